@@ -1,0 +1,69 @@
+"""The audit record: an append-only log of decisions, apart from diagnostic logs.
+
+Every record bears the same join keys: cycle, subject, reason. ``AuditEvent`` is the whole
+catalogue; a new kind of record is a new member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+_SECRET_WORDS = ("token", "secret", "password", "passwd", "authorization", "api_key", "apikey", "webhook_url")
+REDACTED = "[redacted]"
+
+
+class AuditEvent(StrEnum):
+    """What can be audited."""
+
+    ALERT_CHANGED = "alert_changed"
+    INCIDENT_OPENED = "incident_opened"
+    INCIDENT_RESOLVED = "incident_resolved"
+    CAUSE_CHANGED = "cause_changed"
+    ACTION_DECIDED = "action_decided"
+    ACTION_PERFORMED = "action_performed"
+    ACTION_APPROVED = "action_approved"
+    ACTION_REJECTED = "action_rejected"
+    PLAN_MADE = "plan_made"
+    ACKNOWLEDGED = "acknowledged"
+    RESOLVED_BY_HAND = "resolved_by_hand"
+    SILENCED = "silenced"
+    UNSILENCED = "unsilenced"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    CLOCK_STEPPED_BACK = "clock_stepped_back"
+    CONFIG_LOADED = "config_loaded"
+    MESSAGE_FAILED = "message_failed"
+    WRITE_REFUSED = "write_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One decision or one act. ``by`` is a person's name or ``outrider``."""
+
+    at: datetime
+    event: AuditEvent
+    subject: str
+    reason: str
+    cycle: str = ""
+    by: str = "outrider"
+    detail: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Secrets never enter a record, whoever makes it."""
+        object.__setattr__(self, "detail", redact(self.detail))
+
+
+def redact(values: Mapping[str, str]) -> dict[str, str]:
+    """Replace the values of keys that name a secret."""
+    return {key: REDACTED if is_secret(key) else value for key, value in values.items()}
+
+
+def is_secret(key: str) -> bool:
+    """True for a key whose value must not be written anywhere."""
+    lowered = key.lower()
+    if lowered.startswith(("tokens", "engine_", "svc_")) or lowered.endswith(("_file", "_tokens")):
+        return False
+    return any(word in lowered for word in _SECRET_WORDS)

@@ -1,0 +1,91 @@
+"""The signal catalogue: what each canonical signal means, its unit, kind, direction and entity.
+
+Detectors, rules, charts and reports take units and labels from here, so that they speak one
+language whatever engine runs underneath.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+import numpy as np
+import yaml
+
+from outrider.model import SUM_BUCKET, EntityKind, Floats, Layer, SignalKey, SignalKind
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One canonical signal. ``bounds`` are the upper bucket bounds of a histogram, without +Inf."""
+
+    name: str
+    tier: Literal["core", "extended"]
+    layer: Layer
+    unit: str
+    kind: SignalKind
+    entity: EntityKind
+    good: Literal["higher", "lower", "range", "state"]
+    means: str
+    bounds: tuple[float, ...] = ()
+
+    @property
+    def bucket_keys(self) -> tuple[SignalKey, ...]:
+        """The raw columns of a histogram: one a bucket, +Inf included, then the sum."""
+        numbered = [SignalKey(self.name, bucket=i) for i in range(len(self.bounds) + 1)]
+        return (*numbered, SignalKey(self.name, bucket=SUM_BUCKET))
+
+
+@cache
+def signals() -> dict[str, Signal]:
+    """Every signal by name, in catalogue order."""
+    text = resources.files("outrider").joinpath("catalog.yaml").read_text(encoding="utf-8")
+    document = yaml.safe_load(text)
+    ladders = {name: tuple(map(float, bounds)) for name, bounds in document["ladders"].items()}
+    return {
+        entry["name"]: Signal(
+            name=entry["name"],
+            tier=entry["tier"],
+            layer=Layer(entry["layer"]),
+            unit=entry["unit"],
+            kind=SignalKind(entry["kind"]),
+            entity=EntityKind(entry["entity"]),
+            good=entry["good"],
+            means=entry["means"],
+            bounds=ladders.get(entry.get("ladder", ""), ()),
+        )
+        for entry in document["signals"]
+    }
+
+
+def signal(name: str) -> Signal:
+    """The signal of that name. Raises KeyError with the name when there is none."""
+    return signals()[name]
+
+
+def quantile_of_buckets(increments: Floats, bounds: tuple[float, ...], quantile: float) -> tuple[Floats, Floats]:
+    """Quantile of histograms given as bucket increments, by linear interpolation inside the bucket.
+
+    ``increments`` has shape (..., len(bounds) + 1), the last entry being +Inf. Returns
+    ``(values, below)`` of shape (...): ``values`` is NaN where nothing was counted; ``below`` is 1.0
+    where the quantile lies in the first bucket, so that only "< first bound" is known (``values``
+    then holds that bound). Above the last bound the last bound is returned, as PromQL does.
+    """
+    filled = np.nan_to_num(increments, nan=0.0)
+    cumulated = np.cumsum(filled, axis=-1)
+    total = cumulated[..., -1]
+    rank = quantile * total
+    index = np.sum(cumulated < rank[..., None], axis=-1)
+    index = np.minimum(index, len(bounds))
+    uppers = np.array([*bounds, bounds[-1]], dtype=np.float64)
+    lowers = np.array([0.0, *bounds[:-1], bounds[-1]], dtype=np.float64)
+    inside = np.take_along_axis(filled, index[..., None], axis=-1)[..., 0]
+    before = np.take_along_axis(cumulated, index[..., None], axis=-1)[..., 0] - inside
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(inside > 0, (rank - before) / inside, 0.0)
+    values = lowers[index] + (uppers[index] - lowers[index]) * share
+    below = (index == 0) & (total > 0)
+    values = np.where(below, bounds[0], values)
+    return np.where(total > 0, values, np.nan), below.astype(np.float64)

@@ -1,0 +1,49 @@
+"""The fault vocabulary: every fault id with its layer, entity kind, priorities and look-alikes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import yaml
+
+from outrider.model import EntityKind, Layer, Priority
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that can break. ``burning`` is its priority while redundancy is lost or the SLO burns."""
+
+    id: str
+    layer: Layer
+    entity: EntityKind
+    burning: Priority
+    otherwise: Priority
+    confusable: tuple[str, ...]
+    moves: str
+    remedy: str
+
+
+@cache
+def faults() -> dict[str, Fault]:
+    """Every fault by id."""
+    text = resources.files("outrider").joinpath("faults.yaml").read_text(encoding="utf-8")
+    return {
+        fault_id: Fault(
+            id=fault_id,
+            layer=Layer(entry["layer"]),
+            entity=EntityKind(entry["entity"]),
+            burning=Priority(entry["priority"][0]),
+            otherwise=Priority(entry["priority"][-1]),
+            confusable=tuple(entry["confusable"]),
+            moves=entry["moves"],
+            remedy=entry["remedy"],
+        )
+        for fault_id, entry in yaml.safe_load(text)["faults"].items()
+    }
+
+
+def fault(fault_id: str) -> Fault:
+    """The fault of that id. Raises KeyError with the id when there is none."""
+    return faults()[fault_id]

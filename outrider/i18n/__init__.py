@@ -1,0 +1,45 @@
+"""Texts that people read, in English and Chinese.
+
+One YAML file an area (``en/alerts.yaml``, ``zh/alerts.yaml``); a key is ``area.name``. Both languages
+carry the same keys with the same placeholders, which a test checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+import yaml
+
+Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+
+
+@cache
+def texts(language: Language) -> Mapping[str, str]:
+    """Every text of a language by key."""
+    found: dict[str, str] = {}
+    folder = resources.files("outrider.i18n").joinpath(language)
+    for entry in sorted(folder.iterdir(), key=lambda file: file.name):
+        if entry.name.endswith(".yaml"):
+            area = entry.name.removesuffix(".yaml")
+            document = yaml.safe_load(entry.read_text(encoding="utf-8")) or {}
+            found.update({f"{area}.{key}": str(text) for key, text in document.items()})
+    return found
+
+
+def translate(key: str, language: Language = "en", **arguments: object) -> str:
+    """The text of a key with its placeholders filled; the key itself when there is no such text."""
+    text = texts(language).get(key)
+    if text is None:
+        return key
+    return text.format_map(_Missing(arguments))
+
+
+class _Missing(dict[str, object]):
+    """Leaves an unfilled placeholder readable instead of failing while somebody is being paged."""
+
+    def __missing__(self, key: str) -> str:
+        return "{" + key + "}"

@@ -1,0 +1,275 @@
+"""The protocols between stages. Implementations live in the stages; only ``service`` joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from outrider.audit import AuditRecord
+from outrider.model import (
+    Action,
+    Alert,
+    AlertState,
+    CycleRecord,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Event,
+    Finding,
+    Incident,
+    Message,
+    NoVerdict,
+    Outcome,
+    Plan,
+    RemediationSession,
+    SampleBatch,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Edge, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one round of collection brought. ``edges`` and ``labels`` are topology seen on the pages."""
+
+    batches: tuple[SampleBatch, ...] = ()
+    events: tuple[Event, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    labels: Mapping[EntityRef, Mapping[str, str]] | None = None
+
+
+class Detector(Protocol):
+    """A pure detector: what it needs is declared, what it remembers is handed in and out."""
+
+    name: str
+    kind: EntityKind
+    keys: tuple[SignalKey, ...]
+    window: timedelta
+    state_version: int
+
+    def initial(self) -> DetectorState:
+        """The state before anything was seen."""
+        ...
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """Look at the window. Never raises on odd values; says NoVerdict instead."""
+        ...
+
+
+class MetricStore(Protocol):
+    """Where values and events go and come from."""
+
+    def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
+        """Write one cycle durably; return the number of values written. Idempotent for one ``at``."""
+        ...
+
+    def read_windows(
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        entities: Sequence[EntityRef] | None = None,
+    ) -> Window:
+        """Values in [start, end) on a grid of ``step`` as one matrix with status.
+
+        Gauges and states are the last value of a step, deltas and buckets its sum, quantile keys are
+        derived from the step's buckets. A step without a value is NaN and ABSENT.
+        """
+        ...
+
+    def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
+        """The newest value of every entity and key, as a window of one instant."""
+        ...
+
+    def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """Every entity of a kind that has ever been written, sorted."""
+        ...
+
+    def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
+        """Events in [start, end), oldest first."""
+        ...
+
+    def close(self) -> None:
+        """Release every connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CycleCommit:
+    """Everything one cycle decided; it becomes visible at once or not at all.
+
+    ``alerts`` and ``incidents`` are those that changed. ``plan`` None means the planner did not run.
+    """
+
+    cycle: CycleRecord
+    alerts: tuple[Alert, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    plan: Plan | None = None
+    actions: tuple[Action, ...] = ()
+    sessions: tuple[RemediationSession, ...] = ()
+    messages: tuple[Message, ...] = ()
+    audit: tuple[AuditRecord, ...] = ()
+    topology: Topology | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Mutes alerts of a rule and, when given, of one entity, until an instant."""
+
+    id: str
+    rule: str | None
+    entity: EntityRef | None
+    until: datetime
+    by: str
+    comment: str = ""
+
+
+class StateReader(Protocol):
+    """Decisions, read side: what the API, dashboard, reports and CLI use."""
+
+    def alerts(
+        self, *, states: Sequence[AlertState] | None = None, since: datetime | None = None, limit: int = 1000
+    ) -> tuple[Alert, ...]:
+        """Alerts, newest first."""
+        ...
+
+    def alert(self, fingerprint: str) -> Alert | None:
+        """One alert, None when unknown."""
+        ...
+
+    def incidents(
+        self, *, open_only: bool = False, since: datetime | None = None, limit: int = 1000
+    ) -> tuple[Incident, ...]:
+        """Incidents, newest first. ``since`` keeps those open at or after that instant."""
+        ...
+
+    def incident(self, incident_id: str) -> Incident | None:
+        """One incident, None when unknown."""
+        ...
+
+    def plan(self) -> Plan:
+        """The newest plan; empty when the planner has not run."""
+        ...
+
+    def actions(
+        self, *, incident: str | None = None, since: datetime | None = None, limit: int = 1000
+    ) -> tuple[Action, ...]:
+        """Actions, newest first."""
+        ...
+
+    def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
+        """Remediation sessions, oldest first."""
+        ...
+
+    def messages(self, *, incident: str | None = None, limit: int = 1000) -> tuple[Message, ...]:
+        """Messages of the outbox, newest first, sent or not."""
+        ...
+
+    def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
+        """Cycles, newest first."""
+        ...
+
+    def audit(self, limit: int = 1000) -> tuple[AuditRecord, ...]:
+        """Audit records, newest first."""
+        ...
+
+    def topology(self) -> Topology:
+        """The newest topology; empty when none was committed."""
+        ...
+
+    def silences(self, now: datetime) -> tuple[Silence, ...]:
+        """Silences in force."""
+        ...
+
+    def paused(self) -> bool:
+        """True while remediation is paused."""
+        ...
+
+
+class StateStore(StateReader, Protocol):
+    """Decisions, write side. Short transactions; several processes may use one store."""
+
+    def commit(self, commit: CycleCommit) -> None:
+        """Write a whole cycle in ONE transaction. Actions and messages whose id exists are left alone."""
+        ...
+
+    def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
+        """Take INTENDED actions (or CLAIMED ones whose lease ran out) by conditional UPDATE."""
+        ...
+
+    def finish_action(self, outcome: Outcome) -> None:
+        """Record what became of a claimed action."""
+        ...
+
+    def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
+        """Take unsent messages whose retry time has come, by conditional UPDATE."""
+        ...
+
+    def finish_message(
+        self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
+    ) -> None:
+        """Record delivery, a retry to come, or (neither) a final failure."""
+        ...
+
+    def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:
+        """Acknowledge an open incident; False when it is unknown or resolved."""
+        ...
+
+    def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
+        """Resolve an alert by hand; False when it is unknown or already resolved."""
+        ...
+
+    def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
+        """Approve or reject a WAITING_APPROVAL action; False when it does not wait."""
+        ...
+
+    def set_paused(self, paused: bool, by: str, now: datetime) -> None:
+        """Pause or resume remediation."""
+        ...
+
+    def add_silence(self, silence: Silence) -> None:
+        """Mute alerts."""
+        ...
+
+    def remove_silence(self, silence_id: str) -> bool:
+        """Unmute; False when unknown."""
+        ...
+
+    def append_audit(self, records: Sequence[AuditRecord]) -> None:
+        """Append audit records outside a cycle."""
+        ...
+
+    def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:
+        """Check-point what detectors remember."""
+        ...
+
+    def load_detector_states(self) -> dict[str, DetectorState]:
+        """The newest check-point; empty when there is none."""
+        ...
+
+    def close(self) -> None:
+        """Release every connection."""
+        ...
+
+
+class Notifier(Protocol):
+    """Delivers one message to one channel."""
+
+    def send(self, message: Message) -> None:
+        """Deliver, or raise DeliveryError."""
+        ...
+
+
+class Actuator(Protocol):
+    """Performs one action on a cluster. Must be idempotent by ``action.id``."""
+
+    def perform(self, action: Action) -> Outcome:
+        """Do it, or raise ActuationError. A dry run changes nothing and says what it would do."""
+        ...

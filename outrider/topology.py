@@ -1,0 +1,105 @@
+"""Which component holds up which: node -> gpu, pod -> replica -> service.
+
+An edge (a, b) says "b rests on a": a fault of a can show in b. A cluster is not an edge; it is a
+field of every entity. The graph may be incomplete or contain cycles; every walk is bounded by the
+set of entities it has already seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from outrider.model import EntityKind, EntityRef
+
+Edge = tuple[EntityRef, EntityRef]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The graph at an instant. ``labels`` are facts about an entity, such as its GPU type."""
+
+    at: datetime | None = None
+    entities: frozenset[EntityRef] = frozenset()
+    labels: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
+    _above: Mapping[EntityRef, tuple[EntityRef, ...]] = field(default_factory=dict)
+    _below: Mapping[EntityRef, tuple[EntityRef, ...]] = field(default_factory=dict)
+
+    @staticmethod
+    def build(
+        edges: Iterable[Edge],
+        entities: Iterable[EntityRef] = (),
+        labels: Mapping[EntityRef, Mapping[str, str]] | None = None,
+        at: datetime | None = None,
+    ) -> Topology:
+        """Build from (supporter, supported) pairs. Entities without edges may be named apart."""
+        above: dict[EntityRef, dict[EntityRef, None]] = {}
+        below: dict[EntityRef, dict[EntityRef, None]] = {}
+        everyone = set(entities)
+        for supporter, supported in edges:
+            everyone.update((supporter, supported))
+            if supporter != supported:
+                above.setdefault(supporter, {})[supported] = None
+                below.setdefault(supported, {})[supporter] = None
+        return Topology(
+            at=at,
+            entities=frozenset(everyone),
+            labels=dict(labels or {}),
+            _above={entity: tuple(found) for entity, found in above.items()},
+            _below={entity: tuple(found) for entity, found in below.items()},
+        )
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """Every (supporter, supported) pair."""
+        return tuple((lower, upper) for lower, uppers in self._above.items() for upper in uppers)
+
+    def rests_on(self, entity: EntityRef) -> tuple[EntityRef, ...]:
+        """What directly holds the entity up: a pod's node, a replica's pods."""
+        return self._below.get(entity, ())
+
+    def holds_up(self, entity: EntityRef) -> tuple[EntityRef, ...]:
+        """What directly rests on the entity."""
+        return self._above.get(entity, ())
+
+    def affected_by(self, entity: EntityRef) -> frozenset[EntityRef]:
+        """Everything a fault of the entity can reach, the entity itself included."""
+        return self._walk(entity, self._above)
+
+    def causes_of(self, entity: EntityRef) -> frozenset[EntityRef]:
+        """Everything whose fault can reach the entity, the entity itself included."""
+        return self._walk(entity, self._below)
+
+    def on_path(self, one: EntityRef, other: EntityRef) -> bool:
+        """True when a fault of one of the two can reach the other."""
+        return other in self.affected_by(one) or one in self.affected_by(other)
+
+    def above(self, entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """Entities of a kind that rest on this one, sorted: ``above(gpu, SERVICE)``."""
+        return _sorted(found for found in self.affected_by(entity) if found.kind is kind)
+
+    def below(self, entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """Entities of a kind that hold this one up, sorted: ``below(replica, GPU)``."""
+        return _sorted(found for found in self.causes_of(entity) if found.kind is kind)
+
+    def of_kind(self, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """Every entity of a kind, sorted."""
+        return _sorted(entity for entity in self.entities if entity.kind is kind)
+
+    def label(self, entity: EntityRef, name: str, default: str = "") -> str:
+        """A fact about an entity."""
+        return self.labels.get(entity, {}).get(name, default)
+
+    def _walk(self, start: EntityRef, links: Mapping[EntityRef, tuple[EntityRef, ...]]) -> frozenset[EntityRef]:
+        seen, waiting = {start}, [start]
+        while waiting:
+            for found in links.get(waiting.pop(), ()):
+                if found not in seen:
+                    seen.add(found)
+                    waiting.append(found)
+        return frozenset(seen)
+
+
+def _sorted(entities: Iterable[EntityRef]) -> tuple[EntityRef, ...]:
+    return tuple(sorted(entities, key=lambda entity: entity.key))

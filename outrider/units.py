@@ -1,0 +1,124 @@
+"""Quantities with units: parse, format, and refuse to mix what cannot be mixed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from math import isfinite
+
+from outrider.errors import UnitMismatchError, UsageError
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number with a unit written as exponents of base words, such as ``{"token": 1, "second": -1}``."""
+
+    value: float
+    unit: tuple[tuple[str, int], ...] = ()
+
+    @staticmethod
+    def of(value: float, unit: str = "") -> Quantity:
+        """Read a unit such as ``token/request`` or ``sequence/replica``; ``""`` is a pure number."""
+        if not unit:
+            return Quantity(value)
+        above, _, below = unit.partition("/")
+        powers: dict[str, int] = {}
+        for words, sign in ((above, 1), (below, -1)):
+            for word in filter(None, words.replace("1", "").split("*")):
+                powers[word.strip()] = powers.get(word.strip(), 0) + sign
+        return Quantity(value, _normal(powers))
+
+    @property
+    def unit_text(self) -> str:
+        """The unit as people write it, ``1`` for a pure number."""
+        above = "*".join(word for word, power in self.unit for _ in range(power))
+        below = "*".join(word for word, power in self.unit for _ in range(-power))
+        return (above or "1") + (f"/{below}" if below else "")
+
+    def __mul__(self, other: Quantity) -> Quantity:
+        """Multiply numbers and units."""
+        return Quantity(self.value * other.value, _merge(self.unit, other.unit, 1))
+
+    def __truediv__(self, other: Quantity) -> Quantity:
+        """Divide numbers and units."""
+        return Quantity(self.value / other.value, _merge(self.unit, other.unit, -1))
+
+    def expect(self, unit: str) -> float:
+        """The number, if the unit is ``unit``. Raises UnitMismatchError naming both units."""
+        wanted = Quantity.of(1.0, unit)
+        if wanted.unit != self.unit:
+            raise UnitMismatchError(
+                f"the result is in {self.unit_text}, expected {wanted.unit_text}",
+                hint="check that each input is given in the unit its name says",
+            )
+        return self.value
+
+
+def _merge(
+    left: tuple[tuple[str, int], ...], right: tuple[tuple[str, int], ...], sign: int
+) -> tuple[tuple[str, int], ...]:
+    powers = dict(left)
+    for word, power in right:
+        powers[word] = powers.get(word, 0) + sign * power
+    return _normal(powers)
+
+
+def _normal(powers: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((word, power) for word, power in powers.items() if power))
+
+
+def parse_duration(text: str) -> timedelta:
+    """Read ``15s``, ``5m``, ``1h30m``, ``250ms``, ``7d``. Raises UsageError on anything else."""
+    compact = text.strip().replace(" ", "")
+    parts = _DURATION.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise UsageError(f"{text!r} is not a duration", hint="write it as 15s, 5m, 1h30m or 7d")
+    return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in parts))
+
+
+def format_duration(duration: timedelta | float) -> str:
+    """The two largest parts: ``1h 30m``, ``5m``, ``15s``, ``0s``."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    sign, left = ("-" if seconds < 0 else ""), abs(round(seconds))
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return sign + (" ".join(parts[:2]) or "0s")
+
+
+def format_value(value: float | None, unit: str) -> str:
+    """A value with its catalogue unit as people read it: ``99.2 %``, ``1.4 s``, ``71.3 GiB``."""
+    if value is None or not isfinite(value):
+        return "-"
+    if unit == "ratio":
+        return f"{value * 100:.4g} %"
+    if unit == "bytes":
+        return _binary(value)
+    if unit == "bytes_per_second":
+        return _binary(value) + "/s"
+    if unit == "seconds":
+        return f"{value * 1000:.3g} ms" if 0 < abs(value) < 1 else f"{value:.3g} s"
+    suffix = {
+        "celsius": " °C",
+        "watts": " W",
+        "hertz": " Hz",
+        "joules": " J",
+        "per_second": "/s",
+        "tokens_per_second": " tokens/s",
+        "tokens": " tokens",
+    }.get(unit, "")
+    return f"{value:,.4g}{suffix}" if abs(value) < 10000 else f"{value:,.0f}{suffix}"
+
+
+def _binary(value: float) -> str:
+    size, index = float(value), 0
+    while abs(size) >= 1024 and index < len(_BINARY) - 1:
+        size, index = size / 1024, index + 1
+    return f"{size:.3g} {_BINARY[index]}"

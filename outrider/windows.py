@@ -1,0 +1,53 @@
+"""Arithmetic on windows that detectors, planner and reports share. Pure, vectorised over entities."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+
+from outrider import catalog
+from outrider.model import CellStatus, Floats, SignalKey, Statuses, Window
+
+
+def recent(window: Window, span: timedelta) -> slice:
+    """The slice of time columns within ``span`` before (and including) the newest."""
+    if window.times.size == 0:
+        return slice(0, 0)
+    first = int(np.searchsorted(window.times, window.times[-1] - span.total_seconds(), side="right"))
+    return slice(first, window.times.size)
+
+
+def last_value(window: Window, key: SignalKey | str) -> Floats:
+    """The newest present value of each entity, shape (entities,); NaN where there is none."""
+    values = window.column(key)
+    if values.shape[1] == 0:
+        return np.full(values.shape[0], np.nan)
+    present = ~np.isnan(values)
+    newest = values.shape[1] - 1 - np.argmax(present[:, ::-1], axis=1)
+    found = values[np.arange(values.shape[0]), newest]
+    return np.where(present.any(axis=1), found, np.nan)
+
+
+def total(window: Window, key: SignalKey | str, span: timedelta) -> Floats:
+    """The sum of a delta over the span, shape (entities,); NaN where no slot has a value."""
+    values = window.column(key)[:, recent(window, span)]
+    found = np.nansum(values, axis=1)
+    return np.where(np.isnan(values).all(axis=1), np.nan, found)
+
+
+def buckets(window: Window, name: str, span: timedelta) -> Floats:
+    """Bucket increments of a histogram over the span, shape (entities, buckets)."""
+    keys = [key for key in catalog.signal(name).bucket_keys if key.bucket is not None and key.bucket >= 0]
+    columns = recent(window, span)
+    return np.stack([np.nansum(window.column(key)[:, columns], axis=1) for key in keys], axis=1)
+
+
+def quantile(window: Window, name: str, q: float, span: timedelta) -> tuple[Floats, Floats]:
+    """A quantile over the span from merged buckets: (values, below_first_bucket), shape (entities,)."""
+    return catalog.quantile_of_buckets(buckets(window, name, span), catalog.signal(name).bounds, q)
+
+
+def holding(statuses: Statuses) -> np.ndarray:
+    """True where a cell must hold scale-in and cordon (safety rule 1)."""
+    return (statuses >= CellStatus.ABSENT) & (statuses <= CellStatus.UNTRUSTED)
