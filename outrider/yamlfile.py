@@ -1,0 +1,155 @@
+"""YAML files that people write: every fault is told with its file, line and key.
+
+A mapping key that stands twice is a fault, not a silent overwrite.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from outrider.errors import ConfigError, ConfigProblem
+
+Path_ = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: its plain value, and the line (from 1) of every key and list item in it."""
+
+    file: str
+    value: Any
+    lines: Mapping[Path_, int]
+
+    def line(self, path: Path_) -> int:
+        """The line of the key at ``path``, or of its nearest ancestor that is in the file."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return 0
+
+    def problem(self, path: Path_, message: str) -> ConfigProblem:
+        """A fault at a key of this file."""
+        return ConfigProblem(self.file, self.line(path), dotted(path), message)
+
+
+def dotted(path: Path_) -> str:
+    """``("collect", "targets", 0, "url")`` as ``collect.targets[0].url``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
+    return text or "(file)"
+
+
+def read(path: Path) -> Document:
+    """Read one file. Raises ConfigError when it is missing, unreadable or not YAML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} does not exist", hint="write one with: outrider config init") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, file: str) -> Document:
+    """Parse YAML text. Raises ConfigError with the line of the first fault in its syntax."""
+    lines: dict[Path_, int] = {}
+    problems: list[ConfigProblem] = []
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None:
+            lines[()] = 1
+            _walk(root, (), lines, problems, file)
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 0
+        said = getattr(error, "problem", None) or str(error)
+        problem = ConfigProblem(file, line, "(syntax)", f"not valid YAML: {said}")
+        raise ConfigError(str(problem), (problem,)) from error
+    if problems:
+        raise refuse(problems)
+    return Document(file, value, lines)
+
+
+def _walk(node: yaml.Node, path: Path_, lines: dict[Path_, int], problems: list[ConfigProblem], file: str) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, child in node.value:
+            name = str(key.value)
+            inner = (*path, name)
+            line = key.start_mark.line + 1
+            if inner in lines and name != "<<":
+                problems.append(ConfigProblem(file, line, dotted(inner), f"stands twice, first in line {lines[inner]}"))
+            lines[inner] = line
+            _walk(child, inner, lines, problems, file)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, child in enumerate(node.value):
+            lines[(*path, index)] = child.start_mark.line + 1
+            _walk(child, (*path, index), lines, problems, file)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """``; did you mean "x"?`` when something known is close, else nothing."""
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f'; did you mean "{matches[0]}"?' if matches else ""
+
+
+def refuse(problems: Iterable[ConfigProblem]) -> ConfigError:
+    """The error that lists problems in line order."""
+    ordered = tuple(sorted(problems, key=lambda problem: (problem.file, problem.line)))
+    more = f" (and {len(ordered) - 1} more)" if len(ordered) > 1 else ""
+    return ConfigError(
+        f"{ordered[0]}{more}", ordered, hint="mend the lines named; outrider config check lists them all"
+    )
+
+
+def problems_of(
+    error: pydantic.ValidationError, document: Document, model: type[pydantic.BaseModel]
+) -> list[ConfigProblem]:
+    """Pydantic's findings with the lines of the file, in words."""
+    found = []
+    for detail in error.errors():
+        path = tuple(part for part in detail["loc"] if detail["type"] == "missing" or _written(part, document))
+        if detail["type"] == "extra_forbidden":
+            message = f"unknown key{near(str(path[-1]), _fields_at(model, path[:-1]))}"
+        elif detail["type"] == "missing":
+            message = "is missing"
+        else:
+            message = detail["msg"].removeprefix("Value error, ")
+            message = message[:1].lower() + message[1:]
+        found.append(document.problem(path, message))
+    return found
+
+
+def _written(part: str | int, document: Document) -> bool:
+    """False for the names of union members, which pydantic puts between the keys of the file."""
+    return any(part in path for path in document.lines)
+
+
+def _fields_at(model: Any, path: Path_) -> tuple[str, ...]:
+    """The keys a settings model knows at a path; none where the shape is free."""
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = getattr(model, "model_fields", {}).get(part)
+        if field is None:
+            return ()
+        model = _model_in(field.annotation)
+    return tuple(getattr(model, "model_fields", ()))
+
+
+def _model_in(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,305 @@
+"""The configuration: one YAML file, checked to the line, handed down as values.
+
+Every field says what it is, in which unit, and why its default is what it is. ``${NAME}`` in a text is
+replaced from the environment; a key that ends in ``_file`` names a file whose content is the secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from outrider import yamlfile
+from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.model import ActionKind, EntityKind, EntityRef, Priority
+from outrider.units import parse_duration
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+DEFAULT_FILE = Path("outrider.yaml")
+
+
+def _duration(value: Any) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("expected a duration such as 15s, 5m, 1h30m or 7d")  # noqa: TRY004 - pydantic reads ValueError
+    try:
+        return parse_duration(value)
+    except UsageError as error:
+        raise ValueError(f"expected a duration such as 15s, 5m, 1h30m or 7d, not {value!r}") from error
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Section(BaseModel):
+    """A part of the file. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StoreSettings(Section):
+    """Where values and decisions are kept."""
+
+    url: str = Field(
+        "sqlite:///.outrider/outrider.db", description="SQLAlchemy URL; metrics go to a second file beside it"
+    )
+
+
+class EntitySettings(Section):
+    """The component a target stands for."""
+
+    kind: EntityKind
+    name: str
+    namespace: str | None = None
+
+
+class TargetSettings(Section):
+    """One page to scrape."""
+
+    name: str = Field(description="unique name of the target")
+    adapter: str = Field(description="how to read the page: vllm, dcgm, node_exporter, cadvisor, kube_state_metrics")
+    url: str = Field(description="the metrics page, http or https", pattern=r"^https?://")
+    entity: EntitySettings
+    labels: dict[str, str] = Field(
+        {}, description="node, pod, service, gpu_type, model, workload: they give the topology"
+    )
+    timeout: Duration = Field(timedelta(seconds=5), description="whole time a scrape may take")
+    headers: dict[str, str] = Field({}, description="extra request headers")
+    bearer_token_file: Path | None = Field(None, description="file with a bearer token")
+
+
+class PrometheusSettings(Section):
+    """An existing Prometheus, Thanos, Mimir or VictoriaMetrics to read instead of scraping."""
+
+    url: str = Field(pattern=r"^https?://", description="base URL of the HTTP API")
+    jobs: dict[str, str] = Field(
+        {}, description="job label -> adapter; jobs not named are guessed from their metric names"
+    )
+    timeout: Duration = timedelta(seconds=10)
+    headers: dict[str, str] = {}
+    bearer_token_file: Path | None = None
+
+
+class CollectSettings(Section):
+    """What is watched."""
+
+    interval: Duration = Field(timedelta(seconds=15), description="time between two cycles")
+    targets: list[TargetSettings] = []
+    prometheus: PrometheusSettings | None = None
+    page_limit_bytes: Annotated[int, Field(gt=0)] = Field(64 * 1024 * 1024, description="a larger page is refused")
+
+
+class ServiceSettings(Section):
+    """What is known of a model service beside its metrics."""
+
+    name: str
+    namespace: str | None = None
+    gpu_type: str = Field("unknown", description="such as H100")
+    tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    pipeline_parallel: Annotated[int, Field(ge=1)] = 1
+    floor: Annotated[int, Field(ge=0)] = Field(1, description="replicas never gone below")
+    ceiling: Annotated[int, Field(ge=1)] = Field(1000, description="replicas never gone above")
+    tokens_per_request: Annotated[float, Field(gt=0)] | None = Field(None, description="measured when not given")
+    batch: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="sequences running at once in one replica; measured when not given"
+    )
+    tokens_per_second_per_sequence: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="measured when not given"
+    )
+    startup: Duration = Field(
+        timedelta(minutes=5),
+        description="trigger to first served request, p95; a prior until measured (vLLM pods take 2-8 min with pull)",
+    )
+    price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = None
+    currency: str = "USD"
+
+    def entity(self, cluster: str) -> EntityRef:
+        """The service as an entity."""
+        return EntityRef(cluster, EntityKind.SERVICE, self.namespace, self.name)
+
+
+class PlannerSettings(Section):
+    """How many GPUs, and when."""
+
+    every: Duration = Field(timedelta(minutes=10), description="time between two plans")
+    history: Duration = Field(timedelta(days=15), description="how far back a forecast looks")
+    buffer: Annotated[float, Field(ge=0, le=2)] = Field(0.25, description="headroom above the forecast peak, a ratio")
+
+
+class ChannelSettings(BaseModel):
+    """One way to reach people; further keys belong to the type and are checked by its sender."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: Literal["webhook", "slack", "dingtalk", "email"]
+
+
+class NotifySettings(Section):
+    """Who is told what."""
+
+    language: Literal["en", "zh"] = "en"
+    channels: dict[str, ChannelSettings] = {}
+    groups: dict[Literal["phone", "sms", "im", "mail", "report"], list[str]] = Field(
+        {}, description="route of a rule -> names of channels"
+    )
+    public_url: str = Field("http://127.0.0.1:8501", description="where the links of messages lead")
+
+
+class RulesSettings(Section):
+    """Alert rules beside the packaged ones."""
+
+    files: list[Path] = []
+
+
+class RemediationSettings(Section):
+    """What Outrider may do by itself."""
+
+    autonomy: Literal["off", "suggest", "act"] = Field("suggest", description="act performs what the guard rails allow")
+    dry_run: bool = Field(True, description="say what would be done, change nothing")
+    actuator: Literal["dry_run", "simulated"] = "dry_run"
+    control_url: str | None = Field(None, description="door of the simulated fleet")
+    max_cordoned_nodes: Annotated[int, Field(ge=0)] = 2
+    max_cordoned_ratio: Ratio = 0.2
+    max_actions_per_hour: Annotated[int, Field(ge=0)] = 20
+    cooldown: Duration = timedelta(minutes=10)
+    min_confidence: Ratio = 0.6
+    ask_for: list[ActionKind] = Field([], description="kinds that always wait for a person")
+
+
+class ApiSettings(Section):
+    """The HTTP API."""
+
+    host: str = Field("127.0.0.1", description="loopback unless a proxy authenticates in front of it")
+    port: Port = 8600
+    token_file: Path | None = Field(None, description="admin token; generated beside the store when not given")
+
+
+class DashboardSettings(Section):
+    """The dashboard."""
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Port = 8501
+
+
+class LogSettings(Section):
+    """Diagnostic logs, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Settings(Section):
+    """The whole file. No key is required."""
+
+    cluster: str = Field(
+        "default", description="name of the cluster, part of every entity", min_length=1, pattern=r"^[^/]+$"
+    )
+    store: StoreSettings = StoreSettings()
+    collect: CollectSettings = CollectSettings()
+    services: list[ServiceSettings] = []
+    planner: PlannerSettings = PlannerSettings()
+    rules: RulesSettings = RulesSettings()
+    notify: NotifySettings = NotifySettings()
+    remediation: RemediationSettings = RemediationSettings()
+    api: ApiSettings = ApiSettings()
+    dashboard: DashboardSettings = DashboardSettings()
+    log: LogSettings = LogSettings()
+
+
+def find(option: Path | None) -> Path | None:
+    """``--config``, else ``$OUTRIDER_CONFIG``, else ``./outrider.yaml`` when it is there, else None."""
+    if option is not None:
+        return option
+    named = os.environ.get("OUTRIDER_CONFIG")
+    if named:
+        return Path(named)
+    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
+
+
+def load(path: Path | None) -> Settings:
+    """Read a configuration; None gives the defaults.
+
+    Raises ConfigError with every fault in line order.
+    """
+    if path is None:
+        return Settings()
+    document = yamlfile.read(path)
+    problems: list[ConfigProblem] = []
+    value = _substitute(document.value if document.value is not None else {}, (), document, problems)
+    if not isinstance(value, dict):
+        raise yamlfile.refuse([document.problem((), "expected a mapping of sections such as collect: and notify:")])
+    settings = None
+    try:
+        settings = Settings.model_validate(value)
+    except pydantic.ValidationError as error:
+        problems += yamlfile.problems_of(error, document, Settings)
+    if settings is not None:
+        problems += _consistency(settings, document)
+    if problems or settings is None:
+        raise yamlfile.refuse(problems)
+    return settings
+
+
+def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, problems: list[ConfigProblem]) -> Any:
+    if isinstance(value, dict):
+        return {key: _substitute(child, (*path, str(key)), document, problems) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_substitute(child, (*path, index), document, problems) for index, child in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in os.environ:
+            problems.append(document.problem(path, f"the environment has no variable {name}"))
+        return os.environ.get(name, "")
+
+    return _VARIABLE.sub(replace, value)
+
+
+def _consistency(settings: Settings, document: yamlfile.Document) -> list[ConfigProblem]:
+    problems = []
+    seen: set[str] = set()
+    for index, target in enumerate(settings.collect.targets):
+        if target.name in seen:
+            problems.append(
+                document.problem(("collect", "targets", index, "name"), f"a second target is named {target.name!r}")
+            )
+        seen.add(target.name)
+    for group, names in settings.notify.groups.items():
+        for index, name in enumerate(names):
+            if name not in settings.notify.channels:
+                known = yamlfile.near(name, settings.notify.channels) or "; name it under notify.channels"
+                problems.append(
+                    document.problem(("notify", "groups", group, index), f"no channel is named {name!r}{known}")
+                )
+    for index, service in enumerate(settings.services):
+        if service.floor > service.ceiling:
+            problems.append(document.problem(("services", index, "floor"), "is above the ceiling"))
+    if settings.remediation.actuator == "simulated" and not settings.remediation.control_url:
+        problems.append(document.problem(("remediation", "control_url"), "is needed by the simulated actuator"))
+    return problems
+
+
+def read_secret(path: Path) -> str:
+    """The content of a secret file, without the line end. Raises ConfigError naming the file."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"the secret file {path} cannot be read: {error.strerror}") from error
+
+
+def routes(settings: NotifySettings) -> dict[str, tuple[str, ...]]:
+    """Route of a rule -> names of channels."""
+    return {group: tuple(names) for group, names in settings.groups.items()}
+
+
+PRIORITIES = tuple(Priority)
