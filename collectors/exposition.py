@@ -1,0 +1,333 @@
+"""A parser of Prometheus text 0.0.4 and OpenMetrics 1.0 that remembers every series it has seen.
+
+Pages of one target differ in their values only. A line is therefore split at its last space and the
+bytes before it looked up in a dictionary: labels are parsed once per series, and a warm page costs a
+dictionary look-up a line. Pages with the same series in the same order share one ``Layout``, so that
+whoever evaluates pages can prepare row indices once per layout instead of once per page.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.errors import CollectError, CollectReason
+from outrider.model import Floats
+
+Rows = NDArray[np.intp]
+MAX_SERIES = 500_000
+MAX_LAYOUTS = 8_192
+
+_NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(
+    rb'\s*(?:([a-zA-Z_:][a-zA-Z0-9_:]*|"(?:[^"\\]|\\.)*")\s*=\s*)?"((?:[^"\\]|\\.)*)"\s*(,|(?=\}))',
+)
+_ESCAPE = re.compile(r'\\[\\n"]')
+_UNESCAPED = {"\\\\": "\\", "\\n": "\n", '\\"': '"'}
+_HASH = ord("#")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric name with its labels. ``name`` is the name on the line: ``x_bucket``, not ``x``."""
+
+    name: str
+    labels: Mapping[str, str]
+
+    @property
+    def identity(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Equal for two lines about the same series, in whatever order their labels stand."""
+        return self.name, tuple(sorted(self.labels.items()))
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Layout:
+    """The series of a page in page order. Two pages share a layout when only their numbers differ."""
+
+    series: list[Series]
+    names: dict[str, Rows]
+    types: dict[str, str]
+
+    @staticmethod
+    def of(series: Iterable[Series], types: Mapping[str, str] | None = None) -> Layout:
+        """Index the series by name."""
+        ordered = list(series)
+        rows: dict[str, list[int]] = {}
+        for row, one in enumerate(ordered):
+            rows.setdefault(one.name, []).append(row)
+        return Layout(
+            ordered, {name: np.array(found, dtype=np.intp) for name, found in rows.items()}, dict(types or {})
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One parsed page. ``timestamps`` are unix seconds, NaN where the line gives none."""
+
+    layout: Layout
+    values: Floats
+    timestamps: Floats
+
+    @property
+    def series(self) -> list[Series]:
+        """What each row of ``values`` is about."""
+        return self.layout.series
+
+    @property
+    def names(self) -> dict[str, Rows]:
+        """The rows of each metric name."""
+        return self.layout.names
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The ``# TYPE`` of each family."""
+        return self.layout.types
+
+    @property
+    def samples(self) -> int:
+        """Sample lines, every one counted."""
+        return int(self.values.size)
+
+
+@dataclass(slots=True)
+class Parser:
+    """Parses pages; remembers series and layouts up to a bound, then forgets them all at once.
+
+    Not safe for use from two threads at a time.
+    """
+
+    max_series: int = MAX_SERIES
+    max_layouts: int = MAX_LAYOUTS
+    _ids: dict[bytes, int] = field(default_factory=dict)
+    _series: list[Series] = field(default_factory=list)
+    _layouts: dict[bytes, Layout] = field(default_factory=dict)
+
+    def parse(self, body: bytes, *, openmetrics: bool | None = None) -> Page:
+        """Parse a whole page.
+
+        ``openmetrics`` comes from the Content-Type; None means: when the page ends in ``# EOF``. An
+        empty page is a page without samples. Raises CollectError with reason NOT_METRICS (HTML, JSON
+        or a malformed line, which is named) or TRUNCATED (the page stops in mid-air).
+        """
+        if len(self._series) > self.max_series:
+            self._forget()
+        is_open = _check_shape(body, openmetrics)
+        lines = [line for line in body.split(b"\n") if line and line[0] != _HASH]
+        parts = [line.rpartition(b" ") for line in lines]
+        ids: list[int | None] = [self._ids.get(part[0]) for part in parts]
+        raw = [part[2] for part in parts]
+        stamps: dict[int, float] = {}
+        if None in ids:
+            self._learn(lines, parts, ids, raw, stamps, is_open=is_open)
+        values = _numbers(raw, lines)
+        layout = self._layout(ids, body)
+        timestamps = np.full(values.size, np.nan)
+        if stamps:
+            kept = [number for number, found in enumerate(ids) if found is not None]
+            timestamps[:] = [stamps.get(number, np.nan) for number in kept]
+        return Page(layout, values, timestamps)
+
+    def _learn(
+        self,
+        lines: list[bytes],
+        parts: list[tuple[bytes, bytes, bytes]],
+        ids: list[int | None],
+        raw: list[bytes],
+        stamps: dict[int, float],
+        *,
+        is_open: bool,
+    ) -> None:
+        """Resolve the lines that the dictionary did not know: new series, timestamps, exemplars."""
+        ticks = 1.0 if is_open else 1000.0  # a second
+        for number, found in enumerate(ids):
+            if found is not None:
+                continue
+            head, _, value = parts[number][0].rpartition(b" ")
+            known = self._ids.get(head)
+            try:
+                if known is None:
+                    head, rest = _split_line(lines[number])
+                    value, stamp = _value_and_stamp(rest)
+                    known = self._ids.get(head)
+                    if known is None:
+                        known = self._remember(head)
+                else:
+                    stamp = parts[number][2]
+                ids[number], raw[number] = known, value
+                if stamp:
+                    stamps[number] = float(stamp) / ticks
+            except _BlankLineError:
+                raw[number] = b""
+            except ValueError as error:
+                raise _malformed(lines[number]) from error
+        if any(found is None for found in ids):
+            kept = [number for number, found in enumerate(ids) if found is not None]
+            places = {old: new for new, old in enumerate(kept)}
+            raw[:] = [raw[number] for number in kept]
+            lines[:] = [lines[number] for number in kept]
+            ids[:] = [ids[number] for number in kept]
+            moved = {places[number]: stamp for number, stamp in stamps.items()}
+            stamps.clear()
+            stamps.update(moved)
+
+    def _remember(self, head: bytes) -> int:
+        series = _parse_series(head)
+        self._series.append(series)
+        self._ids[head] = len(self._series) - 1
+        return len(self._series) - 1
+
+    def _layout(self, ids: list[int | None], body: bytes) -> Layout:
+        key = np.array(ids, dtype=np.int64).tobytes()
+        found = self._layouts.get(key)
+        if found is None:
+            if len(self._layouts) >= self.max_layouts:
+                self._layouts.clear()
+            found = Layout.of((self._series[row] for row in ids if row is not None), _types(body))
+            self._layouts[key] = found
+        return found
+
+    def _forget(self) -> None:
+        self._ids.clear()
+        self._series.clear()
+        self._layouts.clear()
+
+
+class _BlankLineError(Exception):
+    """The line holds only white space or an indented comment."""
+
+
+def _check_shape(body: bytes, openmetrics: bool | None) -> bool:
+    """True for OpenMetrics. Raises when the body is no page of metrics or not a whole one."""
+    start = body[:64].lstrip()[:1]
+    if start in {b"<", b"["} or (start == b"{" and body[-64:].rstrip().endswith((b"}", b"]"))):
+        kind = "HTML" if start == b"<" else "JSON"
+        raise CollectError(
+            f"the target answered {kind} instead of metrics",
+            reason=CollectReason.NOT_METRICS,
+            hint="check the path of the URL; most targets serve their metrics under /metrics",
+        )
+    ended = body[-16:].rstrip().endswith(b"# EOF")
+    if ended if openmetrics is None else openmetrics:
+        if not ended:
+            raise _truncated("its '# EOF' line")
+        return True
+    if body and not body.endswith(b"\n"):
+        raise _truncated("the end of its last line")
+    return False
+
+
+def _truncated(missing: str) -> CollectError:
+    return CollectError(
+        f"the page stops before {missing}",
+        reason=CollectReason.TRUNCATED,
+        hint="the target or a proxy cut the answer; look at its log for a crash or a size limit",
+    )
+
+
+def _malformed(line: bytes) -> CollectError:
+    shown = line[:120].decode(errors="replace")
+    return CollectError(
+        f"this line is no sample: {shown!r}",
+        reason=CollectReason.NOT_METRICS,
+        hint="check that the URL serves the Prometheus text format",
+    )
+
+
+def _numbers(raw: list[bytes], lines: list[bytes]) -> Floats:
+    """The values as float64. Python would also read ``1_000``, which the format forbids."""
+    try:
+        if b"_" in b" ".join(raw):
+            raise ValueError("an underscore in a number")
+        return np.array(list(map(float, raw)), dtype=np.float64)
+    except ValueError as error:
+        for line, text in zip(lines, raw, strict=True):
+            if not _is_number(text):
+                raise _malformed(line) from error
+        raise
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return b"_" not in text
+
+
+def _split_line(line: bytes) -> tuple[bytes, bytes]:
+    """A line into the bytes of its series and what follows. Raises ValueError, _BlankLineError."""
+    text = line.strip()
+    if not text or text[0] == _HASH:
+        raise _BlankLineError
+    name = _NAME.match(text)
+    end = name.end() if name else 0
+    brace = end + len(text[end:]) - len(text[end:].lstrip())
+    if text[brace : brace + 1] == b"{":
+        end = _labels_end(text, brace + 1)
+    elif name is None or text[end : end + 1] not in {b" ", b"\t"}:
+        raise ValueError("no name, or nothing behind it")
+    return text[:end], text[end:]
+
+
+def _labels_end(text: bytes, start: int) -> int:
+    """The position behind the closing brace of a label set whose first byte is at ``start``."""
+    while True:
+        found = _LABEL.match(text, start)
+        if found is None:
+            rest = text[start:]
+            if rest.lstrip()[:1] == b"}":
+                return start + len(rest) - len(rest.lstrip()) + 1
+            raise ValueError("a malformed label")
+        start = found.end()
+
+
+def _value_and_stamp(rest: bytes) -> tuple[bytes, bytes]:
+    """The value and the timestamp, empty when there is none. An exemplar behind ``#`` is left out."""
+    fields = rest.partition(b"#")[0].split()
+    if not 1 <= len(fields) <= 2:
+        raise ValueError("a sample has a value and at most a timestamp")
+    return fields[0], fields[1] if len(fields) == 2 else b""
+
+
+def _parse_series(head: bytes) -> Series:
+    name, brace, inside = head.partition(b"{")
+    if not brace:
+        return Series(sys.intern(name.decode()), {})
+    labels: dict[str, str] = {}
+    metric = name.strip().decode()
+    position = 0
+    while found := _LABEL.match(inside, position):
+        position = found.end()
+        value = _unescape(found[2].decode())
+        if found[1] is None:
+            if metric:
+                raise ValueError("two metric names")
+            metric = value
+            continue
+        label = found[1].decode()
+        label = sys.intern(_unescape(label[1:-1]) if label.startswith('"') else label)
+        if label in labels:
+            raise ValueError("a label given twice")
+        labels[label] = sys.intern(value)
+    if not metric:
+        raise ValueError("no metric name")
+    return Series(sys.intern(metric), labels)
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda found: _UNESCAPED[found[0]], text) if "\\" in text else text
+
+
+def _types(body: bytes) -> dict[str, str]:
+    found = {}
+    for line in body.split(b"\n"):
+        if line.startswith(b"# TYPE "):
+            words = line.decode(errors="replace").split()
+            if len(words) >= 4:
+                found[words[2].strip('"')] = words[3]
+    return found

@@ -1,0 +1,79 @@
+"""Make the trimmed copies in tests/recordings/ from full recordings of a real vLLM server.
+
+Usage: python scripts/trim_recordings.py FULL_FOLDER [OUT_FOLDER]
+
+Lines that no adapter reads and that move all the time are dropped; the times, the errors and the
+engine probe's answers stay. What ``procs`` says is the truth about the processes and not for
+detectors, so it does not travel. The output is the same bytes for the same input.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+KEPT = ("t", "text", "error", "dur", "health", "load")
+SCRAPES = {
+    "a_idle": 40,
+    "b_steady": 40,
+    "c_ramp": None,
+    "f_prefix": 40,
+    "g_sigkill": None,
+    "i_hang": None,
+    "l_sleep": None,
+}
+FLEETS = ("n_fleet_hang",)
+_DROPPED = re.compile(
+    r"^(?:# HELP |(?:# TYPE )?(?:python_|vllm:kv_block_"
+    r"|[a-zA-Z_:]*(?:_created|_size_bytes)(?:_sum|_count|_bucket)?[ {]))"
+)
+
+
+def trim_page(text: str) -> str:
+    """The page without the lines that nobody reads."""
+    return "".join(line for line in text.splitlines(keepends=True) if not _DROPPED.match(line))
+
+
+def trim(source: Path, out: Path, scrapes: int | None) -> int:
+    """Write the trimmed copy of one recording and return its size in bytes."""
+    with gzip.open(source, "rt", encoding="utf-8") as lines:
+        found = [json.loads(line) for line in lines][:scrapes]
+    kept = [{key: scrape[key] for key in KEPT if key in scrape} for scrape in found]
+    for scrape in kept:
+        if "text" in scrape:
+            scrape["text"] = trim_page(scrape["text"])
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", compresslevel=9, mtime=0) as packed:
+        packed.write("".join(json.dumps(scrape, ensure_ascii=False) + "\n" for scrape in kept).encode())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(buffer.getvalue())
+    return out.stat().st_size
+
+
+def main() -> int:
+    """Trim everything named above."""
+    if len(sys.argv) < 2:
+        print("usage: python scripts/trim_recordings.py FULL_FOLDER [OUT_FOLDER]", file=sys.stderr)
+        return 2
+    full = Path(sys.argv[1])
+    out = Path(sys.argv[2]) if len(sys.argv) > 2 else Path("tests/recordings")
+    total = 0
+    for name, scrapes in SCRAPES.items():
+        file = f"{name}.metrics.jsonl.gz"
+        total += trim(full / file, out / file, scrapes)
+    for fleet in FLEETS:
+        for source in sorted((full / fleet).glob("*.metrics.jsonl.gz")):
+            total += trim(source, out / fleet / source.name, None)
+        shutil.copyfile(full / fleet / "targets.yaml", out / fleet / "targets.yaml")
+        (out / fleet / "targets.yaml").chmod(0o644)
+    print(f"{total} bytes in {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
