@@ -470,6 +470,7 @@ class PlanReason(StrEnum):
     """Why a recommendation says what it says."""
 
     FORECAST_PEAK = "forecast_peak"
+    LOAD_NOW = "load_now"
     AT_FLOOR = "at_floor"
     AT_CEILING = "at_ceiling"
     ENOUGH = "enough"
@@ -490,8 +491,8 @@ class NoPlanReason(StrEnum):
 class Calibration:
     """What one running engine of a service does, measured under load.
 
-    ``batch`` is the sequences running at once in one replica. ``startup_seconds`` is the measured
-    p95 of trigger to first served request.
+    ``batch`` is the sequences running at once in one replica. ``startup_seconds`` is the p95 of
+    trigger to first served request; ``startup_source`` says where it comes from.
     """
 
     service: EntityRef
@@ -504,6 +505,7 @@ class Calibration:
     startup_seconds: float
     samples: int
     origin: Literal["measured", "configured", "prior"]
+    startup_source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,8 @@
+"""Forecasts of one signal: candidates, their back-test, and intervals from the errors it saw.
+
+Pure functions of history. A forecaster is one function in one file, named in ``registry.py``.
+"""
+
+from planner.forecast.select import QUANTILES, Fits, forecast
+
+__all__ = ["QUANTILES", "Fits", "forecast"]

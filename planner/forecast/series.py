@@ -1,0 +1,105 @@
+"""One signal on an even grid, which every forecaster reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil
+
+import numpy as np
+
+from outrider.model import Floats
+
+DAY_SECONDS = 86400.0
+_OFFSET_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values at ``start + i x step`` seconds; a missing slot is NaN. The next slot is the origin."""
+
+    start: float
+    step: float
+    values: Floats
+
+    @staticmethod
+    def of(times: Floats, values: Floats, step: timedelta, now: datetime) -> Series:
+        """Put (times, values) on a grid that ends before ``now``.
+
+        Later values are not looked at. Infinite and negative values count as missing, and the last
+        value wins where two fall into one slot. Without any value the series is empty.
+        """
+        seconds = step.total_seconds()
+        until = now.timestamp()
+        good = np.isfinite(values) & (values >= 0) & np.isfinite(times) & (times < until)
+        if not good.any():
+            return Series(until, seconds, np.empty(0))
+        start = float(np.floor(times[good].min() / seconds) * seconds)
+        grid = np.full(max(1, ceil((until - start) / seconds - 1e-9)), np.nan)
+        grid[((times[good] - start) / seconds + 1e-9).astype(int)] = values[good]
+        return Series(start, seconds, grid)
+
+    @property
+    def times(self) -> Floats:
+        """Unix seconds of every slot."""
+        return self.start + self.step * np.arange(self.values.size)
+
+    @property
+    def origin(self) -> float:
+        """Unix seconds of the first slot that is not known yet."""
+        return self.start + self.step * self.values.size
+
+    @property
+    def season(self) -> int:
+        """Slots of one day."""
+        return max(1, round(DAY_SECONDS / self.step))
+
+    @property
+    def days(self) -> float:
+        """From the first to the last known value, in days."""
+        return float(self.values.size * self.step / DAY_SECONDS)
+
+    @property
+    def present(self) -> np.ndarray:
+        """True where a slot has a value."""
+        return ~np.isnan(self.values)
+
+    def until(self, slots: int) -> Series:
+        """The same series as it was known ``slots`` slots after its start."""
+        return Series(self.start, self.step, self.values[:slots])
+
+    def future(self, steps: int) -> Floats:
+        """Unix seconds of the next ``steps`` slots."""
+        return self.origin + self.step * np.arange(steps)
+
+
+def offset(values: Floats) -> float:
+    """What is added before taking logarithms, so that a slot without traffic has one: 1 % of the mean."""
+    return max(_OFFSET_SHARE * float(np.nanmean(values)) if np.isfinite(values).any() else 0.0, 1e-9)
+
+
+def carried(residuals: Floats, steps: int) -> Floats:
+    """What the newest residuals say about the next ``steps`` ones.
+
+    For every lead a least-squares line from (newest residual, mean of the newest six) to the residual
+    at that lead, over all of the history, with a little ridge. Missing residuals count as "as the
+    model says": 0. Short histories carry nothing.
+    """
+    known = np.nan_to_num(residuals, nan=0.0)
+    if known.size < steps + 12:
+        return np.zeros(steps)
+    sums = np.cumsum(np.concatenate([[0.0], known]))
+    newest = known[5:]
+    smooth = (sums[6:] - sums[:-6]) / 6.0
+    count = newest.size
+    found = np.zeros(steps)
+    for lead in range(1, steps + 1):
+        one, two, later = newest[: count - lead], smooth[: count - lead], newest[lead:]
+        a, b, d = one @ one, one @ two, two @ two
+        ridge = 0.02 * (a + d) + 1e-12
+        a, d = a + ridge, d + ridge
+        first, second = one @ later, two @ later
+        determinant = a * d - b * b
+        weights = ((d * first - b * second) / determinant, (a * second - b * first) / determinant)
+        found[lead - 1] = weights[0] * newest[-1] + weights[1] * smooth[-1]
+    return found
