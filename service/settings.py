@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem, UsageError
-from outrider.model import ActionKind, EntityKind, EntityRef, Priority
+from outrider.model import ActionKind, EntityKind, EntityRef
 from outrider.units import parse_duration
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -57,9 +57,9 @@ class StoreSettings(Section):
 class EntitySettings(Section):
     """The component a target stands for."""
 
-    kind: EntityKind
-    name: str
-    namespace: str | None = None
+    kind: EntityKind = Field(description="replica, node, gpu, pod, workload, service, cluster")
+    name: str = Field(description="name of the component")
+    namespace: str | None = Field(None, description="Kubernetes namespace, where it has one")
 
 
 class TargetSettings(Section):
@@ -68,7 +68,7 @@ class TargetSettings(Section):
     name: str = Field(description="unique name of the target")
     adapter: str = Field(description="how to read the page: vllm, dcgm, node_exporter, cadvisor, kube_state_metrics")
     url: str = Field(description="the metrics page, http or https", pattern=r"^https?://")
-    entity: EntitySettings
+    entity: EntitySettings = Field(description="the component the page speaks for")
     labels: dict[str, str] = Field(
         {}, description="node, pod, service, gpu_type, model, workload: they give the topology"
     )
@@ -84,28 +84,32 @@ class PrometheusSettings(Section):
     jobs: dict[str, str] = Field(
         {}, description="job label -> adapter; jobs not named are guessed from their metric names"
     )
-    timeout: Duration = timedelta(seconds=10)
-    headers: dict[str, str] = {}
-    bearer_token_file: Path | None = None
+    timeout: Duration = Field(timedelta(seconds=10), description="whole time a query may take")
+    headers: dict[str, str] = Field({}, description="extra request headers")
+    bearer_token_file: Path | None = Field(None, description="file with a bearer token")
 
 
 class CollectSettings(Section):
     """What is watched."""
 
     interval: Duration = Field(timedelta(seconds=15), description="time between two cycles")
-    targets: list[TargetSettings] = []
-    prometheus: PrometheusSettings | None = None
+    targets: list[TargetSettings] = Field([], description="pages to scrape")
+    prometheus: PrometheusSettings | None = Field(
+        None, description="an existing Prometheus to read instead of scraping"
+    )
     page_limit_bytes: Annotated[int, Field(gt=0)] = Field(64 * 1024 * 1024, description="a larger page is refused")
 
 
 class ServiceSettings(Section):
     """What is known of a model service beside its metrics."""
 
-    name: str
-    namespace: str | None = None
+    name: str = Field(description="name of the service, as the targets' service label says it")
+    namespace: str | None = Field(None, description="Kubernetes namespace")
     gpu_type: str = Field("unknown", description="such as H100")
-    tensor_parallel: Annotated[int, Field(ge=1)] = 1
-    pipeline_parallel: Annotated[int, Field(ge=1)] = 1
+    tensor_parallel: Annotated[int, Field(ge=1)] = Field(
+        1, description="GPUs of one replica that share each layer (TP)"
+    )
+    pipeline_parallel: Annotated[int, Field(ge=1)] = Field(1, description="stages of one replica (PP)")
     floor: Annotated[int, Field(ge=0)] = Field(1, description="replicas never gone below")
     ceiling: Annotated[int, Field(ge=1)] = Field(1000, description="replicas never gone above")
     tokens_per_request: Annotated[float, Field(gt=0)] | None = Field(None, description="measured when not given")
@@ -119,8 +123,10 @@ class ServiceSettings(Section):
         timedelta(minutes=5),
         description="trigger to first served request, p95; a prior until measured (vLLM pods take 2-8 min with pull)",
     )
-    price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = None
-    currency: str = "USD"
+    price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="for cost; unknown when not given"
+    )
+    currency: str = Field("USD", description="of the price")
 
     def entity(self, cluster: str) -> EntityRef:
         """The service as an entity."""
@@ -139,14 +145,14 @@ class ChannelSettings(BaseModel):
     """One way to reach people; further keys belong to the type and are checked by its sender."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    type: Literal["webhook", "slack", "dingtalk", "email"]
+    type: Literal["webhook", "slack", "dingtalk", "email"] = Field(description="which sender")
 
 
 class NotifySettings(Section):
     """Who is told what."""
 
-    language: Literal["en", "zh"] = "en"
-    channels: dict[str, ChannelSettings] = {}
+    language: Literal["en", "zh"] = Field("en", description="of messages and reports")
+    channels: dict[str, ChannelSettings] = Field({}, description="name -> sender with its keys")
     groups: dict[Literal["phone", "sms", "im", "mail", "report"], list[str]] = Field(
         {}, description="route of a rule -> names of channels"
     )
@@ -156,7 +162,7 @@ class NotifySettings(Section):
 class RulesSettings(Section):
     """Alert rules beside the packaged ones."""
 
-    files: list[Path] = []
+    files: list[Path] = Field([], description="rule files that add to, override or disable the packaged rules")
 
 
 class RemediationSettings(Section):
@@ -164,13 +170,15 @@ class RemediationSettings(Section):
 
     autonomy: Literal["off", "suggest", "act"] = Field("suggest", description="act performs what the guard rails allow")
     dry_run: bool = Field(True, description="say what would be done, change nothing")
-    actuator: Literal["dry_run", "simulated"] = "dry_run"
+    actuator: Literal["dry_run", "simulated"] = Field("dry_run", description="what performs actions")
     control_url: str | None = Field(None, description="door of the simulated fleet")
-    max_cordoned_nodes: Annotated[int, Field(ge=0)] = 2
-    max_cordoned_ratio: Ratio = 0.2
-    max_actions_per_hour: Annotated[int, Field(ge=0)] = 20
-    cooldown: Duration = timedelta(minutes=10)
-    min_confidence: Ratio = 0.6
+    max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
+        2, description="breaker: nodes out at once, absolute; one is always possible"
+    )
+    max_cordoned_ratio: Ratio = Field(0.2, description="breaker: nodes out at once, share of all")
+    max_actions_per_hour: Annotated[int, Field(ge=0)] = Field(20, description="breaker: actions in one hour")
+    cooldown: Duration = Field(timedelta(minutes=10), description="time before the same action on the same target")
+    min_confidence: Ratio = Field(0.6, description="a cause less sure than this is asked about, not acted on")
     ask_for: list[ActionKind] = Field([], description="kinds that always wait for a person")
 
 
@@ -178,22 +186,22 @@ class ApiSettings(Section):
     """The HTTP API."""
 
     host: str = Field("127.0.0.1", description="loopback unless a proxy authenticates in front of it")
-    port: Port = 8600
+    port: Port = Field(8600, description="TCP port")
     token_file: Path | None = Field(None, description="admin token; generated beside the store when not given")
 
 
 class DashboardSettings(Section):
     """The dashboard."""
 
-    enabled: bool = True
-    host: str = "127.0.0.1"
-    port: Port = 8501
+    enabled: bool = Field(default=True, description="serve starts it")
+    host: str = Field("127.0.0.1", description="loopback unless a proxy authenticates in front of it")
+    port: Port = Field(8501, description="TCP port")
 
 
 class LogSettings(Section):
     """Diagnostic logs, on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line shown")
 
 
 class Settings(Section):
@@ -202,16 +210,16 @@ class Settings(Section):
     cluster: str = Field(
         "default", description="name of the cluster, part of every entity", min_length=1, pattern=r"^[^/]+$"
     )
-    store: StoreSettings = StoreSettings()
-    collect: CollectSettings = CollectSettings()
-    services: list[ServiceSettings] = []
-    planner: PlannerSettings = PlannerSettings()
-    rules: RulesSettings = RulesSettings()
-    notify: NotifySettings = NotifySettings()
-    remediation: RemediationSettings = RemediationSettings()
-    api: ApiSettings = ApiSettings()
-    dashboard: DashboardSettings = DashboardSettings()
-    log: LogSettings = LogSettings()
+    store: StoreSettings = Field(StoreSettings(), description="the databases")
+    collect: CollectSettings = Field(CollectSettings(), description="what is watched")
+    services: list[ServiceSettings] = Field([], description="planning facts of model services")
+    planner: PlannerSettings = Field(PlannerSettings(), description="how many GPUs, and when")
+    rules: RulesSettings = Field(RulesSettings(), description="alert rules")
+    notify: NotifySettings = Field(NotifySettings(), description="who is told")
+    remediation: RemediationSettings = Field(RemediationSettings(), description="what may be done")
+    api: ApiSettings = Field(ApiSettings(), description="the HTTP API")
+    dashboard: DashboardSettings = Field(DashboardSettings(), description="the dashboard")
+    log: LogSettings = Field(LogSettings(), description="diagnostic logs")
 
 
 def find(option: Path | None) -> Path | None:
@@ -260,7 +268,7 @@ def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, p
         name = match.group(1)
         if name not in os.environ:
             problems.append(document.problem(path, f"the environment has no variable {name}"))
-        return os.environ.get(name, "")
+        return os.environ.get(name, match.group(0))
 
     return _VARIABLE.sub(replace, value)
 
@@ -295,11 +303,3 @@ def read_secret(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(f"the secret file {path} cannot be read: {error.strerror}") from error
-
-
-def routes(settings: NotifySettings) -> dict[str, tuple[str, ...]]:
-    """Route of a rule -> names of channels."""
-    return {group: tuple(names) for group, names in settings.groups.items()}
-
-
-PRIORITIES = tuple(Priority)

@@ -1,0 +1,193 @@
+"""The loop: collect, store, detect, plan, alert, correlate, decide, commit.
+
+Everything between ``collect`` and ``commit`` is pure; replay, drills and tests drive the same
+``Cycle`` with another clock, another collector and another store.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from alerts import pipeline
+from alerts import state as alert_state
+from detectors import correlate, knowledge
+from outrider import log
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.clock import Clock, rfc3339
+from outrider.model import (
+    Action,
+    Alert,
+    AlertState,
+    CycleRecord,
+    Finding,
+    Incident,
+    NoVerdict,
+    Plan,
+)
+from outrider.ports import Collected, CycleCommit, MetricStore, StateStore
+from outrider.rules import Rule
+from outrider.topology import Topology
+from remediation import policy
+from service import audit_trail, facts
+from service.detection import Detection
+from service.planning import Planning
+
+_log = log.get("cycle")
+CLOCK_TOLERANCE = timedelta(seconds=5)  # a smaller step back is what time services do every day
+ACTIVE = (AlertState.PENDING, AlertState.FIRING)
+
+
+class Source(Protocol):
+    """Where batches come from: the scraper, a Prometheus, a recording or a simulated fleet."""
+
+    async def collect(self, at: datetime) -> Collected:
+        """One round of collection."""
+        ...
+
+    def topology(self, at: datetime) -> Topology:
+        """What is known of the topology."""
+        ...
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a cycle is made of."""
+
+    clock: Clock
+    source: Source
+    metrics: MetricStore
+    state: StateStore
+    detection: Detection
+    planning: Planning
+    rules: Sequence[Rule]
+    knowledge: knowledge.Knowledge
+    policy: policy.Policy
+    messaging: pipeline.Messaging
+    last_at: datetime | None = None
+    actions: list[Action] = field(default_factory=list)
+
+
+class Cycle:
+    """One platform's loop. Not safe for two threads: there is one engine per store."""
+
+    def __init__(self, parts: Parts) -> None:
+        """``parts`` is shared with nobody."""
+        self.parts = parts
+
+    async def run(self) -> CycleRecord:
+        """One whole round at the clock's instant."""
+        now = self.parts.clock.now()
+        return self.digest(now, await self.parts.source.collect(now))
+
+    def digest(self, now: datetime, collected: Collected) -> CycleRecord:
+        """Everything after collection, ending in one transaction."""
+        parts = self.parts
+        started = parts.clock.monotonic()
+        cycle_id = f"{rfc3339(now)}-{secrets.token_hex(2)}"
+        written = parts.metrics.write(now, collected.batches, collected.events)
+        topology = parts.source.topology(now)
+        if self._stepped_back(now):
+            return self._hold(cycle_id, now, written, collected)
+        findings, silent = parts.detection.look(now, collected, topology)
+        plan = parts.planning.plan_if_due(now, topology)
+        alerts = self._advance(findings, silent, plan, topology, now)
+        before, after = self._correlate(alerts, findings, collected, topology, now)
+        alerts = _with_incidents(alerts, after)
+        alerts = alert_state.mute(alerts, after, parts.state.silences(now))
+        decisions = self._decide(after, alerts, topology, now)
+        told = pipeline.messages(before, after, alerts, decisions.actions, parts.messaging, now)
+        record = CycleRecord(
+            id=cycle_id,
+            at=now,
+            duration_seconds=parts.clock.monotonic() - started,
+            targets=facts.targets(collected)[0],
+            targets_up=facts.targets(collected)[1],
+            signals_written=written,
+            findings=len(findings),
+            alerts_firing=sum(alert.state is AlertState.FIRING for alert in alerts),
+            incidents_open=sum(incident.resolved_at is None for incident in told.incidents),
+        )
+        trail = audit_trail.of_cycle(record, before, told.incidents, alerts, decisions.actions, plan)
+        parts.state.commit(
+            CycleCommit(
+                cycle=record,
+                alerts=tuple(alerts),
+                incidents=told.incidents,
+                plan=plan,
+                actions=decisions.actions,
+                sessions=decisions.sessions,
+                messages=told.messages,
+                audit=trail,
+                topology=topology,
+            )
+        )
+        _log.info(
+            "cycle", cycle=cycle_id, findings=len(findings), firing=record.alerts_firing, open=record.incidents_open
+        )
+        return record
+
+    def _stepped_back(self, now: datetime) -> bool:
+        last, self.parts.last_at = self.parts.last_at, now
+        return last is not None and now < last - CLOCK_TOLERANCE
+
+    def _hold(self, cycle_id: str, now: datetime, written: int, collected: Collected) -> CycleRecord:
+        """A clock that stepped back decides nothing: values are kept, the step is audited."""
+        targets, up = facts.targets(collected)
+        record = CycleRecord(cycle_id, now, 0.0, targets, up, written, 0, 0, 0)
+        note = AuditRecord(now, AuditEvent.CLOCK_STEPPED_BACK, "clock", "clock_step", cycle_id)
+        self.parts.state.commit(CycleCommit(cycle=record, audit=(note,)))
+        _log.warning("clock_stepped_back", cycle=cycle_id)
+        return record
+
+    def _advance(
+        self,
+        findings: Sequence[Finding],
+        silent: Sequence[NoVerdict],
+        plan: Plan | None,
+        topology: Topology,
+        now: datetime,
+    ) -> tuple[Alert, ...]:
+        active = self.parts.state.alerts(states=ACTIVE)
+        context = facts.service_context(
+            active, self.parts.rules, self.parts.planning.latest, topology, self.parts.detection
+        )
+        return alert_state.advance(active, (*findings, *silent), plan, self.parts.rules, context, now)
+
+    def _correlate(
+        self,
+        alerts: Sequence[Alert],
+        findings: Sequence[Finding],
+        collected: Collected,
+        topology: Topology,
+        now: datetime,
+    ) -> tuple[tuple[Incident, ...], tuple[Incident, ...]]:
+        before = self.parts.state.incidents(open_only=True)
+        changed = correlate.correlate(before, alerts, findings, collected.events, topology, self.parts.knowledge, now)
+        by_id = {incident.id: incident for incident in before} | {incident.id: incident for incident in changed}
+        return before, tuple(by_id.values())
+
+    def _decide(
+        self, incidents: Sequence[Incident], alerts: Sequence[Alert], topology: Topology, now: datetime
+    ) -> policy.Decisions:
+        parts = self.parts
+        return policy.decide(
+            parts.policy,
+            incidents,
+            alerts,
+            parts.planning.latest,
+            parts.state.actions(since=now - timedelta(hours=24)),
+            parts.state.sessions(),
+            topology,
+            facts.fleet_facts(parts.state, incidents, alerts, parts.planning.latest, topology, parts.detection, now),
+            now,
+        )
+
+
+def _with_incidents(alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Alert, ...]:
+    """Tell each alert which incident it is folded into."""
+    incident_of = {fingerprint: incident.id for incident in incidents for fingerprint in incident.alerts}
+    return tuple(replace(alert, incident=incident_of.get(alert.fingerprint, alert.incident)) for alert in alerts)

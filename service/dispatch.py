@@ -1,0 +1,97 @@
+"""Performs what the cycle decided: claims action intents and messages, acts, records the outcome.
+
+At least once, with one duplicate at most per kill: a claim is a conditional UPDATE with a lease, and
+actions and receivers deduplicate by id.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from outrider import log
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.clock import Clock
+from outrider.errors import ActuationError, DeliveryError
+from outrider.model import Action, Message, Outcome, OutcomeStatus
+from outrider.ports import Actuator, Notifier, StateStore
+
+_log = log.get("dispatch")
+LEASE = timedelta(seconds=60)
+FIRST_RETRY = timedelta(seconds=5)
+LAST_RETRY = timedelta(minutes=10)
+GIVE_UP_AFTER = timedelta(hours=24)
+
+
+class Dispatcher:
+    """Empties the two queues of one store. Several may run; each row goes to one of them."""
+
+    def __init__(self, state: StateStore, notifiers: Mapping[str, Notifier], actuator: Actuator, clock: Clock) -> None:
+        """``notifiers`` by channel name."""
+        self._state = state
+        self._notifiers = notifiers
+        self._actuator = actuator
+        self._clock = clock
+        self._owner = f"{os.uname().nodename}:{os.getpid()}"
+
+    def run_once(self) -> int:
+        """One round over both queues; returns how many rows were worked on."""
+        now = self._clock.now()
+        actions = self._state.claim_actions(self._owner, now, LEASE)
+        for action in actions:
+            self._perform(action)
+        messages = self._state.claim_messages(self._owner, now, LEASE)
+        for message in messages:
+            self._deliver(message)
+        return len(actions) + len(messages)
+
+    def _perform(self, action: Action) -> None:
+        started = self._clock.now()
+        try:
+            outcome = self._actuator.perform(action)
+        except ActuationError as error:
+            detail = f"{error.message}; {error.hint}" if error.hint else error.message
+            outcome = Outcome(action.id, OutcomeStatus.FAILED, detail, started, self._clock.now())
+        self._state.finish_action(outcome)
+        record = AuditRecord(
+            at=outcome.ended_at,
+            event=AuditEvent.ACTION_PERFORMED,
+            subject=f"{action.kind} {action.target}",
+            reason=outcome.status,
+            by=action.approved_by or "outrider",
+            detail={"action": action.id, "said": outcome.detail, "dry_run": str(action.dry_run)},
+        )
+        self._state.append_audit([record])
+        _log.info(
+            "action_performed", action=action.id, kind=action.kind, target=str(action.target), status=outcome.status
+        )
+
+    def _deliver(self, message: Message) -> None:
+        now = self._clock.now()
+        try:
+            self._notifier(message.channel).send(message)
+        except DeliveryError as error:
+            self._failed(message, error, now)
+            return
+        self._state.finish_message(message.id, delivered=True, now=now)
+        _log.info("message_delivered", message=message.id, channel=message.channel, reason=message.reason)
+
+    def _notifier(self, channel: str) -> Notifier:
+        found = self._notifiers.get(channel)
+        if found is None:
+            raise DeliveryError(f"no channel is named {channel!r}", retryable=False, reason="no_channel")
+        return found
+
+    def _failed(self, message: Message, error: DeliveryError, now: datetime) -> None:
+        age = now - message.created_at
+        retry = error.retryable and age < GIVE_UP_AFTER
+        wait = min(LAST_RETRY, max(FIRST_RETRY, age))  # doubles the age each time: 5 s, 10 s, 20 s ... 10 min
+        self._state.finish_message(
+            message.id, delivered=False, now=now, retry_at=now + wait if retry else None, error=error.message
+        )
+        if not retry:
+            self._state.append_audit(
+                [AuditRecord(now, AuditEvent.MESSAGE_FAILED, message.id, error.reason, detail={"error": error.message})]
+            )
+        _log.warning("message_failed", message=message.id, channel=message.channel, reason=error.reason, retry=retry)

@@ -1,0 +1,57 @@
+"""What runs by the clock in the engine process, by APScheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from outrider import log
+
+_log = log.get("jobs")
+CHECKPOINT_EVERY = timedelta(minutes=5)
+DISPATCH_EVERY = timedelta(seconds=1)
+_FRIENDLY = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+
+
+class Jobs:
+    """The engine's schedule: cycles, dispatch, check-points, the weekly report."""
+
+    def __init__(self) -> None:
+        """Nothing runs before ``start``."""
+        self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=_FRIENDLY)
+
+    def every(self, duration: timedelta, name: str, job: Callable[[], Awaitable[Any]]) -> None:
+        """Run ``job`` now and then every ``duration``; a run that is late is not run twice."""
+        self._scheduler.add_job(_guarded(name, job), IntervalTrigger(seconds=duration.total_seconds()), id=name)
+
+    def weekly(self, name: str, job: Callable[[], Awaitable[Any]], *, day: str = "mon", hour: int = 8) -> None:
+        """Run ``job`` once a week, UTC."""
+        self._scheduler.add_job(_guarded(name, job), CronTrigger(day_of_week=day, hour=hour, timezone="UTC"), id=name)
+
+    def start(self) -> None:
+        """Begin; needs a running event loop."""
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """End; a job in flight is left to finish."""
+        self._scheduler.shutdown(wait=False)
+
+
+def _guarded(name: str, job: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
+    """The cycle boundary: a failure is counted and told with the job's name, and the schedule goes on."""
+
+    async def run() -> None:
+        try:
+            await job()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the one place where a failed stage must not stop the platform
+            _log.exception("job_failed", job=name, error=str(error))
+
+    return run

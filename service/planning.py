@@ -1,0 +1,135 @@
+"""When to plan and from what: reads history and calibration, calls the pure planner on its cadence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime, timedelta
+
+from outrider import log
+from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, SignalKey, Window
+from outrider.ports import MetricStore
+from outrider.topology import Topology
+from planner import calibrate
+from planner.plan import plan as make_plan
+from service.settings import PlannerSettings, ServiceSettings
+
+_log = log.get("plan")
+HISTORY_STEP = timedelta(minutes=10)
+CALIBRATION_SPAN = timedelta(hours=24)
+TRAFFIC = SignalKey("svc_requests_per_second")
+
+
+class Planning:
+    """The planner's cadence. ``latest`` is the newest plan, empty before the first."""
+
+    def __init__(
+        self,
+        metrics: MetricStore,
+        settings: PlannerSettings,
+        services: list[ServiceSettings],
+        ready: Callable[[EntityRef, Topology], tuple[int, int]],
+        *,
+        in_background: bool = False,
+    ) -> None:
+        """``ready`` gives (current, ready) replicas of a service; ``in_background`` never holds a cycle up."""
+        self._metrics = metrics
+        self._settings = settings
+        self._services = {(service.namespace, service.name): service for service in services}
+        self._ready = ready
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="planner") if in_background else None
+        self._running: Future[Plan] | None = None
+        self._next_at: datetime | None = None
+        self.latest = Plan()
+
+    def plan_if_due(self, now: datetime, topology: Topology) -> Plan | None:
+        """A new plan when one is due (or has just been finished in the background), else None."""
+        if self._running is not None:
+            return self._take()
+        if self._next_at is not None and now < self._next_at:
+            return None
+        self._next_at = now + self._settings.every
+        if self._pool is not None:
+            self._running = self._pool.submit(self._plan, now, topology)
+            return None
+        self.latest = self._plan(now, topology)
+        return self.latest
+
+    def close(self) -> None:
+        """Wait for a plan in the making."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+    def _take(self) -> Plan | None:
+        if self._running is None or not self._running.done():
+            return None
+        running, self._running = self._running, None
+        self.latest = running.result()
+        return self.latest
+
+    def _plan(self, now: datetime, topology: Topology) -> Plan:
+        services = topology.of_kind(EntityKind.SERVICE)
+        if not services:
+            return Plan()
+        history = self._metrics.read_windows(
+            EntityKind.SERVICE, [TRAFFIC], now - self._settings.history, now, HISTORY_STEP, services
+        )
+        fleet = [self._fleet_service(service, topology) for service in services]
+        calibrations = {service: found for service in services if (found := self._calibration(service, topology, now))}
+        made = make_plan(history, calibrations, fleet, now, buffer=self._settings.buffer)
+        _log.info("plan_made", services=len(services), forecasts=len(made.forecasts))
+        return made
+
+    def _setting(self, service: EntityRef) -> ServiceSettings:
+        return self._services.get((service.namespace, service.name)) or ServiceSettings(
+            name=service.name, namespace=service.namespace
+        )
+
+    def _fleet_service(self, service: EntityRef, topology: Topology) -> FleetService:
+        setting = self._setting(service)
+        current, ready = self._ready(service, topology)
+        return FleetService(
+            service=service,
+            gpu_type=_gpu_type(service, setting, topology),
+            current_replicas=current,
+            ready_replicas=ready,
+            floor=setting.floor,
+            ceiling=setting.ceiling,
+            price_per_gpu_hour=setting.price_per_gpu_hour,
+            currency=setting.currency,
+        )
+
+    def _calibration(self, service: EntityRef, topology: Topology, now: datetime) -> Calibration | None:
+        """What the configuration fixes, the rest measured; None when too little is known."""
+        setting = self._setting(service)
+        replicas = topology.below(service, EntityKind.REPLICA)
+        window = self._metrics.read_windows(
+            EntityKind.REPLICA, calibrate.KEYS, now - CALIBRATION_SPAN, now, HISTORY_STEP, replicas
+        )
+        return calibration_of(service, setting, window, _gpu_type(service, setting, topology))
+
+
+def calibration_of(service: EntityRef, setting: ServiceSettings, window: Window, gpu_type: str) -> Calibration | None:
+    """One service's calibration from its settings and a window of its replicas."""
+    configured = calibrate.Configured(
+        tokens_per_request=setting.tokens_per_request,
+        batch=setting.batch,
+        tokens_per_second_per_sequence=setting.tokens_per_second_per_sequence,
+        startup_seconds=setting.startup.total_seconds(),
+    )
+    found = calibrate.calibrate(
+        service,
+        window,
+        gpu_type=gpu_type,
+        tensor_parallel=setting.tensor_parallel,
+        pipeline_parallel=setting.pipeline_parallel,
+        configured=configured,
+    )
+    return found if isinstance(found, Calibration) else None
+
+
+def _gpu_type(service: EntityRef, setting: ServiceSettings, topology: Topology) -> str:
+    if setting.gpu_type != "unknown":
+        return setting.gpu_type
+    types = {topology.label(replica, "gpu_type") for replica in topology.below(service, EntityKind.REPLICA)} - {""}
+    return types.pop() if len(types) == 1 else "unknown"

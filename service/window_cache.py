@@ -1,0 +1,167 @@
+"""Rings of the recent past in memory, so that detectors do not read the store every cycle.
+
+One ring per kind of entity, with a column per signal that some detector asked for and a slot per
+cycle. Entities that stay silent for a whole ring are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.model import CellStatus, EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses, Window
+
+_GROWTH = 1.5
+
+
+@dataclass(slots=True)
+class _Ring:
+    """Values of one kind: entities x slots x keys, so that one cycle is a contiguous plane per entity."""
+
+    keys: tuple[SignalKey, ...]
+    slots: int
+    entities: list[EntityRef] = field(default_factory=list)
+    row_of: dict[EntityRef, int] = field(default_factory=dict)
+    values: Floats = field(init=False)
+    status: Statuses = field(init=False)
+    last_seen: NDArray[np.int64] = field(init=False)
+    column_of: dict[SignalKey, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.column_of = {key: index for index, key in enumerate(self.keys)}
+        self._allocate(64)
+
+    def _allocate(self, capacity: int) -> None:
+        shape = (capacity, self.slots, len(self.keys))
+        self.values = np.full(shape, np.nan)
+        self.status = np.full(shape, CellStatus.ABSENT, dtype=np.uint8)
+        self.last_seen = np.zeros(capacity, dtype=np.int64)
+
+    def rows(self, entities: Sequence[EntityRef]) -> NDArray[np.intp]:
+        """Row numbers of entities, making room for new ones."""
+        for entity in entities:
+            if entity not in self.row_of:
+                self.row_of[entity] = len(self.entities)
+                self.entities.append(entity)
+        if len(self.entities) > self.values.shape[0]:
+            self._grow(int(len(self.entities) * _GROWTH))
+        return np.fromiter((self.row_of[entity] for entity in entities), dtype=np.intp, count=len(entities))
+
+    def _grow(self, capacity: int) -> None:
+        values, status, last_seen = self.values, self.status, self.last_seen
+        self._allocate(capacity)
+        held = values.shape[0]
+        self.values[:held], self.status[:held], self.last_seen[:held] = values, status, last_seen
+
+    def forget(self, before: int) -> None:
+        """Drop entities not seen since cycle number ``before``."""
+        count = len(self.entities)
+        keep = np.flatnonzero(self.last_seen[:count] >= before)
+        if keep.size == count:
+            return
+        values, status, last_seen = self.values[keep], self.status[keep], self.last_seen[keep]
+        self.entities = [self.entities[row] for row in keep]
+        self.row_of = {entity: row for row, entity in enumerate(self.entities)}
+        self._allocate(max(64, int(keep.size * _GROWTH)))
+        self.values[: keep.size], self.status[: keep.size], self.last_seen[: keep.size] = values, status, last_seen
+
+
+class WindowCache:
+    """The recent past of everything the detectors declared a need for."""
+
+    def __init__(self, needs: Mapping[EntityKind, Iterable[SignalKey]], slots: int) -> None:
+        """``slots`` is the number of cycles kept: the longest window of a detector over the interval."""
+        self._slots = slots
+        self._rings = {kind: _Ring(tuple(dict.fromkeys(keys)), slots) for kind, keys in needs.items()}
+        self._times = np.full(slots, np.nan)
+        self._events: list[Event] = []
+        self._cycles = 0
+        self._columns: dict[tuple[EntityKind, tuple[SignalKey, ...]], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
+
+    def push(self, at: datetime, batches: Iterable[SampleBatch], events: Iterable[Event] = ()) -> None:
+        """Open the slot of a new cycle and put the cycle's values into it.
+
+        Where several batches speak of one cell, a present one wins. When the clock stepped back,
+        the slots that now lie in the future are left out of every window.
+        """
+        self._times[self._times >= at.timestamp()] = np.nan
+        slot = self._cycles % self._slots
+        self._cycles += 1
+        self._times[slot] = at.timestamp()
+        for ring in self._rings.values():
+            ring.values[:, slot] = np.nan
+            ring.status[:, slot] = CellStatus.ABSENT
+        for batch in batches:
+            self._put(batch, slot)
+        if self._cycles % self._slots == 0:
+            for ring in self._rings.values():
+                ring.forget(self._cycles - self._slots)
+        oldest = np.nanmin(self._times)
+        self._events = [event for event in (*self._events, *events) if event.at.timestamp() > oldest]
+
+    def _put(self, batch: SampleBatch, slot: int) -> None:
+        ring = self._rings.get(batch.kind)
+        if ring is None or not batch.entities:
+            return
+        source, target = self._column_map(ring, batch)
+        rows = ring.rows(batch.entities)
+        ring.last_seen[rows] = self._cycles
+        if not source.size:
+            return
+        values = batch.values[:, source]
+        status = batch.status[:, source]
+        place = np.ix_(rows, target)
+        held_values, held_status = ring.values[:, slot][place], ring.status[:, slot][place]
+        better = (status < held_status) | ((status == held_status) & np.isnan(held_values))
+        ring.values[rows[:, None], slot, target[None, :]] = np.where(better, values, held_values)
+        ring.status[rows[:, None], slot, target[None, :]] = np.where(better, status, held_status)
+
+    def _column_map(self, ring: _Ring, batch: SampleBatch) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        found = self._columns.get((batch.kind, batch.keys))
+        if found is None:
+            pairs = [(index, ring.column_of[key]) for index, key in enumerate(batch.keys) if key in ring.column_of]
+            source = np.array([pair[0] for pair in pairs], dtype=np.intp)
+            target = np.array([pair[1] for pair in pairs], dtype=np.intp)
+            if len(self._columns) > 10_000:
+                self._columns.clear()
+            found = self._columns[batch.kind, batch.keys] = (source, target)
+        return found
+
+    def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta, step: timedelta) -> Window:
+        """The slots within ``span`` before the newest cycle, oldest first."""
+        ring = self._rings.get(kind)
+        order = self._order(span)
+        if ring is None:
+            return _empty(kind, tuple(keys), self._times[order], step)
+        count = len(ring.entities)
+        columns = np.array([ring.column_of[key] for key in keys], dtype=np.intp)
+        place = np.ix_(np.arange(count), order, columns)
+        return Window(
+            kind=kind,
+            entities=tuple(ring.entities),
+            times=self._times[order],
+            keys=tuple(keys),
+            values=ring.values[place],
+            status=ring.status[place],
+            step=step,
+            events=tuple(event for event in self._events if event.entity.kind is kind),
+        )
+
+    def _order(self, span: timedelta) -> NDArray[np.intp]:
+        held = min(self._cycles, self._slots)
+        newest = self._cycles - 1
+        order = np.arange(newest - held + 1, newest + 1) % self._slots
+        if not held:
+            return order
+        recent = self._times[order] > self._times[order[-1]] - span.total_seconds()
+        found: NDArray[np.intp] = order[recent]
+        return found
+
+
+def _empty(kind: EntityKind, keys: tuple[SignalKey, ...], times: Floats, step: timedelta) -> Window:
+    shape = (0, times.size, len(keys))
+    return Window(kind, (), times, keys, np.zeros(shape), np.zeros(shape, dtype=np.uint8), step)
