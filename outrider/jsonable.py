@@ -1,0 +1,317 @@
+"""The JSON of alerts, incidents, recommendations, actions and forecasts: the one place that writes it.
+
+Used by the API and the command line. Instants are RFC 3339 with Z, durations seconds, ratios 0-1, and
+a number that is not there is null, never NaN. Keys stay; more may be added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from math import isfinite
+from typing import Any, Protocol
+
+import numpy as np
+
+from outrider.audit import AuditRecord, redact
+from outrider.clock import from_unix, rfc3339
+from outrider.i18n import Language, translate
+from outrider.model import (
+    Action,
+    Alert,
+    CycleRecord,
+    EntityRef,
+    Event,
+    Evidence,
+    Floats,
+    Forecast,
+    Hypothesis,
+    Incident,
+    Interval,
+    Message,
+    NoRecommendation,
+    Recommendation,
+)
+from outrider.summaries import alert_summary, fault_name, incident_summary
+
+Json = dict[str, Any]
+
+
+class Target(Protocol):
+    """What is known of one target after a round of collection; the collectors' ``TargetHealth`` fits."""
+
+    target: str
+    adapter: str
+    up: bool
+    samples: int
+    duration_seconds: float
+    error: str | None
+
+
+def finite(value: float | None) -> float | None:
+    """The number as a Python float; None for NaN, infinities and None."""
+    if value is None:
+        return None
+    plain = float(value)
+    return plain if isfinite(plain) else None
+
+
+def numbers(values: Floats) -> list[float | None]:
+    """An array as a list, None where there is no value."""
+    flat = np.asarray(values, dtype=np.float64)
+    return [value if known else None for value, known in zip(flat.tolist(), np.isfinite(flat).tolist(), strict=True)]
+
+
+def instant(value: datetime | None) -> str | None:
+    """RFC 3339 with Z, None for None."""
+    return None if value is None else rfc3339(value)
+
+
+def instants(unix_seconds: Floats) -> list[str]:
+    """Unix seconds as RFC 3339."""
+    return [rfc3339(from_unix(seconds)) for seconds in unix_seconds.tolist()]
+
+
+def plain(value: Any) -> Any:
+    """Any nesting of mappings, sequences, numbers, entities and instants as JSON. Secrets are replaced."""
+    if isinstance(value, EntityRef):
+        return entity(value)
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    if isinstance(value, Mapping):
+        words = {str(key): child for key, child in value.items()}
+        texts = redact({key: child for key, child in words.items() if isinstance(child, str)})
+        return {key: texts[key] if key in texts else plain(child) for key, child in words.items()}
+    if isinstance(value, np.ndarray):
+        return [plain(child) for child in value.tolist()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(child) for child in value]
+    if isinstance(value, bool | str | int) or value is None:
+        return value
+    return finite(float(value)) if isinstance(value, float | np.floating) else str(value)
+
+
+def entity(value: EntityRef) -> Json:
+    """Where it is and what it is called."""
+    return {"cluster": value.cluster, "kind": value.kind.value, "namespace": value.namespace, "name": value.name}
+
+
+def interval(value: Interval | None) -> Json | None:
+    """A closed range; null is an open end."""
+    return None if value is None else {"low": finite(value.low), "high": finite(value.high)}
+
+
+def target(value: Target) -> Json:
+    """One target of a round of collection."""
+    return {
+        "target": value.target,
+        "adapter": value.adapter,
+        "up": value.up,
+        "samples": value.samples,
+        "duration_seconds": finite(value.duration_seconds),
+        "error": str(value.error) if value.error else None,
+    }
+
+
+def alert(value: Alert, language: Language = "en") -> Json:
+    """One alert with its one-sentence summary."""
+    return {
+        "fingerprint": value.fingerprint,
+        "rule": value.rule,
+        "priority": value.priority.value,
+        "state": value.state.value,
+        "entity": entity(value.entity),
+        "starts_at": rfc3339(value.starts_at),
+        "ends_at": instant(value.ends_at),
+        "incident": value.incident,
+        "summary": alert_summary(value, language),
+        "value": finite(value.value),
+        "muted_by": value.muted_by.value if value.muted_by else None,
+        "reason": value.reason.value,
+        "fault": value.fault,
+        "seen_at": rfc3339(value.seen_at),
+        "labels": redact(value.labels),
+        "annotations": redact(value.annotations),
+    }
+
+
+def incident(value: Incident, language: Language = "en") -> Json:
+    """One incident without its timeline and evidence, as lists show it."""
+    hypotheses = [_candidate(found) for found in value.hypotheses]
+    return {
+        "id": value.id,
+        "layer": value.layer.value,
+        "priority": value.priority.value,
+        "opened_at": rfc3339(value.opened_at),
+        "resolved_at": instant(value.resolved_at),
+        "suspected_cause": hypotheses[0] if hypotheses else None,
+        "hypotheses": hypotheses,
+        "rejected": [
+            {"entity": entity(found.entity), "fault": found.fault, "why": translate(found.why, language)}
+            for found in value.rejected
+        ],
+        "alerts": len(value.alerts),
+        "pages": value.pages,
+        "summary": incident_summary(value, language),
+        "updated_at": rfc3339(value.updated_at),
+        "acknowledged_at": instant(value.acknowledged_at),
+        "acknowledged_by": value.acknowledged_by,
+        "services": list(value.services),
+    }
+
+
+def incident_story(value: Incident, language: Language = "en") -> Json:
+    """The incident with the evidence of every hypothesis and its timeline, oldest first."""
+    story = incident(value, language)
+    story["hypotheses"] = [
+        {**_candidate(found), "evidence": [evidence(each, language) for each in found.evidence]}
+        for found in value.hypotheses
+    ]
+    story["fault_name"] = fault_name(value.hypotheses[0].fault, language) if value.hypotheses else None
+    story["timeline"] = [
+        {"at": rfc3339(entry.at), "what": entry.what, "text": translate(entry.what, language, **entry.arguments)}
+        for entry in sorted(value.timeline, key=lambda entry: entry.at)
+    ]
+    return story
+
+
+def evidence(value: Evidence, language: Language = "en") -> Json:
+    """One observation that speaks for a hypothesis."""
+    return {
+        "signal": value.signal,
+        "observed": finite(value.observed),
+        "expected": interval(value.expected),
+        "text": translate(value.text, language, **value.arguments) if value.text else "",
+    }
+
+
+def recommendation(value: Recommendation | NoRecommendation) -> Json:
+    """What the planner says of a service; without a plan the numbers are null and the reason says why."""
+    known = value if isinstance(value, Recommendation) else None
+    return {
+        "service": value.service.name,
+        "gpu_type": known.gpu_type if known else None,
+        "current_replicas": known.current_replicas if known else None,
+        "target_replicas": known.target_replicas if known else None,
+        "gpus": known.gpus if known else None,
+        "floor": known.floor if known else None,
+        "ceiling": known.ceiling if known else None,
+        "binding": known.binding if known else None,
+        "needed_by": instant(known.needed_by) if known else None,
+        "start_by": instant(known.start_by) if known else None,
+        "lead_time_seconds": known.lead_time.total_seconds() if known else None,
+        "cost_per_hour": finite(known.cost_per_hour) if known else None,
+        "currency": known.currency if known else None,
+        "derivation": plain(known.derivation) if known else {},
+        "reason": value.reason.value,
+        "entity": entity(value.service),
+        "made_at": rfc3339(value.made_at),
+    }
+
+
+def action(value: Action) -> Json:
+    """One step, decided or taken."""
+    return {
+        "id": value.id,
+        "session": value.session,
+        "kind": value.kind.value,
+        "target": entity(value.target),
+        "dry_run": value.dry_run,
+        "decision": value.decision.value,
+        "reason": value.reason.value,
+        "status": value.status.value,
+        "started_at": instant(value.started_at),
+        "ended_at": instant(value.ended_at),
+        "params": plain(value.params),
+        "because": value.because,
+        "decided_at": rfc3339(value.decided_at),
+        "detail": value.detail,
+        "approved_by": value.approved_by,
+    }
+
+
+def forecast(value: Forecast) -> Json:
+    """A forecast as parallel lists; the keys of ``quantiles`` are spelt ``"0.5"``."""
+    return {
+        "signal": value.signal,
+        "entity": entity(value.entity),
+        "made_at": rfc3339(value.made_at),
+        "step_seconds": value.step.total_seconds(),
+        "times": instants(value.times),
+        "quantiles": {f"{level:g}": numbers(value.quantiles[level]) for level in sorted(value.quantiles)},
+        "model": value.model,
+        "why_model": value.why_model,
+        "score": {
+            "wape": finite(value.score.wape),
+            "wape_rival": finite(value.score.wape_rival),
+            "coverage90": finite(value.score.coverage90),
+            "folds": value.score.folds,
+        },
+    }
+
+
+def event(value: Event) -> Json:
+    """One happening."""
+    return {
+        "id": value.id,
+        "kind": value.kind.value,
+        "entity": entity(value.entity),
+        "at": rfc3339(value.at),
+        "source": value.source,
+        "code": value.code,
+        "attributes": redact(value.attributes),
+    }
+
+
+def message(value: Message) -> Json:
+    """One message of the outbox. The body stays out: it repeats the incident."""
+    return {
+        "id": value.id,
+        "channel": value.channel,
+        "reason": value.reason.value,
+        "priority": value.priority.value if value.priority else None,
+        "incident": value.incident,
+        "title": value.title,
+        "created_at": rfc3339(value.created_at),
+        "is_page": value.is_page,
+        "link": value.link,
+    }
+
+
+def audit(value: AuditRecord) -> Json:
+    """One audit record."""
+    return {
+        "at": rfc3339(value.at),
+        "event": value.event.value,
+        "subject": value.subject,
+        "reason": value.reason,
+        "cycle": value.cycle,
+        "by": value.by,
+        "detail": dict(value.detail),
+    }
+
+
+def cycle(value: CycleRecord) -> Json:
+    """What one cycle did."""
+    return {
+        "id": value.id,
+        "at": rfc3339(value.at),
+        "duration_seconds": finite(value.duration_seconds),
+        "targets": value.targets,
+        "targets_up": value.targets_up,
+        "signals_written": value.signals_written,
+        "findings": value.findings,
+        "alerts_firing": value.alerts_firing,
+        "incidents_open": value.incidents_open,
+        "late": value.late,
+        "sentences": list(value.sentences),
+    }
+
+
+def each(values: Iterable[Any], write: Any, *arguments: Any) -> list[Json]:
+    """``write(value, *arguments)`` for every value."""
+    return [write(value, *arguments) for value in values]
+
+
+def _candidate(value: Hypothesis) -> Json:
+    return {"entity": entity(value.entity), "fault": value.fault, "confidence": finite(value.confidence)}

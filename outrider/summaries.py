@@ -1,0 +1,61 @@
+"""One sentence for an incident, an alert or an entity, as the API, the command line and messages say it.
+
+Texts come from ``i18n`` (areas ``words`` and ``faults``); a name that has no text is said as it is.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+
+from outrider.clock import rfc3339
+from outrider.i18n import Language, texts, translate
+from outrider.model import Alert, EntityRef, Incident
+
+_LONG_NAME = 24
+
+
+def word(group: str, value: str | Enum, language: Language = "en") -> str:
+    """What a member of an enum is called: ``word("action_kind", ActionKind.CORDON)``."""
+    plain = str(value.value) if isinstance(value, Enum) else value
+    return texts(language).get(f"words.{group}.{plain}", plain.replace("_", " "))
+
+
+def fault_name(fault: str, language: Language = "en") -> str:
+    """The fault as people call it; its id when the vocabulary has no name for it."""
+    return texts(language).get(f"faults.{fault}.name", fault)
+
+
+def entity_name(entity: EntityRef, language: Language = "en") -> str:
+    """Kind and name, such as ``GPU node-3/gpu-5``. Long opaque names such as UUIDs are cut in the middle."""
+    name = entity.name if len(entity.name) <= _LONG_NAME else f"{entity.name[:12]}…{entity.name[-6:]}"
+    return f"{word('entity_kind', entity.kind, language)} {name}"
+
+
+def moment(instant: datetime) -> str:
+    """An instant inside a sentence: ``2026-05-04 13:07 UTC``."""
+    return rfc3339(instant)[:16].replace("T", " ") + " UTC"
+
+
+def incident_summary(incident: Incident, language: Language = "en") -> str:
+    """What is broken, where, since when; says so when the cause is not known."""
+    since = moment(incident.opened_at)
+    cause = incident.suspected_cause
+    if cause is None:
+        layer = word("layer", incident.layer, language)
+        return translate("words.incident.unknown", language, layer=layer, alerts=len(incident.alerts), since=since)
+    fault, entity = fault_name(cause.fault, language), entity_name(cause.entity, language)
+    return translate("words.incident.known", language, fault=fault, entity=entity, since=since)
+
+
+def alert_summary(alert: Alert, language: Language = "en") -> str:
+    """The alert's fault or rule, and where."""
+    entity = entity_name(alert.entity, language)
+    what = fault_name(alert.fault, language) if alert.fault else rule_name(alert.rule, language)
+    return translate("words.alert.summary", language, what=what, entity=entity)
+
+
+def rule_name(rule: str, language: Language = "en") -> str:
+    """The rule as people call it (area ``alerts``); its own name when there is no text."""
+    known = texts(language)
+    return known.get(f"alerts.{rule}.name", known.get(f"alerts.{rule}.title", rule))
