@@ -3,6 +3,7 @@
 Pure functions of history. A forecaster is one function in one file, named in ``registry.py``.
 """
 
-from planner.forecast.select import QUANTILES, Fits, forecast
+from planner.forecast.folds import Fits
+from planner.forecast.select import QUANTILES, forecast
 
 __all__ = ["QUANTILES", "Fits", "forecast"]

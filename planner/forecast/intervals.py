@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import ceil, log
 
 import numpy as np
@@ -36,7 +37,7 @@ def quantiles(
     is the point forecast itself.
     """
     steps = point.size
-    errors = np.log(truth + shift) - np.log(predicted + shift)
+    errors: Floats = np.log(truth + shift) - np.log(predicted + shift)
     leads = step_seconds * np.arange(1, steps + 1)
     top = max(highest * CEILING_OVER_MAXIMUM, 0.0)
     centres, offsets = _bands(errors, leads, wanted)
@@ -51,7 +52,7 @@ def quantiles(
 def _bands(errors: Floats, leads: Floats, wanted: Sequence[float]) -> tuple[Floats, Floats]:
     centres, rows = [], []
     previous = np.array([_prior(quantile) for quantile in wanted])
-    for low, high in zip(_BAND_SECONDS, _BAND_SECONDS[1:], strict=False):
+    for low, high in pairwise(_BAND_SECONDS):
         inside = (leads > low) & (leads <= high)
         if not inside.any():
             continue
@@ -66,7 +67,7 @@ def _bands(errors: Floats, leads: Floats, wanted: Sequence[float]) -> tuple[Floa
 
 def _offset(errors: Floats, quantile: float) -> float:
     """The conformal quantile: the ceil((n + 1) q)-th smallest error above the median, mirrored below."""
-    if quantile == 0.5:  # noqa: RUF069
+    if quantile == 0.5:
         return 0.0
     if quantile < 0.5:
         return -_offset(-errors, 1.0 - quantile)

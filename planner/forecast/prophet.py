@@ -52,11 +52,11 @@ def fit(series: Series, ahead: int) -> FittedProphet:
     from prophet import Prophet  # noqa: PLC0415
 
     shift = offset(series.values)
-    known = series.present
+    known, observed = series.present, series.values  # noqa: PD011 (no pandas object)
     frame = pd.DataFrame(
         {
             "ds": pd.to_datetime(series.times[known], unit="s"),
-            "y": np.log(series.values[known] + shift),
+            "y": np.log(observed[known] + shift),
         }
     )
     span_days = float(np.ptp(series.times[known])) / DAY_SECONDS + series.step / DAY_SECONDS
@@ -71,13 +71,13 @@ def fit(series: Series, ahead: int) -> FittedProphet:
             uncertainty_samples=0,
         )
         model.fit(frame, seed=_SEED)
-        moments = series.start + series.step * np.arange(series.values.size + ahead)
+        moments = series.start + series.step * np.arange(observed.size + ahead)
         predicted = model.predict(pd.DataFrame({"ds": pd.to_datetime(moments, unit="s")}))
     return FittedProphet(np.asarray(predicted["yhat"], dtype=np.float64), shift)
 
 
 def _silence() -> None:
-    """cmdstanpy gives its logger a handler and a level unless it finds one: each fit would print."""
+    """Keep fits quiet: cmdstanpy gives its logger a handler and a level unless it finds one."""
     for name in ("cmdstanpy", "prophet", "prophet.models", "prophet.plot"):
         logger = logging.getLogger(name)
         if not logger.handlers:

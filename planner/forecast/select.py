@@ -97,9 +97,7 @@ def _entrants(series: Series, models: Sequence[str]) -> tuple[list[str], str]:
     return names or ["last-value"], ""
 
 
-def _judge(
-    series: Series, names: list[str], refused: str, steps: int, fits: Fits
-) -> tuple[Folds, list[str], str]:
+def _judge(series: Series, names: list[str], refused: str, steps: int, fits: Fits) -> tuple[Folds, list[str], str]:
     """Run the folds; a Prophet that finds no fit leaves the competition with that reason."""
     try:
         return run_folds(series, names, steps, fits), names, refused

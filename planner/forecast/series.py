@@ -42,7 +42,8 @@ class Series:
     @property
     def times(self) -> Floats:
         """Unix seconds of every slot."""
-        return self.start + self.step * np.arange(self.values.size)
+        found: Floats = self.start + self.step * np.arange(self.values.size, dtype=np.float64)
+        return found
 
     @property
     def origin(self) -> float:
@@ -70,7 +71,8 @@ class Series:
 
     def future(self, steps: int) -> Floats:
         """Unix seconds of the next ``steps`` slots."""
-        return self.origin + self.step * np.arange(steps)
+        found: Floats = self.origin + self.step * np.arange(steps, dtype=np.float64)
+        return found
 
 
 def offset(values: Floats) -> float:

@@ -1,0 +1,222 @@
+"""Rolling-origin back-test of the forecaster on a traffic trace, as ``outrider forecast backtest`` reports it.
+
+At every second hour the forecaster is asked with nothing but what was known then, and each horizon is
+scored over all steps from the origin on. Missing slots are not scored.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from outrider.clock import from_unix, parse_rfc3339
+from outrider.errors import UsageError
+from outrider.model import EntityKind, EntityRef, Floats, Forecast
+from planner.forecast import naive
+from planner.forecast.folds import Fits
+from planner.forecast.select import DEFAULT_MODELS, forecast
+from planner.forecast.series import Series
+
+HORIZONS = (timedelta(minutes=30), timedelta(hours=2), timedelta(hours=24))
+_ORIGIN_EVERY = timedelta(hours=2)
+_COLUMNS = ("time_utc", "requests_per_second")
+_LONG_TRACE_DAYS = 10.0
+_SCORED_AFTER_DAYS = (4, 8)
+_KEEP_FITS_DAYS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A request rate on an even grid; NaN is a missing slot. ``times`` are unix seconds."""
+
+    name: str
+    times: Floats
+    values: Floats
+    step: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class HorizonScore:
+    """How good forecasts of one horizon were. Ratios; None where nothing could be scored.
+
+    ``peak_exceeds_p95`` is the share of origins whose true peak up to the horizon lies above the
+    highest p95; ``over_provision`` is the mean of that p95 peak over the true peak, minus one.
+    """
+
+    name: str
+    horizon: float
+    wape: float | None
+    wape_last_value: float | None
+    wape_seasonal_naive: float | None
+    wape_prophet: float | None
+    coverage90: float | None
+    peak_exceeds_p95: float | None
+    over_provision: float | None
+    models: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastBacktest:
+    """Scores by trace and horizon. ``seconds_per_refit`` is None without a timer."""
+
+    series: tuple[HorizonScore, ...]
+    seconds_per_refit: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The keys of ``outrider forecast backtest -o json``."""
+        return {"series": [asdict(row) for row in self.series], "seconds_per_refit": self.seconds_per_refit}
+
+
+def parse_trace(text: str, name: str) -> Trace:
+    """Read CSV with the columns time_utc and requests_per_second; an empty or ``nan`` value is missing.
+
+    Raises UsageError naming the line when a column, an instant or a number cannot be read, or when
+    instants do not rise.
+    """
+    rows = list(csv.DictReader(text.splitlines()))
+    if not rows or any(column not in rows[0] for column in _COLUMNS):
+        raise UsageError(f"{name}: expected the columns {', '.join(_COLUMNS)}", hint="the first line names the columns")
+    times, values = np.empty(len(rows)), np.empty(len(rows))
+    for index, row in enumerate(rows):
+        try:
+            times[index] = parse_rfc3339(row["time_utc"]).timestamp()
+            values[index] = float(row["requests_per_second"] or "nan")
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"{name}:{index + 2}: {error}", hint="write a line as 2026-01-05T00:10:00Z,21.5"
+            ) from error
+    gaps = np.diff(times)
+    if gaps.size == 0 or (gaps <= 0).any():
+        at = 2 + int(np.argmax(gaps <= 0)) + 1 if gaps.size else 2
+        raise UsageError(f"{name}:{at}: instants must rise from line to line", hint="sort the file by time_utc")
+    return Trace(name, times, values, timedelta(seconds=float(np.median(gaps))))
+
+
+def backtest(
+    traces: Sequence[Trace],
+    *,
+    horizons: Sequence[timedelta] = HORIZONS,
+    models: Sequence[str] = DEFAULT_MODELS,
+    origin_every: timedelta = _ORIGIN_EVERY,
+    timer: Callable[[], float] | None = None,
+) -> ForecastBacktest:
+    """Score every trace at every horizon.
+
+    Traces longer than ten days are scored from their ninth day on, shorter ones from their fifth. At
+    each origin every candidate of ``models`` is refitted on the history alone. ``timer`` is a
+    monotonic clock in seconds.
+    """
+    rows: list[HorizonScore] = []
+    started, refits = (timer() if timer else 0.0), 0
+    for trace in traces:
+        found, count = _one(trace, horizons, models, origin_every)
+        rows.extend(found)
+        refits += count
+    seconds = (timer() - started) / refits if timer and refits else None
+    return ForecastBacktest(tuple(rows), seconds)
+
+
+def _one(
+    trace: Trace, horizons: Sequence[timedelta], models: Sequence[str], origin_every: timedelta
+) -> tuple[list[HorizonScore], int]:
+    seconds = trace.step.total_seconds()
+    end = from_unix(float(trace.times[-1]) + seconds)
+    series = Series.of(trace.times, trace.values, trace.step, end)
+    steps = max(1, round(max(horizons) / trace.step))
+    first = _SCORED_AFTER_DAYS[series.days > _LONG_TRACE_DAYS] * series.season
+    origins = range(first, series.values.size, max(1, round(origin_every / trace.step)))
+    if not origins:
+        raise UsageError(
+            f"{trace.name}: {series.days:.1f} days are too few to score",
+            hint="a back-test needs more than 4 days of history before the first origin",
+        )
+    fits, said = Fits(), {}
+    for origin in origins:
+        said[origin] = _ask(series, origin, steps, models, fits)
+        fits.forget_before(origin - _KEEP_FITS_DAYS * series.season)
+    rows = [_score(trace.name, series, said, horizon, trace.step) for horizon in horizons]
+    return rows, len(origins)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What was forecast at one origin, and what the rivals would have said."""
+
+    forecast: Forecast
+    last_value: Floats
+    seasonal_naive: Floats
+    prophet: Floats | None
+
+
+def _ask(series: Series, origin: int, steps: int, models: Sequence[str], fits: Fits) -> _Said:
+    known = series.until(origin)
+    answer = forecast(
+        known.times,
+        known.values,
+        signal="svc_requests_per_second",
+        entity=EntityRef("backtest", EntityKind.SERVICE, None, "trace"),
+        now=from_unix(known.origin),
+        horizon=timedelta(seconds=steps * series.step),
+        step=timedelta(seconds=series.step),
+        models=models,
+        fits=fits,
+    )
+    if not isinstance(answer, Forecast):
+        raise UsageError("a trace without any value cannot be scored", hint="check the column requests_per_second")
+    prophet = None
+    if "prophet" in models and float(np.nanstd(known.values)) > 0:
+        prophet = fits.get("prophet", series, origin, series.season + steps).predict(known, steps)
+    return _Said(answer, naive.last_value(known, steps), naive.seasonal_naive(known, steps), prophet)
+
+
+def _score(name: str, series: Series, said: dict[int, _Said], horizon: timedelta, step: timedelta) -> HorizonScore:
+    steps = max(1, round(horizon / step))
+    truth = np.full((len(said), steps), np.nan)
+    for row, origin in enumerate(said):
+        known = series.values[origin : origin + steps]
+        truth[row, : known.size] = known
+    answers = list(said.values())
+    quantile = {q: np.stack([each.forecast.quantiles[q][:steps] for each in answers]) for q in (0.05, 0.5, 0.95)}
+    scored = ~np.isnan(truth)
+    inside = (truth >= quantile[0.05]) & (truth <= quantile[0.95])
+    exceeds, over = _peaks(truth, quantile[0.95])
+    counts: dict[str, int] = {}
+    for each in answers:
+        counts[each.forecast.model] = counts.get(each.forecast.model, 0) + 1
+    prophets = [each.prophet[:steps] for each in answers if each.prophet is not None]
+    return HorizonScore(
+        name=name,
+        horizon=horizon.total_seconds(),
+        wape=wape(truth, quantile[0.5]),
+        wape_last_value=wape(truth, np.stack([each.last_value[:steps] for each in answers])),
+        wape_seasonal_naive=wape(truth, np.stack([each.seasonal_naive[:steps] for each in answers])),
+        wape_prophet=wape(truth, np.stack(prophets)) if len(prophets) == len(answers) else None,
+        coverage90=float(inside[scored].mean()) if scored.any() else None,
+        peak_exceeds_p95=exceeds,
+        over_provision=over,
+        models=counts,
+    )
+
+
+def wape(truth: Floats, predicted: Floats) -> float | None:
+    """Sum of absolute errors over the sum of what came, over known cells; None without traffic."""
+    scored = ~np.isnan(truth) & ~np.isnan(predicted)
+    total = float(np.abs(truth[scored]).sum())
+    return float(np.abs(truth - predicted)[scored].sum()) / total if total > 0 else None
+
+
+def _peaks(truth: Floats, p95: Floats) -> tuple[float | None, float | None]:
+    """Only windows that lie wholly inside the trace and saw traffic count."""
+    whole = ~np.isnan(truth[:, -1]) & (np.isnan(truth).mean(axis=1) < 0.1)
+    if not whole.any():
+        return None, None
+    peak, bound = np.nanmax(truth[whole], axis=1), p95[whole].max(axis=1)
+    busy = peak > 0
+    if not busy.any():
+        return None, None
+    return float((peak > bound)[busy].mean()), float((bound[busy] / peak[busy]).mean() - 1.0)

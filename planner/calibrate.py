@@ -1,0 +1,210 @@
+"""Learn from running replicas what one of them carries: tokens a request, batch, speed of a sequence.
+
+A figure is measured only where the engines came near their limit: the batch of a fleet at a fifth of
+its load says nothing about what a replica can carry. Otherwise what the operator configured is used,
+and without that the answer is a refusal with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from outrider.i18n import Language, translate
+from outrider.model import Calibration, EntityRef, Floats, SignalKey, Window
+
+RUNNING = "engine_requests_running"
+WAITING = "engine_requests_waiting"
+TOKENS = "engine_generation_tokens_total"
+FINISHED = "engine_requests_finished_total"
+KV_USED = "engine_kv_cache_usage_ratio"
+STARTUP = "engine_startup_seconds"
+KEYS = tuple(SignalKey(name) for name in (RUNNING, WAITING, TOKENS, FINISHED, KV_USED, STARTUP))
+"""What the window of replicas should carry; KV use and start-up time may be missing."""
+
+STARTUP_PRIOR_SECONDS = 480.0
+STARTUP_PRIOR_SOURCE = "prior: a vLLM pod with image pull takes 2 to 8 min, the upper end"
+
+_LEAST_SAMPLES = 30
+_LEAST_FINISHED = 20.0
+_KNEE_KV_RATIO = 0.7
+_KNEE_SAMPLES = 5
+_CALM_WAITING_SHARE = 0.1
+_BATCH_QUANTILE = 0.95
+_NEAR_BATCH = 0.7
+
+
+class CalibrationRefusal(StrEnum):
+    """Why nothing could be measured."""
+
+    NO_VALUES = "no_values"
+    TOO_FEW_SAMPLES = "too_few_samples"
+    NO_FINISHED_REQUESTS = "no_finished_requests"
+    NOT_ENOUGH_LOAD = "not_enough_load"
+
+
+@dataclass(frozen=True, slots=True)
+class NotCalibrated:
+    """The engines did not show what they can do, and nothing was configured."""
+
+    service: EntityRef
+    reason: CalibrationRefusal
+    samples: int
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, language: Language = "en") -> str:
+        """One sentence."""
+        return translate(f"plan.refused_{self.reason.value}", language, **self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What the operator says of a service; None where they say nothing."""
+
+    tokens_per_request: float | None = None
+    batch: float | None = None
+    tokens_per_second_per_sequence: float | None = None
+    startup_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measured figure with the 5th and 95th percentile of its samples."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the engines showed. ``samples`` are (replica, step) cells under load near the batch."""
+
+    tokens_per_request: Estimate
+    batch: Estimate
+    tokens_per_second_per_sequence: Estimate
+    samples: int
+
+
+def calibrate(
+    window: Window,
+    service: EntityRef,
+    *,
+    gpu_type: str,
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
+    configured: Configured | None = None,
+    startup_seconds: float | None = None,
+) -> Calibration | NotCalibrated:
+    """The calibration of a service from a window of its replicas.
+
+    ``window`` holds the replicas of this service only, with ``KEYS``, in steps of a minute or so;
+    deltas are sums over the step. Measured figures win; where they are refused, ``configured`` ones
+    are used (a missing number of tokens per request is still taken from finished requests).
+    ``startup_seconds`` is a measured p95 of trigger to first served request; without it the configured
+    time counts, else the prior, or the engines' own load time where that alone is longer.
+    """
+    given = configured or Configured()
+    found = measure(window, service)
+    startup, source = _startup(window, startup_seconds, given)
+    if isinstance(found, Measured):
+        tokens, batch, speed = found.tokens_per_request, found.batch, found.tokens_per_second_per_sequence
+        figures = (tokens.value, batch.value, speed.value)
+        samples, origin = found.samples, "measured"
+    else:
+        tokens_given = given.tokens_per_request or _tokens_per_request(window)
+        if tokens_given is None or given.batch is None or given.tokens_per_second_per_sequence is None:
+            return found
+        figures = (tokens_given, given.batch, given.tokens_per_second_per_sequence)
+        samples, origin = found.samples, "configured"
+    return Calibration(
+        service=service,
+        gpu_type=gpu_type,
+        tokens_per_request=figures[0],
+        batch=figures[1],
+        tokens_per_second_per_sequence=figures[2],
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        startup_seconds=startup,
+        samples=samples,
+        origin="measured" if origin == "measured" else "configured",
+        startup_source=source,
+    )
+
+
+def measure(window: Window, service: EntityRef) -> Measured | NotCalibrated:
+    """The figures alone, with their intervals, or why there are none.
+
+    The batch is the 95th percentile of running sequences in cells whose queue is at most a tenth of
+    them: just below the knee. The speed of a sequence is generated tokens over running sequences and
+    time, in cells at 70 % of that batch or more, because sequences slow down as the batch fills.
+    """
+    running, waiting = window.column(RUNNING), np.nan_to_num(window.column(WAITING), nan=0.0)
+    tokens, kv_used = window.column(TOKENS), window.column(KV_USED)
+    loaded = (running > 0) & (tokens > 0)
+    samples = int(loaded.sum())
+    if not np.isfinite(running).any() or not np.isfinite(tokens).any():
+        return NotCalibrated(service, CalibrationRefusal.NO_VALUES, 0)
+    if samples < _LEAST_SAMPLES:
+        wanted = {"samples": str(samples), "wanted": str(_LEAST_SAMPLES)}
+        return NotCalibrated(service, CalibrationRefusal.TOO_FEW_SAMPLES, samples, wanted)
+    per_request = _tokens_per_request(window)
+    if per_request is None:
+        return NotCalibrated(service, CalibrationRefusal.NO_FINISHED_REQUESTS, samples)
+    knee = loaded & ((waiting >= 1.0) | (np.nan_to_num(kv_used, nan=0.0) >= _KNEE_KV_RATIO))
+    if int(knee.sum()) < _KNEE_SAMPLES:
+        most = float(np.nanmax(kv_used)) if np.isfinite(kv_used).any() else 0.0
+        return NotCalibrated(service, CalibrationRefusal.NOT_ENOUGH_LOAD, samples, {"kv": f"{most:.0%}"})
+    calm = loaded & (waiting <= np.maximum(1.0, _CALM_WAITING_SHARE * running))
+    at_rest = running[calm] if int(calm.sum()) >= _KNEE_SAMPLES else running[loaded]
+    batch = float(np.quantile(at_rest, _BATCH_QUANTILE))
+    near = loaded & (running >= _NEAR_BATCH * batch)
+    speeds = tokens[near] / (running[near] * window.step.total_seconds())
+    speed = float(tokens[near].sum() / (running[near].sum() * window.step.total_seconds()))
+    lengths = _lengths(window)
+    return Measured(
+        tokens_per_request=_estimate(per_request, lengths),
+        batch=_estimate(batch, running[near]),
+        tokens_per_second_per_sequence=_estimate(speed, speeds),
+        samples=int(near.sum()),
+    )
+
+
+def _tokens_per_request(window: Window) -> float | None:
+    """Generated tokens over finished requests, over all of the window; None with fewer than 20 finished."""
+    tokens, finished = window.column(TOKENS), window.column(FINISHED)
+    both = ~np.isnan(tokens) & ~np.isnan(finished)
+    count, generated = float(finished[both].sum()), float(tokens[both].sum())
+    return generated / count if count >= _LEAST_FINISHED and generated > 0 else None
+
+
+def _lengths(window: Window) -> Floats:
+    """Tokens per request by step over all replicas: its spread is the figure's interval."""
+    tokens = np.nansum(window.column(TOKENS), axis=0)
+    finished = np.nansum(window.column(FINISHED), axis=0)
+    lengths: Floats = tokens[finished > 0] / finished[finished > 0]
+    return lengths
+
+
+def _estimate(value: float, samples: Floats) -> Estimate:
+    if not samples.size:
+        return Estimate(value, value, value)
+    low, high = np.quantile(samples, (0.05, 0.95))
+    return Estimate(value, min(value, float(low)), max(value, float(high)))
+
+
+def _startup(window: Window, measured: float | None, given: Configured) -> tuple[float, str]:
+    if measured is not None:
+        return measured, "measured: p95 of trigger to first served request"
+    if given.startup_seconds is not None:
+        return given.startup_seconds, "configured"
+    seen = window.column(STARTUP)
+    seen = seen[np.isfinite(seen) & (seen > 0)]
+    if seen.size:
+        load = float(np.quantile(seen, 0.95))
+        if load > STARTUP_PRIOR_SECONDS:
+            return load, "measured: p95 of the engines' own load time"
+    return STARTUP_PRIOR_SECONDS, STARTUP_PRIOR_SOURCE
