@@ -20,7 +20,9 @@ class Rule:
     findings of these detectors. ``priority`` None means: the fault's own pair from the vocabulary.
     ``wait`` is how long it must hold before it fires, ``clear`` how long it must be gone before it
     resolves. ``answer_within`` is the time a person has. ``routes`` are channel groups (``phone``,
-    ``sms``, ``im``, ``mail``, ``report``).
+    ``sms``, ``im``, ``mail``, ``report``); empty means: those of the alert's priority. A detector
+    ``plan:<measure>`` reads that figure of a recommendation's derivation and holds at ``threshold``
+    or above.
     """
 
     name: str
@@ -39,3 +41,4 @@ class Rule:
     default_action_text: str = ""
     runbook: str = ""
     labels: dict[str, str] = field(default_factory=dict)
+    threshold: float | None = None

@@ -1,0 +1,155 @@
+"""E-mail by SMTP: plain text with an HTML twin, threaded by incident.
+
+``security`` is ``starttls`` (default), ``tls`` or ``plain``. A server that offers no STARTTLS is refused,
+never silently talked to in the open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import smtplib
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Any, Literal, get_args
+
+from alerts.notify import settings
+from alerts.notify.text import one_line
+from outrider import log
+from outrider.errors import ConfigError, DeliveryError
+from outrider.model import Message
+
+_NAME = "email"
+_log = log.get("notify")
+Security = Literal["starttls", "tls", "plain"]
+_PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "plain": 25}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where mail is handed in. ``certificates`` None trusts those of the system."""
+
+    host: str
+    port: int
+    security: Security = "starttls"
+    username: str = ""
+    password: str = ""
+    timeout: timedelta = settings.TIMEOUT
+    certificates: ssl.SSLContext | None = None
+
+
+class EmailNotifier:
+    """Mails one list of people."""
+
+    def __init__(self, server: Server, sender: str, to: tuple[str, ...]) -> None:
+        """``to`` must not be empty."""
+        self._server = server
+        self._sender = sender
+        self._to = to
+
+    def send(self, message: Message) -> None:
+        """Deliver to at least one receiver, or raise DeliveryError."""
+        try:
+            with self._connect() as connection:
+                refused = connection.send_message(compose(message, self._sender, self._to))
+        except smtplib.SMTPRecipientsRefused as error:
+            codes = {code for code, _ in error.recipients.values()}
+            raise _refusal("every receiver", max(codes), all(code >= 500 for code in codes)) from error
+        except smtplib.SMTPResponseException as error:
+            raise _refusal("the message", error.smtp_code, error.smtp_code >= 500) from error
+        except smtplib.SMTPNotSupportedError as error:
+            text = "the mail server does not offer what the settings ask for (STARTTLS or authentication)"
+            raise DeliveryError(
+                text, retryable=False, reason="not_supported", hint="set security to tls or plain on purpose"
+            ) from error
+        except ssl.SSLCertVerificationError as error:
+            text = f"the certificate of the mail server cannot be trusted: {error.verify_message}"
+            raise DeliveryError(text, retryable=False, reason="tls") from error
+        except TimeoutError as error:
+            seconds = self._server.timeout.total_seconds()
+            text = f"the mail server did not answer within {seconds:g} s"
+            raise DeliveryError(text, retryable=True, reason="timeout") from error
+        except (OSError, smtplib.SMTPException) as error:
+            text = f"the mail server cannot be reached: {type(error).__name__}"
+            raise DeliveryError(text, retryable=True, reason="refused") from error
+        if refused:
+            _log.warning("mail_receivers_refused", message=message.id, refused=len(refused), of=len(self._to))
+
+    def _connect(self) -> smtplib.SMTP:
+        server, seconds = self._server, self._server.timeout.total_seconds()
+        certificates = server.certificates or ssl.create_default_context()
+        connection: smtplib.SMTP
+        if server.security == "tls":
+            connection = smtplib.SMTP_SSL(server.host, server.port, timeout=seconds, context=certificates)
+        else:
+            connection = smtplib.SMTP(server.host, server.port, timeout=seconds)
+        try:
+            if server.security == "starttls":
+                connection.starttls(context=certificates)
+            if server.username:
+                connection.login(server.username, server.password)
+        except BaseException:
+            with suppress(OSError):
+                connection.close()
+            raise
+        return connection
+
+
+def _refusal(what: str, code: int, final: bool) -> DeliveryError:
+    return DeliveryError(f"the mail server refused {what} with {code}", retryable=not final, reason=f"smtp_{code}")
+
+
+def compose(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:
+    """The mail. Its id comes from the message's, so that a second delivery is recognised as the same."""
+    mail = EmailMessage()
+    mail["Subject"] = one_line(message.title)
+    mail["From"] = sender
+    mail["To"] = ", ".join(to)
+    mail["Date"] = format_datetime(message.created_at)
+    mail["Message-ID"] = _mail_id(message.id)
+    mail["Auto-Submitted"] = "auto-generated"
+    if message.incident:
+        mail["References"] = _mail_id(message.incident)
+    if message.priority:
+        mail["X-Outrider-Priority"] = message.priority.value
+    mail.set_content(message.body)
+    mail.add_alternative(_html(message), subtype="html")
+    return mail
+
+
+def _mail_id(text: str) -> str:
+    return f"<{hashlib.sha256(text.encode()).hexdigest()[:32]}@outrider>"
+
+
+def _html(message: Message) -> str:
+    lines = "<br>\n".join(html.escape(line) for line in message.body.splitlines())
+    link = f'<p><a href="{html.escape(message.link, quote=True)}">Outrider</a></p>' if message.link else ""
+    title = html.escape(message.title)
+    return f'<html lang="{html.escape(message.language)}"><body><h3>{title}</h3><p>{lines}</p>{link}</body></html>'
+
+
+def from_settings(values: Mapping[str, Any]) -> EmailNotifier:
+    """``host``, ``port``, ``security``, ``from``, ``to``, ``username``, ``password``, ``timeout``."""
+    known = ("host", "port", "security", "from", "to", "username", "password")
+    settings.accept(_NAME, values, known)
+    security: Security = values.get("security", "starttls")
+    if security not in get_args(Security):
+        raise ConfigError(f"security of the {_NAME} channel must be one of {', '.join(get_args(Security))}")
+    receivers = values.get("to") or ()
+    to = (receivers,) if isinstance(receivers, str) else tuple(str(receiver) for receiver in receivers)
+    if not to:
+        raise ConfigError(f"the {_NAME} channel needs to", hint="give one address or a list")
+    server = Server(
+        host=settings.required(_NAME, values, "host"),
+        port=int(values.get("port") or _PORTS[security]),
+        security=security,
+        username=settings.optional(_NAME, values, "username"),
+        password=settings.optional(_NAME, values, "password"),
+        timeout=settings.timeout(_NAME, values),
+    )
+    return EmailNotifier(server, settings.required(_NAME, values, "from"), to)

@@ -1,0 +1,90 @@
+"""One POST with a whole-time deadline, and what each way of failing means."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from outrider.clock import SystemClock
+from outrider.errors import DeliveryError
+
+_ANSWER_LIMIT_BYTES = 64 * 1024
+_RETRYABLE = frozenset({408, 425, 429})  # 5xx as well
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the other end said."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON, None when it is none."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+
+def post(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeout: timedelta) -> Answer:
+    """Send and return the answer of a 2xx.
+
+    Raises DeliveryError: retryable on a refused connection, a timeout (also of a body that trickles), 408,
+    425, 429 and 5xx; final on any other status, redirects included, and on an unusable address.
+    """
+    # httpx logs the whole address of each request at INFO, and the address of a webhook is a secret
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        answer = _exchange(channel, url, body, headers, timeout)
+    except httpx.TimeoutException as error:
+        raise late(channel, timeout) from error
+    except httpx.ConnectError as error:
+        raise DeliveryError(f"the {channel} channel cannot be reached", retryable=True, reason="refused") from error
+    except httpx.TransportError as error:
+        said = type(error).__name__
+        retryable = not isinstance(error, httpx.UnsupportedProtocol)
+        raise DeliveryError(f"the {channel} channel broke off: {said}", retryable=retryable, reason="broken") from error
+    except httpx.InvalidURL:
+        # not chained: its message quotes the address
+        raise DeliveryError(
+            f"the address of the {channel} channel is not a URL", retryable=False, reason="address"
+        ) from None
+    if answer.status // 100 != 2:
+        retryable = answer.status in _RETRYABLE or answer.status >= 500
+        raise DeliveryError(
+            f"the {channel} channel answered HTTP {answer.status}",
+            retryable=retryable,
+            reason=f"http_{answer.status}",
+            hint="" if retryable else "check the address and the token of the channel",
+        )
+    return answer
+
+
+def late(channel: str, timeout: timedelta) -> DeliveryError:
+    """The deadline passed."""
+    text = f"the {channel} channel did not answer within {timeout.total_seconds():g} s"
+    return DeliveryError(text, retryable=True, reason="timeout")
+
+
+def _exchange(channel: str, url: str, body: bytes, headers: Mapping[str, str], timeout: timedelta) -> Answer:
+    clock = SystemClock()  # a deadline of I/O is about real time, whatever clock the fleet runs on
+    deadline = clock.monotonic() + timeout.total_seconds()
+    received = b""
+    with (
+        httpx.Client(timeout=timeout.total_seconds(), follow_redirects=False) as client,
+        client.stream("POST", url, content=body, headers=dict(headers)) as response,
+    ):
+        for chunk in response.iter_bytes():
+            received += chunk
+            if len(received) > _ANSWER_LIMIT_BYTES:
+                break
+            if clock.monotonic() > deadline:
+                raise late(channel, timeout)
+        return Answer(response.status_code, received)

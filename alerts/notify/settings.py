@@ -1,0 +1,64 @@
+"""Reads the settings of a channel. Faults are named by key, never by value: values may be secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from outrider.errors import ConfigError, UsageError
+from outrider.units import parse_duration
+from outrider.yamlfile import near
+
+TIMEOUT = timedelta(seconds=10)
+
+
+def accept(channel: str, settings: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raises ConfigError at a key the channel does not know. Every secret may come as ``<key>_file``."""
+    keys = {*known, "timeout", "type"}
+    allowed = keys | {f"{key}_file" for key in keys}
+    unknown = sorted(set(settings) - allowed)
+    if unknown:
+        raise ConfigError(f"the {channel} channel has no setting {unknown[0]!r}{near(unknown[0], keys)}")
+
+
+def required(channel: str, settings: Mapping[str, Any], key: str) -> str:
+    """A text that must be there."""
+    value = optional(channel, settings, key)
+    if not value:
+        raise ConfigError(f"the {channel} channel needs {key}", hint=f"give it as {key} or {key}_file")
+    return value
+
+
+def optional(channel: str, settings: Mapping[str, Any], key: str) -> str:
+    """A text, empty when it is not given."""
+    named = settings.get(f"{key}_file")
+    if named:
+        try:
+            return Path(str(named)).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(f"{key}_file of the {channel} channel cannot be read: {error.strerror}") from error
+    value = settings.get(key)
+    return "" if value is None else str(value)
+
+
+def url(channel: str, settings: Mapping[str, Any]) -> str:
+    """The address, http or https."""
+    found = required(channel, settings, "url")
+    if not found.startswith(("http://", "https://")):
+        raise ConfigError(f"url of the {channel} channel must begin with https:// or http://")
+    return found
+
+
+def timeout(channel: str, settings: Mapping[str, Any]) -> timedelta:
+    """How long one delivery may take, 10 s by default."""
+    value = settings.get("timeout")
+    if value is None:
+        return TIMEOUT
+    if isinstance(value, timedelta):
+        return value
+    try:
+        return parse_duration(str(value))
+    except UsageError as error:
+        raise ConfigError(f"timeout of the {channel} channel: {error.message}", hint=error.hint) from error

@@ -1,0 +1,36 @@
+"""Cutting a text to what a channel takes."""
+
+from __future__ import annotations
+
+from outrider.i18n import Language, translate
+from outrider.model import Message
+
+
+def language_of(message: Message) -> Language:
+    """The language a message is written in, English when it is none of ours."""
+    return "zh" if message.language == "zh" else "en"
+
+
+def shorten(text: str, limit: int, mark: str) -> str:
+    """At most ``limit`` characters, the mark at the end included."""
+    if len(text) <= limit:
+        return text
+    return text[: max(0, limit - len(mark))] + mark[:limit]
+
+
+def shorten_bytes(text: str, limit: int, mark: str) -> str:
+    """At most ``limit`` bytes of UTF-8, never half a character."""
+    if len(text.encode()) <= limit:
+        return text
+    kept = text.encode()[: max(0, limit - len(mark.encode()))].decode(errors="ignore")
+    return kept + mark
+
+
+def mark_of(message: Message) -> str:
+    """What says that a text was cut."""
+    return translate("notify.truncated", language_of(message))
+
+
+def one_line(text: str) -> str:
+    """No line breaks or control characters: for titles and mail headers."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())

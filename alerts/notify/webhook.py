@@ -1,0 +1,87 @@
+"""Generic webhook: the message as JSON, signed when a secret is set.
+
+Headers: ``Idempotency-Key`` is the message id; ``X-Outrider-Signature`` is ``sha256=`` and the hex
+HMAC-SHA256 of ``timestamp.body``, the timestamp being that of ``X-Outrider-Timestamp``. Phone and SMS
+gateways are reached by this sender until they have their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from alerts.notify import http, settings
+from outrider.clock import Clock, SystemClock, rfc3339
+from outrider.model import Message
+
+_NAME = "webhook"
+
+
+class WebhookNotifier:
+    """Posts to one address."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: str = "",
+        headers: Mapping[str, str] | None = None,
+        timeout: timedelta = settings.TIMEOUT,
+        clock: Clock | None = None,
+    ) -> None:
+        """``secret`` empty sends no signature."""
+        self._url = url
+        self._secret = secret
+        self._headers = dict(headers or {})
+        self._timeout = timeout
+        self._clock = clock or SystemClock()
+
+    def send(self, message: Message) -> None:
+        """Deliver, or raise DeliveryError."""
+        body = json.dumps(payload(message), ensure_ascii=False, sort_keys=True).encode()
+        timestamp = str(int(self._clock.now().timestamp()))
+        headers = self._headers | {
+            "Content-Type": "application/json; charset=utf-8",
+            "Idempotency-Key": message.id,
+            "X-Outrider-Timestamp": timestamp,
+        }
+        if self._secret:
+            headers["X-Outrider-Signature"] = f"sha256={signature(self._secret, timestamp, body)}"
+        http.post(_NAME, self._url, body, headers, self._timeout)
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Hex HMAC-SHA256 of ``timestamp.body``, so that a captured body cannot be sent again later."""
+    return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+def payload(message: Message) -> dict[str, Any]:
+    """The JSON: ``text`` and ``title`` for people, the rest for machines."""
+    return {
+        "id": message.id,
+        "reason": message.reason.value,
+        "priority": message.priority.value if message.priority else None,
+        "incident": message.incident,
+        "title": message.title,
+        "text": message.body,
+        "created_at": rfc3339(message.created_at),
+        "language": message.language,
+        "link": message.link,
+        "page": message.is_page,
+        "labels": dict(message.labels),
+    }
+
+
+def from_settings(values: Mapping[str, Any]) -> WebhookNotifier:
+    """``url``, ``secret``, ``headers``, ``timeout``."""
+    settings.accept(_NAME, values, ("url", "secret", "headers"))
+    return WebhookNotifier(
+        settings.url(_NAME, values),
+        secret=settings.optional(_NAME, values, "secret"),
+        headers={str(key): str(value) for key, value in (values.get("headers") or {}).items()},
+        timeout=settings.timeout(_NAME, values),
+    )

@@ -1,0 +1,274 @@
+"""Plans messages: one a change of an incident, with an id that two replicas of ours compute alike.
+
+What was said before stands in the incident's own timeline, so that a restart neither repeats nor
+forgets a message, and a lifted silence speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from alerts import wording
+from alerts.routes import Messaging
+from alerts.silence import speaker
+from outrider.model import (
+    Action,
+    ActionStatus,
+    Alert,
+    AlertState,
+    Incident,
+    Message,
+    MuteReason,
+    NotifyReason,
+    Priority,
+    TimelineEntry,
+)
+
+__all__ = ["MessagePlan", "Messaging", "messages", "sample_messages"]
+
+_TIMELINE = "notify.timeline."
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlan:
+    """Messages for the outbox, and the incidents with what was said and the pages counted in them.
+
+    ``reasons`` says for every incident why something or nothing was said.
+    """
+
+    messages: tuple[Message, ...]
+    incidents: tuple[Incident, ...]
+    reasons: Mapping[str, NotifyReason]
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the timeline tells about earlier messages of an incident."""
+
+    priority: Priority | None
+    at: datetime | None
+    resolved: bool
+    asked: frozenset[str]
+    channels: tuple[str, ...]
+
+    @staticmethod
+    def of(incident: Incident) -> _Said:
+        """Read the timeline."""
+        entries = [entry for entry in incident.timeline if entry.what.startswith(_TIMELINE)]
+        told = [entry for entry in entries if "priority" in entry.arguments]
+        priorities = [Priority(entry.arguments["priority"]) for entry in told]
+        names = [name for entry in told for name in entry.arguments.get("channels", "").split(", ") if name]
+        return _Said(
+            priority=min(priorities, key=lambda found: found.rank) if priorities else None,
+            at=max((entry.at for entry in told), default=None),
+            resolved=any(entry.what == _TIMELINE + NotifyReason.RESOLVED for entry in entries),
+            asked=frozenset(entry.arguments["action"] for entry in entries if "action" in entry.arguments),
+            channels=tuple(dict.fromkeys(names)),
+        )
+
+
+def messages(
+    before: Sequence[Incident],
+    after: Sequence[Incident],
+    alerts: Sequence[Alert],
+    actions: Sequence[Action],
+    messaging: Messaging,
+    now: datetime,
+) -> MessagePlan:
+    """What to say after a cycle.
+
+    ``after`` are the incidents open now and those that resolved in this cycle; one that was resolved in
+    ``before`` already is not looked at. ``alerts`` carry ``muted_by``. ``actions`` are those to mention;
+    the ones that wait for approval are asked about once each. A silenced incident says nothing; an
+    acknowledged one says nothing but a higher priority and its end.
+    """
+    closed = {incident.id for incident in before if incident.resolved_at is not None}
+    by_print = {alert.fingerprint: alert for alert in alerts}
+    of_incident: dict[str, list[Action]] = {}
+    for action in actions:
+        of_incident.setdefault(action.because, []).append(action)
+    planned: list[Message] = []
+    incidents: list[Incident] = []
+    reasons: dict[str, NotifyReason] = {}
+    for incident in after:
+        if incident.id in closed:
+            incidents.append(incident)
+            continue
+        members = [by_print[print_] for print_ in incident.alerts if print_ in by_print]
+        told = _Teller(incident, members, of_incident.get(incident.id, []), messaging, now)
+        reasons[incident.id] = told.run()
+        planned += told.messages
+        incidents.append(told.incident)
+    planned += _plan_approvals(of_incident.get("plan", []), messaging, now)
+    return MessagePlan(tuple(planned), tuple(incidents), reasons)
+
+
+class _Teller:
+    """Tells one incident. ``incident`` and ``messages`` hold the result after ``run``."""
+
+    def __init__(
+        self,
+        incident: Incident,
+        alerts: Sequence[Alert],
+        actions: Sequence[Action],
+        messaging: Messaging,
+        now: datetime,
+    ) -> None:
+        """``alerts`` and ``actions`` are those of the incident."""
+        self.incident = incident
+        self.messages: list[Message] = []
+        self._alerts = alerts
+        self._actions = actions
+        self._messaging = messaging
+        self._now = now
+        self._said = _Said.of(incident)
+
+    def run(self) -> NotifyReason:
+        """Say what changed; the reason also says why nothing was said."""
+        reason = self._due()
+        channels = self._channels(reason)
+        if reason in (NotifyReason.NOT_CHANGED, NotifyReason.MUTED):
+            self._ask(reason)
+            return reason
+        if not channels:
+            return NotifyReason.NOT_CHANGED
+        before, priority = self._said.priority, self.incident.priority
+        first_page = (
+            priority.rank <= Priority.P1.rank
+            and reason
+            in (
+                NotifyReason.OPENED,
+                NotifyReason.PRIORITY_RAISED,
+            )
+            and self.incident.pages == 0
+        )
+        self._send(reason, channels, self._nth(reason), is_page=first_page, before=before)
+        arguments = {"priority": priority.value, "channels": ", ".join(channels)}
+        self._note(reason, arguments)
+        if first_page:
+            self.incident = replace(self.incident, pages=1)
+        self._ask(reason)
+        return reason
+
+    def _due(self) -> NotifyReason:
+        incident, said = self.incident, self._said
+        if incident.resolved_at is not None:
+            return NotifyReason.RESOLVED if said.priority and not said.resolved else NotifyReason.NOT_CHANGED
+        firing = [alert for alert in self._alerts if alert.state is AlertState.FIRING]
+        if firing and all(alert.muted_by is MuteReason.SILENCED for alert in firing):
+            return NotifyReason.MUTED
+        if said.priority is None:
+            return NotifyReason.OPENED if incident.acknowledged_at is None else NotifyReason.MUTED
+        if incident.priority.rank < said.priority.rank:
+            return NotifyReason.PRIORITY_RAISED
+        interval = self._messaging.repeat.get(incident.priority)
+        if incident.acknowledged_at is None and interval and said.at and self._now - said.at >= interval:
+            return NotifyReason.REPEAT
+        return NotifyReason.NOT_CHANGED
+
+    def _channels(self, reason: NotifyReason) -> tuple[str, ...]:
+        if reason is NotifyReason.RESOLVED:
+            return self._said.channels
+        speaking = [alert for alert in self._alerts if alert.muted_by is not MuteReason.SILENCED]
+        return self._messaging.channels(self.incident.priority, speaking)
+
+    def _nth(self, reason: NotifyReason) -> int:
+        interval = self._messaging.repeat.get(self.incident.priority)
+        if reason is not NotifyReason.REPEAT or not interval:
+            return 0
+        return (self._now - self.incident.opened_at) // interval
+
+    def _ask(self, reason: NotifyReason) -> None:
+        """Ask once about every action that waits for a person."""
+        if reason is NotifyReason.MUTED or self.incident.resolved_at is not None:
+            return
+        for action in self._actions:
+            if action.status is not ActionStatus.WAITING_APPROVAL or action.id in self._said.asked:
+                continue
+            channels = self._channels(NotifyReason.APPROVAL_WANTED)
+            if channels:
+                self._send(NotifyReason.APPROVAL_WANTED, channels, action.id, action=action)
+                self._note(NotifyReason.APPROVAL_WANTED, {"action": action.id, "channels": ", ".join(channels)})
+
+    def _send(
+        self,
+        reason: NotifyReason,
+        channels: Iterable[str],
+        nth: int | str,
+        *,
+        is_page: bool = False,
+        before: Priority | None = None,
+        action: Action | None = None,
+    ) -> None:
+        voice = speaker(self.incident, self._alerts) or (self._alerts[0] if self._alerts else None)
+        for channel in channels:
+            language = self._messaging.language_of(channel)
+            text = wording.Wording(self.incident, voice, tuple(self._actions), language, self._messaging.base_url)
+            self.messages.append(
+                Message(
+                    id=f"{self.incident.id}:{reason}:{self.incident.priority}:{channel}:{nth}",
+                    channel=channel,
+                    reason=reason,
+                    priority=self.incident.priority,
+                    incident=self.incident.id,
+                    title=text.title(reason, before, action),
+                    body=text.body(reason, action),
+                    created_at=self._now,
+                    language=language,
+                    link=text.link,
+                    is_page=is_page,
+                    labels=text.labels,
+                )
+            )
+
+    def _note(self, reason: NotifyReason, arguments: Mapping[str, str]) -> None:
+        entry = TimelineEntry(self._now, _TIMELINE + reason, arguments)
+        self.incident = replace(self.incident, timeline=(*self.incident.timeline, entry))
+
+
+def _plan_approvals(actions: Iterable[Action], messaging: Messaging, now: datetime) -> list[Message]:
+    """Ask about actions of the capacity plan; they belong to no incident and go the way of a P2."""
+    found = []
+    for action in actions:
+        if action.status is not ActionStatus.WAITING_APPROVAL or action.decided_at != now:
+            continue
+        for channel in messaging.channels(Priority.P2):
+            language = messaging.language_of(channel)
+            text = wording.action_line(action, language)
+            found.append(
+                Message(
+                    id=f"plan:{NotifyReason.APPROVAL_WANTED}:{channel}:{action.id}",
+                    channel=channel,
+                    reason=NotifyReason.APPROVAL_WANTED,
+                    priority=Priority.P2,
+                    incident=None,
+                    title=wording.approval_title(action, Priority.P2, language),
+                    body="\n".join([text, wording.approve_line(action, language)]),
+                    created_at=now,
+                    language=language,
+                    link=messaging.base_url.rstrip("/"),
+                )
+            )
+    return found
+
+
+def sample_messages(channel: str, messaging: Messaging, now: datetime) -> tuple[Message, ...]:
+    """A sample of each priority for ``outrider notify test``."""
+    language = messaging.language_of(channel)
+    return tuple(
+        Message(
+            id=f"test:{channel}:{priority}:{now.isoformat()}",
+            channel=channel,
+            reason=NotifyReason.TEST,
+            priority=priority,
+            incident=None,
+            title=wording.say("title.test", language, priority=priority),
+            body=wording.say("body.test", language, priority=priority),
+            created_at=now,
+            language=language,
+            link=messaging.base_url.rstrip("/"),
+        )
+        for priority in Priority
+    )

@@ -1,0 +1,228 @@
+"""Reads alert rules from YAML: the packaged ones, then files of the user that change them by name.
+
+A rule of the user with a known name changes the keys it gives and keeps the others; ``enabled: false``
+switches it off. Every fault in a file is told with its line.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from outrider import catalog, yamlfile
+from outrider.errors import ConfigProblem, UsageError
+from outrider.faults import faults
+from outrider.model import ActionKind, EntityKind, Priority
+from outrider.rules import Rule
+from outrider.units import parse_duration
+
+ROUTES = ("phone", "sms", "im", "mail", "report")
+PLAN = "plan:"
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_FUNCTIONS = frozenset({"last", "sum", "mean", "max", "min", "quantile", "rate", "present", "greatest"})
+_DURATIONS = ("wait", "clear", "answer_within")
+_TEXTS = ("name", "expr", "default_action_text", "runbook")
+_KEYS = frozenset(
+    {
+        *_TEXTS,
+        *_DURATIONS,
+        "kind",
+        "faults",
+        "detectors",
+        "threshold",
+        "fault",
+        "priority",
+        "routes",
+        "service_level",
+        "default_actions",
+        "labels",
+        "enabled",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """A rule as written, and where."""
+
+    document: yamlfile.Document
+    path: tuple[str | int, ...]
+    keys: dict[str, Any]
+
+    def problem(self, key: str, message: str) -> ConfigProblem:
+        """A fault at one of its keys."""
+        return self.document.problem((*self.path, key), message)
+
+
+def load_rules(paths: Sequence[Path] | None = None) -> tuple[Rule, ...]:
+    """The rules in force, in the order of their files.
+
+    Raises ConfigError with every fault of every file, in line order.
+    """
+    problems: list[ConfigProblem] = []
+    merged: dict[str, _Raw] = {}
+    for document in (*packaged(), *(yamlfile.read(path) for path in paths or ())):
+        names: set[str] = set()
+        for raw in _raw_rules(document, problems):
+            name = str(raw.keys.get("name", ""))
+            if name in names:
+                problems.append(raw.problem("name", f"a second rule of this file is named {name!r}"))
+            names.add(name)
+            before = merged.get(name)
+            keys = {**before.keys, **raw.keys} if before else raw.keys
+            merged[name] = _Raw(raw.document, raw.path, keys)
+            problems += check(merged[name])
+    if problems:
+        raise yamlfile.refuse(problems)
+    return tuple(_rule(raw.keys) for raw in merged.values() if raw.keys.get("enabled", True))
+
+
+@cache
+def packaged() -> tuple[yamlfile.Document, ...]:
+    """The rule files that come with Outrider, by name."""
+    folder = resources.files("alerts").joinpath("rules")
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
+    return tuple(yamlfile.parse(entry.read_text(encoding="utf-8"), f"alerts/rules/{entry.name}") for entry in files)
+
+
+def _raw_rules(document: yamlfile.Document, problems: list[ConfigProblem]) -> list[_Raw]:
+    value = document.value
+    if not isinstance(value, dict) or not isinstance(value.get("rules"), list):
+        problems.append(document.problem(("rules",), "expected a list of rules under the key rules"))
+        return []
+    problems += [
+        document.problem((str(key),), f"unknown key{yamlfile.near(str(key), ('rules', 'version'))}")
+        for key in value
+        if key not in {"rules", "version"}
+    ]
+    found = []
+    for index, entry in enumerate(value["rules"]):
+        if isinstance(entry, dict):
+            found.append(_Raw(document, ("rules", index), {str(key): item for key, item in entry.items()}))
+        else:
+            problems.append(document.problem(("rules", index), "expected a mapping such as {name: ..., expr: ...}"))
+    return found
+
+
+def check(raw: _Raw) -> list[ConfigProblem]:
+    """Every fault of one rule."""
+    keys = raw.keys
+    problems = [raw.problem(key, f"unknown key{yamlfile.near(key, _KEYS)}") for key in keys if key not in _KEYS]
+    problems += [
+        raw.problem(key, "expected a text") for key in _TEXTS if key in keys and not isinstance(keys[key], str)
+    ]
+    if not isinstance(keys.get("name"), str) or not _NAME.fullmatch(keys["name"]):
+        problems.append(raw.problem("name", "expected a name of small letters, digits and hyphens"))
+    problems += _check_words(raw) + _check_numbers(raw) + _check_condition(raw)
+    return problems
+
+
+def _check_words(raw: _Raw) -> list[ConfigProblem]:
+    problems: list[ConfigProblem] = []
+    one_of: dict[str, tuple[str, ...]] = {
+        "kind": tuple(EntityKind),
+        "priority": tuple(Priority),
+        "fault": tuple(faults()),
+    }
+    for key, known in one_of.items():
+        if raw.keys.get(key) is not None and raw.keys[key] not in known:
+            problems.append(raw.problem(key, _unknown(key, raw.keys[key], known)))
+    lists: dict[str, tuple[str, ...] | None] = {
+        "faults": tuple(faults()),
+        "routes": ROUTES,
+        "default_actions": tuple(ActionKind),
+        "detectors": None,
+    }
+    for key, allowed in lists.items():
+        words = raw.keys.get(key, [])
+        if not isinstance(words, list):
+            problems.append(raw.problem(key, "expected a list"))
+            continue
+        if allowed is not None:
+            problems += [raw.problem(key, _unknown(key, word, allowed)) for word in words if word not in allowed]
+    return problems
+
+
+def _unknown(key: str, word: object, known: Sequence[str]) -> str:
+    choices = f"; expected one of {', '.join(known)}" if len(known) <= len(EntityKind) else ""
+    return f"unknown {key} {str(word)!r}{yamlfile.near(str(word), known) or choices}"
+
+
+def _check_numbers(raw: _Raw) -> list[ConfigProblem]:
+    problems = []
+    for key in _DURATIONS:
+        if raw.keys.get(key) is None:
+            continue
+        try:
+            parse_duration(str(raw.keys[key]))
+        except UsageError as error:
+            problems.append(raw.problem(key, f"{error.message}; {error.hint}"))
+    problems += [
+        raw.problem(key, "expected true or false")
+        for key in ("service_level", "enabled")
+        if key in raw.keys and not isinstance(raw.keys[key], bool)
+    ]
+    threshold = raw.keys.get("threshold")
+    if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
+        problems.append(raw.problem("threshold", "expected a number"))
+    if not isinstance(raw.keys.get("labels", {}), dict):
+        problems.append(raw.problem("labels", "expected a mapping of texts"))
+    return problems
+
+
+def _check_condition(raw: _Raw) -> list[ConfigProblem]:
+    keys = raw.keys
+    expr, matches = keys.get("expr"), keys.get("faults") or keys.get("detectors")
+    if bool(expr) == bool(matches):
+        return [raw.problem("name", "needs either expr, or faults and/or detectors to match findings by")]
+    plan_measures = [name for name in keys.get("detectors") or () if str(name).startswith(PLAN)]
+    if plan_measures and keys.get("threshold") is None:
+        return [raw.problem("detectors", "a measure of the plan needs a threshold")]
+    if not isinstance(expr, str):
+        return []
+    problems = [] if keys.get("kind") else [raw.problem("kind", "is missing: whose signals does expr read?")]
+    try:
+        tree = ast.parse(expr.strip().replace("\n", " "), mode="eval")
+    except SyntaxError as error:
+        return [*problems, raw.problem("expr", f"cannot be read: {error.msg}")]
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - called
+    known = catalog.signals()
+    problems += [raw.problem("expr", _unknown("function", name, sorted(_FUNCTIONS))) for name in called - _FUNCTIONS]
+    problems += [raw.problem("expr", _unknown("signal", name, list(known))) for name in sorted(named - set(known))]
+    return problems
+
+
+def _rule(keys: dict[str, Any]) -> Rule:
+    matched = tuple(keys.get("faults") or ())
+    kind = keys.get("kind") or (faults()[matched[0]].entity if matched else EntityKind.CLUSTER)
+    return Rule(
+        name=keys["name"],
+        kind=EntityKind(kind),
+        expr=" ".join(keys["expr"].split()) if keys.get("expr") else None,
+        faults=matched,
+        detectors=tuple(keys.get("detectors") or ()),
+        fault=keys.get("fault"),
+        priority=Priority(keys["priority"]) if keys.get("priority") else None,
+        wait=_duration(keys.get("wait")) or timedelta(0),
+        clear=_duration(keys.get("clear")) or timedelta(0),
+        answer_within=_duration(keys.get("answer_within")),
+        routes=tuple(keys.get("routes") or ()),
+        service_level=keys.get("service_level", False),
+        default_actions=tuple(ActionKind(kind) for kind in keys.get("default_actions") or ()),
+        default_action_text=keys.get("default_action_text", ""),
+        runbook=keys.get("runbook", ""),
+        labels={str(name): str(value) for name, value in (keys.get("labels") or {}).items()},
+        threshold=None if keys.get("threshold") is None else float(keys["threshold"]),
+    )
+
+
+def _duration(value: object) -> timedelta | None:
+    return None if value is None else parse_duration(str(value))

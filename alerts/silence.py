@@ -1,0 +1,61 @@
+"""Which alerts send nothing: silenced by a person, acknowledged, or folded under the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from outrider.model import Alert, AlertState, Incident, MuteReason
+from outrider.ports import Silence
+
+
+def silenced(alert: Alert, silences: Iterable[Silence]) -> bool:
+    """True when a silence names the alert's rule, its entity, or both. One that names neither mutes nothing."""
+    return any(
+        (silence.rule is not None or silence.entity is not None)
+        and silence.rule in (None, alert.rule)
+        and silence.entity in (None, alert.entity)
+        for silence in silences
+    )
+
+
+def speaker(incident: Incident, alerts: Iterable[Alert]) -> Alert | None:
+    """The one alert that speaks for an incident: the cause's own where it fires, else the most urgent.
+
+    Silenced alerts never speak. None when nothing of the incident fires.
+    """
+    cause = incident.suspected_cause
+    candidates = [
+        alert for alert in alerts if alert.state is AlertState.FIRING and alert.muted_by is not MuteReason.SILENCED
+    ]
+    if not candidates:
+        return None
+
+    def rank(alert: Alert) -> tuple[bool, bool, int, str, str]:
+        of_cause = cause is not None and alert.entity == cause.entity
+        same = cause is not None and of_cause and alert.fault == cause.fault
+        return (not same, not of_cause, alert.priority.rank, alert.starts_at.isoformat(), alert.fingerprint)
+
+    return min(candidates, key=rank)
+
+
+def mute(alerts: Sequence[Alert], incidents: Sequence[Incident], silences: Sequence[Silence]) -> tuple[Alert, ...]:
+    """Set ``muted_by`` of every alert anew, so that a silence that ends speaks again.
+
+    ``silences`` are those in force.
+    """
+    quiet = [replace(alert, muted_by=MuteReason.SILENCED if silenced(alert, silences) else None) for alert in alerts]
+    by_print = {alert.fingerprint: alert for alert in quiet}
+    reasons: dict[str, MuteReason] = {}
+    for incident in incidents:
+        members = [by_print[print_] for print_ in incident.alerts if print_ in by_print]
+        voice = speaker(incident, members)
+        for alert in members:
+            if voice is not None and alert.fingerprint != voice.fingerprint:
+                reasons[alert.fingerprint] = MuteReason.FOLDED
+            elif incident.acknowledged_at is not None:
+                reasons[alert.fingerprint] = MuteReason.ACKNOWLEDGED
+    return tuple(
+        alert if alert.muted_by is MuteReason.SILENCED else replace(alert, muted_by=reasons.get(alert.fingerprint))
+        for alert in quiet
+    )

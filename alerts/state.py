@@ -1,0 +1,224 @@
+"""The state machine of alerts: pending -> firing -> resolved. Pure; every instant is handed in.
+
+An alert is one (rule, entity). It is never resolved because values are missing, and its priority never
+falls while it fires. One that resolved and comes back is a new episode with its own ``starts_at``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import isfinite
+
+from alerts.context import SERVICE_LEVEL, ServiceContext, service_context
+from alerts.matching import Matcher, Unheard, plan_findings, priority_of
+from alerts.rules_file import PLAN
+from alerts.silence import mute
+from outrider.clock import parse_rfc3339, rfc3339
+from outrider.faults import faults
+from outrider.model import Alert, AlertReason, AlertState, EntityRef, Evidence, Finding, NoVerdict, Plan, Priority
+from outrider.rules import Rule
+
+__all__ = ["ServiceContext", "advance", "evidence_of", "fingerprint", "mute", "service_context"]
+
+_MOST_EVIDENCE = 8
+_FIRED_AT = "fired_at"
+_GONE_SINCE = "gone_since"
+_DETECTORS = "detectors"
+_PAIR = "priority_of_fault"  # label of alerts whose priority is the pair of their fault
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Everything said about one (rule, entity) this cycle, merged to the worst."""
+
+    rule: Rule
+    entity: EntityRef
+    priority: Priority
+    worst: Finding
+    detectors: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+
+
+def fingerprint(rule: str, entity: EntityRef) -> str:
+    """The stable name of the alert of a rule about an entity: 16 hex digits."""
+    return hashlib.sha256(f"{rule}\n{entity.key}".encode()).hexdigest()[:16]
+
+
+def advance(
+    active: Sequence[Alert],
+    findings: Sequence[Finding | NoVerdict],
+    plan: Plan | None,
+    rules: Sequence[Rule],
+    context: ServiceContext,
+    now: datetime,
+) -> tuple[Alert, ...]:
+    """Move every alert one cycle on.
+
+    ``active`` are the pending and firing ones, ``plan`` None means that the planner did not run, which
+    leaves its alerts as they are. Returns every alert that is pending or firing now and every one that
+    resolved in this cycle, by fingerprint.
+    """
+    known = {rule.name: rule for rule in rules}
+    heard = (*findings, *(plan_findings(plan, rules, now) if plan is not None else ()))
+    seen = _merge(heard, Matcher.of(rules), context)
+    unheard = Unheard.of(heard)
+    alive = {alert.fingerprint: alert for alert in active if alert.state is not AlertState.RESOLVED}
+    after: dict[str, Alert] = {}
+    for print_, said in seen.items():
+        after[print_] = _holds(alive.get(print_), said, print_, context, now)
+    for print_, alert in alive.items():
+        if print_ in seen:
+            continue
+        detectors = _detectors(alert)
+        if plan is None and all(name.startswith(PLAN) for name in detectors):
+            after[print_] = alert
+        elif unheard.about(detectors, alert.entity) and alert.rule in known:
+            after[print_] = _kept(alert, context)
+        else:
+            after[print_] = _gone(alert, known.get(alert.rule), context, now)
+    return tuple(after[print_] for print_ in sorted(after))
+
+
+def evidence_of(alert: Alert) -> tuple[Evidence, ...]:
+    """The evidence written into an alert's annotations; texts are i18n keys with their arguments."""
+    entries = json.loads(alert.annotations.get("evidence", "[]"))
+    return tuple(
+        Evidence(entry["signal"], entry["observed"], None, entry["text"], entry["arguments"]) for entry in entries
+    )
+
+
+def _merge(heard: Iterable[Finding | NoVerdict], matcher: Matcher, context: ServiceContext) -> dict[str, _Seen]:
+    groups: dict[str, list[tuple[Rule, Priority, Finding]]] = {}
+    for finding in heard:
+        if isinstance(finding, NoVerdict):
+            continue
+        for rule in matcher.rules_for(finding):
+            entry = (rule, priority_of(rule, finding, context), finding)
+            groups.setdefault(fingerprint(rule.name, finding.entity), []).append(entry)
+    return {print_: _worst(entries) for print_, entries in groups.items()}
+
+
+def _worst(entries: list[tuple[Rule, Priority, Finding]]) -> _Seen:
+    ordered = sorted(entries, key=lambda entry: (entry[1].rank, -entry[2].score, entry[2].fingerprint))
+    rule, priority, finding = ordered[0]
+    evidence = [found for _, _, other in ordered for found in other.evidence]
+    detectors = tuple(sorted({other.detector for _, _, other in ordered}))
+    return _Seen(rule, finding.entity, priority, finding, detectors, tuple(evidence[:_MOST_EVIDENCE]))
+
+
+def _holds(alert: Alert | None, said: _Seen, print_: str, context: ServiceContext, now: datetime) -> Alert:
+    """The condition is true: start, wait, or go on firing."""
+    rule = said.rule
+    if alert is None or _lost_sight(alert, rule, now):
+        alert = Alert(
+            fingerprint=print_,
+            rule=rule.name,
+            priority=said.priority,
+            entity=said.entity,
+            state=AlertState.PENDING,
+            reason=AlertReason.CONDITION_SEEN,
+            starts_at=now,
+            seen_at=now,
+        )
+    firing = alert.state is AlertState.FIRING
+    fires = firing or now - alert.starts_at >= rule.wait
+    annotations = _annotations(said)
+    if fires:
+        annotations[_FIRED_AT] = alert.annotations.get(_FIRED_AT, rfc3339(now))
+    waiting = AlertReason.STILL_TRUE if alert.seen_at < now else AlertReason.CONDITION_SEEN
+    return replace(
+        alert,
+        priority=_never_lower(alert.priority, said.priority) if firing else said.priority,
+        state=AlertState.FIRING if fires else AlertState.PENDING,
+        reason=waiting if firing or not fires else AlertReason.WAITING_TIME_OVER,
+        seen_at=now,
+        value=_finite(said.worst.observed),
+        fault=rule.fault or said.worst.fault,
+        labels=_labels(said, context),
+        annotations=annotations,
+    )
+
+
+def _lost_sight(alert: Alert, rule: Rule, now: datetime) -> bool:
+    """True when a pending alert went unobserved for so long that its waiting time proves nothing."""
+    kept = alert.reason is AlertReason.KEPT_WITHOUT_VALUES
+    return alert.state is AlertState.PENDING and kept and now - alert.seen_at > rule.wait
+
+
+def _kept(alert: Alert, context: ServiceContext) -> Alert:
+    """Nobody can say: the alert stays, and the clear time starts anew once there are values."""
+    annotations = {key: text for key, text in alert.annotations.items() if key != _GONE_SINCE}
+    kept = replace(alert, reason=AlertReason.KEPT_WITHOUT_VALUES, annotations=annotations)
+    return kept if alert.state is AlertState.PENDING else _raised(kept, context)
+
+
+def _gone(alert: Alert, rule: Rule | None, context: ServiceContext, now: datetime) -> Alert:
+    """The condition is false: forget a pending alert, resolve a firing one after its clear time."""
+    if alert.state is AlertState.PENDING:
+        return replace(alert, state=AlertState.RESOLVED, reason=AlertReason.NEVER_FIRED, ends_at=now)
+    since = alert.annotations.get(_GONE_SINCE, rfc3339(now))
+    if rule is None or now - parse_rfc3339(since) >= rule.clear:
+        return replace(alert, state=AlertState.RESOLVED, reason=AlertReason.CONDITION_GONE, ends_at=now)
+    clearing = replace(alert, reason=AlertReason.CONDITION_GONE, annotations={**alert.annotations, _GONE_SINCE: since})
+    return _raised(clearing, context)
+
+
+def _raised(alert: Alert, context: ServiceContext) -> Alert:
+    """An alert without new findings still rises when its service begins to burn."""
+    known = faults().get(alert.fault or "")
+    if known is None or alert.labels.get(_PAIR) != "true" or not context.urgent(alert.entity):
+        return alert
+    return replace(alert, priority=_never_lower(alert.priority, known.burning))
+
+
+def _never_lower(now_firing: Priority, found: Priority) -> Priority:
+    return found if found.rank < now_firing.rank else now_firing
+
+
+def _annotations(said: _Seen) -> dict[str, str]:
+    written: dict[str, str] = {
+        "evidence": json.dumps(
+            [
+                {
+                    "signal": found.signal,
+                    "observed": _finite(found.observed),
+                    "text": found.text,
+                    "arguments": dict(found.arguments),
+                }
+                for found in said.evidence
+            ],
+            ensure_ascii=False,
+        ),
+        "default_actions": ",".join(said.rule.default_actions),
+        "default_action_text": said.rule.default_action_text,
+        "runbook": said.rule.runbook,
+    }
+    value = _finite(said.worst.observed)
+    if value is not None:
+        written["value"] = f"{value:.6g}"
+    return {key: text for key, text in written.items() if text}
+
+
+def _labels(said: _Seen, context: ServiceContext) -> Mapping[str, str]:
+    rule = said.rule
+    labels = dict(rule.labels) | {_DETECTORS: ",".join(said.detectors)}
+    services = ",".join(sorted(str(service) for service in context.services(said.entity)))
+    optional = {
+        "services": services,
+        "routes": ",".join(rule.routes),
+        SERVICE_LEVEL: "true" if rule.service_level else "",
+        _PAIR: "true" if rule.priority is None else "",
+    }
+    return labels | {key: text for key, text in optional.items() if text}
+
+
+def _detectors(alert: Alert) -> tuple[str, ...]:
+    return tuple(filter(None, alert.labels.get(_DETECTORS, "").split(",")))
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and isfinite(value) else None

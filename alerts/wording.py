@@ -1,0 +1,167 @@
+"""The words of messages: what is broken, since when, who is affected, why we think so, what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from urllib.parse import quote
+
+from alerts.routes import ANSWER_WITHIN
+from alerts.state import evidence_of
+from outrider import catalog
+from outrider.i18n import Language, translate
+from outrider.model import Action, Alert, Evidence, Incident, NotifyReason, Priority
+from outrider.summaries import entity_name, fault_name, incident_summary, moment, word
+from outrider.units import format_duration, format_value
+
+_MOST_LINES = 5
+
+
+def say(key: str, language: Language, **arguments: object) -> str:
+    """A text of the area ``notify``."""
+    return translate(f"notify.{key}", language, **arguments)
+
+
+def action_line(action: Action, language: Language) -> str:
+    """One action with its status and the reason of the guard rails."""
+    return say(
+        "action_dry_run" if action.dry_run else "action",
+        language,
+        kind=word("action_kind", action.kind, language),
+        target=entity_name(action.target, language),
+        status=word("action_status", action.status, language),
+        reason=word("decision_reason", action.reason, language),
+    )
+
+
+def approval_title(action: Action, priority: Priority, language: Language) -> str:
+    """The title of a question to a person."""
+    what = f"{word('action_kind', action.kind, language)} {entity_name(action.target, language)}"
+    return say("title.approval_wanted", language, priority=priority, action=what)
+
+
+def approve_line(action: Action, language: Language) -> str:
+    """How to answer."""
+    return say("line.approve", language, action=action.id)
+
+
+def evidence_line(evidence: Evidence, language: Language) -> str:
+    """One observation in words; the signal and its value when it brings no text."""
+    if evidence.text:
+        said = translate(evidence.text, language, **evidence.arguments)
+        if said != evidence.text:
+            return said
+    known = catalog.signals().get(evidence.signal)
+    observed = evidence.observed if evidence.observed is not None and isfinite(evidence.observed) else None
+    return say(
+        "evidence_plain",
+        language,
+        signal=evidence.signal,
+        value=format_value(observed, known.unit if known else ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """One incident in one language. ``voice`` is the alert that speaks for it."""
+
+    incident: Incident
+    voice: Alert | None
+    actions: tuple[Action, ...]
+    language: Language
+    base_url: str
+
+    @property
+    def link(self) -> str:
+        """The incident's page on the dashboard."""
+        return f"{self.base_url.rstrip('/')}/incident?id={quote(self.incident.id, safe='')}"
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What a machine at the other end may want to sort by."""
+        cause = self.incident.suspected_cause
+        found = {"layer": self.incident.layer.value, "services": ", ".join(self.incident.services)}
+        if cause is not None:
+            found |= {"fault": cause.fault, "entity": cause.entity.key}
+        return {key: text for key, text in found.items() if text}
+
+    def title(self, reason: NotifyReason, before: Priority | None, action: Action | None) -> str:
+        """One line."""
+        if action is not None:
+            return approval_title(action, self.incident.priority, self.language)
+        summary = incident_summary(self.incident, self.language)
+        return self._say(f"title.{reason}", priority=self.incident.priority, before=before or "", summary=summary)
+
+    def body(self, reason: NotifyReason, action: Action | None) -> str:
+        """Plain text, one fact a line."""
+        lines = [self._cause(), self._when(), self._affected()]
+        if reason is not NotifyReason.RESOLVED:
+            lines += self._urgency() + self._evidence()
+        lines += self._actions()
+        if reason is not NotifyReason.RESOLVED:
+            lines += self._next()
+        if action is not None:
+            lines.append(approve_line(action, self.language))
+        lines.append(self._say("line.link", link=self.link))
+        return "\n".join(lines)
+
+    def _say(self, key: str, **arguments: object) -> str:
+        return say(key, self.language, **arguments)
+
+    def _cause(self) -> str:
+        cause = self.incident.suspected_cause
+        if cause is None:
+            return self._say("line.cause_unknown")
+        return self._say(
+            "line.cause",
+            fault=fault_name(cause.fault, self.language),
+            entity=entity_name(cause.entity, self.language),
+            confidence=format_value(cause.confidence, "ratio"),
+        )
+
+    def _when(self) -> str:
+        since, until = self.incident.opened_at, self.incident.resolved_at
+        if until is None:
+            return self._say("line.since", since=moment(since))
+        return self._say(
+            "line.lasted", since=moment(since), until=moment(until), duration=format_duration(until - since)
+        )
+
+    def _affected(self) -> str:
+        if not self.incident.services:
+            return self._say("line.no_services")
+        return self._say("line.services", services=", ".join(self.incident.services))
+
+    def _urgency(self) -> list[str]:
+        lines = []
+        limit = ANSWER_WITHIN.get(self.incident.priority)
+        if limit is not None and self.incident.acknowledged_at is None:
+            lines.append(self._say("line.answer", duration=format_duration(limit)))
+        if len(self.incident.alerts) > 1:
+            lines.append(self._say("line.alerts", count=len(self.incident.alerts)))
+        return lines
+
+    def _evidence(self) -> list[str]:
+        cause = self.incident.suspected_cause
+        found = [*(cause.evidence if cause else ()), *(evidence_of(self.voice) if self.voice else ())]
+        texts = list(dict.fromkeys(evidence_line(evidence, self.language) for evidence in found))[:_MOST_LINES]
+        return self._list("line.evidence", texts)
+
+    def _actions(self) -> list[str]:
+        if not self.actions:
+            return [self._say("line.no_actions")]
+        return self._list("line.actions", [action_line(action, self.language) for action in self.actions])
+
+    def _next(self) -> list[str]:
+        annotations = self.voice.annotations if self.voice else {}
+        lines = []
+        if annotations.get("default_action_text"):
+            text = translate(annotations["default_action_text"], self.language)
+            lines.append(self._say("line.default_action", text=text))
+        if annotations.get("runbook"):
+            lines.append(self._say("line.runbook", runbook=annotations["runbook"]))
+        return lines
+
+    def _list(self, heading: str, texts: list[str]) -> list[str]:
+        return [self._say(heading), *(self._say("item", text=text) for text in texts)] if texts else []
