@@ -16,6 +16,7 @@ import numpy as np
 
 from outrider.clock import from_unix, parse_rfc3339
 from outrider.errors import UsageError
+from outrider.measures import wape
 from outrider.model import EntityKind, EntityRef, Floats, Forecast
 from planner.forecast import naive
 from planner.forecast.folds import Fits
@@ -201,13 +202,6 @@ def _score(name: str, series: Series, said: dict[int, _Said], horizon: timedelta
         over_provision=over,
         models=counts,
     )
-
-
-def wape(truth: Floats, predicted: Floats) -> float | None:
-    """Sum of absolute errors over the sum of what came, over known cells; None without traffic."""
-    scored = ~np.isnan(truth) & ~np.isnan(predicted)
-    total = float(np.abs(truth[scored]).sum())
-    return float(np.abs(truth - predicted)[scored].sum()) / total if total > 0 else None
 
 
 def _peaks(truth: Floats, p95: Floats) -> tuple[float | None, float | None]:

@@ -38,7 +38,7 @@ def quantiles(
     """
     steps = point.size
     errors: Floats = np.log(truth + shift) - np.log(predicted + shift)
-    leads = step_seconds * np.arange(1, steps + 1)
+    leads: Floats = step_seconds * np.arange(1, steps + 1, dtype=np.float64)
     top = max(highest * CEILING_OVER_MAXIMUM, 0.0)
     centres, offsets = _bands(errors, leads, wanted)
     found: dict[float, Floats] = {}
