@@ -6,6 +6,7 @@ Everything between ``collect`` and ``commit`` is pure; replay, drills and tests 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -34,11 +35,10 @@ from outrider.topology import Topology
 from remediation import policy
 from service import audit_trail, facts
 from service.detection import Detection
-from service.planning import Planning
+from service.planning import NoPlanning, Planning
 
 _log = log.get("cycle")
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a smaller step back is what time services do every day
-ACTIVE = (AlertState.PENDING, AlertState.FIRING)
 
 
 class Source(Protocol):
@@ -62,7 +62,7 @@ class Parts:
     metrics: MetricStore
     state: StateStore
     detection: Detection
-    planning: Planning
+    planning: Planning | NoPlanning
     rules: Sequence[Rule]
     knowledge: knowledge.Knowledge
     policy: policy.Policy
@@ -82,6 +82,11 @@ class Cycle:
         """One whole round at the clock's instant."""
         now = self.parts.clock.now()
         return self.digest(now, await self.parts.source.collect(now))
+
+    async def run_in_thread(self) -> CycleRecord:
+        """The same, with everything after collection off the event loop."""
+        now = self.parts.clock.now()
+        return await asyncio.to_thread(self.digest, now, await self.parts.source.collect(now))
 
     def digest(self, now: datetime, collected: Collected) -> CycleRecord:
         """Everything after collection, ending in one transaction."""
@@ -151,7 +156,7 @@ class Cycle:
         topology: Topology,
         now: datetime,
     ) -> tuple[Alert, ...]:
-        active = self.parts.state.alerts(states=ACTIVE)
+        active = self.parts.state.alerts(states=facts.ACTIVE)
         context = facts.service_context(
             active, self.parts.rules, self.parts.planning.latest, topology, self.parts.detection
         )
@@ -182,7 +187,7 @@ class Cycle:
             parts.state.actions(since=now - timedelta(hours=24)),
             parts.state.sessions(),
             topology,
-            facts.fleet_facts(parts.state, incidents, alerts, parts.planning.latest, topology, parts.detection, now),
+            facts.fleet_facts(parts.state, incidents, alerts, parts.planning.latest, topology, parts.detection),
             now,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from outrider import log
@@ -18,13 +18,23 @@ WARM_STEP = timedelta(minutes=5)
 class Detection:
     """The detectors of one platform with what they remember."""
 
-    def __init__(self, detectors: Sequence[Detector], interval: timedelta) -> None:
-        """``interval`` is the time between cycles; it decides how many slots a window holds."""
+    def __init__(
+        self,
+        detectors: Sequence[Detector],
+        interval: timedelta,
+        also: Mapping[EntityKind, Sequence[SignalKey]] | None = None,
+    ) -> None:
+        """``interval`` is the time between cycles; it decides how many slots a window holds.
+
+        ``also`` are keys kept in memory for facts beside detection.
+        """
         self._detectors = tuple(detectors)
         self._interval = interval
         needs: dict[EntityKind, dict[SignalKey, None]] = {}
         for detector in self._detectors:
             needs.setdefault(detector.kind, {}).update(dict.fromkeys(detector.keys))
+        for kind, keys in (also or {}).items():
+            needs.setdefault(kind, {}).update(dict.fromkeys(keys))
         longest = max((detector.window for detector in self._detectors), default=interval)
         slots = max(3, int(longest / interval) + 2)
         self._cache = WindowCache(needs, slots)

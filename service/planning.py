@@ -17,7 +17,22 @@ from service.settings import PlannerSettings, ServiceSettings
 _log = log.get("plan")
 HISTORY_STEP = timedelta(minutes=10)
 CALIBRATION_SPAN = timedelta(hours=24)
+CALIBRATION_STEP = timedelta(minutes=1)
 TRAFFIC = SignalKey("svc_requests_per_second")
+
+
+class NoPlanning:
+    """Plans nothing: for replays, which know a moment and no history."""
+
+    latest = Plan()
+
+    def plan_if_due(self, now: datetime, topology: Topology) -> Plan | None:
+        """Nothing."""
+        del now, topology
+        return None
+
+    def close(self) -> None:
+        """Nothing to release."""
 
 
 class Planning:
@@ -35,7 +50,7 @@ class Planning:
         """``ready`` gives (current, ready) replicas of a service; ``in_background`` never holds a cycle up."""
         self._metrics = metrics
         self._settings = settings
-        self._services = {(service.namespace, service.name): service for service in services}
+        self._services = services
         self._ready = ready
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="planner") if in_background else None
         self._running: Future[Plan] | None = None
@@ -81,9 +96,11 @@ class Planning:
         return made
 
     def _setting(self, service: EntityRef) -> ServiceSettings:
-        return self._services.get((service.namespace, service.name)) or ServiceSettings(
-            name=service.name, namespace=service.namespace
-        )
+        """What the configuration says of a service; one without a namespace speaks for every namespace."""
+        for setting in self._services:
+            if setting.name == service.name and setting.namespace in (None, service.namespace):
+                return setting
+        return ServiceSettings(name=service.name, namespace=service.namespace)
 
     def _fleet_service(self, service: EntityRef, topology: Topology) -> FleetService:
         setting = self._setting(service)
@@ -104,7 +121,7 @@ class Planning:
         setting = self._setting(service)
         replicas = topology.below(service, EntityKind.REPLICA)
         window = self._metrics.read_windows(
-            EntityKind.REPLICA, calibrate.KEYS, now - CALIBRATION_SPAN, now, HISTORY_STEP, replicas
+            EntityKind.REPLICA, calibrate.KEYS, now - CALIBRATION_SPAN, now, CALIBRATION_STEP, replicas
         )
         return calibration_of(service, setting, window, _gpu_type(service, setting, topology))
 
@@ -118,8 +135,8 @@ def calibration_of(service: EntityRef, setting: ServiceSettings, window: Window,
         startup_seconds=setting.startup.total_seconds(),
     )
     found = calibrate.calibrate(
-        service,
         window,
+        service,
         gpu_type=gpu_type,
         tensor_parallel=setting.tensor_parallel,
         pipeline_parallel=setting.pipeline_parallel,

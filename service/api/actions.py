@@ -1,0 +1,101 @@
+"""``/actions``, ``/remediation`` and ``/audit``: what was done, what waits for a person, who did what."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
+
+from outrider import jsonable
+from outrider.audit import AuditEvent, AuditRecord
+from service.api import paging
+from service.api.context import Context, Ctx
+from service.api.errors import ConflictError, NotFoundError
+from service.api.security import Writer
+
+router = APIRouter(tags=["actions"])
+
+
+@router.get("/actions")
+def actions(
+    ctx: Ctx,
+    incident: Annotated[str | None, Query(description="only those of one incident")] = None,
+    since: Annotated[AwareDatetime | None, Query(description="only those decided at or after this instant")] = None,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = "",
+) -> dict[str, Any]:
+    """Actions, newest first: taken, refused and waiting ones."""
+    found, following = paging.page(
+        lambda count: ctx.state.actions(incident=incident, since=since, limit=count), None, cursor, limit
+    )
+    return {"actions": [jsonable.action(each) for each in found], "next_cursor": following}
+
+
+@router.post("/actions/{action_id:path}/approve")
+def approve(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Let a waiting action happen."""
+    return _decide(ctx, action_id, True, by)
+
+
+@router.post("/actions/{action_id:path}/reject")
+def reject(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Turn a waiting action down."""
+    return _decide(ctx, action_id, False, by)
+
+
+@router.get("/remediation")
+def remediation(ctx: Ctx) -> dict[str, Any]:
+    """Whether remediation is paused, and its open sessions."""
+    return {
+        "paused": ctx.state.paused(),
+        "sessions": [
+            {
+                "id": found.id,
+                "incident": found.incident,
+                "opened_at": jsonable.instant(found.opened_at),
+                "closed_at": jsonable.instant(found.closed_at),
+                "cordoned": [jsonable.entity(each) for each in found.cordoned],
+            }
+            for found in ctx.state.sessions()
+        ],
+    }
+
+
+@router.post("/remediation/pause")
+def pause(ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Stop acting; watching and advising go on."""
+    return _set_paused(ctx, True, by)
+
+
+@router.post("/remediation/resume")
+def resume(ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Act again within the limits."""
+    return _set_paused(ctx, False, by)
+
+
+@router.get("/audit")
+def audit(ctx: Ctx, limit: paging.Limit = 100, cursor: paging.Cursor = "") -> dict[str, Any]:
+    """Audit records, newest first."""
+    found, following = paging.page(ctx.state.audit, None, cursor, limit)
+    return {"audit": [jsonable.audit(each) for each in found], "next_cursor": following}
+
+
+def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, Any]:
+    now = ctx.as_of()
+    if not ctx.state.decide_action(action_id, approved, by, now):
+        if all(found.id != action_id for found in ctx.state.actions(limit=10_000)):
+            raise NotFoundError(f"no action has the id {action_id!r}", hint="GET /api/v1/actions lists them")
+        raise ConflictError("The action does not wait for approval.", hint="GET /api/v1/actions shows its status")
+    event = AuditEvent.ACTION_APPROVED if approved else AuditEvent.ACTION_REJECTED
+    ctx.state.append_audit([AuditRecord(now, event, action_id, "by_hand", by=by)])
+    found = next((each for each in ctx.state.actions(limit=10_000) if each.id == action_id), None)
+    return jsonable.action(found) if found else {"id": action_id}
+
+
+def _set_paused(ctx: Context, paused: bool, by: str) -> dict[str, Any]:
+    now = ctx.as_of()
+    ctx.state.set_paused(paused, by, now)
+    event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
+    ctx.state.append_audit([AuditRecord(now, event, "remediation", "by_hand", by=by)])
+    return {"paused": paused}

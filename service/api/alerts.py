@@ -1,0 +1,126 @@
+"""``/alerts`` and ``/silences``: read alerts page by page, resolve and mute by hand."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from outrider import jsonable
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import UsageError
+from outrider.model import Alert, AlertState, EntityKind, EntityRef, Priority
+from outrider.ports import Silence
+from service.api import paging
+from service.api.context import Ctx, Lang
+from service.api.errors import ConflictError, NotFoundError
+from service.api.security import Writer
+
+router = APIRouter(tags=["alerts"])
+
+
+class EntityBody(BaseModel):
+    """Where it is and what it is called."""
+
+    model_config = ConfigDict(extra="forbid")
+    cluster: str
+    kind: EntityKind
+    namespace: str | None = None
+    name: str
+
+
+class SilenceBody(BaseModel):
+    """What to mute, and for how long."""
+
+    model_config = ConfigDict(extra="forbid")
+    rule: str | None = Field(None, description="rule to mute; null mutes every rule of the entity")
+    entity: EntityBody | None = Field(None, description="entity to mute; null mutes the rule everywhere")
+    duration_seconds: float = Field(gt=0, le=30 * 86400, description="from now; at most 30 days")
+    comment: str = Field("", max_length=500)
+
+
+@router.get("/alerts")
+def alerts(
+    ctx: Ctx,
+    lang: Lang,
+    state: Annotated[list[AlertState] | None, Query(description="repeat for several; all when absent")] = None,
+    priority: Annotated[list[Priority] | None, Query(description="repeat for several; all when absent")] = None,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = "",
+) -> dict[str, Any]:
+    """Alerts, newest first."""
+    wanted = frozenset(priority or ())
+
+    def of_priority(found: Alert) -> bool:
+        return found.priority in wanted
+
+    found, following = paging.page(
+        lambda count: ctx.state.alerts(states=state, limit=count), of_priority if wanted else None, cursor, limit
+    )
+    return {"alerts": [jsonable.alert(each, lang) for each in found], "next_cursor": following}
+
+
+@router.get("/alerts/{fingerprint:path}")
+def alert(fingerprint: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
+    """One alert."""
+    found = ctx.state.alert(fingerprint)
+    if found is None:
+        raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}", hint="GET /api/v1/alerts lists them")
+    return jsonable.alert(found, lang)
+
+
+@router.post("/alerts/{fingerprint:path}/resolve")
+def resolve(fingerprint: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
+    """Resolve an alert by hand. It fires again when its condition still holds."""
+    now = ctx.as_of()
+    if not ctx.state.resolve_alert(fingerprint, by, now):
+        if ctx.state.alert(fingerprint) is None:
+            raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}", hint="GET /api/v1/alerts lists them")
+        raise ConflictError("The alert is resolved already.")
+    ctx.state.append_audit([AuditRecord(now, AuditEvent.RESOLVED_BY_HAND, fingerprint, "by_hand", by=by)])
+    return alert(fingerprint, ctx, lang)
+
+
+@router.get("/silences")
+def silences(ctx: Ctx) -> list[dict[str, Any]]:
+    """Silences in force."""
+    return [_silence(found) for found in ctx.state.silences(ctx.as_of())]
+
+
+@router.post("/silences", status_code=201)
+def add_silence(body: SilenceBody, ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Mute a rule, an entity, or a rule on one entity."""
+    if body.rule is None and body.entity is None:
+        raise UsageError("A silence needs a rule, an entity or both.", hint="muting everything is not offered")
+    now = ctx.as_of()
+    where = body.entity
+    entity = EntityRef(where.cluster, where.kind, where.namespace, where.name) if where else None
+    until = now + timedelta(seconds=body.duration_seconds)
+    made = Silence(uuid4().hex, body.rule, entity, until, by, body.comment)
+    ctx.state.add_silence(made)
+    detail = {"rule": body.rule or "", "entity": entity.key if entity else "", "comment": body.comment}
+    ctx.state.append_audit([AuditRecord(now, AuditEvent.SILENCED, made.id, "by_hand", by=by, detail=detail)])
+    return _silence(made)
+
+
+@router.delete("/silences/{silence_id}")
+def remove_silence(silence_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
+    """Unmute."""
+    if not ctx.state.remove_silence(silence_id):
+        raise NotFoundError(f"no silence has the id {silence_id!r}", hint="GET /api/v1/silences lists them")
+    ctx.state.append_audit([AuditRecord(ctx.as_of(), AuditEvent.UNSILENCED, silence_id, "by_hand", by=by)])
+    return {"id": silence_id, "removed": True}
+
+
+def _silence(found: Silence) -> dict[str, Any]:
+    return {
+        "id": found.id,
+        "rule": found.rule,
+        "entity": jsonable.entity(found.entity) if found.entity else None,
+        "until": jsonable.instant(found.until),
+        "by": found.by,
+        "comment": found.comment,
+    }

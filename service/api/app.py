@@ -1,0 +1,89 @@
+"""The application: routers, who may call, how errors leave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry, Histogram
+
+from outrider.ports import MetricStore, StateStore
+from service.api import actions, alerts, errors, health, incidents, overview, plan, signals
+from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
+from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
+from service.api.settings import ApiExtras, ApiSettings
+
+PREFIX = "/api/v1"
+_ROUTERS: tuple[APIRouter, ...] = (
+    overview.router,
+    alerts.router,
+    incidents.router,
+    plan.router,
+    actions.router,
+    signals.router,
+)
+
+
+def create_app(
+    state: StateStore, metrics: MetricStore, settings: ApiSettings, extras: ApiExtras | None = None
+) -> FastAPI:
+    """Make the application. It owns nothing: closing the stores stays with the caller."""
+    parts = extras or ApiExtras()
+    app = FastAPI(
+        title="Outrider",
+        description="What is broken, since when, what was done, how many GPUs when. "
+        "Reads are open on loopback; every write needs `Authorization: Bearer <admin token>`.",
+        version="1",
+        openapi_url=f"{PREFIX}/openapi.json",
+    )
+    watch = CycleWatch(parts.clock, settings.interval * LATE_AFTER_CYCLES)
+    app.state.context = Context(state, metrics, settings, parts, watch)
+    app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
+    errors.install(app)
+    for router in _ROUTERS:
+        app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
+    app.include_router(health.router)
+    app.middleware("http")(_timed(parts.registry))
+    app.middleware("http")(_known_host(settings.hosts))
+    return app
+
+
+_Next = Callable[[Request], Awaitable[Response]]
+_Middleware = Callable[[Request, _Next], Awaitable[Response]]
+
+
+def _known_host(hosts: tuple[str, ...]) -> _Middleware:
+    """Refuse names we are not known by: a page in a browser could rebind its name to our address."""
+
+    async def check(request: Request, call_next: _Next) -> Response:
+        name = request.headers.get("host", "").rsplit(":", 1)[0] if _has_port(request) else request.headers.get("host")
+        if "*" in hosts or name in hosts:
+            return await call_next(request)
+        hint = "call it by a loopback name, or add the name to the API's hosts"
+        return JSONResponse(errors.body(f"This API is not known as {name!r}.", hint), 400)
+
+    return check
+
+
+def _has_port(request: Request) -> bool:
+    host = request.headers.get("host", "")
+    return host.rsplit(":", 1)[-1].isdecimal() and not host.endswith("]")
+
+
+def _timed(registry: CollectorRegistry) -> _Middleware:
+    """Count and time requests by route, not by path, so that ids do not become labels."""
+    seconds = Histogram(
+        "outrider_api_request_seconds", "Time to answer a request.", ["method", "route", "status"], registry=registry
+    )
+
+    async def measure(request: Request, call_next: _Next) -> Response:
+        start = time.perf_counter()
+        response = await call_next(request)
+        route = getattr(request.scope.get("route"), "path", "none")
+        labels = (request.method, route, str(response.status_code))
+        seconds.labels(*labels).observe(time.perf_counter() - start)
+        return response
+
+    return measure

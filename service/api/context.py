@@ -1,0 +1,112 @@
+"""What every router is handed: the stores, the settings, and which instant counts as now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from outrider.clock import Clock
+from outrider.i18n import LANGUAGES, Language
+from outrider.model import CycleRecord
+from outrider.ports import MetricStore, StateStore
+from service.api.settings import ApiExtras, ApiSettings
+
+LATE_AFTER_CYCLES = 3
+
+
+class CycleWatch:
+    """Tells whether cycles still come.
+
+    Fleet time may run ahead of or faster than the wall clock, so a cycle counts as recent when its own
+    instant is near the clock's, or when this process saw it appear a short while ago.
+    """
+
+    def __init__(self, clock: Clock, limit: timedelta) -> None:
+        """``limit`` is how long no new cycle is still in order."""
+        self._clock = clock
+        self._limit = limit
+        self._newest: str | None = None
+        self._appeared: float | None = None
+        self._lock = threading.Lock()
+
+    def is_fresh(self, newest: CycleRecord | None) -> bool:
+        """True while cycles come."""
+        if newest is None:
+            return False
+        with self._lock:
+            if newest.id != self._newest:
+                # The first one seen may be old: only a change while we look proves that cycles come.
+                self._appeared = None if self._newest is None else self._clock.monotonic()
+                self._newest = newest.id
+            appeared = self._appeared
+        if abs(self._clock.now() - newest.at) <= self._limit:
+            return True
+        return appeared is not None and self._clock.monotonic() - appeared <= self._limit.total_seconds()
+
+
+class Remembered:
+    """The last answers to costly questions. One computation serves every viewer of the same cycle."""
+
+    def __init__(self, size: int = 64) -> None:
+        """``size`` answers are kept, the oldest go first."""
+        self._size = size
+        self._answers: dict[object, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: object, compute: Callable[[], Any]) -> Any:
+        """The answer to ``key``; concurrent askers wait for one computation."""
+        with self._lock:
+            if key not in self._answers:
+                self._answers[key] = compute()
+                while len(self._answers) > self._size:
+                    self._answers.pop(next(iter(self._answers)))
+            return self._answers[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Everything a request can use."""
+
+    state: StateStore
+    metrics: MetricStore
+    settings: ApiSettings
+    extras: ApiExtras
+    watch: CycleWatch
+    remembered: Remembered = field(default_factory=Remembered)
+
+    def newest_cycle(self) -> CycleRecord | None:
+        """The newest cycle, None before the first."""
+        found = self.state.cycles(1)
+        return found[0] if found else None
+
+    def as_of(self) -> datetime:
+        """The newest cycle's instant; the clock's before the first cycle."""
+        newest = self.newest_cycle()
+        return newest.at if newest else self.extras.clock.now()
+
+
+def context_of(request: Request) -> Context:
+    """The context of the application that serves the request."""
+    found: Context = request.app.state.context
+    return found
+
+
+def language_of(request: Request, lang: Language | None = None) -> Language:
+    """``?lang=``, else the first known language of Accept-Language, else the configured one."""
+    if lang is not None:
+        return lang
+    for part in request.headers.get("accept-language", "").split(","):
+        wanted = part.split(";")[0].strip().lower()[:2]
+        for known in LANGUAGES:
+            if wanted == known:
+                return known
+    return context_of(request).settings.language
+
+
+Ctx = Annotated[Context, Depends(context_of)]
+Lang = Annotated[Language, Depends(language_of)]

@@ -1,0 +1,172 @@
+"""Charts that let a person check the suspected cause: its own signals against its peers', and what it did.
+
+Which signals are shown follows from the hypothesis' evidence first, then from the kind of the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from outrider import catalog, jsonable
+from outrider.clock import rfc3339
+from outrider.model import EntityKind, EntityRef, Floats, Incident, SignalKey, SignalKind
+from outrider.ports import MetricStore
+from outrider.topology import Topology
+
+BEFORE, AFTER = timedelta(minutes=30), timedelta(minutes=15)
+LONGEST = timedelta(hours=6)
+POINTS = 240
+_STEPS = (15, 30, 60, 120, 300, 600, 1800, 3600)
+_CHARTS, _LINES, _PEERS = 8, 6, 200
+
+# What tells most about an entity of a kind when the hypothesis names no signals of its own.
+_USUAL: dict[EntityKind, tuple[str, ...]] = {
+    EntityKind.GPU: ("hw_accel_utilization_ratio", "hw_accel_temperature_celsius", "hw_accel_core_clock_hertz"),
+    EntityKind.NODE: ("hw_accel_present", "node_ready"),
+    EntityKind.POD: ("pod_ready", "pod_restarts"),
+    EntityKind.REPLICA: (
+        "engine_up",
+        "engine_requests_running",
+        "engine_requests_waiting",
+        "engine_generation_tokens_per_second",
+    ),
+    EntityKind.SERVICE: ("svc_requests_per_second", "svc_success_ratio", "svc_ttft_seconds", "svc_queue_requests"),
+}
+_NEAR: dict[EntityKind, tuple[EntityKind, ...]] = {
+    EntityKind.GPU: (EntityKind.NODE, EntityKind.REPLICA),
+    EntityKind.NODE: (EntityKind.REPLICA,),
+    EntityKind.POD: (EntityKind.REPLICA,),
+    EntityKind.REPLICA: (),
+    EntityKind.SERVICE: (EntityKind.REPLICA,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One chart to draw: a signal of some entities, the cause's own line or those it reaches."""
+
+    signal: str
+    role: str
+    entities: tuple[EntityRef, ...]
+    peers: tuple[EntityRef, ...] = ()
+
+
+def charts(incident: Incident, topology: Topology, metrics: MetricStore, now: datetime) -> dict[str, Any]:
+    """Every chart of an incident. A chart without a single value is left out."""
+    start, end = span(incident, now)
+    step = step_for(end - start)
+    drawn = [chart(wanted, metrics, start, end, step) for wanted in choose(incident, topology)]
+    return {
+        "incident": incident.id,
+        "start": rfc3339(start),
+        "end": rfc3339(end),
+        "opened_at": rfc3339(incident.opened_at),
+        "resolved_at": jsonable.instant(incident.resolved_at),
+        "step_seconds": step.total_seconds(),
+        "charts": [found for found in drawn if found["series"]],
+    }
+
+
+def span(incident: Incident, now: datetime) -> tuple[datetime, datetime]:
+    """From half an hour before it opened until now, or shortly after it resolved; 6 h at most."""
+    end = min(now, incident.resolved_at + AFTER) if incident.resolved_at else now
+    start = incident.opened_at - BEFORE
+    return start, max(start + BEFORE, min(end, start + LONGEST)) + timedelta(seconds=1)
+
+
+def step_for(length: timedelta, points: int = POINTS) -> timedelta:
+    """The finest usual step that keeps a chart within ``points``."""
+    wanted = length.total_seconds() / points
+    return timedelta(seconds=next((step for step in _STEPS if step >= wanted), _STEPS[-1]))
+
+
+def choose(incident: Incident, topology: Topology) -> list[Wanted]:
+    """The charts worth drawing, the cause's first."""
+    cause = incident.suspected_cause
+    chosen: list[Wanted] = []
+    if cause is not None:
+        named = [each.signal for each in cause.evidence if each.signal in catalog.signals()]
+        near = _NEAR.get(cause.entity.kind, ())
+        for name in _unique([*named, *_USUAL.get(cause.entity.kind, ())])[:4]:
+            chosen += _about(name, cause.entity, topology)
+        for kind in near:
+            chosen += [w for name in _USUAL[kind][:2] for w in _about(name, cause.entity, topology, kind)]
+    services = _services(incident, topology)
+    chosen += [Wanted(name, "service", services[:_LINES]) for name in _USUAL[EntityKind.SERVICE] if services]
+    seen: dict[str, Wanted] = {}
+    for wanted in chosen:
+        seen.setdefault(wanted.signal, wanted)
+    return _balanced(list(seen.values()))
+
+
+def _balanced(chosen: list[Wanted]) -> list[Wanted]:
+    """Half of the room for the cause, half for what users felt."""
+    felt = [wanted for wanted in chosen if wanted.role == "service"][: _CHARTS // 2]
+    return [wanted for wanted in chosen if wanted.role != "service"][: _CHARTS - len(felt)] + felt
+
+
+def _about(name: str, cause: EntityRef, topology: Topology, kind: EntityKind | None = None) -> list[Wanted]:
+    about = kind or catalog.signal(name).entity
+    if about is cause.kind:
+        peers = tuple(each for each in topology.of_kind(cause.kind) if each != cause)
+        return [Wanted(name, "cause", (cause,), peers[:_PEERS])]
+    reached = topology.above(cause, about) or topology.below(cause, about)
+    return [Wanted(name, "reached", reached[:_LINES])] if reached else []
+
+
+def _services(incident: Incident, topology: Topology) -> tuple[EntityRef, ...]:
+    cause = incident.suspected_cause
+    if cause is not None and topology.above(cause.entity, EntityKind.SERVICE):
+        return topology.above(cause.entity, EntityKind.SERVICE)
+    named = frozenset(incident.services)
+    return tuple(each for each in topology.of_kind(EntityKind.SERVICE) if {each.key, str(each), each.name} & named)
+
+
+def chart(wanted: Wanted, metrics: MetricStore, start: datetime, end: datetime, step: timedelta) -> dict[str, Any]:
+    """The series of one chart: one an entity, and the median of the peers where there are any."""
+    found = catalog.signal(wanted.signal)
+    quantile = 0.99 if found.kind is SignalKind.HISTOGRAM else None
+    key = SignalKey(wanted.signal, quantile=quantile)
+    entities = (*wanted.entities, *wanted.peers)
+    window = metrics.read_windows(entities[0].kind, [key], start, end, step, entities)
+    values = window.column(key)
+    row_of = {entity: row for row, entity in enumerate(window.entities)}
+    lines = [_line(each, wanted.role, values[row_of[each]]) for each in wanted.entities if each in row_of]
+    rows = [row_of[each] for each in wanted.peers if each in row_of]
+    if rows:
+        lines.append(_line(None, "peers", _median(values[rows])))
+    return {
+        "signal": wanted.signal,
+        "quantile": quantile,
+        "unit": found.unit,
+        "means": found.means,
+        "layer": found.layer.value,
+        "role": wanted.role,
+        "times": jsonable.instants(window.times),
+        "peers": len(rows),
+        "series": [line for line in lines if any(value is not None for value in line["values"])],
+    }
+
+
+def _line(entity: EntityRef | None, role: str, values: Floats) -> dict[str, Any]:
+    return {
+        "entity": jsonable.entity(entity) if entity else None,
+        "role": role,
+        "values": jsonable.numbers(values),
+    }
+
+
+def _median(values: Floats) -> Floats:
+    known = ~np.isnan(values).all(axis=0)
+    found = np.full(values.shape[1], np.nan)
+    found[known] = np.nanmedian(values[:, known], axis=0)
+    return found
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

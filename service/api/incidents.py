@@ -1,0 +1,91 @@
+"""``/incidents``: what is broken, the evidence, what was done about it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
+
+from outrider import jsonable
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.model import Incident
+from service.api import evidence, paging
+from service.api.context import Context, Ctx, Lang
+from service.api.errors import ConflictError, NotFoundError
+from service.api.security import Writer
+
+router = APIRouter(tags=["incidents"])
+_FIRST_ALERTS = 50
+
+
+@router.get("/incidents")
+def incidents(
+    ctx: Ctx,
+    lang: Lang,
+    open_only: Annotated[bool, Query(alias="open", description="only those not resolved")] = False,
+    since: Annotated[AwareDatetime | None, Query(description="only those open at or after this instant")] = None,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = "",
+) -> dict[str, Any]:
+    """Incidents, newest first."""
+    found, following = paging.page(
+        lambda count: ctx.state.incidents(open_only=open_only, since=since, limit=count), None, cursor, limit
+    )
+    return {"incidents": [jsonable.incident(each, lang) for each in found], "next_cursor": following}
+
+
+@router.get("/incidents/{incident_id}")
+def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
+    """One incident: hypotheses with evidence, rejected ones, timeline, folded alerts, actions, messages."""
+    found = known(ctx, incident_id)
+    story = jsonable.incident_story(found, lang)
+    first = _folded(ctx, found, "", _FIRST_ALERTS, lang)
+    story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
+    story["actions"] = [jsonable.action(each) for each in ctx.state.actions(incident=incident_id)]
+    story["messages"] = [jsonable.message(each) for each in ctx.state.messages(incident=incident_id, limit=100)]
+    story["as_of"] = jsonable.instant(ctx.as_of())
+    return story
+
+
+@router.get("/incidents/{incident_id}/alerts")
+def folded(
+    incident_id: str, ctx: Ctx, lang: Lang, limit: paging.Limit = 100, cursor: paging.Cursor = ""
+) -> dict[str, Any]:
+    """The alerts folded into an incident, in the order they joined it."""
+    return _folded(ctx, known(ctx, incident_id), cursor, limit, lang)
+
+
+@router.get("/incidents/{incident_id}/evidence")
+def charts(incident_id: str, ctx: Ctx) -> dict[str, Any]:
+    """Series around the incident: the signals of the suspected cause and of the services it reaches."""
+    found = known(ctx, incident_id)
+    now = ctx.as_of()
+    return evidence.charts(found, ctx.state.topology(), ctx.metrics, now)
+
+
+@router.post("/incidents/{incident_id}/ack")
+def acknowledge(incident_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
+    """Say that a person looks after it: repeats and escalation stop."""
+    found, now = known(ctx, incident_id), ctx.as_of()
+    if not ctx.state.acknowledge(incident_id, by, now):
+        raise ConflictError("The incident is resolved already." if found.resolved_at else "It cannot be acknowledged.")
+    ctx.state.append_audit([AuditRecord(now, AuditEvent.ACKNOWLEDGED, incident_id, "by_hand", by=by)])
+    return jsonable.incident(known(ctx, incident_id), lang)
+
+
+def known(ctx: Context, incident_id: str) -> Incident:
+    """The incident of that id. Raises NotFoundError."""
+    found = ctx.state.incident(incident_id)
+    if found is None:
+        raise NotFoundError(f"no incident has the id {incident_id!r}", hint="GET /api/v1/incidents lists them")
+    return found
+
+
+def _folded(ctx: Context, found: Incident, cursor: str, limit: int, lang: Lang) -> dict[str, Any]:
+    wanted, following = paging.page(lambda count: found.alerts[:count], None, cursor, limit)
+    alerts = [ctx.state.alert(fingerprint) for fingerprint in wanted]
+    return {
+        "alerts": [jsonable.alert(each, lang) for each in alerts if each is not None],
+        "next_cursor": following,
+    }

@@ -1,0 +1,21 @@
+"""The api process: open the store, make the application, run it with uvicorn."""
+
+from __future__ import annotations
+
+import uvicorn
+
+from service.api.app import create_app
+from service.api.settings import ApiExtras, ApiSettings
+from store import sql
+
+
+def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
+    """Serve until the process is told to stop. Raises StoreError when the store cannot be opened."""
+    state_url, metrics_url = sql.urls_of(settings.store_url)
+    state, metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
+    try:
+        app = create_app(state, metrics, settings, extras)
+        uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", access_log=False)
+    finally:
+        state.close()
+        metrics.close()

@@ -1,0 +1,83 @@
+"""What the API is told when it is made: plain values, and the parts it cannot make itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from ipaddress import ip_address
+
+from prometheus_client import CollectorRegistry
+
+from outrider import jsonable
+from outrider.clock import Clock, SystemClock
+from outrider.i18n import Language
+
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a service promises its users; the defaults are those of ``docs/reference/measures.md``.
+
+    ``broken_below_ratio`` is the success ratio under which the promise counts as broken, ``ttft_p99_seconds``
+    the limit of the 99th percentile, ``ttft_seconds`` the limit that SLA attainment counts requests against.
+    """
+
+    availability_ratio: float = 0.999
+    success_ratio: float = 0.999
+    broken_below_ratio: float = 0.99
+    sla_attainment_ratio: float = 0.995
+    ttft_seconds: float = 0.2
+    ttft_p99_seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """Values of the configuration that the API uses.
+
+    ``token`` is the admin token; empty means that every write is refused. ``token_for_reads`` None means:
+    reads need the token unless the API listens on loopback. ``hosts`` are the names a browser may call it
+    by, a guard against DNS rebinding; ``("*",)`` accepts every name. ``interval`` is the time between cycles.
+    """
+
+    token: str = field(default="", repr=False)
+    host: str = "127.0.0.1"
+    port: int = 8600
+    token_for_reads: bool | None = None
+    hosts: tuple[str, ...] = LOOPBACK_NAMES
+    interval: timedelta = timedelta(seconds=15)
+    language: Language = "en"
+    cluster: str = "default"
+    store_url: str = "sqlite:///.outrider/outrider.db"
+    promise: Promise = Promise()
+
+    @property
+    def reads_need_token(self) -> bool:
+        """True when a read without the token is refused."""
+        if self.token_for_reads is not None:
+            return self.token_for_reads
+        return not is_loopback(self.host)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiExtras:
+    """Parts that live elsewhere: the clock, our own metrics, the collector's view of its targets.
+
+    Without ``targets`` the API reads target health from the store, which knows entities but no names.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    targets: Callable[[], Sequence[jsonable.Target]] | None = None
+    database_revision: Callable[[], str] | None = None
+
+
+def is_loopback(host: str) -> bool:
+    """True for names and addresses that only this machine reaches."""
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

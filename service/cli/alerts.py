@@ -1,0 +1,124 @@
+"""``outrider alerts`` and ``outrider incidents``: read them, act on them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from outrider import jsonable
+from outrider.clock import SystemClock, rfc3339
+from outrider.errors import UsageError
+from outrider.model import AlertState, EntityRef
+from outrider.units import parse_duration
+from service import wiring
+from service.cli import client, tables
+from service.cli.common import Context, leaf
+
+alerts_app = typer.Typer(help="Read alerts and act on them.", no_args_is_help=True)
+incidents_app = typer.Typer(help="Read incidents and their story.", no_args_is_help=True)
+
+Fingerprint = Annotated[str, typer.Argument(help="fingerprint of the alert")]
+IncidentId = Annotated[str, typer.Argument(help="id of the incident")]
+
+
+@leaf(alerts_app, "list", example="outrider alerts list --state firing -o json")
+def list_alerts(
+    context: Context,
+    state: Annotated[AlertState | None, typer.Option("--state", help="only these")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="at most so many")] = 200,
+) -> None:
+    """List alerts, newest first."""
+    with wiring.state_reader(context.settings()) as store:
+        found = store.alerts(states=[state] if state else None, limit=limit)
+    context.show([jsonable.alert(alert, context.language) for alert in found], tables.alerts)
+
+
+@leaf(alerts_app, "show", example="outrider alerts show 3f2a91c0 -o json")
+def show_alert(context: Context, fingerprint: Fingerprint) -> None:
+    """Show one alert."""
+    with wiring.state_reader(context.settings()) as store:
+        found = store.alert(fingerprint)
+    if found is None:
+        raise UsageError(f"no alert has the fingerprint {fingerprint!r}", hint="outrider alerts list shows them")
+    context.show(jsonable.alert(found, context.language))
+
+
+@leaf(alerts_app, "ack", example="outrider alerts ack inc-20261121T0805-3f2a")
+def acknowledge(context: Context, incident: IncidentId) -> None:
+    """Say "I am on it": the incident's messages are not repeated any more."""
+    context.show(client.write(context, "POST", f"/incidents/{quote(incident, safe='')}/ack"))
+
+
+@leaf(alerts_app, "resolve", example="outrider alerts resolve 3f2a91c0")
+def resolve(context: Context, fingerprint: Fingerprint) -> None:
+    """Resolve an alert by hand."""
+    context.show(client.write(context, "POST", f"/alerts/{quote(fingerprint, safe='')}/resolve"))
+
+
+@leaf(alerts_app, "silence", example="outrider alerts silence --rule ttft-p99 --for 2h --comment 'load test'")
+def silence(
+    context: Context,
+    rule: Annotated[str | None, typer.Option("--rule", help="only this rule")] = None,
+    entity: Annotated[str | None, typer.Option("--entity", help="only this one: cluster/kind/namespace/name")] = None,
+    duration: Annotated[str, typer.Option("--for", help="how long, such as 2h")] = "1h",
+    comment: Annotated[str, typer.Option("--comment", help="why")] = "",
+) -> None:
+    """Mute alerts for a while; they still fire and are still recorded."""
+    if rule is None and entity is None:
+        raise UsageError("a silence needs --rule or --entity", hint="a silence of everything is not offered")
+    body: dict[str, Any] = {
+        "rule": rule,
+        "until": rfc3339(SystemClock().now() + parse_duration(duration)),
+        "comment": comment,
+    }
+    if entity is not None:
+        body["entity"] = _entity(entity)
+    context.show(client.write(context, "POST", "/silences", body))
+
+
+@leaf(alerts_app, "unsilence", example="outrider alerts unsilence 7c1d")
+def unsilence(context: Context, silence_id: Annotated[str, typer.Argument(help="id of the silence")]) -> None:
+    """End a silence."""
+    context.show(client.write(context, "DELETE", f"/silences/{quote(silence_id, safe='')}"))
+
+
+@leaf(incidents_app, "list", example="outrider incidents list --open -o json")
+def list_incidents(
+    context: Context,
+    open_only: Annotated[bool, typer.Option("--open", help="only open ones")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="at most so many")] = 100,
+) -> None:
+    """List incidents, newest first."""
+    with wiring.state_reader(context.settings()) as store:
+        found = store.incidents(open_only=open_only, limit=limit)
+    context.show([jsonable.incident(incident, context.language) for incident in found], tables.incidents)
+
+
+@leaf(incidents_app, "show", example="outrider incidents show inc-20261121T0805-3f2a -o json")
+def show_incident(context: Context, incident: IncidentId) -> None:
+    """Show one incident with its evidence."""
+    context.show(_story(context, incident), lambda story: tables.incidents([story]) + "\n\n" + story["summary"])
+
+
+@leaf(incidents_app, "timeline", example="outrider incidents timeline inc-20261121T0805-3f2a")
+def timeline(context: Context, incident: IncidentId) -> None:
+    """Tell the story of one incident, oldest line first."""
+    lines = _story(context, incident)["timeline"]
+    context.show(lines, lambda shown: "\n".join(f"{line['at']}  {line['text']}" for line in shown))
+
+
+def _story(context: Context, incident: str) -> dict[str, Any]:
+    with wiring.state_reader(context.settings()) as store:
+        found = store.incident(incident)
+    if found is None:
+        raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
+    return jsonable.incident_story(found, context.language)
+
+
+def _entity(text: str) -> dict[str, Any]:
+    try:
+        return jsonable.entity(EntityRef.from_key(text))
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not an entity", hint="write it as cluster/kind/namespace/name") from error

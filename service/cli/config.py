@@ -1,0 +1,55 @@
+"""``outrider config``: write a configuration, check one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.errors import ConfigError, UsageError
+from service import config_template
+from service import settings as settings_file
+from service.cli.common import NO, YES, Context, leaf
+
+app = typer.Typer(help="Write a configuration, check one.", no_args_is_help=True)
+
+
+@leaf(app, "init", example="outrider config init --prometheus http://prometheus:9090")
+def init(
+    context: Context,
+    prometheus: Annotated[str | None, typer.Option("--prometheus", help="read this server instead of scraping")] = None,
+    file: Annotated[
+        Path, typer.Option("--file", help="where to write; - for standard output")
+    ] = settings_file.DEFAULT_FILE,
+    force: Annotated[bool, typer.Option("--force", help="overwrite an existing file")] = False,
+) -> None:
+    """Write a commented configuration."""
+    if prometheus is not None and not prometheus.startswith(("http://", "https://")):
+        raise UsageError(f"{prometheus!r} is not a URL", hint="write it as http://host:9090")
+    text = config_template.text(prometheus)
+    if str(file) == "-":
+        typer.echo(text, nl=False)
+        return
+    if file.exists() and not force:
+        raise UsageError(f"{file} exists already", hint="name another with --file, or overwrite it with --force")
+    file.write_text(text, encoding="utf-8")
+    context.show(
+        {"path": str(file)}, lambda shown: f"wrote {shown['path']}; check it with: outrider config check {file}"
+    )
+
+
+@leaf(app, "check", example="outrider config check outrider.yaml")
+def check(context: Context, file: Annotated[Path, typer.Argument(help="the configuration")]) -> int:
+    """Validate a configuration: file, line, key, what was expected, in line order."""
+    problems: tuple[Any, ...] = ()
+    try:
+        settings_file.load(file)
+    except ConfigError as error:
+        if not error.problems:
+            raise
+        problems = error.problems
+    errors = [{"line": problem.line, "key": problem.key, "message": problem.message} for problem in problems]
+    table = f"{file} is valid" if not problems else "\n".join(str(problem) for problem in problems)
+    context.show({"valid": not errors, "errors": errors}, lambda _: table)
+    return NO if errors else YES

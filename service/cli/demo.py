@@ -1,0 +1,116 @@
+"""``outrider demo``: the whole product on a simulated fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import httpx
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from outrider.clock import SystemClock
+from outrider.i18n import translate
+from service import demo, supervise
+from service.cli import tables
+from service.cli.common import Context, leaf
+from service.cli.serve import children
+
+
+def add(app: typer.Typer) -> None:
+    """Register the command on the root."""
+
+    @leaf(app, "demo", example="outrider demo --headless --minutes 60 -o json")
+    def run(
+        context: Context,
+        minutes: Annotated[float, typer.Option("--minutes", min=0.25, help="fleet minutes; headless ends then")] = 60.0,
+        headless: Annotated[
+            bool, typer.Option("--headless", help="no dashboard, in lockstep, as fast as it can")
+        ] = False,
+        port: Annotated[int, typer.Option("--port", help="of the dashboard")] = 8501,
+        api_port: Annotated[int, typer.Option("--api-port", help="of the API")] = 8600,
+        seed: Annotated[int, typer.Option("--seed", help="of the fleet, its load and its faults")] = 7,
+        speed: Annotated[float, typer.Option("--speed", min=0.1, help="fleet time against the clock")] = 1.0,
+    ) -> None:
+        """Run the whole loop on a simulated fleet: GPU lost, traffic surge, hung engine.
+
+        Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40.
+        """
+        with _bars(context) as progress:
+            if headless:
+                found = asyncio.run(
+                    demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress)
+                )
+        if headless:
+            context.show(
+                found,
+                lambda shown: "\n\n".join(
+                    [
+                        tables.incidents(shown["incidents"]),
+                        tables.actions(shown["actions"]),
+                        tables.recommendations(shown["recommendations"]),
+                    ]
+                ),
+            )
+            return
+        asyncio.run(_with_dashboard(context, minutes, seed, port, api_port, speed))
+
+
+async def _with_dashboard(context: Context, minutes: float, seed: int, port: int, api_port: int, speed: float) -> None:
+    started = SystemClock().now().replace(microsecond=0) - demo.LEAD_IN
+    with _bars(context) as progress:
+        running = await demo.start(
+            seed=seed, minutes=minutes, start_at=started, port=port, api_port=api_port, progress=progress
+        )
+        cycles = round(demo.LEAD_IN / running.interval)
+        for cycle in range(cycles):
+            await running.step()
+            progress("fleet", (cycle + 1) / cycles)
+    supervisor = supervise.Supervisor(children(running.settings, demo.FOLDER / "demo.yaml", with_engine=False))
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    supervisor.start()
+    try:
+        await _tell(running, stop, context)
+        await demo.follow(running, speed=speed, stop=stop)
+    finally:
+        await asyncio.to_thread(supervisor.stop)
+        await running.close()
+
+
+async def _tell(running: demo.Demo, stop: asyncio.Event, context: Context) -> None:
+    """Say where the dashboard is once it answers."""
+    url = f"http://127.0.0.1:{running.settings.dashboard.port}"
+    deadline = time.monotonic() + 60
+    async with httpx.AsyncClient() as client:
+        while not stop.is_set() and time.monotonic() < deadline:
+            try:
+                if (await client.get(f"{url}/_stcore/health")).is_success:
+                    break
+            except httpx.HTTPError:
+                await asyncio.sleep(0.3)
+    typer.echo(translate("cli.demo_ready", context.language, url=url), err=True)
+
+
+@contextmanager
+def _bars(context: Context) -> Iterator[demo.Progress]:
+    """A progress bar a stage on standard error; silent when asked or when it is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, disable=not context.progress or not sys.stderr.isatty()) as shown:
+
+        def progress(stage: str, share: float) -> None:
+            if stage not in tasks:
+                tasks[stage] = shown.add_task(translate(f"cli.stage_{stage}", context.language), total=1.0)
+            shown.update(tasks[stage], completed=share)
+
+        yield progress

@@ -1,0 +1,68 @@
+"""``outrider remediate``: what Outrider did, would do, and asks for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from outrider import jsonable
+from outrider.model import ActionStatus
+from service import wiring
+from service.cli import client, tables
+from service.cli.common import Context, leaf
+
+app = typer.Typer(help="What Outrider did, would do, and asks for.", no_args_is_help=True)
+_AHEAD = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED, ActionStatus.CLAIMED)
+
+ActionId = Annotated[str, typer.Argument(help="id of the action")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="at most so many")]
+
+
+@leaf(app, "list", example="outrider remediate list -o json")
+def list_actions(context: Context, limit: Limit = 200) -> None:
+    """List actions, newest first, refused ones with their reason."""
+    with wiring.state_reader(context.settings()) as store:
+        found = store.actions(limit=limit)
+    context.show([jsonable.action(action) for action in found], tables.actions)
+
+
+@leaf(app, "plan", example="outrider remediate plan -o json")
+def plan(context: Context) -> None:
+    """List what is still to be done: proposed, waiting for a person, about to be performed."""
+    with wiring.state_reader(context.settings()) as store:
+        found = [action for action in store.actions(limit=10_000) if action.status in _AHEAD]
+    context.show([jsonable.action(action) for action in found], tables.actions)
+
+
+@leaf(app, "approve", example="outrider remediate approve a-3f2a91c0")
+def approve(context: Context, action: ActionId) -> None:
+    """Let a waiting action be performed."""
+    context.show(client.write(context, "POST", f"/actions/{quote(action, safe='')}/approve"))
+
+
+@leaf(app, "reject", example="outrider remediate reject a-3f2a91c0")
+def reject(context: Context, action: ActionId) -> None:
+    """Turn a waiting action down."""
+    context.show(client.write(context, "POST", f"/actions/{quote(action, safe='')}/reject"))
+
+
+@leaf(app, "pause", example="outrider remediate pause")
+def pause(context: Context) -> None:
+    """Stop every action until ``resume``; detection and messages go on."""
+    context.show(client.write(context, "POST", "/remediation/pause"))
+
+
+@leaf(app, "resume", example="outrider remediate resume")
+def resume(context: Context) -> None:
+    """Let actions be decided again."""
+    context.show(client.write(context, "POST", "/remediation/resume"))
+
+
+@leaf(app, "audit", example="outrider remediate audit --limit 50 -o json")
+def audit(context: Context, limit: Limit = 200) -> None:
+    """Show the append-only record of decisions, newest first."""
+    with wiring.state_reader(context.settings()) as store:
+        found = store.audit(limit=limit)
+    context.show([jsonable.audit(record) for record in found], tables.audit)

@@ -1,0 +1,89 @@
+"""The commented configuration that ``outrider config init`` writes."""
+
+from __future__ import annotations
+
+_HEAD = """\
+# Outrider's configuration. No key is required; what is commented out shows the default.
+# ${NAME} is replaced from the environment; a key that ends in _file names a file with the secret.
+# Check it with: outrider config check outrider.yaml
+
+cluster: default
+
+store:
+  url: sqlite:///.outrider/outrider.db
+"""
+
+_SCRAPE = """
+collect:
+  interval: 15s
+  # One entry a page. The labels give the topology: node, pod, service, gpu_type, model, workload.
+  targets: []
+  #  - name: chat-0
+  #    adapter: vllm            # vllm | dcgm | node_exporter | cadvisor | kube_state_metrics
+  #    url: http://10.0.0.11:8000/metrics
+  #    entity: {kind: replica, namespace: serving, name: chat-0}
+  #    labels: {node: node-1, pod: chat-0, service: chat, gpu_type: H100, model: llama-70b}
+  #  - name: dcgm-node-1
+  #    adapter: dcgm
+  #    url: http://10.0.0.11:9400/metrics
+  #    entity: {kind: node, name: node-1}
+  #    labels: {node: node-1}
+"""
+
+_PROMETHEUS = """
+collect:
+  interval: 15s
+  # Reads an existing Prometheus, Thanos, Mimir or VictoriaMetrics instead of scraping.
+  prometheus:
+    url: %s
+    # Which adapter reads which job; jobs that are not named are guessed from their metric names.
+    jobs: {}
+    #  vllm: vllm
+    #  dcgm-exporter: dcgm
+    #  node: node_exporter
+    #  kube-state-metrics: kube_state_metrics
+    # bearer_token_file: /run/secrets/prometheus-token
+"""
+
+_TAIL = """
+# What is known of a model service beside its metrics: for the GPU formula and for cost.
+services: []
+#  - name: chat
+#    namespace: serving
+#    gpu_type: H100
+#    tensor_parallel: 4
+#    floor: 2
+#    ceiling: 16
+#    startup: 5m                # trigger to first served request, p95; a prior until it is measured
+#    price_per_gpu_hour: 2.5
+#    # tokens_per_request, batch and tokens_per_second_per_sequence are measured when not given
+
+notify:
+  language: en                  # en | zh
+  channels: {}
+  #  oncall: {type: dingtalk, url_file: /run/secrets/dingtalk-url, secret_file: /run/secrets/dingtalk-secret}
+  #  team: {type: slack, url_file: /run/secrets/slack-url}
+  #  phone: {type: webhook, url: https://voice.example/call}
+  #  mail: {type: email, host: mail.example, sender: outrider@example.org, to: [oncall@example.org]}
+  groups: {}
+  #  phone: [phone]
+  #  sms: [phone]
+  #  im: [oncall, team]
+  #  mail: [mail]
+  #  report: [mail]
+
+remediation:
+  autonomy: suggest             # off | suggest | act
+  dry_run: true                 # says what it would do, changes nothing
+  # max_cordoned_nodes: 2
+  # max_cordoned_ratio: 0.2
+  # ask_for: [drain]            # kinds that always wait for a person
+
+# api: {host: 127.0.0.1, port: 8600}
+# dashboard: {host: 127.0.0.1, port: 8501}
+"""
+
+
+def text(prometheus_url: str | None = None) -> str:
+    """The whole file; with ``prometheus_url`` it reads that server instead of scraping."""
+    return _HEAD + (_PROMETHEUS % prometheus_url if prometheus_url else _SCRAPE) + _TAIL

@@ -1,0 +1,177 @@
+"""The demo: a simulated fleet over real HTTP pages, the whole loop, a fixed story.
+
+Fleet time moves only by ``step``: headless runs go in lockstep as fast as they can; with a dashboard the
+first minutes run in lockstep, so that it opens on a live incident, then fleet time follows the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from outrider import jsonable
+from outrider.clock import ManualClock, SystemClock
+from outrider.i18n import Language
+from outrider.model import AlertReason, AlertState
+from service import wiring
+from service.settings import Settings
+from simulator import exporters, history, story
+from simulator.fleet import Fleet
+from simulator.spec import FleetSpec, default_spec
+
+FOLDER = Path(".outrider")
+HISTORY = timedelta(days=15)
+HISTORY_STEP = timedelta(minutes=5)
+LEAD_IN = timedelta(minutes=6)
+CONTROL_PORT = 8690
+PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configured price
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(slots=True)
+class Demo:
+    """A running fleet with the platform that watches it."""
+
+    fleet: Fleet
+    server: exporters.FleetServer
+    clock: ManualClock
+    platform: wiring.Platform
+    settings: Settings
+    interval: timedelta
+
+    async def step(self) -> None:
+        """One interval of fleet time: the fleet moves, the cycle looks, the dispatcher acts."""
+        self.fleet.step(self.interval)
+        self.clock.set(self.fleet.now)
+        await self.server.sync()
+        await self.platform.cycle.run()
+        await asyncio.to_thread(self.platform.dispatcher.run_once)
+
+    async def close(self) -> None:
+        """Stop the fleet and release the store."""
+        await self.platform.close()
+        await self.server.close()
+
+
+def settings_of(
+    spec: FleetSpec, control_url: str, targets: list[dict[str, Any]], port: int, api_port: int
+) -> dict[str, Any]:
+    """The demo's configuration as it would stand in a file: what an operator of this fleet would write."""
+    return {
+        "cluster": spec.cluster,
+        "store": {"url": f"sqlite:///{FOLDER}/demo.db"},
+        "collect": {"interval": "15s", "targets": targets},
+        "services": [
+            {
+                "name": service.name,
+                "namespace": service.namespace,
+                "gpu_type": "H100",
+                "tensor_parallel": service.tensor_parallel,
+                "floor": 2,
+                "ceiling": service.ceiling,
+                "startup": f"{spec.startup.total_seconds:.0f}s",
+                "price_per_gpu_hour": PRICE_PER_GPU_HOUR,
+            }
+            for service in spec.services
+        ],
+        "notify": {
+            "channels": {"demo-inbox": {"type": "webhook", "url": f"{control_url}/control/inbox"}},
+            "groups": {group: ["demo-inbox"] for group in ("phone", "sms", "im", "mail", "report")},
+            "public_url": f"http://127.0.0.1:{port}",
+        },
+        "remediation": {"autonomy": "act", "dry_run": False, "actuator": "simulated", "control_url": control_url},
+        "api": {"port": api_port},
+        "dashboard": {"port": port},
+    }
+
+
+async def start(*, seed: int, minutes: float, start_at: datetime, port: int, api_port: int, progress: Progress) -> Demo:
+    """Make the fleet, its history and its platform on a fresh store; the story is set."""
+    spec = default_spec()
+    fleet = Fleet(spec, seed=seed, start=start_at)
+    server = await exporters.serve(fleet)
+    listed = server.targets()
+    settings = _write_settings(settings_of(spec, server.base_url, listed["targets"], port, api_port))
+    clock = ManualClock(start_at)
+    platform = wiring.platform(settings, clock, lockstep=True)
+    _backfill(platform, spec, seed, start_at, progress)
+    platform.warm(start_at)
+    story.arrange(fleet, seed)
+    return Demo(fleet, server, clock, platform, settings, settings.collect.interval)
+
+
+def _write_settings(written: dict[str, Any]) -> Settings:
+    """Start from an empty store and leave the configuration where the other processes read it."""
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob("demo*.db*"):
+        old.unlink()
+    text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
+    (FOLDER / "demo.yaml").write_text(text, encoding="utf-8")
+    return Settings.model_validate(written)
+
+
+def _backfill(platform: wiring.Platform, spec: FleetSpec, seed: int, end: datetime, progress: Progress) -> None:
+    begin = end - HISTORY
+    for block in history.backfill(spec, seed, begin, end, HISTORY_STEP):
+        platform.metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
+        done = (block.times[-1] - begin.timestamp()) / HISTORY.total_seconds()
+        progress("history", min(1.0, float(done)))
+
+
+async def headless(*, minutes: float, seed: int, language: Language, progress: Progress) -> dict[str, Any]:
+    """Run N minutes of fleet time in lockstep; return what was seen."""
+    start_at = SystemClock().now().replace(microsecond=0) - timedelta(minutes=minutes)
+    demo = await start(seed=seed, minutes=minutes, start_at=start_at, port=8501, api_port=8600, progress=progress)
+    try:
+        cycles = max(1, round(timedelta(minutes=minutes) / demo.interval))
+        for cycle in range(cycles):
+            await demo.step()
+            progress("fleet", (cycle + 1) / cycles)
+        return seen(demo, language)
+    finally:
+        await demo.close()
+
+
+def seen(demo: Demo, language: Language) -> dict[str, Any]:
+    """The JSON of ``outrider demo --headless``."""
+    state = demo.platform.state
+    records = state.cycles(limit=1_000_000)
+    alerts = [
+        alert
+        for alert in state.alerts(limit=1_000_000)
+        if alert.state is not AlertState.PENDING and alert.reason is not AlertReason.NEVER_FIRED
+    ]
+    plan = state.plan()
+    return {
+        "cycles": len(records),
+        "targets": max((record.targets for record in records), default=0),
+        "signals_written": sum(record.signals_written for record in records),
+        "alerts": [jsonable.alert(alert, language) for alert in reversed(alerts)],
+        "incidents": [jsonable.incident(incident, language) for incident in reversed(state.incidents(limit=10_000))],
+        "forecasts": len(plan.forecasts),
+        "recommendations": [jsonable.recommendation(item) for item in plan.recommendations],
+        "actions": [jsonable.action(action) for action in reversed(state.actions(limit=10_000))],
+    }
+
+
+async def follow(demo: Demo, *, speed: float, stop: asyncio.Event) -> None:
+    """Let fleet time follow the clock, ``speed`` times as fast, until told to stop."""
+    clock = SystemClock()
+    due = clock.monotonic()
+    while not stop.is_set():
+        due += demo.interval.total_seconds() / speed
+        await demo.step()
+        wait = due - clock.monotonic()
+        if wait < 0:
+            due = clock.monotonic()  # too slow for this speed: go on from here instead of racing
+            continue
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), wait)

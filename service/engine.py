@@ -1,0 +1,55 @@
+"""The engine process: cycles, dispatch and check-points of one store. There is one engine per store."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from outrider import log
+from outrider.clock import SystemClock
+from service import jobs, wiring
+from service.leader import FileLeader
+from service.settings import Settings
+from service.tokens import folder_of
+
+_log = log.get("engine")
+
+
+def run(settings: Settings) -> None:
+    """Work until SIGTERM or SIGINT.
+
+    Raises UnavailableError when another engine works on the store, StoreError when it cannot be opened.
+    """
+    leader = FileLeader(_lock_file(settings))
+    leader.acquire()
+    try:
+        asyncio.run(_run(settings))
+    finally:
+        leader.release()
+
+
+def _lock_file(settings: Settings) -> Path:
+    name = settings.store.url.rsplit("/", 1)[-1].removesuffix(".db") or "store"
+    return folder_of(settings) / f"{name}.engine.lock"
+
+
+async def _run(settings: Settings) -> None:
+    clock = SystemClock()
+    platform = wiring.platform(settings, clock)
+    platform.warm(clock.now())
+    schedule = jobs.Jobs()
+    schedule.every(settings.collect.interval, "cycle", platform.cycle.run_in_thread)
+    schedule.every(jobs.DISPATCH_EVERY, "dispatch", lambda: asyncio.to_thread(platform.dispatcher.run_once))
+    schedule.every(jobs.CHECKPOINT_EVERY, "checkpoint", lambda: asyncio.to_thread(platform.checkpoint, clock.now()))
+    schedule.weekly("weekly_report", lambda: asyncio.to_thread(platform.weekly_report, clock.now()))
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    schedule.start()
+    _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
+    await stopped.wait()
+    schedule.stop()
+    platform.checkpoint(clock.now())
+    await platform.close()

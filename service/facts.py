@@ -1,0 +1,149 @@
+"""Facts about the fleet that the alert stage and the guard rails ask for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+
+import numpy as np
+
+from alerts.context import ServiceContext
+from alerts.context import service_context as context_of
+from outrider import windows
+from outrider.faults import faults
+from outrider.model import (
+    Alert,
+    AlertState,
+    EntityKind,
+    EntityRef,
+    Incident,
+    Layer,
+    Plan,
+    Recommendation,
+    SignalKey,
+)
+from outrider.ports import Collected, StateStore
+from outrider.topology import Topology
+from remediation.policy import FleetFacts
+from service.detection import Detection
+
+TARGETS_NAMESPACE = "targets"
+UP = SignalKey("target_up")
+UNSCHEDULABLE = SignalKey("node_unschedulable")
+NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP,), EntityKind.NODE: (UNSCHEDULABLE,)}
+RECENT = timedelta(minutes=2)
+ACTIVE = (AlertState.PENDING, AlertState.FIRING)
+ReplicaCounter = Callable[[EntityRef, Topology], tuple[int, int]]
+NOT_SERVING = frozenset({"engine-dead", "engine-hung", "engine-core-dead", "engine-asleep"})
+
+
+def targets(collected: Collected) -> tuple[int, int]:
+    """(targets, targets up) of one round."""
+    known = up = 0
+    for batch in collected.batches:
+        if batch.kind is EntityKind.WORKLOAD and UP in batch.keys:
+            column = batch.values[:, batch.keys.index(UP)]
+            watched = [entity.namespace == TARGETS_NAMESPACE for entity in batch.entities]
+            known += sum(watched)
+            up += int(np.sum((column == 1) & watched))
+    return known, up
+
+
+def replicas(service: EntityRef, topology: Topology, detection: Detection, alerts: Iterable[Alert]) -> tuple[int, int]:
+    """(current, ready) replicas: ready ones answer their scrape and no alert says they do not serve."""
+    members = set(topology.below(service, EntityKind.REPLICA))
+    broken = {alert.entity for alert in alerts if alert.state is AlertState.FIRING and alert.fault in NOT_SERVING}
+    answering = _where(detection, EntityKind.REPLICA, UP, 1.0)
+    return len(members), len((members & answering) - broken)
+
+
+def service_context(alerts: Sequence[Alert], plan: Plan, topology: Topology, detection: Detection) -> ServiceContext:
+    """Which services burn their budget and which have lost their redundancy."""
+    services = topology.of_kind(EntityKind.SERVICE)
+    return context_of(
+        alerts,
+        ready_replicas={service: replicas(service, topology, detection, alerts)[1] for service in services},
+        needed_replicas=needed(plan),
+        service_of=lambda entity: topology.above(entity, EntityKind.SERVICE),
+    )
+
+
+def needed(plan: Plan) -> dict[EntityRef, int]:
+    """Replicas each service needs for the load it has now."""
+    found = {}
+    for item in plan.recommendations:
+        if isinstance(item, Recommendation):
+            found[item.service] = int(item.derivation.get("needed_now", item.floor))
+    return found
+
+
+def fleet_facts(
+    state: StateStore,
+    incidents: Sequence[Incident],
+    alerts: Sequence[Alert],
+    plan: Plan,
+    topology: Topology,
+    detection: Detection,
+) -> FleetFacts:
+    """What the guard rails look at."""
+    nodes = set(topology.of_kind(EntityKind.NODE))
+    cordoned = _where(detection, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
+    ours = {node for session in state.sessions() for node in session.cordoned}
+    services = topology.of_kind(EntityKind.SERVICE)
+    return FleetFacts(
+        paused=state.paused(),
+        blind=any(_is_blind(incident) for incident in incidents),
+        untrusted=untrusted(topology, detection),
+        nodes_total=len(nodes),
+        nodes_cordoned_by_us=frozenset(ours & (cordoned | ours)),
+        nodes_cordoned_by_others=frozenset(cordoned - ours),
+        ready_replicas={service: replicas(service, topology, detection, alerts)[1] for service in services},
+        needed_replicas=needed(plan),
+        healthy=healthy(alerts, topology, detection),
+    )
+
+
+def untrusted(topology: Topology, detection: Detection) -> frozenset[EntityRef]:
+    """Entities whose values must not be acted on: a page about them is missing (safety rule 1).
+
+    A service with a silent replica holds its scale-in; a node with a silent exporter its cordon.
+    """
+    silent = _where(detection, EntityKind.WORKLOAD, UP, 0.0)
+    found: set[EntityRef] = set()
+    for target in silent:
+        about = topology.label(target, "stands_for")
+        if not about:
+            continue
+        entity = EntityRef.from_key(about)
+        if entity.kind is EntityKind.REPLICA:
+            found.update(topology.above(entity, EntityKind.SERVICE))
+        else:
+            found.add(entity)
+    return frozenset(found)
+
+
+def healthy(alerts: Sequence[Alert], topology: Topology, detection: Detection) -> frozenset[EntityRef]:
+    """Nodes and replicas that answer and that no active alert speaks against."""
+    bad: set[EntityRef] = set()
+    for alert in alerts:
+        if alert.state is AlertState.RESOLVED:
+            continue
+        bad.add(alert.entity)
+        known = faults().get(alert.fault or "")
+        if known is not None and known.layer in (Layer.HARDWARE, Layer.PLATFORM):
+            bad.update(topology.below(alert.entity, EntityKind.NODE))
+    silent = untrusted(topology, detection)
+    nodes = set(topology.of_kind(EntityKind.NODE)) - silent
+    answering = _where(detection, EntityKind.REPLICA, UP, 1.0)
+    return frozenset((nodes | answering) - bad)
+
+
+def _where(detection: Detection, kind: EntityKind, key: SignalKey, value: float) -> set[EntityRef]:
+    window = detection.window(kind, (key,), RECENT)
+    newest = windows.last_value(window, key)
+    return {entity for entity, found in zip(window.entities, newest, strict=True) if found == value}
+
+
+def _is_blind(incident: Incident) -> bool:
+    cause = incident.suspected_cause
+    return incident.resolved_at is None and cause is not None and cause.fault == "monitor-blind"

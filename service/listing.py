@@ -1,0 +1,51 @@
+"""Collected batches as the flat list of signals that the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from outrider import catalog, jsonable
+from outrider.clock import rfc3339
+from outrider.model import CellStatus, SampleBatch, SignalKind
+from outrider.ports import Collected
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+def signals(collected: Collected, *, with_instant: bool = False) -> list[dict[str, Any]]:
+    """Every value of a round: gauges and deltas as they are, histograms as quantiles."""
+    return [row for batch in collected.batches for row in _rows(batch, with_instant=with_instant)]
+
+
+def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]:
+    plain = [(index, key) for index, key in enumerate(batch.keys) if key.bucket is None]
+    histograms = dict.fromkeys(key.name for key in batch.keys if key.bucket is not None)
+    for row, entity in enumerate(batch.entities):
+        head: dict[str, Any] = {"at": rfc3339(batch.scraped_at)} if with_instant else {}
+        head["entity"] = jsonable.entity(entity)
+        for index, key in plain:
+            if batch.status[row, index] in (CellStatus.PRESENT, CellStatus.BELOW_FIRST_BUCKET):
+                yield {**head, **_value(key.name, float(batch.values[row, index]))}
+        for name in histograms:
+            yield from ({**head, **found} for found in _quantiles(batch, row, name))
+
+
+def _value(name: str, value: float) -> dict[str, Any]:
+    known = catalog.signals().get(name)
+    return {"signal": name, "value": jsonable.finite(value), "unit": known.unit if known else ""}
+
+
+def _quantiles(batch: SampleBatch, row: int, name: str) -> Iterable[dict[str, Any]]:
+    signal = catalog.signal(name)
+    columns = [batch.keys.index(key) for key in signal.bucket_keys[:-1] if key in batch.keys]
+    if len(columns) != len(signal.bounds) + 1 or signal.kind is not SignalKind.HISTOGRAM:
+        return
+    increments = np.nan_to_num(batch.values[row, columns])
+    for quantile in QUANTILES:
+        values, below = catalog.quantile_of_buckets(increments[None, :], signal.bounds, quantile)
+        if not np.isnan(values[0]):
+            found = {**_value(name, float(values[0])), "quantile": quantile}
+            yield {**found, "below_first_bucket": True} if below[0] else found
