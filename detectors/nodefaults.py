@@ -1,0 +1,167 @@
+"""Hard faults of nodes and their ports: a count too low, a link down, a kubelet that says no.
+
+What every page of a node goes dark together is ``targets``' business; here the pages answer.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from detectors.memory import align, empty
+from detectors.spells import newest, silences, spell, unusable
+from detectors.verdicts import evidence, finding, fingerprint
+from detectors.xid import xid_findings
+from outrider.model import (
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Finding,
+    Interval,
+    NoVerdict,
+    Priority,
+    SignalKey,
+    TimeRange,
+    Window,
+)
+from outrider.topology import Topology
+
+LASTING_SCRAPES = 2
+EVENT_HOLD = timedelta(minutes=10)
+
+
+class NodeFaultDetector:
+    """gpu-lost by count, XIDs that only name a node, and a node that is not ready."""
+
+    name = "node-faults"
+    kind = EntityKind.NODE
+    keys: tuple[SignalKey, ...] = (
+        SignalKey("node_ready"),
+        SignalKey("hw_accel_present"),
+        SignalKey("node_accel_capacity"),
+    )
+    window = timedelta(minutes=10)
+    state_version = 1
+
+    def initial(self) -> DetectorState:
+        """No node known."""
+        return empty(self.state_version, {})
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """Judge every node on its newest scrapes."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None:
+            return state, (NoVerdict(self.name, None, reason),)
+        found: list[Finding | NoVerdict] = []
+        found.extend(self._short_of_accelerators(window, topology, now))
+        found.extend(self._not_ready(window, now))
+        found.extend(xid_findings(self.name, window.events, topology, now, EVENT_HOLD))
+        memory = align(state, window.entities, {})
+        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+
+    def _short_of_accelerators(self, window: Window, topology: Topology, now: datetime) -> list[Finding]:
+        """Fewer accelerators than the kubelet counts, where the missing one has never been seen.
+
+        One that was seen is named by the accelerators' own detector; this one can only name the node.
+        """
+        shown = window.column("hw_accel_present")
+        capacity = newest(window, window.column("node_accel_capacity"))
+        run = spell(~np.isnan(shown), shown < capacity[:, None], window.times)
+        present = newest(window, shown)
+        short = (run.scrapes >= LASTING_SCRAPES) & (present < capacity)
+        found = []
+        for row in np.flatnonzero(short):
+            node = window.entities[row]
+            known = sum(entity.kind is EntityKind.GPU for entity in topology.holds_up(node))
+            if known > present[row]:
+                continue
+            count, expected = float(present[row]), float(capacity[row])
+            one = evidence(
+                "hw_accel_present",
+                count,
+                "accelerators_short",
+                Interval(expected, expected),
+                present=count,
+                capacity=expected,
+            )
+            since = float(window.times[run.start[row]])
+            found.append(finding(self.name, node, "gpu-lost", score=0.7, since=since, now=now, because=(one,)))
+        return found
+
+    def _not_ready(self, window: Window, now: datetime) -> list[Finding]:
+        """A kubelet that reports its node not ready: a deviation, no fault of its own name."""
+        ready = window.column("node_ready")
+        run = spell(~np.isnan(ready), ready == 0, window.times)
+        rows = np.flatnonzero((run.scrapes >= LASTING_SCRAPES) & (newest(window, ready) == 0))
+        return [
+            Finding(
+                detector=self.name,
+                entity=window.entities[row],
+                signals=("node_ready",),
+                severity=Priority.P2,
+                score=0.9,
+                observed=0.0,
+                expected=Interval(1.0, 1.0),
+                window=_range(float(window.times[run.start[row]]), now),
+                evidence=(evidence("node_ready", 0.0, "node_not_ready", Interval(1.0, 1.0)),),
+                fingerprint=fingerprint(self.name, window.entities[row], "node_ready"),
+            )
+            for row in rows
+        ]
+
+
+class PortFaultDetector:
+    """ib-link-down: a scale-out port that was up and is not; named by its node."""
+
+    name = "port-faults"
+    kind = EntityKind.PORT
+    keys: tuple[SignalKey, ...] = (SignalKey("hw_link_up"),)
+    window = timedelta(minutes=10)
+    state_version = 1
+
+    def initial(self) -> DetectorState:
+        """No port known."""
+        return empty(self.state_version, {"up_seen": False})
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """A finding per node with ports down; a port that was never up is not cabled."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None:
+            return state, (NoVerdict(self.name, None, reason),)
+        memory = align(state, window.entities, {"up_seen": False})
+        link = window.column("hw_link_up")
+        memory["up_seen"] = memory["up_seen"] | (link == 1).any(axis=1)
+        value = newest(window, link)
+        run = spell(~np.isnan(link), link == 0, window.times)
+        down = memory["up_seen"] & (value == 0) & (run.scrapes >= LASTING_SCRAPES)
+        ports: dict[EntityRef, list[int]] = {}
+        for row in np.flatnonzero(down):
+            ports.setdefault(_node_of(window.entities[row], topology), []).append(int(row))
+        found: list[Finding | NoVerdict] = []
+        for node, rows in ports.items():
+            names = ", ".join(sorted(window.entities[row].name for row in rows))
+            one = evidence("hw_link_up", 0.0, "link_down", Interval(1.0, 1.0), ports=names)
+            since = float(window.times[run.start[rows]].min())
+            found.append(finding(self.name, node, "ib-link-down", score=0.9, since=since, now=now, because=(one,)))
+        quiet = silences(self.name, window.entities, window.column_status("hw_link_up"), np.isnan(value))
+        return DetectorState(self.state_version, window.entities, memory), (*found, *quiet)
+
+
+def _node_of(port: EntityRef, topology: Topology) -> EntityRef:
+    """The port's node by topology or by its label; the port itself when neither is known."""
+    nodes = [
+        entity for entity in (*topology.rests_on(port), *topology.holds_up(port)) if entity.kind is EntityKind.NODE
+    ]
+    if nodes:
+        return nodes[0]
+    name = topology.label(port, "node")
+    return EntityRef(port.cluster, EntityKind.NODE, None, name) if name else port
+
+
+def _range(since: float, now: datetime) -> TimeRange:
+    return TimeRange(min(datetime.fromtimestamp(since, tz=now.tzinfo), now), now)

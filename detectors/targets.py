@@ -1,0 +1,193 @@
+"""Which watch post went dark: one exporter, a whole node, or our own view.
+
+One entity per scrape target (kind workload, namespace ``targets``), with the topology labels
+``adapter``, ``node`` and ``stands_for``. A refused connection proves that the host is reachable, so it
+speaks about what should listen there; a target that times out or cannot be resolved may as well be our
+own fault. Engines that do not answer are the liveness detector's business.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from detectors.memory import Arrays, align, empty
+from detectors.spells import Flags, at_index, newest, newest_index, silences, spell, unusable
+from detectors.verdicts import evidence, finding
+from outrider.model import (
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+NAMESPACE = "targets"
+DOWN_SCRAPES = 2  # one failed scrape is a blip
+BLIND_TARGETS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
+NODE_TARGETS = 2  # a node seen by a single target cannot be told from that target
+REFUSED = 1
+REACHABLE = (0, 1, 5, 6)  # the host answered: no failure, a refusal, an HTTP error, an odd page
+
+_DEFAULTS = {"up_seen": False, "down_since": np.nan}
+
+
+@dataclass(frozen=True, slots=True)
+class _Posts:
+    """The targets of one window; arrays of shape (entities,). ``node`` is "" where it has none."""
+
+    entities: tuple[EntityRef, ...]
+    node: tuple[str, ...]
+    engine: Flags
+    known: Flags
+    down: Flags
+    dark: Flags
+    code: Floats
+    since: Floats
+
+    def rows_by_node(self) -> dict[str, list[int]]:
+        """Rows of the known targets of each named node."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for row in np.flatnonzero(self.known):
+            if self.node[row]:
+                found[self.node[row]].append(int(row))
+        return found
+
+
+class TargetsDetector:
+    """exporter-down, node-lost or monitor-blind; the widest that fits, and only that one."""
+
+    name = "targets"
+    kind = EntityKind.WORKLOAD
+    keys: tuple[SignalKey, ...] = (SignalKey("target_up"), SignalKey("target_failure_code"))
+    window = timedelta(minutes=5)
+    state_version = 1
+
+    def initial(self) -> DetectorState:
+        """No target known."""
+        return empty(self.state_version, _DEFAULTS)
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """Judge all targets together."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None:
+            return state, (NoVerdict(self.name, None, reason),)
+        memory = align(state, window.entities, _DEFAULTS)
+        posts = _read(window, memory, topology)
+        verdicts: list[Finding | NoVerdict] = list(self._blind(posts, now))
+        if not verdicts:
+            lost = self._lost_nodes(posts, memory["up_seen"], now)
+            verdicts.extend(lost.values())
+            verdicts.extend(self._exporters(posts, set(lost), topology, now))
+        status = window.column_status("target_up")
+        ours = np.array([entity.namespace == NAMESPACE for entity in window.entities], dtype=np.bool_)
+        verdicts.extend(silences(self.name, window.entities, status, ~posts.known & ours))
+        return DetectorState(self.state_version, window.entities, memory), tuple(verdicts)
+
+    def _blind(self, posts: _Posts, now: datetime) -> tuple[Finding, ...]:
+        """Our own view is gone: too many targets of too many nodes at once, or all of them."""
+        unreachable = posts.dark & ~np.isin(posts.code, REACHABLE)
+        # Engines that refuse are dead engines; an exporter that refuses along with all else is not.
+        counted = posts.dark & ~(posts.engine & np.isin(posts.code, REACHABLE))
+        everything = bool(posts.known.any()) and bool(posts.dark[posts.known].all()) and bool(counted.any())
+        rows = np.flatnonzero(posts.dark if everything else unreachable)
+        nodes = {posts.node[row] or posts.entities[row].name for row in rows}
+        wide = len(nodes) >= BLIND_NODES and (everything or rows.size >= BLIND_TARGETS)
+        if not wide:
+            return ()
+        cluster = posts.entities[rows[0]].cluster
+        one = evidence(
+            "target_up",
+            float(posts.known.sum() - posts.dark.sum()),
+            "view_lost",
+            Interval(float(posts.known.sum()), None),
+            targets=rows.size,
+            nodes=len(nodes),
+        )
+        whole = EntityRef(cluster, EntityKind.CLUSTER, None, cluster)
+        since = float(np.nanmin(posts.since[rows]))
+        return (finding(self.name, whole, "monitor-blind", score=0.95, since=since, now=now, because=(one,)),)
+
+    def _lost_nodes(self, posts: _Posts, up_seen: Flags, now: datetime) -> dict[str, Finding]:
+        """Nodes whose every target is gone, though they were there."""
+        found: dict[str, Finding] = {}
+        for node, rows in posts.rows_by_node().items():
+            if len(rows) < NODE_TARGETS or not posts.dark[rows].all() or not up_seen[rows].any():
+                continue
+            # A host that refuses is up: its daemons are gone. That is weaker evidence than silence.
+            refused = bool((posts.code[rows] == REFUSED).all())
+            one = evidence("target_up", 0.0, "node_dark", Interval(1.0, 1.0), targets=len(rows))
+            entity = EntityRef(posts.entities[rows[0]].cluster, EntityKind.NODE, None, node)
+            since = float(np.nanmin(posts.since[rows]))
+            found[node] = finding(
+                self.name, entity, "node-lost", score=0.6 if refused else 0.9, since=since, now=now, because=(one,)
+            )
+        return found
+
+    def _exporters(self, posts: _Posts, lost: set[str], topology: Topology, now: datetime) -> tuple[Finding, ...]:
+        """Single exporters that went dark while their node is otherwise seen."""
+        gone: dict[EntityRef, list[int]] = defaultdict(list)
+        for row in np.flatnonzero(posts.dark & ~posts.engine):
+            if posts.node[row] not in lost:
+                gone[_stands_at(posts.entities[row], posts.node[row], topology)].append(int(row))
+        found = []
+        for entity, rows in gone.items():
+            names = ", ".join(sorted(posts.entities[row].name for row in rows))
+            one = evidence("target_up", 0.0, "exporter_dark", Interval(1.0, 1.0), targets=names)
+            since = float(np.nanmin(posts.since[rows]))
+            found.append(finding(self.name, entity, "exporter-down", score=0.9, since=since, now=now, because=(one,)))
+        return tuple(found)
+
+
+def _read(window: Window, memory: Arrays, topology: Topology) -> _Posts:
+    answers = window.column("target_up")
+    ours = np.array([entity.namespace == NAMESPACE for entity in window.entities], dtype=np.bool_)
+    value = newest(window, answers)
+    known = ~np.isnan(value) & ours
+    down = known & (value < 0.5)
+    seen = ~np.isnan(answers)
+    run = spell(seen, np.nan_to_num(answers, nan=1.0) < 0.5, window.times)
+    memory["up_seen"] = memory["up_seen"] | (np.nan_to_num(answers) >= 0.5).any(axis=1)
+    started = np.where(run.scrapes > 0, window.times[run.start], np.nan)
+    memory["down_since"] = np.where(down, np.fmin(memory["down_since"], started), np.nan)
+    code = at_index(window.column("target_failure_code"), newest_index(seen))
+    return _Posts(
+        entities=window.entities,
+        node=tuple(topology.label(entity, "node") for entity in window.entities),
+        engine=np.array([_is_engine(entity, topology) for entity in window.entities], dtype=np.bool_),
+        known=known,
+        down=down,
+        dark=down & (run.scrapes >= DOWN_SCRAPES),
+        code=np.where(down & (code == 0), np.nan, code),
+        since=memory["down_since"],
+    )
+
+
+def _is_engine(entity: EntityRef, topology: Topology) -> bool:
+    """True for targets that stand for a replica, whichever engine serves it."""
+    return _stands_for(entity, topology).kind is EntityKind.REPLICA
+
+
+def _stands_at(entity: EntityRef, node: str, topology: Topology) -> EntityRef:
+    """What an exporter's absence is about: its node, else what it stands for, else the target itself."""
+    if node:
+        return EntityRef(entity.cluster, EntityKind.NODE, None, node)
+    return _stands_for(entity, topology)
+
+
+def _stands_for(entity: EntityRef, topology: Topology) -> EntityRef:
+    """The entity whose key the label ``stands_for`` holds; the target itself when it holds none."""
+    try:
+        return EntityRef.from_key(topology.label(entity, "stands_for"))
+    except ValueError:
+        return entity

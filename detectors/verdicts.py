@@ -1,0 +1,62 @@
+"""Builds findings, so that fingerprints, severities and instants are the same from every detector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from outrider.faults import fault
+from outrider.model import EntityRef, Evidence, Finding, Interval, Priority, TimeRange
+
+
+def evidence(
+    signal: str, observed: float | None, text: str, expected: Interval | None = None, **arguments: object
+) -> Evidence:
+    """One observation; ``text`` is a key of the findings texts without its area."""
+    filled: Mapping[str, str] = {name: _spell(value) for name, value in arguments.items()}
+    return Evidence(signal, _number(observed), expected, f"findings.{text}", filled)
+
+
+def finding(
+    detector: str,
+    entity: EntityRef,
+    fault_id: str,
+    *,
+    score: float,
+    since: float,
+    now: datetime,
+    because: tuple[Evidence, ...],
+    severity: Priority | None = None,
+) -> Finding:
+    """A finding that names a fault. ``since`` is unix seconds; the first evidence is the observed value.
+
+    Severity defaults to the fault's priority while nothing burns; the alert stage raises it.
+    """
+    first = because[0]
+    start = min(datetime.fromtimestamp(since, tz=UTC), now)
+    return Finding(
+        detector=detector,
+        entity=entity,
+        signals=tuple(dict.fromkeys(item.signal for item in because)),
+        severity=severity or fault(fault_id).otherwise,
+        score=min(1.0, max(0.0, score)),
+        observed=first.observed,
+        expected=first.expected,
+        window=TimeRange(start, now),
+        evidence=because,
+        fingerprint=fingerprint(detector, entity, fault_id),
+        fault=fault_id,
+    )
+
+
+def fingerprint(detector: str, entity: EntityRef, what: str) -> str:
+    """Stable while the same thing goes on: detector, entity, fault or signal."""
+    return f"{detector}|{entity.key}|{what}"
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or value != value else float(value)  # noqa: PLR0124 - NaN is not equal to itself
+
+
+def _spell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
