@@ -1,0 +1,20 @@
+"""Names that are fixed by place, so that history, live fleet and truth speak of the same entities."""
+
+from __future__ import annotations
+
+import uuid
+from functools import cache
+
+_SPACE = uuid.UUID("6f0d3c1e-6f0c-4d0e-9c43-2a7f6f6d7564")
+
+
+@cache
+def gpu_uuid(cluster: str, node: int, index: int) -> str:
+    """The UUID of the device at a place."""
+    return f"GPU-{uuid.uuid5(_SPACE, f'{cluster}/{node}/{index}')}"
+
+
+@cache
+def pod_uid(cluster: str, name: str, generation: int) -> str:
+    """The uid of one incarnation of a pod."""
+    return str(uuid.uuid5(_SPACE, f"{cluster}/pod/{name}/{generation}"))
