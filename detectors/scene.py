@@ -1,0 +1,166 @@
+"""Everything known at one instant, indexed once, so that judging many incidents stays cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from detectors.claims import WINDOW, Claim, Reach
+from detectors.knowledge import Condition, FaultKnowledge, Knowledge, Sign, Within
+from outrider.model import Alert, AlertState, EntityRef, Event, EventKind, Evidence, Finding, Priority
+from outrider.topology import Topology
+
+CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
+CHANGE_FAULTS = ("bad-rollout", "kernel-regression")
+CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"
+ALERT_STRENGTH = 0.8  # of an alert whose finding is gone or was never handed in
+PENDING_STRENGTH = 0.7
+FINDING_FLOOR = 0.5  # a detector less sure than this does not make a candidate
+_SLOWER_TOKENS = frozenset({"engine_tpot_seconds", "engine_itl_seconds", "svc_tpot_seconds"})
+CHANGE_TEXT = "incidents.evidence.change"
+
+
+@dataclass(slots=True)
+class Scene:
+    """Claims, findings and events of one cycle. ``standing`` are all claims that name a fault, by fault."""
+
+    reach: Reach
+    knowledge: Knowledge
+    findings_at: dict[EntityRef, list[Finding]] = field(default_factory=dict)
+    events_at: dict[EntityRef, list[Event]] = field(default_factory=dict)
+    changes: dict[EntityRef, Event] = field(default_factory=dict)
+    standing: dict[str, list[Claim]] = field(default_factory=dict)
+
+    def claim(self, entity: EntityRef, fault: str) -> Claim | None:
+        """What is claimed of one entity and fault now, an alert before a finding."""
+        return next((claim for claim in self.standing.get(fault, ()) if claim.entity == entity), None)
+
+    def strength(self, claim: Claim) -> float:
+        """The best score of a finding that says the same, else the claim's own."""
+        scores = [finding.score for finding in self.saying(claim)]
+        return max(scores, default=claim.strength)
+
+    def saying(self, claim: Claim) -> list[Finding]:
+        """Findings that name this fault of this entity."""
+        return [finding for finding in self.findings_at.get(claim.entity, ()) if finding.fault == claim.fault]
+
+    def supporting(self, claim: Claim, known: FaultKnowledge) -> list[tuple[Finding, Sign]]:
+        """Findings without a fault whose signal moves the way the fault's signs do."""
+        signs = {sign.signal: sign for sign in known.signs}
+        return [
+            (finding, signs[name])
+            for finding in self.findings_at.get(claim.entity, ())
+            if finding.fault is None
+            for name in finding.signals[:1]
+            if name in signs and _moves(finding, signs[name])
+        ]
+
+    def is_standing(self, fault: str, near: EntityRef, within: Within) -> bool:
+        """True when somebody claims the fault within reach of an entity."""
+        return any(self._is_near(claim.entity, near, within) for claim in self.standing.get(fault, ()))
+
+    def _is_near(self, one: EntityRef, other: EntityRef, within: Within) -> bool:
+        if one == other:
+            return True
+        if within == "cluster":
+            return one.cluster == other.cluster
+        if within == "node":
+            return not self.reach.nodes(one).isdisjoint(self.reach.nodes(other))
+        if within == "service":
+            return not set(self.reach.services(one)).isdisjoint(self.reach.services(other))
+        return False
+
+    def holds(self, condition: Condition, entity: EntityRef) -> bool:
+        """True when a condition of a look-alike is met at an entity. Evidence that is not there meets nothing."""
+        if condition.absent is not None:
+            return not self.is_standing(condition.absent, entity, condition.within)
+        values = [
+            item.observed
+            for finding in self.findings_at.get(entity, ())
+            for item in finding.evidence
+            if item.signal == condition.signal and item.observed is not None
+        ]
+        return any(
+            (condition.above is None or value > condition.above)
+            and (condition.below is None or value < condition.below)
+            for value in values
+        )
+
+
+def look(
+    alerts: Sequence[Alert],
+    findings: Sequence[Finding],
+    events: Sequence[Event],
+    topology: Topology,
+    knowledge: Knowledge,
+    now: datetime,
+) -> Scene:
+    """Index what is known."""
+    scene = Scene(Reach(topology), knowledge)
+    for finding in findings:
+        scene.findings_at.setdefault(finding.entity, []).append(finding)
+    for event in events:
+        scene.events_at.setdefault(event.entity, []).append(event)
+        if event.kind is EventKind.CHANGE and now - CHANGE_WINDOW - WINDOW <= event.at <= now:
+            for service in scene.reach.services(event.entity):
+                held = scene.changes.get(service)
+                if held is None or held.at < event.at:
+                    scene.changes[service] = event
+    standing = [*_of_alerts(alerts), *_of_findings(findings), *_of_changes(scene)]
+    for claim in standing:
+        if claim.fault is not None and claim.fault in knowledge:
+            scene.standing.setdefault(claim.fault, []).append(claim)
+    return scene
+
+
+def opens_incident(alert: Alert) -> bool:
+    """Firing alerts of P0-P2, and of any priority when they name a fault."""
+    return alert.state is AlertState.FIRING and (alert.priority is not Priority.P3 or alert.fault is not None)
+
+
+def _of_alerts(alerts: Sequence[Alert]) -> list[Claim]:
+    claims = []
+    for alert in alerts:
+        if alert.fault is None or alert.state is AlertState.RESOLVED:
+            continue
+        firing = alert.state is AlertState.FIRING
+        strength = ALERT_STRENGTH if firing else PENDING_STRENGTH
+        claims.append(Claim(alert.entity, alert.fault, alert.starts_at, strength, firing, (alert.fingerprint,)))
+    return claims
+
+
+def _of_findings(findings: Sequence[Finding]) -> list[Claim]:
+    return [
+        Claim(finding.entity, finding.fault, finding.window.start, finding.score, firing=False)
+        for finding in findings
+        if finding.fault is not None and finding.score >= FINDING_FLOOR
+    ]
+
+
+def _of_changes(scene: Scene) -> list[Claim]:
+    """A change may be the cause of what begins within half an hour after it.
+
+    ``since`` lies half of that time after the change, so that the window around it is just that time.
+    """
+    claims = []
+    for service, event in scene.changes.items():
+        since = event.at + CHANGE_WINDOW - WINDOW
+        claims.append(Claim(service, "bad-rollout", since, CHANGE_STRENGTH, firing=False))
+        if any(_SLOWER_TOKENS.intersection(finding.signals) for finding in scene.findings_at.get(service, ())):
+            claims.append(Claim(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False))
+    return claims
+
+
+def change_evidence(event: Event) -> Evidence:
+    """That something was changed, what and when."""
+    return Evidence("", None, None, CHANGE_TEXT, {"code": event.code, "at": f"{event.at:%H:%M:%S}"})
+
+
+def _moves(finding: Finding, sign: Sign) -> bool:
+    expected, observed = finding.expected, finding.observed
+    if expected is None or observed is None or sign.moves in ("still", "changes"):
+        return sign.moves in ("still", "changes")
+    if sign.moves == "up":
+        return expected.high is not None and observed > expected.high
+    return expected.low is not None and observed < expected.low

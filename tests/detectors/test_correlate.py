@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fleet_for_correlation import (  # type: ignore[import-not-found]
+    CHAT,
+    CLUSTER,
+    CODE,
+    Desk,
+    alert,
+    at,
+    cause_of,
+    change,
+    edges_of,
+    finding,
+    gpu,
+    node,
+    pod,
+    replica,
+    resolved,
+)
+
+from outrider.model import AlertState, Layer, Priority
+from outrider.topology import Topology
+
+
+def whats(incident):
+    return [entry.what.rsplit(".", 1)[-1] for entry in incident.timeline]
+
+
+def whys(incident):
+    return {item.fault: item.why.rsplit(".", 1)[-1] for item in incident.rejected}
+
+
+def test_one_dead_engine_is_one_incident():
+    desk = Desk()
+    desk.step(30, [alert(replica(0), "engine-dead")], [finding(replica(0), "engine-dead")])
+    incident = desk.only
+    assert desk.cause() == (replica(0), "engine-dead")
+    assert incident.layer is Layer.ENGINE
+    assert incident.services == ("chat",)
+    assert incident.opened_at == at(30)
+    assert incident.id.startswith("inc-20261121T0805-")
+    assert incident.hypotheses[0].confidence >= 0.8
+    assert whys(incident) == {
+        "exporter-down": "health_gone_too",
+        "node-lost": "other_targets_answer",
+        "engine-starting": "it_served_before",
+    }
+
+
+def test_ids_are_deterministic():
+    one, other = Desk(), Desk()
+    for desk in (one, other):
+        desk.step(30, [alert(replica(0), "engine-dead")])
+    assert one.only.id == other.only.id
+
+
+def test_a_hung_engine_rejects_idle_saturated_and_asleep():
+    desk = Desk()
+    desk.step(30, [alert(replica(0), "engine-hung")])
+    assert whys(desk.only) == {
+        "engine-idle": "work_is_waiting",
+        "engine-saturated": "tokens_stand_still",
+        "engine-asleep": "engine_is_awake",
+    }
+
+
+def test_symptoms_fold_under_the_cause_on_their_path():
+    desk = Desk()
+    desk.step(
+        60,
+        [
+            alert(replica(0), "engine-dead"),
+            alert(CHAT, None, since=30, rule="ttft-p99"),
+            alert(CHAT, None, since=45, rule="availability", priority=Priority.P0),
+        ],
+    )
+    assert desk.cause() == (replica(0), "engine-dead")
+    assert len(desk.only.alerts) == 3
+    assert desk.only.priority is Priority.P0
+
+
+def test_load_on_the_peers_of_a_dead_replica_is_its_symptom():
+    desk = Desk()
+    desk.step(
+        90,
+        [
+            alert(replica(0), "engine-dead"),
+            alert(replica(1), "kv-pressure", since=45),
+            alert(replica(2), "kv-pressure", since=60),
+            alert(CHAT, "traffic-surge", since=60),
+        ],
+    )
+    assert desk.cause() == (replica(0), "engine-dead")
+    assert len(desk.only.alerts) == 4
+
+
+def test_load_on_another_service_is_no_symptom_of_it():
+    desk = Desk()
+    desk.step(90, [alert(replica(0), "engine-dead"), alert(CODE, "traffic-surge", since=60)])
+    assert desk.causes() == {(replica(0), "engine-dead"), (CODE, "traffic-surge")}
+
+
+def test_a_surge_long_before_the_death_is_a_fault_of_its_own():
+    desk = Desk()
+    surge = alert(CHAT, "traffic-surge")
+    desk.step(60, [surge])
+    desk.step(900, [surge, alert(replica(0), "engine-dead", since=890)])
+    assert desk.causes() == {(CHAT, "traffic-surge"), (replica(0), "engine-dead")}
+
+
+def test_a_surge_folds_its_pressure_on_the_replicas():
+    desk = Desk()
+    desk.step(
+        60,
+        [
+            alert(replica(0), "kv-pressure"),
+            alert(replica(1), "kv-pressure", since=10),
+            alert(CHAT, "traffic-surge", since=15),
+        ],
+    )
+    assert desk.cause() == (CHAT, "traffic-surge")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_independent_faults_on_separate_paths_stay_apart(first):
+    desk = Desk()
+    alerts = [alert(replica(first), "engine-dead"), alert(gpu(2), "gpu-lost"), alert(replica(4), "engine-hung")]
+    desk.step(30, alerts)
+    assert desk.causes() == {(replica(first), "engine-dead"), (gpu(2), "gpu-lost"), (replica(4), "engine-hung")}
+    desk.step(45, [*alerts, alert(CHAT, None, since=40), alert(CODE, None, since=40)])
+    assert len(desk.open) == 3
+
+
+def test_a_late_cause_takes_the_same_incident_over():
+    desk = Desk()
+    dead = alert(replica(0), "engine-dead")
+    desk.step(30, [dead])
+    opened = desk.only.id
+    desk.step(150, [dead, alert(gpu(0), "gpu-lost", since=140, priority=Priority.P1)])
+    incident = desk.only
+    assert incident.id == opened
+    assert cause_of(incident) == (gpu(0), "gpu-lost")
+    assert incident.layer is Layer.HARDWARE
+    assert "cause_changed" in whats(incident)
+    assert whys(incident) == {"exporter-down": "exporter_page_came", "node-lost": "other_targets_answer"}
+    assert [one.fault for one in incident.hypotheses[:2]] == ["gpu-lost", "engine-dead"]
+
+
+def test_a_cause_takes_over_what_a_symptom_opened():
+    desk = Desk()
+    symptom = alert(CHAT, None, rule="ttft-p99")
+    desk.step(15, [symptom])
+    assert desk.only.suspected_cause is None
+    assert desk.only.layer is Layer.BUSINESS
+    desk.step(60, [symptom, alert(replica(3), "engine-hung", since=50)])
+    assert desk.cause() == (replica(3), "engine-hung")
+    assert "cause_named" in whats(desk.only)
+
+
+def test_symptoms_of_one_service_are_one_incident():
+    desk = Desk()
+    desk.step(15, [alert(CHAT, None, rule="ttft-p99"), alert(replica(1), None, rule="queue"), alert(CODE, None)])
+    assert sorted(len(one.alerts) for one in desk.open) == [1, 2]
+
+
+def test_a_second_fault_takes_no_symptom_away_from_the_first():
+    desk = Desk()
+    first = [alert(replica(0), "engine-dead"), alert(CHAT, None, since=10)]
+    desk.step(30, first)
+    opened = desk.only.id
+    desk.step(300, [*first, alert(replica(3), "engine-hung", since=290)])
+    assert len(desk.open) == 2
+    assert len(desk.incidents[opened].alerts) == 2
+    assert cause_of(desk.incidents[opened]) == (replica(0), "engine-dead")
+
+
+def test_a_lost_node_absorbs_everything_on_it():
+    desk = Desk()
+    desk.step(
+        30,
+        [
+            alert(node(0), "node-lost"),
+            alert(node(0), "exporter-down"),
+            alert(gpu(0), "gpu-lost"),
+            alert(gpu(1), "gpu-lost"),
+            alert(replica(0), "engine-dead"),
+            alert(replica(1), "engine-dead"),
+            alert(CHAT, None, since=10),
+            alert(replica(2), "kv-pressure", since=20),
+        ],
+    )
+    assert desk.cause() == (node(0), "node-lost")
+    assert len(desk.only.alerts) == 8
+    assert desk.only.hypotheses[0].confidence >= 0.6
+
+
+def test_a_lost_node_found_late_merges_what_was_opened_apart():
+    desk = Desk()
+    dead = [alert(replica(0), "engine-dead"), alert(replica(1), "engine-dead")]
+    desk.step(15, dead)
+    assert len(desk.open) == 2
+    desk.step(45, [*dead, alert(node(0), "node-lost", since=30)])
+    assert desk.cause() == (node(0), "node-lost")
+    assert len(desk.only.alerts) == 3
+    (gone,) = (one for one in desk.incidents.values() if one.resolved_at)
+    assert whats(gone)[-1] == "absorbed_into"
+    assert gone.timeline[-1].arguments["incident"] == desk.only.id
+    assert gone.alerts == ()
+
+
+def test_a_finding_that_waits_for_its_alert_already_joins_its_symptoms():
+    desk = Desk()
+    dead = [alert(replica(0), "engine-dead"), alert(replica(1), "engine-dead")]
+    desk.step(15, dead, [finding(node(0), "node-lost")])
+    assert desk.cause() == (node(0), "node-lost")
+
+
+def test_a_blind_monitor_absorbs_what_went_dark_with_it():
+    desk = Desk()
+    dark = [
+        alert(node(0), "exporter-down"),
+        alert(node(1), "exporter-down", since=5),
+        alert(node(2), "node-lost", since=5),
+        alert(replica(0), "engine-dead", since=10),
+        alert(replica(4), "engine-dead", since=10),
+    ]
+    blind = alert(CLUSTER, "monitor-blind", since=5)
+    desk.step(15, [*dark, blind])
+    assert desk.cause() == (CLUSTER, "monitor-blind")
+    assert desk.only.services == ("chat", "code")
+    assert desk.only.layer is Layer.MONITORING
+
+
+def test_what_is_still_dead_after_the_view_came_back_stands_for_itself():
+    desk = Desk()
+    blind, dead = alert(CLUSTER, "monitor-blind"), alert(replica(0), "engine-dead", since=5)
+    other = alert(replica(4), "engine-dead", since=5)
+    desk.step(15, [blind, dead, other])
+    desk.step(300, [resolved(blind), dead, resolved(other)])
+    assert desk.cause() == (CLUSTER, "monitor-blind")
+    desk.step(400, [dead])
+    assert len(desk.open) == 1
+    desk.step(500, [dead])
+    assert desk.cause() == (replica(0), "engine-dead")
+    (gone,) = (one for one in desk.incidents.values() if one.resolved_at)
+    assert dead.fingerprint not in gone.alerts
+
+
+def test_an_engine_that_died_long_before_the_view_went_dark_stays_apart():
+    desk = Desk()
+    dead = alert(replica(0), "engine-dead")
+    desk.step(15, [dead])
+    desk.step(600, [dead, alert(CLUSTER, "monitor-blind", since=590)])
+    assert desk.causes() == {(replica(0), "engine-dead"), (CLUSTER, "monitor-blind")}
+
+
+def test_a_lost_exporter_does_not_blame_the_card():
+    desk = Desk()
+    desk.step(30, [alert(node(0), "exporter-down")])
+    assert desk.cause() == (node(0), "exporter-down")
+    assert whys(desk.only)["gpu-lost"] == "only_the_page_is_gone"
+    assert all(hypothesis.fault != "gpu-lost" for hypothesis in desk.only.hypotheses)
+
+
+def test_look_alikes_that_nothing_rules_out_stay_as_weak_hypotheses():
+    desk = Desk()
+    desk.step(
+        30,
+        [alert(gpu(0), "gpu-thermal-throttle"), alert(CODE, None)],
+        [finding(gpu(0), "gpu-power-throttle", score=0.5)],
+    )
+    incident = next(one for one in desk.open if one.suspected_cause)
+    assert cause_of(incident) == (gpu(0), "gpu-thermal-throttle")
+    assert any(one.fault == "gpu-power-throttle" for one in incident.hypotheses[1:])
+    assert "gpu-power-throttle" not in whys(incident)
+
+
+def test_an_incident_resolves_with_its_last_alert_and_stays_so():
+    desk = Desk()
+    dead, symptom = alert(replica(0), "engine-dead"), alert(CHAT, None, since=5)
+    desk.step(15, [dead, symptom])
+    desk.step(30, [resolved(dead), symptom])
+    assert desk.cause() == (replica(0), "engine-dead"), "the cause stays the cause while its symptom lasts"
+    desk.step(45, [resolved(symptom)])
+    assert desk.open == []
+    (first,) = desk.incidents.values()
+    assert first.resolved_at == at(45)
+    desk.step(60, [alert(replica(0), "engine-dead", since=60)])
+    assert desk.only.id != first.id
+    assert len(desk.incidents) == 2
+
+
+def test_an_alert_that_is_no_longer_handed_in_counts_as_resolved():
+    desk = Desk()
+    desk.step(15, [alert(replica(0), "engine-dead")])
+    desk.step(30, [])
+    assert desk.open == []
+
+
+def test_a_higher_priority_raises_the_incident():
+    desk = Desk()
+    dead = alert(replica(0), "engine-dead", priority=Priority.P1)
+    desk.step(15, [dead])
+    desk.step(30, [dead, alert(CHAT, None, since=20, rule="availability", priority=Priority.P0)])
+    assert desk.only.priority is Priority.P0
+    (entry,) = (entry for entry in desk.only.timeline if entry.what.endswith("priority_raised"))
+    assert entry.arguments == {"old": "P1", "new": "P0"}
+    desk.step(45, [dead])
+    assert desk.only.priority is Priority.P0, "it is never lowered"
+
+
+def test_pending_and_statistical_alerts_open_nothing():
+    desk = Desk()
+    pending = alert(replica(0), "engine-dead", state=AlertState.PENDING)
+    desk.step(15, [pending, alert(CHAT, None, priority=Priority.P3)])
+    assert desk.incidents == {}
+
+
+def test_any_priority_opens_when_a_fault_is_named():
+    desk = Desk()
+    desk.step(15, [alert(node(0), "exporter-down", priority=Priority.P3)])
+    assert desk.only.priority is Priority.P3
+
+
+def test_a_change_becomes_the_cause_once_two_components_fail_after_it():
+    desk = Desk()
+    events = [change(CHAT, -300)]
+    first = alert(replica(0), "engine-dead")
+    desk.step(15, [first], [finding(replica(0), "engine-dead")], events)
+    assert desk.cause() == (replica(0), "engine-dead")
+    assert any(one.fault == "bad-rollout" for one in desk.only.hypotheses)
+    both = [first, alert(replica(2), "engine-dead", since=30)]
+    desk.step(45, both, [finding(one.entity, "engine-dead") for one in both], events)
+    assert desk.cause() == (CHAT, "bad-rollout")
+
+
+def test_a_change_alone_is_a_guess_that_a_real_fault_replaces():
+    desk = Desk()
+    events = [change(CHAT, -1200)]
+    symptom = alert(CHAT, None)
+    desk.step(15, [symptom], events=events)
+    assert desk.cause() == (CHAT, "bad-rollout")
+    assert desk.only.hypotheses[0].confidence < 0.6
+    desk.step(60, [symptom, alert(replica(1), "engine-hung", since=45)], events=events)
+    assert desk.cause() == (replica(1), "engine-hung")
+    assert len(desk.incidents) == 1
+
+
+def test_an_old_change_explains_nothing():
+    desk = Desk()
+    desk.step(15, [alert(CHAT, None)], events=[change(CHAT, -3600)])
+    assert desk.only.suspected_cause is None
+
+
+def test_two_answers_for_one_engine_are_one_incident():
+    desk = Desk()
+    hung = alert(replica(0), "engine-hung")
+    desk.step(15, [hung], [finding(replica(0), "engine-hung", score=0.8)])
+    both = [finding(replica(0), "engine-hung", score=0.8), finding(replica(0), "engine-core-dead", score=0.95)]
+    desk.step(30, [hung, alert(replica(0), "engine-core-dead", since=20)], both)
+    assert desk.cause() == (replica(0), "engine-core-dead")
+    assert [one.fault for one in desk.only.hypotheses][:2] == ["engine-core-dead", "engine-hung"]
+
+
+def test_cycles_in_the_topology_end():
+    edges = edges_of(0, node(0), CHAT)
+    desk = Desk(Topology.build([*edges, (CHAT, node(0)), (replica(0), pod(0))]))
+    desk.step(15, [alert(replica(0), "engine-dead"), alert(gpu(0), "gpu-lost"), alert(CHAT, None)])
+    assert desk.cause() == (gpu(0), "gpu-lost")
+
+
+def test_missing_links_keep_things_apart_and_nothing_fails():
+    desk = Desk(Topology.build([]))
+    desk.step(15, [alert(replica(0), "engine-dead"), alert(gpu(0), "gpu-lost"), alert(CHAT, None)])
+    assert len(desk.open) == 3
+    assert all(one.services == (("chat",) if one.layer is Layer.BUSINESS else ()) for one in desk.open)
+
+
+def test_a_card_whose_pod_nobody_knows_reaches_its_node():
+    links = [(node(0), gpu(0)), (node(0), pod(0)), (pod(0), replica(0)), (replica(0), CHAT)]
+    desk = Desk(Topology.build(links))
+    desk.step(15, [alert(replica(0), "engine-dead"), alert(gpu(0), "gpu-lost")])
+    assert desk.cause() == (gpu(0), "gpu-lost")
+
+
+def test_an_acknowledgement_and_pages_survive():
+    desk = Desk()
+    dead = alert(replica(0), "engine-dead")
+    desk.step(15, [dead])
+    from dataclasses import replace
+
+    held = replace(desk.only, acknowledged_by="ann", acknowledged_at=at(20), pages=1)
+    desk.incidents[held.id] = held
+    desk.step(30, [dead, alert(CHAT, None, since=25)])
+    assert desk.only.acknowledged_by == "ann"
+    assert desk.only.pages == 1
+    assert desk.only.updated_at == at(30)
