@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +54,16 @@ class Layout:
     series: list[Series]
     names: dict[str, Rows]
     types: dict[str, str]
+    _moves: WeakKeyDictionary[Layout, Rows] = field(default_factory=WeakKeyDictionary)
+
+    def rows_in(self, other: Layout) -> Rows:
+        """For each of our rows the row of the same series in another layout, -1 where it has none."""
+        found = self._moves.get(other)
+        if found is None:
+            rows = {series.identity: row for row, series in enumerate(other.series)}
+            found = np.array([rows.get(series.identity, -1) for series in self.series], dtype=np.intp)
+            self._moves[other] = found
+        return found
 
     @staticmethod
     def of(series: Iterable[Series], types: Mapping[str, str] | None = None) -> Layout:
@@ -240,15 +252,10 @@ def _malformed(line: bytes) -> CollectError:
 
 def _numbers(raw: list[bytes], lines: list[bytes]) -> Floats:
     """The values as float64. Python would also read ``1_000``, which the format forbids."""
-    try:
-        if b"_" in b" ".join(raw):
-            raise ValueError("an underscore in a number")
-        return np.array(list(map(float, raw)), dtype=np.float64)
-    except ValueError as error:
-        for line, text in zip(lines, raw, strict=True):
-            if not _is_number(text):
-                raise _malformed(line) from error
-        raise
+    if b"_" not in b" ".join(raw):
+        with suppress(ValueError):
+            return np.array(list(map(float, raw)), dtype=np.float64)
+    raise _malformed(next(line for line, text in zip(lines, raw, strict=True) if not _is_number(text)))
 
 
 def _is_number(text: bytes) -> bool:

@@ -1,0 +1,246 @@
+"""What an adapter says: how the metrics of one engine or exporter become canonical signals.
+
+An adapter is data (``adapters/<name>.yaml``); this is its shape in memory. Reading and checking the
+file is ``adapter_file``, turning it into row indices of a page is ``compile``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from outrider import catalog
+from outrider.model import EntityKind, EventKind, SignalKey, SignalKind
+
+HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+TARGET_KEYS = (SignalKey("target_up"), SignalKey("target_scrape_seconds"), SignalKey("target_samples"))
+
+
+class Section(StrEnum):
+    """Which number of a series a term looks at."""
+
+    GAUGE = "gauge"  # the value on the page
+    DELTA = "delta"  # its increase since the last good scrape
+    RATE = "rate"  # that increase per second
+
+
+class Aggregate(StrEnum):
+    """How several series of one entity become one number."""
+
+    SUM = "sum"
+    MEAN = "mean"
+    MAX = "max"
+    MIN = "min"
+
+
+class Operator(StrEnum):
+    """How the terms of a rule become one value."""
+
+    TERM = "term"
+    RATIO = "ratio"
+    AT_LEAST = "at_least"
+    HISTOGRAM = "histogram"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A condition on one label; an absent label reads as ''. Regular expressions match the whole value."""
+
+    label: str
+    pattern: re.Pattern[str]
+    wanted: bool = True
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """True when the label set meets the condition."""
+        return (self.pattern.fullmatch(labels.get(self.label, "")) is not None) is self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Which metric names a term reads.
+
+    ``first`` are spellings of one metric, the first one on the page wins; ``every`` must all be
+    there and are read together with those of ``maybe``; of ``some`` at least one must be there.
+    """
+
+    first: tuple[str, ...] = ()
+    every: tuple[str, ...] = ()
+    maybe: tuple[str, ...] = ()
+    some: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that may be read."""
+        return (*self.first, *self.every, *self.maybe, *self.some)
+
+    def on(self, page_names: Mapping[str, object], suffix: str = "") -> tuple[str, ...]:
+        """The names to read from a page that has these names; empty when the page lacks the metric."""
+        for name in self.first:
+            if name + suffix in page_names:
+                return (name,)
+        if self.every and all(name + suffix in page_names for name in self.every):
+            return (*self.every, *(name for name in self.maybe if name + suffix in page_names))
+        return tuple(name for name in self.some if name + suffix in page_names)
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Turns a one-hot family into a number: each series counts with the code of its label value."""
+
+    label: str
+    values: Mapping[str, float]
+    other: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One number per entity, read from the page. ``beside``: 0 for an entity that has that metric."""
+
+    section: Section
+    metrics: Metrics
+    where: tuple[Match, ...] = ()
+    aggregate: Aggregate = Aggregate.SUM
+    weigh_by: tuple[str, ...] = ()
+    codes: Codes | None = None
+    beside: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One way to a signal. ``terms``: one for TERM (two when ``minus``), two for RATIO and AT_LEAST.
+
+    The result is ``value * scale + offset``; ``equals`` then makes it 1 or 0. ``per`` are labels
+    within which a ratio is formed before ``aggregate`` joins the ratios of one entity.
+    """
+
+    signal: str
+    operator: Operator
+    terms: tuple[Term, ...]
+    minus: bool = False
+    scale: float = 1.0
+    offset: float = 0.0
+    equals: float | None = None
+    absolute: bool = False
+    per: tuple[str, ...] = ()
+    aggregate: Aggregate = Aggregate.SUM
+    distinct: tuple[str, ...] = ()
+    type: str | None = None
+
+    @property
+    def needs_two(self) -> bool:
+        """True when one page alone cannot give a value."""
+        return self.operator is Operator.HISTOGRAM or any(term.section is not Section.GAUGE for term in self.terms)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every metric name the rule may read, histograms by their family name."""
+        return tuple(name for term in self.terms for name in term.metrics.names)
+
+
+@dataclass(frozen=True, slots=True)
+class EntitySpec:
+    """How series of one kind of entity are told apart.
+
+    ``parts`` are joined by "/"; each part lists label spellings, and ``("@target",)`` stands for the
+    name of the target's entity. ``target`` means: the entity the target stands for; ``split`` names a
+    label that divides it when the page carries more than one value of it.
+    """
+
+    kind: EntityKind
+    target: bool = False
+    parts: tuple[tuple[str, ...], ...] = ()
+    namespace: tuple[str, ...] = ()
+    split: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSpec:
+    """Series of the first metric found say that ``upper`` rests on ``lower``."""
+
+    lower: EntityKind
+    upper: EntityKind
+    metrics: tuple[str, ...]
+    where: tuple[Match, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSpec:
+    """Series of the first metric found tell facts about an entity: fact name -> label spellings."""
+
+    kind: EntityKind
+    metrics: tuple[str, ...]
+    facts: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class EventSpec:
+    """A change of a code, or an increase of a count per code, is an event."""
+
+    kind: EventKind
+    entity: EntityKind
+    metric: str
+    code_label: str | None
+    attributes: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One engine or exporter. ``rules`` maps a signal to its alternatives, best first."""
+
+    name: str
+    target: EntityKind
+    entities: Mapping[EntityKind, EntitySpec]
+    rules: Mapping[str, tuple[Rule, ...]]
+    probe: bool = False
+    up: str | None = None
+    health: str | None = None
+    load: str | None = None
+    start_time: str | None = None
+    from_zero: bool = False
+    edges: tuple[EdgeSpec, ...] = ()
+    labels: tuple[LabelSpec, ...] = ()
+    events: tuple[EventSpec, ...] = ()
+    file: str = field(default="", compare=False)
+
+    @cached_property
+    def keys(self) -> Mapping[EntityKind, tuple[SignalKey, ...]]:
+        """The columns of this adapter's batches by kind of entity; the same for every page."""
+        found: dict[EntityKind, list[SignalKey]] = {}
+        for name in self.rules:
+            signal = catalog.signal(name)
+            columns = signal.bucket_keys if signal.kind is SignalKind.HISTOGRAM else (SignalKey(name),)
+            found.setdefault(signal.entity, []).extend(columns)
+        probes = [SignalKey(name) for name in (self.up, self.health, self.load) if name]
+        found.setdefault(self.target, []).extend([*probes, *TARGET_KEYS])
+        return {kind: tuple(columns) for kind, columns in found.items()}
+
+    @cached_property
+    def columns(self) -> Mapping[EntityKind, Mapping[SignalKey, int]]:
+        """Where each key stands among the columns of its kind."""
+        return {kind: {key: column for column, key in enumerate(keys)} for kind, keys in self.keys.items()}
+
+    @cached_property
+    def metric_names(self) -> frozenset[str]:
+        """Every name on a page that this adapter may read, histograms with their suffixes."""
+        return frozenset(self._names())
+
+    def _names(self) -> Iterator[str]:
+        for rules in self.rules.values():
+            for rule in rules:
+                for name in rule.names:
+                    if rule.operator is Operator.HISTOGRAM:
+                        yield from (name + suffix for suffix in HISTOGRAM_SUFFIXES)
+                    else:
+                        yield name
+                yield from (term.beside for term in rule.terms if term.beside)
+        for edge in self.edges:
+            yield from edge.metrics
+        for label in self.labels:
+            yield from label.metrics
+        yield from (event.metric for event in self.events)
+        if self.start_time:
+            yield self.start_time

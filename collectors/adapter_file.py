@@ -1,0 +1,272 @@
+"""Reads and checks an adapter file. Every fault is told with its file, line and key."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from collectors.adapter import (
+    Adapter,
+    Aggregate,
+    Codes,
+    EdgeSpec,
+    EntitySpec,
+    EventSpec,
+    LabelSpec,
+    Match,
+    Metrics,
+    Operator,
+    Rule,
+    Section,
+    Term,
+)
+from collectors.marked import Marked, Path, load_marked
+from outrider import catalog
+from outrider.model import EntityKind, EventKind, SignalKind
+
+_TOP = {
+    "adapter", "target", "probe", "up", "health", "load", "start_time", "new_series", "aggregate", "entities",
+    "edges", "labels", "events", "signals",
+}  # fmt: skip
+_TERM = {"gauge", "delta", "rate", "where", "aggregate", "weigh_by", "codes", "otherwise"}
+_RULE = _TERM | {
+    "histogram", "ratio", "count", "at_least", "minus", "scale", "offset", "equals", "absolute", "per", "distinct",
+    "type",
+}  # fmt: skip
+_OPERATORS = ("gauge", "delta", "rate", "histogram", "ratio", "count", "at_least")
+
+
+def read_adapter(text: str, file: str) -> Adapter:
+    """Parse an adapter. Raises ConfigError that lists every fault in line order."""
+    marked = load_marked(text, file)
+    adapter = _Reader(marked).adapter()
+    marked.finish(f"adapter {file}")
+    return adapter
+
+
+class _Reader:
+    """Walks the document once; a faulty part is noted and replaced by something harmless."""
+
+    def __init__(self, marked: Marked) -> None:
+        self._marked = marked
+        self._default = Aggregate.SUM
+
+    def adapter(self) -> Adapter:
+        document = self._mapping(self._marked.document, (), _TOP)
+        for key in ("adapter", "target", "entities", "signals"):
+            if key not in document:
+                self._marked.problem((key,), "this key is missing")
+        self._default = self._aggregate(document.get("aggregate", "sum"), ("aggregate",))
+        if document.get("new_series", "baseline") not in {"from_zero", "baseline"}:
+            self._marked.problem(("new_series",), "expected from_zero or baseline")
+        for key in ("up", "health", "load"):
+            if key in document and document[key] not in catalog.signals():
+                self._marked.problem((key,), f"{document[key]!r} is no signal of the catalogue")
+        entities = self._mapping(document.get("entities", {}), ("entities",))
+        signals = self._mapping(document.get("signals", {}), ("signals",))
+        specs = {self._kind(kind, ("entities", kind)): self._entity(kind, spec) for kind, spec in entities.items()}
+        return Adapter(
+            name=str(document.get("adapter", "")),
+            target=self._kind(document.get("target", "node"), ("target",)),
+            entities=specs,
+            rules={name: self._alternatives(name, value, specs) for name, value in signals.items()},
+            probe=bool(document.get("probe", False)),
+            up=document.get("up"),
+            health=document.get("health"),
+            load=document.get("load"),
+            start_time=document.get("start_time"),
+            from_zero=document.get("new_series") == "from_zero",
+            edges=tuple(self._edge(edge, ("edges", i)) for i, edge in enumerate(document.get("edges", ()))),
+            labels=tuple(self._labels(kind, spec) for kind, spec in document.get("labels", {}).items()),
+            events=tuple(self._event(event, ("events", i)) for i, event in enumerate(document.get("events", ()))),
+            file=self._marked.file,
+        )
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    def _alternatives(self, name: str, value: Any, specs: dict[EntityKind, EntitySpec]) -> tuple[Rule, ...]:
+        path: Path = ("signals", name)
+        if name not in catalog.signals():
+            self._marked.problem(path, "no such signal in the catalogue")
+            return ()
+        if catalog.signal(name).entity not in specs:
+            self._marked.problem(path, f"this signal is about a {catalog.signal(name).entity}, which 'entities' lacks")
+        if isinstance(value, list):
+            return tuple(self._rule(name, one, (*path, i)) for i, one in enumerate(value))
+        return (self._rule(name, value, path),)
+
+    def _rule(self, name: str, value: Any, path: Path) -> Rule:
+        spec = self._mapping(value, path, _RULE)
+        used = [key for key in _OPERATORS if key in spec]
+        if len(used) != 1:
+            self._marked.problem(path, f"expected exactly one of {', '.join(_OPERATORS)}")
+            return Rule(name, Operator.TERM, ())
+        operator, aggregate = self._operator(used[0]), self._aggregate(spec.get("aggregate", self._default), path)
+        if (operator is Operator.HISTOGRAM) is not (catalog.signal(name).kind is SignalKind.HISTOGRAM):
+            self._marked.problem((*path, used[0]), f"this signal is a {catalog.signal(name).kind} in the catalogue")
+        return Rule(
+            signal=name,
+            operator=operator,
+            terms=self._terms(operator, used[0], spec, path),
+            minus="minus" in spec,
+            scale=self._number(spec.get("scale", 1.0), (*path, "scale")),
+            offset=self._number(spec.get("offset", 0.0), (*path, "offset")),
+            equals=self._number(spec["equals"], (*path, "equals")) if "equals" in spec else None,
+            absolute=bool(spec.get("absolute", False)),
+            per=self._names(spec.get("per", []), (*path, "per")),
+            aggregate=aggregate,
+            distinct=_spellings(spec.get("distinct", "")),
+            type=spec.get("type"),
+        )
+
+    @staticmethod
+    def _operator(key: str) -> Operator:
+        return Operator.TERM if key in {"gauge", "delta", "rate"} else Operator(key)
+
+    def _terms(self, operator: Operator, key: str, spec: dict[str, Any], path: Path) -> tuple[Term, ...]:
+        if operator in {Operator.RATIO, Operator.AT_LEAST}:
+            pair = self._mapping(spec[key], (*path, key), {"of", "to"})
+            if set(pair) != {"of", "to"}:
+                self._marked.problem((*path, key), "expected the keys of and to")
+            per = self._aggregate("sum", path) if "per" in spec else None
+            return tuple(self._term(pair[side], (*path, key, side), per) for side in ("of", "to") if side in pair)
+        if operator is Operator.TERM:
+            term = self._term({name: spec[name] for name in spec if name in _TERM}, path)
+            if "minus" not in spec:
+                return (term,)
+            other = Term(term.section, self._metrics(spec["minus"], (*path, "minus")), term.where, term.aggregate)
+            return (term, other)
+        section = Section.DELTA if operator is Operator.HISTOGRAM else Section.GAUGE
+        return (Term(section, self._metrics(spec[key], (*path, key)), self._where(spec, path)),)
+
+    def _term(self, value: Any, path: Path, aggregate: Aggregate | None = None) -> Term:
+        spec = self._mapping(value, path, _TERM)
+        used = [key for key in ("gauge", "delta", "rate") if key in spec]
+        if len(used) != 1:
+            self._marked.problem(path, "expected exactly one of gauge, delta, rate")
+            return Term(Section.GAUGE, Metrics())
+        return Term(
+            section=Section(used[0]),
+            metrics=self._metrics(spec[used[0]], (*path, used[0])),
+            where=self._where(spec, path),
+            aggregate=aggregate or self._aggregate(spec.get("aggregate", self._default), (*path, "aggregate")),
+            weigh_by=self._names(spec.get("weigh_by", []), (*path, "weigh_by")),
+            codes=self._codes(spec["codes"], (*path, "codes")) if "codes" in spec else None,
+            beside=self._mapping(spec.get("otherwise", {}), (*path, "otherwise"), {"zero_beside"}).get("zero_beside"),
+        )
+
+    def _codes(self, value: Any, path: Path) -> Codes:
+        spec = self._mapping(value, path, {"label", "values", "other"})
+        values = self._mapping(spec.get("values", {}), (*path, "values"))
+        codes = {str(name): self._number(code, (*path, "values", name)) for name, code in values.items()}
+        other = self._number(spec["other"], (*path, "other")) if "other" in spec else None
+        return Codes(str(spec.get("label", "")), codes, other)
+
+    def _metrics(self, value: Any, path: Path) -> Metrics:
+        if isinstance(value, str):
+            return Metrics(first=(value,))
+        if isinstance(value, list):
+            return Metrics(first=self._names(value, path))
+        spec = self._mapping(value, path, {"all", "maybe", "any"})
+        if ("all" in spec) is ("any" in spec):
+            self._marked.problem(path, "expected a name, a list of spellings, or one of all, any")
+        every, maybe, some = (self._names(spec.get(key, []), (*path, key)) for key in ("all", "maybe", "any"))
+        return Metrics(every=every, maybe=maybe, some=some)
+
+    def _where(self, spec: dict[str, Any], path: Path) -> tuple[Match, ...]:
+        conditions = self._mapping(spec.get("where", {}), (*path, "where"))
+        return tuple(self._match(label, str(text), (*path, "where", label)) for label, text in conditions.items())
+
+    def _match(self, label: str, text: str, path: Path) -> Match:
+        wanted = not text.startswith("!")
+        text = text.removeprefix("!")
+        try:
+            pattern = re.compile(text[1:] if text.startswith("~") else re.escape(text))
+        except re.error as error:
+            self._marked.problem(path, f"not a regular expression: {error}")
+            pattern = re.compile("")
+        return Match(label, pattern, wanted)
+
+    # --- entities, edges, labels, events ----------------------------------------------------------
+
+    def _entity(self, kind: str, value: Any) -> EntitySpec:
+        path: Path = ("entities", kind)
+        spec = self._mapping(value, path, {"target", "name", "namespace", "split"})
+        names = spec.get("name", [])
+        parts = tuple(_spellings(part) for part in ([names] if isinstance(names, str) else names))
+        if not parts and not spec.get("target"):
+            self._marked.problem(path, "expected a name, or target: true")
+        return EntitySpec(
+            kind=self._kind(kind, path),
+            target=bool(spec.get("target", False)),
+            parts=parts,
+            namespace=_spellings(spec.get("namespace", "")),
+            split=spec.get("split"),
+        )
+
+    def _edge(self, value: Any, path: Path) -> EdgeSpec:
+        spec = self._mapping(value, path, {"from", "to", "seen_on", "where"})
+        lower, upper = (self._kind(spec.get(key, ""), (*path, key)) for key in ("from", "to"))
+        return EdgeSpec(lower, upper, self._names(spec.get("seen_on", []), (*path, "seen_on")), self._where(spec, path))
+
+    def _labels(self, kind: str, value: Any) -> LabelSpec:
+        path: Path = ("labels", kind)
+        spec = self._mapping(value, path)
+        facts = {name: _spellings(labels) for name, labels in spec.items() if name != "seen_on"}
+        return LabelSpec(self._kind(kind, path), self._names(spec.get("seen_on", []), (*path, "seen_on")), facts)
+
+    def _event(self, value: Any, path: Path) -> EventSpec:
+        spec = self._mapping(value, path, {"kind", "entity", "code", "count", "code_label", "attributes"})
+        if ("code" in spec) is ("count" in spec) or ("count" in spec) is not ("code_label" in spec):
+            self._marked.problem(path, "expected code, or count with code_label")
+        attributes = self._mapping(spec.get("attributes", {}), (*path, "attributes"))
+        return EventSpec(
+            kind=EventKind(spec.get("kind", "xid")),
+            entity=self._kind(spec.get("entity", ""), (*path, "entity")),
+            metric=str(spec.get("code", spec.get("count"))),
+            code_label=spec.get("code_label"),
+            attributes={name: _spellings(labels) for name, labels in attributes.items()},
+        )
+
+    # --- small readers ----------------------------------------------------------------------------
+
+    def _mapping(self, value: Any, path: Path, allowed: set[str] | None = None) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self._marked.problem(path, "expected a mapping")
+            return {}
+        for key in value:
+            if allowed is not None and key not in allowed:
+                self._marked.problem((*path, str(key)), f"unknown key; known are {', '.join(sorted(allowed))}")
+        return {str(key): one for key, one in value.items()}
+
+    def _names(self, value: Any, path: Path) -> tuple[str, ...]:
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            self._marked.problem(path, "expected a name or a list of names")
+            return ()
+        return tuple(found)
+
+    def _number(self, value: Any, path: Path) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self._marked.problem(path, "expected a number")
+            return 0.0
+        return float(value)
+
+    def _kind(self, value: Any, path: Path) -> EntityKind:
+        try:
+            return EntityKind(value)
+        except ValueError:
+            self._marked.problem(path, f"{value!r} is no kind of entity; known are {', '.join(EntityKind)}")
+            return EntityKind.NODE
+
+    def _aggregate(self, value: Any, path: Path) -> Aggregate:
+        try:
+            return Aggregate(value)
+        except ValueError:
+            self._marked.problem(path, f"{value!r} is no aggregate; known are {', '.join(Aggregate)}")
+            return Aggregate.SUM
+
+
+def _spellings(text: Any) -> tuple[str, ...]:
+    """``UUID|uuid`` into its alternatives."""
+    return tuple(part for part in str(text).split("|") if part)

@@ -1,0 +1,134 @@
+"""How a page differs from the one before it: increases, and which of them are to be believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.adapter import Adapter
+from collectors.codes import CodeWatch
+from collectors.compile import Compiled
+from collectors.evaluate import Rows
+from collectors.exposition import Layout, Page
+from collectors.places import Binding
+from outrider.model import CellStatus, EntityKind, EntityRef, Floats, Statuses, TrustVerdict
+
+_SAME_START_SECONDS = 1.0  # node_boot_time_seconds wobbles with the clock
+
+
+@dataclass(slots=True)
+class Past:
+    """What is known of a target between scrapes. Arrays follow ``layout``; ``known`` rows have a past."""
+
+    adapter: Adapter
+    layout: Layout | None = None
+    compiled: Compiled | None = None
+    binding: Binding | None = None
+    at: float | None = None  # the last good scrape, unix seconds
+    values: Floats = field(default_factory=lambda: np.empty(0))
+    stamps: Floats = field(default_factory=lambda: np.empty(0))
+    known: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
+    started: float = np.nan
+    first: bool = True
+    lost: dict[EntityKind, dict[EntityRef, float]] = field(default_factory=dict)
+    codes: CodeWatch = field(default_factory=CodeWatch)
+
+    def move_to(self, layout: Layout) -> None:
+        """Bring the past into the row order of another layout, series by series."""
+        rows = layout.rows_in(self.layout) if self.layout else np.full(len(layout.series), -1, dtype=np.intp)
+        known = rows >= 0
+        values, stamps, were = np.full(rows.size, np.nan), np.full(rows.size, np.nan), np.zeros(rows.size, dtype=bool)
+        if known.any():
+            values[known], stamps[known] = self.values[rows[known]], self.stamps[rows[known]]
+            were[known] = self.known[rows[known]]
+        self.layout, self.values, self.stamps, self.known = layout, values, stamps, were
+
+    def keep(self, page: Page, at: float, start_row: int) -> None:
+        """Remember this page for the next one."""
+        self.first = self.at is None
+        self.at, self.values, self.stamps = at, page.values, page.timestamps
+        self.known = np.ones(page.values.size, dtype=bool)
+        if start_row >= 0:
+            self.started = float(page.values[start_row])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The input of the evaluation, and what is to be said of the scrape as a whole."""
+
+    rows: Rows
+    interval: float | None
+    restarted: bool = False
+    clock_step: bool = False
+    stale: bool = False
+
+    def trust(self, status: Statuses, *, partial: bool) -> TrustVerdict:
+        """The verdict of a batch; ``partial``: entities known from this target are missing."""
+        if self.clock_step:
+            return TrustVerdict.CLOCK_STEP
+        if self.restarted or (status == CellStatus.RESET).any():
+            return TrustVerdict.RESET
+        if self.stale:
+            return TrustVerdict.STALE
+        return TrustVerdict.PARTIAL if partial else TrustVerdict.FRESH
+
+
+def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
+    """Compare a page with the past, which must already be in the order of the page's layout."""
+    size = page.values.size
+    flags = np.zeros(3 * size + 1, dtype=np.uint8)
+    later = flags[size : 3 * size].reshape(2, size)  # a view: increases and rates
+    odd = ~np.isfinite(page.values)
+    if past.at is None:
+        later[:] = CellStatus.ABSENT
+        flags[:size][odd] = CellStatus.UNTRUSTED
+        return Change(Rows.of(page.values, np.zeros(size), 1.0, flags), None)
+    interval = at - past.at
+    if interval <= 0:
+        later[:] = CellStatus.UNTRUSTED
+        flags[:size][odd] = CellStatus.UNTRUSTED
+        return Change(Rows.of(page.values, np.zeros(size), 1.0, flags), None, clock_step=True)
+    before, newcomers = past.values, ~past.known
+    if newcomers.any():
+        if past.adapter.from_zero:
+            before = np.where(newcomers, 0.0, before)
+        else:
+            later[:, newcomers] = CellStatus.ABSENT
+    with np.errstate(invalid="ignore"):
+        increases = page.values - before
+        later[:, increases < 0] = CellStatus.RESET
+    restarted = _restarted(past, compiled, page)
+    if restarted:
+        later[:] = CellStatus.RESET
+    seconds: Floats | float = interval
+    stamped = np.isfinite(page.timestamps)
+    stale = False
+    if stamped.any():
+        both = stamped & np.isfinite(past.stamps)
+        steps = np.where(both, page.timestamps - past.stamps, interval)
+        still = both & (steps <= 0)
+        flags[:size][still] = CellStatus.STALE
+        later[:, still] = np.maximum(later[:, still], CellStatus.STALE)
+        seconds = np.where(steps > 0, steps, interval)
+        stale = bool(still.all())
+    unknown = ~np.isfinite(increases) & ~(newcomers & (later[0] == CellStatus.ABSENT))
+    if odd.any() or unknown.any():
+        flags[:size][odd] = CellStatus.UNTRUSTED
+        later[:, unknown] = np.maximum(later[:, unknown], CellStatus.UNTRUSTED)
+    return Change(Rows.of(page.values, increases, seconds, flags), interval, restarted=restarted, stale=stale)
+
+
+def since_start(page: Page) -> Rows:
+    """Increases counted from the start of the process: for looking at a single page by hand only."""
+    flags = np.zeros(3 * page.values.size + 1, dtype=np.uint8)
+    odd = ~np.isfinite(page.values)
+    flags[:-1].reshape(3, -1)[:, odd] = CellStatus.UNTRUSTED
+    return Rows.of(page.values, page.values, 1.0, flags)
+
+
+def _restarted(past: Past, compiled: Compiled, page: Page) -> bool:
+    if compiled.start_row < 0:
+        return False
+    return bool(abs(float(page.values[compiled.start_row]) - past.started) > _SAME_START_SECONDS)

@@ -1,0 +1,182 @@
+"""One round of collection: scrape every target at once, parse, normalise, roll up to services."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from collectors.derive import service_batches
+from collectors.exposition import Page, Parser
+from collectors.normalise import Normaliser
+from collectors.scraped import Scrape
+from collectors.targets import Target
+from outrider import log
+from outrider.errors import CollectError
+from outrider.model import EntityRef, Event, SampleBatch
+from outrider.ports import Collected
+from outrider.topology import Edge, Topology
+
+
+class Fetcher(Protocol):
+    """What the collector needs of a scraper."""
+
+    async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
+        """One attempt, which never raises and ends by the target's deadline."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TargetHealth:
+    """How a target fares. ``up`` None: not scraped yet. ``late``: its answer did not make this round."""
+
+    target: str
+    adapter: str
+    up: bool | None
+    samples: int | None
+    duration_seconds: float | None
+    error: str | None
+    last_success: datetime | None
+    reason: str | None = None
+    late: bool = False
+
+
+class Collector:
+    """Collects from targets. One round at a time; a target has at most one scrape under way."""
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        scraper: Fetcher | None = None,
+        *,
+        deadline: timedelta | None = None,
+        normaliser: Normaliser | None = None,
+        parser: Parser | None = None,
+    ) -> None:
+        """``deadline`` closes a round: answers that come later are handed over in the next one.
+
+        None waits for every target, each bounded by its own timeout.
+        """
+        self._targets: tuple[Target, ...] = ()
+        self._scraper = scraper
+        self._deadline = deadline
+        self.normaliser = normaliser or Normaliser()
+        self.parser = parser or Parser()
+        self._running: dict[str, asyncio.Task[Scrape]] = {}
+        self._health: dict[str, TargetHealth] = {}
+        self._seen: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
+        self._topology: Topology | None = None
+        self.set_targets(targets)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What is collected from."""
+        return self._targets
+
+    def set_targets(self, targets: Sequence[Target]) -> None:
+        """Replace the targets; what is known of those that go is forgotten."""
+        kept = {target.name for target in targets}
+        for gone in [name for name in self._health if name not in kept]:
+            self.normaliser.forget(gone)
+            self._health.pop(gone)
+            self._seen.pop(gone, None)
+        self._targets = tuple(targets)
+        for target in targets:
+            self._health.setdefault(
+                target.name, TargetHealth(target.name, target.adapter, None, None, None, None, None)
+            )
+            self._seen.setdefault(target.name, (target.edges, target.facts))
+        self._topology = None
+
+    @property
+    def health(self) -> list[TargetHealth]:
+        """Every target, in configured order."""
+        return [self._health[target.name] for target in self._targets]
+
+    def topology(self, at: datetime) -> Topology:
+        """The graph of target labels and of what the newest good page of each target says."""
+        if self._topology is None:
+            labels: dict[EntityRef, dict[str, str]] = {}
+            for _, facts in self._seen.values():
+                for entity, known in facts.items():
+                    labels.setdefault(entity, {}).update(known)
+            edges = [edge for found, _ in self._seen.values() for edge in found]
+            entities = [one for target in self._targets for one in (target.entity, target.watcher)]
+            self._topology = Topology.build(edges, (*entities, *labels), labels, at)
+        return replace(self._topology, at=at)
+
+    async def collect(self, at: datetime) -> Collected:
+        """Scrape every target and normalise what came in time. Never raises for a target's fault."""
+        if self._scraper is None:
+            raise ValueError("a collector without a scraper can only absorb")
+        early = self._finished()
+        for target in self._targets:
+            if target.name not in self._running:
+                task = asyncio.create_task(self._scraper.scrape_one(target, at=at), name=f"scrape {target.name}")
+                self._running[target.name] = task
+        if self._running:
+            seconds = None if self._deadline is None else self._deadline.total_seconds()
+            await asyncio.wait(self._running.values(), timeout=seconds)
+        scrapes = early + self._finished()
+        for name in self._running:
+            if name in self._health:
+                self._health[name] = replace(self._health[name], late=True)
+        # A thread, so that a thousand pages do not hold the loop; rounds never overlap.
+        return await asyncio.to_thread(self.absorb, scrapes, at)
+
+    def _finished(self) -> list[Scrape]:
+        done = [name for name, task in self._running.items() if task.done()]
+        return [self._running.pop(name).result() for name in done]
+
+    def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
+        """Normalise scrapes, of whatever origin, and add the services' signals."""
+        batches: list[SampleBatch] = []
+        events: list[Event] = []
+        for scrape in sorted(scrapes, key=lambda one: one.at):
+            page, checked = self._parse(scrape)
+            found = self.normaliser.normalise(checked, page)
+            batches.extend(found.batches)
+            events.extend(found.events)
+            self._note(checked, page, found)
+        topology = self.topology(at)
+        batches.extend(service_batches(batches, topology, at))
+        return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
+
+    def _parse(self, scrape: Scrape) -> tuple[Page | None, Scrape]:
+        if scrape.body is None:
+            return None, scrape
+        try:
+            return self.parser.parse(scrape.body, openmetrics=scrape.openmetrics), scrape
+        except CollectError as error:
+            named = CollectError(f"{scrape.target.name}: {error.message}", reason=error.reason, hint=error.hint)
+            return None, replace(scrape, body=None, error=named)
+
+    def _note(self, scrape: Scrape, page: Page | None, found: Collected) -> None:
+        name, error = scrape.target.name, scrape.error
+        before = self._health.get(name)
+        self._health[name] = TargetHealth(
+            target=name,
+            adapter=scrape.target.adapter,
+            up=page is not None,
+            samples=page.samples if page is not None else None,
+            duration_seconds=scrape.duration_seconds,
+            error=error.message if error else None,
+            last_success=scrape.at if page is not None else (before.last_success if before else None),
+            reason=error.reason if error else None,
+        )
+        if error is not None and (before is None or before.reason != error.reason):
+            log.get("collect").warning("scrape_failed", target=name, reason=error.reason, error=error.message)
+        if page is not None and found.labels is not None:
+            known = self._seen.get(name)
+            if known is None or known[0] is not found.edges or known[1] is not found.labels:
+                self._seen[name] = (found.edges, found.labels)
+                self._topology = None
+
+    async def close(self) -> None:
+        """End scrapes that are still under way."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        self._running.clear()

@@ -1,0 +1,208 @@
+"""Service signals from those of their replicas: sums and merged buckets, never averages. Pure.
+
+A replica that gives no value adds nothing; a service has a value when at least one of its replicas
+has. With data-parallel ranks the HTTP counters are the whole engine's and the rest is the ranks'
+(label ``part_of``), so nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider import catalog
+from outrider.model import (
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    Floats,
+    SampleBatch,
+    SignalKey,
+    Statuses,
+    TrustVerdict,
+)
+from outrider.topology import Topology
+
+_SCALARS = (
+    "engine_http_requests_total", "engine_requests_finished_total", "engine_http_failed_total",
+    "engine_requests_failed_total", "engine_generation_tokens_total", "engine_generation_tokens_per_second",
+    "engine_inflight_requests", "engine_requests_running", "engine_requests_waiting", "engine_up",
+    "engine_health_ok", "engine_sleep_state",
+)  # fmt: skip
+_HISTOGRAMS = {
+    "svc_ttft_seconds": "engine_ttft_seconds",
+    "svc_latency_seconds": "engine_e2e_seconds",
+    "svc_tpot_seconds": "engine_tpot_seconds",
+}
+_SUMMED = (
+    "svc_requests_total", "svc_failed_total", "svc_requests_per_second", "svc_success_ratio",
+    "svc_generation_tokens_total", "svc_tokens_per_second", "svc_inflight_requests", "svc_queue_requests",
+    "svc_ready_backends",
+)  # fmt: skip
+
+
+@cache
+def _wanted() -> tuple[SignalKey, ...]:
+    buckets = (key for name in _HISTOGRAMS.values() for key in catalog.signal(name).bucket_keys)
+    return (*(SignalKey(name) for name in _SCALARS), *buckets)
+
+
+@cache
+def service_keys() -> tuple[SignalKey, ...]:
+    """The columns of a batch of services."""
+    buckets = (key for name in _HISTOGRAMS for key in catalog.signal(name).bucket_keys)
+    return (*(SignalKey(name) for name in _SUMMED), *buckets)
+
+
+@cache
+def _columns(keys: tuple[SignalKey, ...]) -> NDArray[np.intp]:
+    """Where the wanted columns stand in a batch; one past the end for those it lacks."""
+    places = {key: column for column, key in enumerate(keys)}
+    return np.array([places.get(key, len(keys)) for key in _wanted()], dtype=np.intp)
+
+
+def service_batches(batches: Sequence[SampleBatch], topology: Topology, at: datetime) -> tuple[SampleBatch, ...]:
+    """One batch with every service that has a replica among the batches; nothing when none has.
+
+    Counters of several batches of one replica add up, of gauges the last one counts. The batch is
+    PARTIAL when a replica that answers has no trustworthy increase.
+    """
+    replicas = [batch for batch in batches if batch.kind is EntityKind.REPLICA]
+    rows: list[EntityRef] = [entity for batch in replicas for entity in batch.entities]
+    services = [_services_of(entity, topology) for entity in rows]
+    names = sorted({service for found in services for service in found}, key=lambda service: service.key)
+    if not names:
+        return ()
+    number = {service: place for place, service in enumerate(names)}
+    pairs = np.array([(row, number[one]) for row, found in enumerate(services) for one in found], dtype=np.intp)
+    values, status, seconds = _stack(replicas)
+    table = _Table(values[pairs[:, 0]], status[pairs[:, 0]], pairs[:, 1], len(names))
+    last = {entity: row for row, entity in enumerate(rows)}
+    newest = np.array([last[entity] == row for row, entity in enumerate(rows)])[pairs[:, 0]]
+    whole = np.array([not topology.label(entity, "part_of") for entity in rows])[pairs[:, 0]]
+    matrix, statuses = _summed(table, seconds[pairs[:, 0]], newest, whole)
+    intervals = seconds[np.isfinite(seconds)]
+    return (
+        SampleBatch(
+            source="services",
+            scraped_at=at,
+            kind=EntityKind.SERVICE,
+            keys=service_keys(),
+            entities=tuple(names),
+            values=matrix,
+            status=statuses,
+            interval_seconds=float(np.median(intervals)) if intervals.size else None,
+            trust=_trust(replicas),
+        ),
+    )
+
+
+def _trust(replicas: Sequence[SampleBatch]) -> TrustVerdict:
+    return TrustVerdict.FRESH if all(one.trust is TrustVerdict.FRESH for one in replicas) else TrustVerdict.PARTIAL
+
+
+def _services_of(entity: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:
+    return tuple(one for one in topology.holds_up(entity) if one.kind is EntityKind.SERVICE)
+
+
+def _stack(replicas: Sequence[SampleBatch]) -> tuple[Floats, Statuses, Floats]:
+    """The wanted columns of every row, and the interval of each row (NaN without)."""
+    values, status, seconds = [], [], []
+    for batch in replicas:
+        columns, count = _columns(batch.keys), len(batch.entities)
+        none = np.full((count, 1), np.nan), np.full((count, 1), CellStatus.ABSENT, dtype=np.uint8)
+        values.append(np.hstack((batch.values, none[0]))[:, columns])
+        status.append(np.hstack((batch.status, none[1]))[:, columns])
+        seconds.append(np.full(count, np.nan if batch.interval_seconds is None else batch.interval_seconds))
+    return np.concatenate(values), np.concatenate(status), np.concatenate(seconds)
+
+
+class _Table:
+    """Rows of replicas with the service each belongs to; sums them by service."""
+
+    def __init__(self, values: Floats, status: Statuses, service: NDArray[np.intp], services: int) -> None:
+        self.values = values
+        self.status = status
+        self.service = service
+        self.services = services
+
+    def column(self, name: str) -> Floats:
+        """One signal, a number a row."""
+        return self.values[:, _SCALARS.index(name)]
+
+    def total(self, numbers: Floats, counted: NDArray[np.bool_] | None = None) -> Floats:
+        """Sum by service; NaN where no row has a value."""
+        there = np.isfinite(numbers) if counted is None else np.isfinite(numbers) & counted
+        summed = np.bincount(self.service[there], weights=numbers[there], minlength=self.services)
+        return np.where(np.bincount(self.service[there], minlength=self.services) > 0, summed, np.nan)
+
+    def worst(self, name: str) -> Statuses:
+        """The worst status of a signal by service: what a service without a value says."""
+        found = np.zeros(self.services, dtype=np.uint8)
+        np.maximum.at(found, self.service, self.status[:, _SCALARS.index(name)])
+        return found
+
+
+def _summed(
+    table: _Table, seconds: Floats, newest: NDArray[np.bool_], whole: NDArray[np.bool_]
+) -> tuple[Floats, Statuses]:
+    column = table.column
+    over_http = np.isfinite(table.total(column("engine_http_requests_total")))
+    per_row = np.where(
+        over_http[table.service], column("engine_http_requests_total"), column("engine_requests_finished_total")
+    )
+    requests = table.total(per_row)
+    failed = np.fmax(
+        table.total(column("engine_http_failed_total")), table.total(column("engine_requests_failed_total"))
+    )
+    failed = np.where(np.isnan(requests), np.nan, failed)
+    at_work = column("engine_requests_running") + column("engine_requests_waiting")
+    told = np.isfinite(table.total(column("engine_inflight_requests"), newest))[table.service]
+    inflight = np.where(
+        told & np.isfinite(column("engine_inflight_requests")), column("engine_inflight_requests"), at_work
+    )
+    ready = (column("engine_up") == 1) & (column("engine_health_ok") != 0) & (column("engine_sleep_state") != 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        success = 1.0 - np.minimum(failed, requests) / requests
+        rate = table.total(per_row / seconds, newest)
+    columns = [
+        requests,
+        failed,
+        rate,
+        success,
+        table.total(column("engine_generation_tokens_total")),
+        table.total(column("engine_generation_tokens_per_second"), newest),
+        table.total(inflight, newest & (whole | ~told)),
+        table.total(column("engine_requests_waiting"), newest),
+        table.total(np.where(ready, 1.0, 0.0), newest & whole),
+    ]
+    buckets = _buckets(table)
+    values = np.column_stack((*columns, buckets))
+    worst = np.column_stack(
+        [
+            *(table.worst(name) for name in ("engine_requests_finished_total",) * 4),
+            *(table.worst(name) for name in ("engine_generation_tokens_total",) * 2),
+            table.worst("engine_requests_running"),
+            table.worst("engine_requests_waiting"),
+            table.worst("engine_up"),
+            *(table.worst("engine_requests_finished_total") for _ in range(buckets.shape[1])),
+        ]
+    )
+    status = np.where(np.isfinite(values), CellStatus.PRESENT, np.maximum(worst, CellStatus.UNDEFINED))
+    status[(requests == 0), _SUMMED.index("svc_success_ratio")] = CellStatus.UNDEFINED
+    return values, status.astype(np.uint8)
+
+
+def _buckets(table: _Table) -> Floats:
+    """Bucket increments and sums by service, shape (services, bucket columns)."""
+    found = table.values[:, len(_SCALARS) :]
+    there = np.isfinite(found)
+    summed = np.zeros((table.services, found.shape[1]))
+    np.add.at(summed, table.service, np.where(there, found, 0.0))
+    counted = np.zeros((table.services, found.shape[1]), dtype=np.intp)
+    np.add.at(counted, table.service, there)
+    return np.where(counted > 0, summed, np.nan)

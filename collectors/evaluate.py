@@ -1,0 +1,138 @@
+"""Evaluates one page with a compiled adapter: numbers and cell statuses of every cell. Pure numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.adapter import Aggregate
+from collectors.compile import Compiled, Groups
+from outrider.model import CellStatus, Floats, Statuses
+
+_JOIN = {Aggregate.MIN: np.fmin, Aggregate.MAX: np.fmax, Aggregate.SUM: np.add}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The input vector of a page: values, increases, rates, 1; and what is wrong with each entry.
+
+    ``flags`` are CellStatus numbers, all PRESENT (0) on an ordinary page. A flagged entry counts as 0
+    in the arithmetic and passes its status on to every cell that reads it, except that ABSENT entries
+    (a series seen for the first time) are simply left out beside others.
+    """
+
+    numbers: Floats
+    flags: Statuses
+
+    @staticmethod
+    def of(values: Floats, increases: Floats, seconds: Floats | float, flags: Statuses) -> Rows:
+        """Join the sections. ``flags`` has three sections and one entry, as ``numbers`` will."""
+        numbers = np.concatenate((values, increases, increases / seconds, (1.0,)))
+        if flags.any():
+            numbers[flags != CellStatus.PRESENT] = 0.0
+        return Rows(numbers, flags)
+
+
+def evaluate(compiled: Compiled, rows: Rows) -> tuple[Floats, Statuses]:
+    """(values, statuses) of shape (cells,). A cell whose status is not PRESENT is NaN."""
+    flagged = bool(rows.flags.any())
+    slots = _slots(compiled, rows.numbers)
+    slot_status = _slot_status(compiled, rows.flags) if flagged else np.zeros(compiled.slots, dtype=np.uint8)
+    outs, out_status = _outs(compiled, slots, slot_status)
+    values = np.full(compiled.cells, np.nan)
+    status = np.full(compiled.cells, CellStatus.ABSENT, dtype=np.uint8)
+    values[compiled.cell_of_out], status[compiled.cell_of_out] = outs, out_status
+    for aggregate, joined in compiled.joins.items():
+        _join(aggregate, compiled.cell_of_out[joined], outs[joined], out_status[joined], values, status)
+    values = values * compiled.scale + compiled.offset
+    if compiled.absolute.any():
+        values[compiled.absolute] = np.abs(values[compiled.absolute])
+    compared = ~np.isnan(compiled.equals)
+    if compared.any():
+        same = (values[compared] == compiled.equals[compared]).astype(np.float64)
+        values[compared] = np.where(np.isnan(values[compared]), np.nan, same)
+    if flagged:
+        _spread(compiled, status)
+        odd = (status == CellStatus.UNTRUSTED) & compiled.nan_is_undefined & ~compiled.two_scrapes
+        status[odd] = CellStatus.UNDEFINED
+    overflown = ~np.isfinite(values) & (status == CellStatus.PRESENT)
+    status[overflown] = CellStatus.UNTRUSTED
+    values[status != CellStatus.PRESENT] = np.nan
+    return values, status
+
+
+def _slots(compiled: Compiled, numbers: Floats) -> Floats:
+    weighted = compiled.linear_weights * numbers[compiled.linear_rows]
+    slots = np.bincount(compiled.linear_slots, weights=weighted, minlength=compiled.slots)
+    for groups, function in ((compiled.maxima, np.maximum), (compiled.minima, np.minimum)):
+        if groups.slots.size:
+            slots[groups.slots] = function.reduceat(groups.weights * numbers[groups.rows], groups.starts)
+    return np.asarray(slots, dtype=np.float64)
+
+
+def _slot_status(compiled: Compiled, flags: Statuses) -> Statuses:
+    """The worst status of the entries a slot reads, ABSENT ones left out; ABSENT when all are."""
+    status = np.zeros(compiled.slots, dtype=np.uint8)
+    alive = np.zeros(compiled.slots, dtype=bool)
+    for rows, slots in (
+        (compiled.linear_rows, compiled.linear_slots),
+        (compiled.maxima.rows, _slot_of_row(compiled.maxima)),
+        (compiled.minima.rows, _slot_of_row(compiled.minima)),
+    ):
+        found = flags[rows]
+        there = found != CellStatus.ABSENT
+        np.maximum.at(status, slots[there], found[there])
+        alive[slots[there]] = True
+    status[~alive] = CellStatus.ABSENT
+    return status
+
+
+def _slot_of_row(groups: Groups) -> NDArray[np.intp]:
+    lengths = np.diff(np.append(groups.starts, groups.rows.size))
+    return np.repeat(groups.slots, lengths)
+
+
+def _outs(compiled: Compiled, slots: Floats, slot_status: Statuses) -> tuple[Floats, Statuses]:
+    outs, status = slots[compiled.out_left], slot_status[compiled.out_left]
+    pairs = np.flatnonzero(compiled.out_right >= 0)
+    if pairs.size:
+        over, under = outs[pairs], slots[compiled.out_right[pairs]]
+        both = np.maximum(status[pairs], slot_status[compiled.out_right[pairs]])
+        compare = compiled.out_compare[pairs]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            outs[pairs] = np.where(compare, over >= under, over / under)
+        # Nothing happened, or there is no limit to compare with: the ratio has no value.
+        empty = (under == 0) & ~compare & (both == CellStatus.PRESENT)
+        status[pairs] = np.where(empty, CellStatus.UNDEFINED, both)
+        outs[pairs[empty]] = np.nan
+    return outs, status
+
+
+def _join(
+    aggregate: Aggregate,
+    cells: NDArray[np.intp],
+    outs: Floats,
+    out_status: Statuses,
+    values: Floats,
+    status: Statuses,
+) -> None:
+    """Join the ratios of one cell: those that have a value count; without any, the worst reason stands."""
+    there = out_status == CellStatus.PRESENT
+    values[cells] = 0.0 if aggregate in {Aggregate.SUM, Aggregate.MEAN} else np.nan
+    status[cells] = 255
+    np.minimum.at(status, cells, out_status)
+    _JOIN.get(aggregate, np.add).at(values, cells[there], outs[there])
+    if aggregate is Aggregate.MEAN:
+        counts = np.bincount(cells[there], minlength=values.size)
+        found = np.flatnonzero(counts)
+        values[found] /= counts[found]
+
+
+def _spread(compiled: Compiled, status: Statuses) -> None:
+    """A histogram is whole or not at all: its worst bucket speaks for every one."""
+    if compiled.histograms.size:
+        worst = np.maximum.reduceat(status[compiled.histograms], compiled.histogram_starts)
+        lengths = np.diff(np.append(compiled.histogram_starts, compiled.histograms.size))
+        status[compiled.histograms] = np.repeat(worst, lengths)

@@ -1,0 +1,166 @@
+"""Pages to signal batches. Stateful per target: deltas and rates need what the last page said.
+
+What each cell's status means here:
+
+- a first scrape has no increases: ABSENT; so has a counter series seen for the first time, unless the
+  adapter knows that such a series appears with its first increment (``new_series: from_zero``);
+- a counter that went backward, or a process that started anew: RESET, nothing is claimed;
+- 0/0: UNDEFINED; NaN published as a ratio: UNDEFINED, as anything else: UNTRUSTED;
+- a line's own timestamp that does not move: STALE. A page whose numbers stand still is not stale: an
+  idle engine stands still;
+- the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
+- a failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from collectors import registry
+from collectors.adapter import Adapter
+from collectors.batches import REMEMBER_SECONDS, about_target, absent_batches, batch_of, fill_target, watch_batch
+from collectors.change import Past, change_of, since_start
+from collectors.compile import Compiled, compile_adapter
+from collectors.evaluate import evaluate
+from collectors.exposition import Layout, Page
+from collectors.places import Place, bind, own_entity, resolve
+from collectors.scraped import Scrape
+from collectors.targets import Target
+from outrider.model import EntityRef, Event, SampleBatch, SignalKey, TrustVerdict
+from outrider.ports import Collected
+
+
+class Normaliser:
+    """Turns scrapes into batches, target by target. Feed each target's scrapes in order of time."""
+
+    def __init__(self, adapters: Mapping[str, Adapter] | None = None) -> None:
+        """``adapters`` are tried before the packaged ones."""
+        self._adapters = dict(adapters or {})
+        self._past: dict[str, Past] = {}
+        self._compiled: dict[str, WeakKeyDictionary[Layout, Compiled]] = {}
+
+    def adapter(self, name: str) -> Adapter:
+        """The adapter of that name. Raises UsageError when there is none."""
+        return self._adapters.get(name) or registry.adapter(name)
+
+    def normalise(self, scrape: Scrape, page: Page | None) -> Collected:
+        """Batches, events, edges and labels of one scrape. ``page`` None: the scrape failed."""
+        past = self._past_of(scrape.target)
+        if page is None:
+            return _failed(scrape, past)
+        at = scrape.at.timestamp()
+        self._align(past, page, scrape.target, at)
+        compiled, binding = past.compiled, past.binding
+        assert compiled is not None
+        assert binding is not None
+        change = change_of(past, compiled, page, at)
+        values, status = evaluate(compiled, change.rows)
+        past.keep(page, at, compiled.start_row)
+        _forget_lost(past, at)
+        trust = change.trust(status, partial=any(past.lost.values()))
+        about = about_target(scrape, past.adapter, samples=page.samples)
+        batches = []
+        for kind in past.adapter.keys:
+            batch = batch_of(scrape, past, kind, values, status, change.interval, trust)
+            if kind is past.adapter.target:
+                fill_target(batch, binding.own_row, about, past)
+            batches.append(batch)
+        batches.append(watch_batch(scrape, about, change.interval, trust))
+        seen = tuple(batch for batch in batches if batch.entities)
+        return Collected(seen, self._events(scrape, past, compiled, page), binding.edges, binding.labels)
+
+    def unseen(self, target: Target, at: datetime) -> Collected:
+        """A target about which nothing is known this round: whoever reads it for us is out of reach.
+
+        Every entity known from it is a row of ABSENT cells, target_up is ABSENT too.
+        """
+        scrape = Scrape(target, at, None, None, 0.0)
+        batches = (*absent_batches(scrape, self._past_of(target)), watch_batch(scrape, {}, None, TrustVerdict.FAILED))
+        return Collected(batches, (), target.edges, target.facts)
+
+    def needs_two(self, target_name: str) -> list[tuple[EntityRef, SignalKey]]:
+        """What the target's only page so far could not tell, because it takes two scrapes."""
+        past = self._past.get(target_name)
+        if past is None or not past.first or past.compiled is None or past.binding is None:
+            return []
+        found: list[tuple[EntityRef, SignalKey]] = []
+        for kind, (first, entities, columns) in past.compiled.shapes.items():
+            two = past.compiled.two_scrapes[first : first + entities * columns].reshape(entities, columns)
+            keys = past.adapter.keys[kind]
+            found.extend((past.binding.entities[kind][row], keys[column]) for row, column in np.argwhere(two))
+        return found
+
+    def since_start(self, scrape: Scrape, page: Page) -> tuple[SampleBatch, ...]:
+        """The same page with its counters read from the start of the process: never for a detector."""
+        past = self._past_of(scrape.target)
+        self._align(past, page, scrape.target, scrape.at.timestamp())
+        assert past.compiled is not None
+        values, status = evaluate(past.compiled, since_start(page))
+        return tuple(
+            batch_of(scrape, past, kind, values, status, None, TrustVerdict.FRESH) for kind in past.adapter.keys
+        )
+
+    def forget(self, target_name: str) -> None:
+        """Drop everything known of a target that is configured no more."""
+        self._past.pop(target_name, None)
+
+    def _past_of(self, target: Target) -> Past:
+        past = self._past.get(target.name)
+        if past is None:
+            past = self._past[target.name] = Past(self.adapter(target.adapter))
+        return past
+
+    def _align(self, past: Past, page: Page, target: Target, at: float) -> None:
+        """Bring what is known into the order of this page, when its series are not those of the last one."""
+        if past.layout is page.layout:
+            return
+        cache = self._compiled.setdefault(past.adapter.name, WeakKeyDictionary())
+        compiled = cache.get(page.layout)
+        if compiled is None:
+            compiled = cache[page.layout] = compile_adapter(past.adapter, page.layout)
+        before = past.binding
+        past.move_to(page.layout)
+        past.compiled = compiled
+        past.binding = bind(past.adapter, compiled.places, compiled.edges, compiled.labels, target)
+        for kind in past.adapter.keys:
+            now = set(past.binding.entities.get(kind, ()))
+            lost = past.lost.setdefault(kind, {})
+            for entity in before.entities.get(kind, ()) if before else ():
+                if entity not in now:
+                    lost[entity] = past.at if past.at is not None else at
+            for entity in now & lost.keys():
+                del lost[entity]
+
+    def _events(self, scrape: Scrape, past: Past, compiled: Compiled, page: Page) -> tuple[Event, ...]:
+        if not compiled.watches:
+            return ()
+        assert past.binding is not None
+
+        def entity_of(place: Place) -> EntityRef:
+            return resolve(place, scrape.target)
+
+        found = past.codes.look(compiled.watches, page, entity_of, scrape.at, scrape.target.name)
+        past.codes.saw([entity for entities in past.binding.entities.values() for entity in entities])
+        return found
+
+
+def _failed(scrape: Scrape, past: Past) -> Collected:
+    _forget_lost(past, scrape.at.timestamp())
+    about = about_target(scrape, past.adapter)
+    batches = list(absent_batches(scrape, past))
+    for batch in batches:
+        if batch.kind is past.adapter.target:
+            fill_target(batch, batch.entities.index(own_entity(past.adapter, scrape.target)), about, past)
+    batches.append(watch_batch(scrape, about, None, TrustVerdict.FAILED))
+    return Collected(tuple(batches), (), scrape.target.edges, scrape.target.facts)
+
+
+def _forget_lost(past: Past, at: float) -> None:
+    """An entity that left its page goes on as ABSENT for a while; then it is gone."""
+    for lost in past.lost.values():
+        for entity in [entity for entity, seen in lost.items() if at - seen > REMEMBER_SECONDS]:
+            del lost[entity]

@@ -1,0 +1,162 @@
+"""Recorded pages and recorded fleets, read back as scrapes.
+
+A recording is ``<name>.metrics.jsonl.gz``: a line a scrape with ``t`` (unix seconds), ``text`` or
+``error``, ``dur`` (seconds), and the engine probe's ``health`` and ``load``. A recorded fleet is a
+folder with ``targets.yaml``, one recording a target, and optionally ``events.jsonl``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import heapq
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from collectors.marked import load_marked
+from collectors.scraped import Scrape
+from collectors.targets import Target, target_of, targets_of
+from outrider.clock import from_unix, parse_rfc3339
+from outrider.errors import CollectError, CollectReason, UsageError
+from outrider.model import EntityKind, EntityRef, Event, EventKind
+
+SUFFIX = ".metrics.jsonl.gz"
+_REASONS = (
+    ("refused", CollectReason.REFUSED),
+    ("timed out", CollectReason.TIMEOUT),
+    ("timeout", CollectReason.TIMEOUT),
+    ("HTTP", CollectReason.HTTP_STATUS),
+    ("reset", CollectReason.RESET),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFleet:
+    """A recorded fleet: its targets, and where their recordings lie."""
+
+    cluster: str
+    folder: Path
+    targets: tuple[Target, ...]
+    events: tuple[Event, ...] = ()
+
+    def scrapes(self) -> Iterator[Scrape]:
+        """Every scrape of every target in order of time. Raises UsageError as ``read_recording`` does."""
+        readers = (read_recording(self.folder / f"{target.name}{SUFFIX}", target) for target in self.targets)
+        yield from heapq.merge(*readers, key=lambda scrape: scrape.at)
+
+
+def target_of_file(path: Path, adapter: str = "vllm", cluster: str = "replay") -> Target:
+    """The target of a single recording: one service with one replica, both named after the file."""
+    name = path.name.removesuffix(SUFFIX).removesuffix(".gz").removesuffix(".jsonl").removesuffix(".txt")
+    return target_of(cluster, {"name": name, "adapter": adapter, "labels": {"service": name}})
+
+
+def read_recording(path: Path, target: Target | None = None, *, adapter: str = "vllm") -> Iterator[Scrape]:
+    """The scrapes of one recording, in the order they stand in.
+
+    Raises UsageError naming file and line when the file cannot be read or a line is no scrape.
+    """
+    found = target or target_of_file(path, adapter)
+    opened = gzip.open if path.suffix == ".gz" else open
+    number = 0
+    try:
+        with opened(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _scrape(path, number, line, found)
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no recording {path}", hint="check the path") from error
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise UsageError(
+            f"{path}:{number + 1}: the recording breaks off: {error}", hint="record again, or cut the file there"
+        ) from error
+
+
+def read_fleet(folder: Path) -> RecordedFleet:
+    """A recorded fleet. Raises UsageError or ConfigError naming file and line."""
+    file = folder / "targets.yaml"
+    try:
+        marked = load_marked(file.read_text(encoding="utf-8"), str(file))
+    except OSError as error:
+        raise UsageError(f"{folder} is no recorded fleet: {file.name} cannot be read", hint="check the path") from error
+    document = marked.document if isinstance(marked.document, dict) else {}
+    if not isinstance(document.get("targets"), list) or not document.get("cluster"):
+        marked.problem(("targets",), "expected the keys cluster and targets (a list)")
+    marked.finish(str(file))
+    cluster = str(document["cluster"])
+    targets = targets_of(cluster, document["targets"], str(file))
+    for target in targets:
+        if not (folder / f"{target.name}{SUFFIX}").is_file():
+            raise UsageError(
+                f"{file}: there is no recording of target {target.name!r}", hint=f"expected {target.name}{SUFFIX}"
+            )
+    return RecordedFleet(cluster, folder, targets, tuple(read_events(folder / "events.jsonl", cluster)))
+
+
+def read_events(path: Path, cluster: str) -> Iterator[Event]:
+    """The events of a fleet, none when there is no such file. Raises UsageError naming file and line."""
+    if not path.is_file():
+        return
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield _event(json.loads(line), cluster, str(path), number)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"{path}:{number}: no event: {error}", hint="expected at, kind, entity, code and text"
+            ) from error
+
+
+def page_scrape(target: Target, body: bytes, at: datetime) -> Scrape:
+    """A page from a file as a scrape. An editor may have taken the final newline: it is put back."""
+    whole = body if not body or body.endswith(b"\n") else body + b"\n"
+    return Scrape(target, at, whole, None, 0.0)
+
+
+def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:
+    try:
+        said: dict[str, Any] = json.loads(line)
+        at, text, error = from_unix(float(said["t"])), said.get("text"), said.get("error")
+        duration, load = float(said.get("dur") or 0.0), said.get("load")
+        if (text is None) is (error is None):
+            raise ValueError("expected either text or error")  # noqa: TRY301 (one message for every fault of a line)
+        found = Scrape(
+            target=target,
+            at=at,
+            body=None if text is None else str(text).encode(),
+            error=None if error is None else _error(target, str(error)),
+            duration_seconds=duration,
+            probed="health" in said,
+        )
+        return replace(found, health=said.get("health"), load=None if load is None else float(load))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
+        raise UsageError(
+            f"{path}:{number}: no scrape: {fault}", hint="expected JSON with t, text or error, dur, health, load"
+        ) from fault
+
+
+def _error(target: Target, text: str) -> CollectError:
+    reason = next((reason for words, reason in _REASONS if words in text), CollectReason.OTHER)
+    return CollectError(f"{target.name}: {text}", reason=reason)
+
+
+def _event(said: Mapping[str, Any], cluster: str, file: str, number: int) -> Event:
+    entity = said["entity"]
+    ref = EntityRef(
+        str(entity.get("cluster") or cluster),
+        EntityKind(entity["kind"]),
+        entity.get("namespace") or None,
+        str(entity["name"]),
+    )
+    at = from_unix(float(said["at"])) if isinstance(said["at"], int | float) else parse_rfc3339(str(said["at"]))
+    code = str(said.get("code", ""))
+    key = f"{said['kind']}/{ref.key}/{code}/{at.timestamp():.3f}/{number}"
+    identity = hashlib.sha256(key.encode()).hexdigest()[:24]
+    text = str(said.get("text", ""))
+    return Event(identity, EventKind(said["kind"]), ref, at, file, code, {"message": text} if text else {}, key)

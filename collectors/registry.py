@@ -1,0 +1,40 @@
+"""What can be collected: adapters by name, and the two kinds of source."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from collectors.adapter import Adapter
+from collectors.adapter_file import read_adapter
+from outrider.errors import UsageError
+
+ADAPTERS: dict[str, str] = {
+    "vllm": "vllm.yaml",
+    "dcgm": "dcgm.yaml",
+    "node_exporter": "node_exporter.yaml",
+    "cadvisor": "cadvisor.yaml",
+    "kube_state_metrics": "kube_state_metrics.yaml",
+}
+SOURCES: dict[str, str] = {
+    "scrape": "collectors.scrape.Scraper: GET the page of every target",
+    "prometheus": "collectors.promql.PrometheusSource: read raw samples from an existing Prometheus",
+}
+
+
+@cache
+def adapter(name: str) -> Adapter:
+    """The packaged adapter of that name. Raises UsageError that names the known ones."""
+    if name not in ADAPTERS:
+        raise UsageError(f"there is no adapter {name!r}", hint=f"known adapters are {', '.join(ADAPTERS)}")
+    text = resources.files("collectors.adapters").joinpath(ADAPTERS[name]).read_text(encoding="utf-8")
+    return read_adapter(text, f"collectors/adapters/{ADAPTERS[name]}")
+
+
+def adapter_from_file(path: Path) -> Adapter:
+    """An adapter of the user's own. Raises ConfigError, or UsageError when the file cannot be read."""
+    try:
+        return read_adapter(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise UsageError(f"the adapter {path} cannot be read: {error.strerror}", hint="check the path") from error

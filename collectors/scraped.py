@@ -1,0 +1,30 @@
+"""What one attempt to read a target brought, whoever made it: scraper, recording or Prometheus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from collectors.targets import Target
+from outrider.errors import CollectError
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One attempt. Exactly one of ``body`` and ``error`` is set.
+
+    ``at`` is when the scrape began, ``duration_seconds`` connect to last byte. ``health`` is the HTTP
+    code of GET /health, None when nothing answered; ``load`` the requests in flight by GET /load,
+    None when the engine does not tell. Both mean something only when ``probed``. ``openmetrics`` is
+    what the Content-Type said, None when there was none.
+    """
+
+    target: Target
+    at: datetime
+    body: bytes | None
+    error: CollectError | None
+    duration_seconds: float
+    health: int | None = None
+    load: float | None = None
+    probed: bool = False
+    openmetrics: bool | None = None

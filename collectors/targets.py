@@ -1,0 +1,149 @@
+"""What is scraped: a page, the adapter that reads it, and the component it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from collectors.registry import ADAPTERS, adapter
+from outrider.errors import ConfigError, ConfigProblem
+from outrider.model import EntityKind, EntityRef
+from outrider.topology import Edge
+
+DEFAULT_TIMEOUT = timedelta(seconds=5)
+DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
+_KNOWN = {
+    "name", "adapter", "url", "entity", "labels", "timeout", "probe", "health_url", "load_url", "headers",
+    "bearer_token_file", "limit_bytes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One page to fetch. ``labels`` say where the component sits and become edges of the topology.
+
+    ``timeout`` is for the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default
+    to /health and /load of the same server. ``bearer_token_file`` is read at every scrape, because
+    such tokens rotate.
+    """
+
+    name: str
+    adapter: str
+    url: str
+    entity: EntityRef
+    labels: Mapping[str, str] = field(default_factory=dict)
+    timeout: timedelta = DEFAULT_TIMEOUT
+    probe: bool = False
+    health_url: str = ""
+    load_url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    bearer_token_file: Path | None = None
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+
+    @property
+    def watcher(self) -> EntityRef:
+        """The monitoring entity of this target: several targets can stand for one component."""
+        return EntityRef(self.entity.cluster, EntityKind.WORKLOAD, "targets", self.name)
+
+    @property
+    def service(self) -> EntityRef | None:
+        """The service a replica belongs to: its label, else one of the replica's own name."""
+        if self.entity.kind is not EntityKind.REPLICA:
+            return None
+        name = self.labels.get("service") or self.entity.name
+        return EntityRef(self.entity.cluster, EntityKind.SERVICE, self.entity.namespace, name)
+
+    @property
+    def pod(self) -> EntityRef | None:
+        """The pod that the labels name."""
+        return self._labelled(EntityKind.POD, self.entity.namespace)
+
+    @property
+    def node(self) -> EntityRef | None:
+        """The node that the labels name, or the entity itself."""
+        return self.entity if self.entity.kind is EntityKind.NODE else self._labelled(EntityKind.NODE, None)
+
+    def _labelled(self, kind: EntityKind, namespace: str | None) -> EntityRef | None:
+        name = self.labels.get(kind.value)
+        return EntityRef(self.entity.cluster, kind, namespace, name) if name else None
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """Node -> pod -> replica -> service, as far as the labels tell; node -> replica without a pod."""
+        found: list[Edge] = []
+        chain = [one for one in (self.node, self.pod) if one is not None and one != self.entity]
+        if self.entity.kind is not EntityKind.NODE and self.entity.kind is not EntityKind.CLUSTER:
+            chain.append(self.entity)
+        if self.service is not None:
+            chain.append(self.service)
+        found.extend(pairwise(chain))
+        return tuple(found)
+
+    @property
+    def facts(self) -> dict[EntityRef, dict[str, str]]:
+        """Labels of the entity, of its monitoring entity, and of its service (model, version)."""
+        watch = {"target": self.name, "adapter": self.adapter, "stands_for": self.entity.key}
+        if self.node is not None:
+            watch["node"] = self.node.name
+        found = {self.entity: dict(self.labels), self.watcher: watch}
+        if self.service is not None:
+            found[self.service] = {name: self.labels[name] for name in ("model", "gpu_type") if name in self.labels}
+        return found
+
+
+def targets_of(cluster: str, documents: Iterable[Mapping[str, Any]], file: str = "targets") -> tuple[Target, ...]:
+    """Read the ``targets:`` list of a configuration or of a recorded fleet.
+
+    Raises ConfigError that lists every fault; a name may stand once only.
+    """
+    problems: list[ConfigProblem] = []
+    found: dict[str, Target] = {}
+    for index, document in enumerate(documents):
+        key = f"targets.{index}"
+        try:
+            target = target_of(cluster, document)
+        except (KeyError, ValueError, TypeError) as error:
+            what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+            problems.append(ConfigProblem(file, 0, key, what))
+            continue
+        if target.name in found:
+            problems.append(ConfigProblem(file, 0, key, f"a second target named {target.name!r}"))
+        found[target.name] = target
+    if problems:
+        raise ConfigError(f"{file} cannot be used: {problems[0]}", tuple(problems), hint="correct the targets named")
+    return tuple(found.values())
+
+
+def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
+    """One target from its configuration. Raises KeyError for a missing key, ValueError for a wrong one."""
+    unknown = sorted(set(document) - _KNOWN)
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")
+    name, adapter_name = str(document["name"]), str(document["adapter"])
+    if adapter_name not in ADAPTERS:
+        raise ValueError(f"no adapter {adapter_name!r}; known are {', '.join(ADAPTERS)}")
+    entity = document.get("entity", {"kind": adapter(adapter_name).target.value, "name": name})
+    kind = EntityKind(entity["kind"])
+    namespace = entity.get("namespace") or ("default" if kind in {EntityKind.REPLICA, EntityKind.POD} else None)
+    url = str(document.get("url", ""))
+    base = url.rsplit("/", 1)[0] if url else ""
+    token_file = document.get("bearer_token_file")
+    timeout = document.get("timeout", DEFAULT_TIMEOUT)
+    return Target(
+        name=name,
+        adapter=adapter_name,
+        url=url,
+        entity=EntityRef(cluster, kind, namespace, str(entity["name"])),
+        labels={str(label): str(value) for label, value in (document.get("labels") or {}).items()},
+        timeout=timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout)),
+        probe=bool(document.get("probe", adapter(adapter_name).probe)),
+        health_url=str(document.get("health_url") or f"{base}/health"),
+        load_url=str(document.get("load_url") or f"{base}/load"),
+        headers=dict(document.get("headers") or {}),
+        bearer_token_file=Path(token_file) if token_file else None,
+        limit_bytes=int(document.get("limit_bytes", DEFAULT_LIMIT_BYTES)),
+    )
