@@ -1,0 +1,30 @@
+"""Indices into matrices: the few idioms that blocks, grids and merges share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = slice | NDArray[np.intp]
+
+
+def compact(index: NDArray[np.integer[Any]]) -> Index:
+    """The same index as a slice where it is evenly spaced: numpy copies slices many times faster."""
+    if index.size == 0:
+        return slice(0, 0)
+    if index.size == 1:
+        return slice(int(index[0]), int(index[0]) + 1)
+    gap = int(index[1] - index[0])
+    if gap > 0 and (np.diff(index) == gap).all():
+        return slice(int(index[0]), int(index[-1]) + 1, gap)
+    return index.astype(np.intp)
+
+
+def cross(*axes: Any) -> Any:
+    """One index for several axes, each a slice or a list of places, that keeps the axes in their order."""
+    if all(isinstance(axis, slice) for axis in axes):
+        return axes
+    spelled = [np.arange(axis.start, axis.stop, axis.step or 1) if isinstance(axis, slice) else axis for axis in axes]
+    return np.ix_(*spelled)

@@ -1,0 +1,139 @@
+"""The numbers of entities, columns, cohorts and keysets in the metrics database.
+
+A number is given once and never again to something else. The writer remembers them; when a
+transaction fails it forgets them all, because nobody knows which of them were kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from outrider.model import EntityKind, EntityRef, SignalKey
+from store import schema
+from store.merge import Ids, Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Keyset:
+    """The columns of a block, and for each signal: its section, first column, one after its last."""
+
+    keys: tuple[SignalKey, ...]
+    sections: Mapping[str, tuple[int, int, int]]
+
+
+def sections_of(keys: tuple[SignalKey, ...]) -> dict[str, tuple[int, int, int]]:
+    """Where each signal's columns stand: section, first column, one after the last."""
+    found: dict[str, tuple[int, int, int]] = {}
+    at = 0
+    for section, (name, group) in enumerate(groupby(keys, key=lambda key: key.name)):
+        size = len(list(group))
+        found[name] = (section, at, at + size)
+        at += size
+    return found
+
+
+class Dictionary:
+    """Gives out numbers inside the writer's transaction: set ``connection`` first."""
+
+    def __init__(self) -> None:
+        """Knows nothing yet; numbers of others are found when they are first asked for."""
+        self.connection: sa.Connection | None = None
+        self.entities: Numbers[EntityRef] = Numbers(self._add_entities)
+        self.keys: Numbers[SignalKey] = Numbers(self._add_keys)
+        self._lists: dict[tuple[str, bytes], int] = {}
+
+    def forget(self) -> None:
+        """Drop every number: they are read again when needed."""
+        self.entities.forget()
+        self.keys.forget()
+        self._lists.clear()
+
+    def cohort(self, entities: Ids) -> int:
+        """The number of a list of entities."""
+        return self._list(schema.cohort, entities)
+
+    def keyset(self, keys: Ids) -> int:
+        """The number of a list of columns."""
+        return self._list(schema.keyset, keys)
+
+    def _writer(self) -> sa.Connection:
+        if self.connection is None:
+            raise RuntimeError("numbers are given out inside a transaction")
+        return self.connection
+
+    def _add_entities(self, new: Sequence[EntityRef]) -> list[int]:
+        ordered = sorted(new, key=lambda found: found.key)  # rising numbers in sorted order make reads one slice
+        rows = [{"kind": found.kind.value, "key": found.key} for found in ordered]
+        return self._add(schema.entity, rows, [found.key for found in new])
+
+    def _add_keys(self, new: Sequence[SignalKey]) -> list[int]:
+        spelled = [str(key) for key in new]
+        return self._add(schema.signal, [{"key": key} for key in spelled], spelled)
+
+    def _add(self, table: sa.Table, rows: list[dict[str, str]], keys: list[str]) -> list[int]:
+        connection = self._writer()
+        connection.execute(insert(table).on_conflict_do_nothing(), rows)
+        found: dict[str, int] = {}
+        for at in range(0, len(keys), 500):
+            asked = sa.select(table.c.key, table.c.id).where(table.c.key.in_(keys[at : at + 500]))
+            found.update((row.key, row.id) for row in connection.execute(asked))
+        return [found[key] for key in keys]
+
+    def _list(self, table: sa.Table, members: Ids) -> int:
+        packed = members.astype("<i4").tobytes()
+        digest = hashlib.sha256(packed).digest()[:16]
+        known = self._lists.get((table.name, digest))
+        if known is None:
+            connection = self._writer()
+            connection.execute(insert(table).values(digest=digest, members=packed).on_conflict_do_nothing())
+            known = int(connection.execute(sa.select(table.c.id).where(table.c.digest == digest)).scalar_one())
+            self._lists[table.name, digest] = known
+        return known
+
+
+class Names:
+    """The read side: what the numbers mean. Rows are never changed, so what was read once stays true."""
+
+    def __init__(self) -> None:
+        """Reads nothing yet."""
+        self._entities: dict[int, EntityRef] = {}
+        self._keys: dict[int, SignalKey] = {}
+        self._cohorts: dict[int, Ids] = {}
+        self._keysets: dict[int, Keyset] = {}
+
+    def keysets(self, connection: sa.Connection) -> dict[int, Keyset]:
+        """The columns of every keyset."""
+        newest = max(self._keysets, default=0)
+        table = schema.keyset
+        rows = connection.execute(sa.select(table.c.id, table.c.members).where(table.c.id > newest)).all()
+        for row in rows:
+            numbers = np.frombuffer(row.members, dtype="<i4").tolist()
+            if any(number not in self._keys for number in numbers):
+                found = connection.execute(sa.select(schema.signal.c.id, schema.signal.c.key))
+                self._keys = {number: SignalKey.parse(key) for number, key in found}
+            keys = tuple(self._keys[number] for number in numbers)
+            self._keysets[row.id] = Keyset(keys, sections_of(keys))
+        return self._keysets
+
+    def cohort(self, connection: sa.Connection, number: int) -> Ids:
+        """The entity numbers of a cohort."""
+        if number not in self._cohorts:
+            table = schema.cohort
+            packed = connection.execute(sa.select(table.c.members).where(table.c.id == number)).scalar_one()
+            self._cohorts[number] = np.frombuffer(packed, dtype="<i4")
+        return self._cohorts[number]
+
+    def entities(self, connection: sa.Connection, kind: EntityKind) -> dict[int, EntityRef]:
+        """Every entity of a kind by number."""
+        table = schema.entity
+        newest = max(self._entities, default=0)
+        for number, key in connection.execute(sa.select(table.c.id, table.c.key).where(table.c.id > newest)):
+            self._entities[number] = EntityRef.from_key(key)
+        return {number: found for number, found in self._entities.items() if found.kind is kind}

@@ -1,0 +1,199 @@
+"""Puts stored columns on a grid of steps: what ``read_windows`` of every store does.
+
+Gauges and states take the last cell of a step that has a value, deltas and buckets sum the PRESENT
+ones, quantiles come from the step's summed buckets and are never averaged. A step that has cells
+but none with a value gives the status of its last cell; a step without cells is ABSENT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider import catalog
+from outrider.model import CellStatus, EntityKind, EntityRef, Event, SignalKey, SignalKind, Statuses, Window
+from store.arrays import Index, compact, cross
+from store.chunks import Micros, Section
+from store.schema import micros
+
+_SUMMED = (SignalKind.DELTA, SignalKind.HISTOGRAM)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one signal must give: which stored columns, folded how, and which outputs come of them.
+
+    ``direct`` pairs an output column with the place of its stored column; ``quantiles`` pairs an
+    output column with its quantile.
+    """
+
+    name: str
+    stored: tuple[SignalKey, ...]
+    summed: bool
+    direct: tuple[tuple[int, int], ...]
+    quantiles: tuple[tuple[int, float], ...]
+
+
+def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[Want, ...]:
+    """Sort the keys asked for by signal. ``sum_deltas`` False takes the last cell of everything."""
+    by_name: dict[str, list[int]] = {}
+    for output, key in enumerate(keys):
+        by_name.setdefault(key.name, []).append(output)
+    return tuple(_want(name, outputs, keys, sum_deltas=sum_deltas) for name, outputs in by_name.items())
+
+
+def _want(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_deltas: bool) -> Want:
+    known = catalog.signals().get(name)
+    derived = [output for output in outputs if keys[output].quantile is not None and known is not None and known.bounds]
+    plain = [output for output in outputs if output not in derived]
+    stored = list(dict.fromkeys(keys[output] for output in plain))
+    if derived and known is not None:
+        buckets = known.bucket_keys[:-1]
+        stored = [*buckets, *(key for key in stored if key not in buckets)]
+    summed = (known is not None and known.kind in _SUMMED) or any(key.bucket is not None for key in stored)
+    return Want(
+        name,
+        tuple(stored),
+        summed and sum_deltas,
+        tuple((output, stored.index(keys[output])) for output in plain),
+        tuple((output, float(keys[output].quantile or 0.0)) for output in derived),
+    )
+
+
+class Grid:
+    """The output of one read, filled signal by signal, oldest instants first."""
+
+    def __init__(self, keys: Sequence[SignalKey], start: datetime, end: datetime, step: timedelta) -> None:
+        """Steps of ``step`` from ``start`` that begin before ``end``. Call ``open`` before the rest."""
+        self._start, self._step = micros(start), max(1, step // timedelta(microseconds=1))
+        self._end = micros(end)
+        self.steps = max(0, -(-(self._end - self._start) // self._step))
+        self._keys = tuple(keys)
+        self.open(0)
+
+    def open(self, entities: int) -> None:
+        """Make place for so many entities, every cell ABSENT."""
+        # (keys, entities, steps): each column of a window is one piece of memory
+        self.values = np.full((len(self._keys), entities, self.steps), np.nan)
+        self.status = np.full(self.values.shape, CellStatus.ABSENT, dtype=np.uint8)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Start and end in microseconds since 1970."""
+        return self._start, self._end
+
+    def column(self, want: Want) -> Column:
+        """Where one signal's cells go; call ``finish`` on it after the last."""
+        if want.quantiles or len(want.direct) != len(want.stored):
+            shape = (len(want.stored), *self.values.shape[1:])
+            return Column(self, want, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
+        first = want.direct[0][0]
+        if [output for output, _ in want.direct] == list(range(first, first + len(want.stored))):
+            outputs = slice(first, first + len(want.stored))
+            return Column(self, want, self.values[outputs], self.status[outputs], direct=True)
+        shape = (len(want.stored), *self.values.shape[1:])
+        return Column(self, want, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
+
+    def places(self, times: Micros) -> tuple[slice, NDArray[np.int64]]:
+        """Which of the rising instants lie in the grid, and the step of each of those."""
+        inside = slice(int(np.searchsorted(times, self._start)), int(np.searchsorted(times, self._end)))
+        return inside, (times[inside] - self._start) // self._step
+
+    def window(self, kind: EntityKind, entities: tuple[EntityRef, ...], events: tuple[Event, ...] = ()) -> Window:
+        """The filled grid. ``times`` are the starts of the steps."""
+        starts = (self._start + np.arange(self.steps, dtype=np.float64) * self._step) / 1e6
+        step = timedelta(microseconds=self._step)
+        axes = (1, 2, 0)
+        return Window(
+            kind, entities, starts, self._keys, self.values.transpose(axes), self.status.transpose(axes), step, events
+        )
+
+
+class Column:
+    """The accumulator of one signal: ``values`` and ``status`` of shape (stored columns, entities, steps)."""
+
+    def __init__(
+        self, grid: Grid, want: Want, values: NDArray[np.float64], status: Statuses, *, direct: bool = False
+    ) -> None:
+        """``direct`` True: the arrays are the grid's own."""
+        self._grid, self._want, self._direct = grid, want, direct
+        self.values, self.status = values, status
+
+    def add(self, columns: Index, rows: Index, times: Micros, section: Section) -> None:
+        """Fold in cells of shape (columns, rows, times); ``columns`` and ``rows`` say where they go."""
+        inside, steps = self._grid.places(times)
+        if not steps.size:
+            return
+        values = section.values[..., inside]
+        status = None if section.status is None else section.status[..., inside]
+        fold = self._sum if self._want.summed else self._last
+        if status is None and not self._want.summed:
+            last = np.append(np.flatnonzero(np.diff(steps)), steps.size - 1)
+            fold(cross(columns, rows, compact(steps[last])), values[..., compact(last)], None)
+            return
+        for part in ranks(steps):
+            chosen = compact(part)
+            cells = None if status is None else status[..., chosen]
+            fold(cross(columns, rows, compact(steps[part])), values[..., chosen], cells)
+
+    def _last(self, where: Any, values: NDArray[Any], status: Statuses | None) -> None:
+        if status is None:
+            self.values[where], self.status[where] = values, CellStatus.PRESENT
+            return
+        old = self.status[where]
+        takes = _counts(status) | ~_counts(old)
+        self.values[where] = np.where(takes, values, self.values[where])
+        self.status[where] = np.where(takes, status, old)
+
+    def _sum(self, where: Any, values: NDArray[Any], status: Statuses | None) -> None:
+        old_status, old = self.status[where], self.values[where]
+        had = old_status == CellStatus.PRESENT
+        if status is None:
+            self.values[where] = np.where(had, old + values, values)
+            self.status[where] = CellStatus.PRESENT
+            return
+        has = status == CellStatus.PRESENT
+        self.values[where] = np.where(has, np.where(had, old + values, values), old)
+        self.status[where] = np.where(has | had, np.uint8(CellStatus.PRESENT), status)
+
+    def finish(self) -> None:
+        """Move what is ready into the grid and derive the quantiles."""
+        if self._direct:
+            return
+        for output, place in self._want.direct:
+            self._grid.values[output], self._grid.status[output] = self.values[place], self.status[place]
+        if not self._want.quantiles:
+            return
+        bounds = catalog.signal(self._want.name).bounds
+        counts = self.values[: len(bounds) + 1].transpose(1, 2, 0)
+        statuses = self.status[: len(bounds) + 1]
+        seen = (statuses == CellStatus.PRESENT).any(axis=0)
+        for output, quantile in self._want.quantiles:
+            values, below = catalog.quantile_of_buckets(counts, bounds, quantile)
+            found = np.where(below > 0, CellStatus.BELOW_FIRST_BUCKET, CellStatus.PRESENT)
+            found = np.where(np.isnan(values), CellStatus.UNDEFINED, found)
+            self._grid.values[output] = values
+            self._grid.status[output] = np.where(seen, found, statuses[0])
+
+
+def _counts(status: Statuses) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (status == CellStatus.PRESENT) | (status == CellStatus.BELOW_FIRST_BUCKET)
+    return found
+
+
+def ranks(steps: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+    """Indices in groups: the first instant of each step, the second of each, and so on."""
+    first = np.flatnonzero(np.append(True, np.diff(steps) > 0))
+    sizes = np.diff(np.append(first, steps.size))
+    return [first[sizes > rank] + rank for rank in range(int(sizes.max()))]
+
+
+def empty_window(kind: EntityKind, keys: Sequence[SignalKey], step: timedelta) -> Window:
+    """A window of no entities and no instants."""
+    shape = (0, 0, len(keys))
+    return Window(kind, (), np.empty(0), tuple(keys), np.empty(shape), np.empty(shape, dtype=np.uint8), step)

@@ -1,0 +1,8 @@
+"""Both stores in memory, for tests, replays and drills."""
+
+from __future__ import annotations
+
+from store.memory_metrics import MemoryMetricStore
+from store.memory_state import MemoryStateStore
+
+__all__ = ["MemoryMetricStore", "MemoryStateStore"]

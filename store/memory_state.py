@@ -1,0 +1,291 @@
+"""The state store in memory: for tests, replays and drills. One process, any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from threading import RLock
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.model import (
+    Action,
+    ActionStatus,
+    Alert,
+    AlertState,
+    CycleRecord,
+    DetectorState,
+    Incident,
+    Message,
+    Outcome,
+    Plan,
+    RemediationSession,
+)
+from outrider.ports import CycleCommit, Silence
+from outrider.topology import Topology
+from store import state_rows
+
+
+@dataclass(slots=True)
+class _Sending:
+    """Where a message stands: waiting, claimed, delivered or failed; ``until`` is a retry time or a lease."""
+
+    message: Message
+    status: str
+    until: datetime
+    owner: str = ""
+    error: str = ""
+
+
+class MemoryStateStore:
+    """Implements ``outrider.ports.StateStore``."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._lock = RLock()
+        self._alerts: dict[tuple[str, datetime], Alert] = {}
+        self._incidents: dict[str, Incident] = {}
+        self._plans: list[tuple[datetime, Plan]] = []
+        self._actions: dict[str, Action] = {}
+        self._leases: dict[str, tuple[datetime, str]] = {}
+        self._sessions: dict[str, RemediationSession] = {}
+        self._outbox: dict[str, _Sending] = {}
+        self._cycles: dict[str, CycleRecord] = {}
+        self._audit: list[AuditRecord] = []
+        self._topology = Topology()
+        self._silences: dict[str, Silence] = {}
+        self._paused = False
+        self._states: dict[str, DetectorState] = {}
+
+    # --- read -------------------------------------------------------------------------------------
+
+    def alerts(
+        self, *, states: Sequence[AlertState] | None = None, since: datetime | None = None, limit: int = 1000
+    ) -> tuple[Alert, ...]:
+        """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
+        found = [
+            alert
+            for alert in self._alerts.values()
+            if (states is None or alert.state in states)
+            and (since is None or alert.ends_at is None or alert.ends_at >= since)
+        ]
+        return tuple(sorted(found, key=lambda alert: (-alert.starts_at.timestamp(), alert.fingerprint))[:limit])
+
+    def alert(self, fingerprint: str) -> Alert | None:
+        """The newest spell of an alert, None when unknown."""
+        spells = [alert for alert in self._alerts.values() if alert.fingerprint == fingerprint]
+        return max(spells, key=lambda alert: alert.starts_at, default=None)
+
+    def incidents(
+        self, *, open_only: bool = False, since: datetime | None = None, limit: int = 1000
+    ) -> tuple[Incident, ...]:
+        """Incidents, newest first. ``since`` keeps those open at or after that instant."""
+        found = [
+            incident
+            for incident in self._incidents.values()
+            if incident.resolved_at is None or not (open_only or (since is not None and incident.resolved_at < since))
+        ]
+        return tuple(sorted(found, key=lambda incident: (incident.opened_at, incident.id), reverse=True)[:limit])
+
+    def incident(self, incident_id: str) -> Incident | None:
+        """One incident, None when unknown."""
+        return self._incidents.get(incident_id)
+
+    def plan(self) -> Plan:
+        """The newest plan; empty when the planner has not run."""
+        return self._plans[-1][1] if self._plans else Plan()
+
+    def plans(self, *, since: datetime | None = None, limit: int = state_rows.KEPT_PLANS) -> tuple[Plan, ...]:
+        """Plans, newest first."""
+        return tuple(plan for at, plan in reversed(self._plans) if since is None or at >= since)[:limit]
+
+    def actions(
+        self, *, incident: str | None = None, since: datetime | None = None, limit: int = 1000
+    ) -> tuple[Action, ...]:
+        """Actions, newest first. ``since`` is about the instant of the decision."""
+        found = [
+            action
+            for action in self._actions.values()
+            if (incident is None or action.because == incident) and (since is None or action.decided_at >= since)
+        ]
+        return tuple(sorted(found, key=lambda action: (action.decided_at, action.id), reverse=True)[:limit])
+
+    def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
+        """Remediation sessions, oldest first."""
+        found = [session for session in self._sessions.values() if not open_only or session.closed_at is None]
+        return tuple(sorted(found, key=lambda session: (session.opened_at, session.id)))
+
+    def messages(self, *, incident: str | None = None, limit: int = 1000) -> tuple[Message, ...]:
+        """Messages of the outbox, newest first, sent or not."""
+        everything = [sending.message for sending in self._outbox.values()]
+        found = [message for message in everything if incident is None or message.incident == incident]
+        return tuple(sorted(found, key=lambda message: (message.created_at, message.id), reverse=True)[:limit])
+
+    def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
+        """Cycles, newest first; the newest ten thousand are kept."""
+        return tuple(sorted(self._cycles.values(), key=lambda cycle: (cycle.at, cycle.id), reverse=True)[:limit])
+
+    def audit(self, limit: int = 1000) -> tuple[AuditRecord, ...]:
+        """Audit records, newest first."""
+        numbered = sorted(enumerate(self._audit), key=lambda item: (item[1].at, item[0]), reverse=True)
+        return tuple(record for _, record in numbered[:limit])
+
+    def topology(self) -> Topology:
+        """The newest topology; empty when none was committed."""
+        return self._topology
+
+    def silences(self, now: datetime) -> tuple[Silence, ...]:
+        """Silences in force, the one that ends first first."""
+        found = [silence for silence in self._silences.values() if silence.until > now]
+        return tuple(sorted(found, key=lambda silence: (silence.until, silence.id)))
+
+    def paused(self) -> bool:
+        """True while remediation is paused."""
+        return self._paused
+
+    # --- write ------------------------------------------------------------------------------------
+
+    def commit(self, commit: CycleCommit) -> None:
+        """Write a whole cycle, with the rules of the SQLite store."""
+        with self._lock:
+            for alert in commit.alerts:
+                spell = (alert.fingerprint, alert.starts_at)
+                self._alerts[spell] = state_rows.keep_hand(self._alerts.get(spell), alert)
+            for incident in commit.incidents:
+                stored = self._incidents.get(incident.id)
+                self._incidents[incident.id] = state_rows.keep_acknowledgement(stored, incident)
+            self._sessions.update({session.id: session for session in commit.sessions})
+            for action in commit.actions:
+                known = self._actions.setdefault(action.id, action)
+                if state_rows.cancels(known, action):
+                    self._actions[action.id] = action
+            for message in commit.messages:
+                self._outbox.setdefault(message.id, _Sending(message, "waiting", message.created_at))
+            if commit.plan is not None:
+                self._plans = [*self._plans, (commit.cycle.at, commit.plan)][-state_rows.KEPT_PLANS :]
+            if commit.topology is not None:
+                self._topology = commit.topology
+            self._audit.extend(commit.audit)
+            self._cycles[commit.cycle.id] = commit.cycle
+            while len(self._cycles) > state_rows.KEPT_CYCLES:
+                del self._cycles[next(iter(self._cycles))]
+
+    def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
+        """Take INTENDED actions, or CLAIMED ones whose lease ran out, oldest first."""
+        with self._lock:
+            free = [
+                action
+                for action in self._actions.values()
+                if action.status is ActionStatus.INTENDED
+                or (action.status is ActionStatus.CLAIMED and self._leases[action.id][0] <= now)
+            ]
+            claimed = []
+            for action in sorted(free, key=lambda action: (action.decided_at, action.id))[:limit]:
+                taken = replace(action, status=ActionStatus.CLAIMED, started_at=now)
+                self._actions[action.id], self._leases[action.id] = taken, (now + lease, owner)
+                claimed.append(taken)
+            return tuple(claimed)
+
+    def finish_action(self, outcome: Outcome) -> None:
+        """Record what became of a claimed action; the first record stays. Raises StoreError for an unknown id."""
+        with self._lock:
+            action = self._actions.get(outcome.action_id)
+            if action is None:
+                raise state_rows.unknown("action", outcome.action_id)
+            if action.status is ActionStatus.CLAIMED:
+                self._actions[action.id] = state_rows.finished(action, outcome)
+
+    def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
+        """Take unsent messages whose retry time has come, oldest first."""
+        with self._lock:
+            free = [
+                sending
+                for sending in self._outbox.values()
+                if sending.status in ("waiting", "claimed") and sending.until <= now
+            ]
+            chosen = sorted(free, key=lambda sending: (sending.message.created_at, sending.message.id))[:limit]
+            for sending in chosen:
+                sending.status, sending.until, sending.owner = "claimed", now + lease, owner
+            return tuple(sending.message for sending in chosen)
+
+    def finish_message(
+        self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
+    ) -> None:
+        """Record delivery, a retry to come, or (neither) a final failure. A delivered message stays delivered."""
+        with self._lock:
+            sending = self._outbox.get(message_id)
+            if sending is None:
+                raise state_rows.unknown("message", message_id)
+            if sending.status == "delivered":
+                return
+            sending.error = error
+            if not delivered and retry_at is not None:
+                sending.status, sending.until = "waiting", retry_at
+            else:
+                sending.status, sending.until = "delivered" if delivered else "failed", now
+
+    # --- hands ------------------------------------------------------------------------------------
+
+    def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:
+        """Acknowledge an open incident, audited; False when it is unknown or resolved. The first one stays."""
+        with self._lock:
+            incident = self._incidents.get(incident_id)
+            if incident is None or incident.resolved_at is not None:
+                return False
+            if incident.acknowledged_at is None:
+                self._incidents[incident_id] = replace(incident, acknowledged_at=now, acknowledged_by=by)
+                self._audit.append(state_rows.hand(AuditEvent.ACKNOWLEDGED, incident_id, by, now))
+            return True
+
+    def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
+        """Resolve an alert by hand, audited; False when it is unknown or already resolved."""
+        with self._lock:
+            alert = self.alert(fingerprint)
+            if alert is None or alert.state is AlertState.RESOLVED:
+                return False
+            self._alerts[fingerprint, alert.starts_at] = state_rows.resolved_by_hand(alert, now)
+            self._audit.append(state_rows.hand(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now))
+            return True
+
+    def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
+        """Approve or reject a WAITING_APPROVAL action, audited; False when it does not wait."""
+        with self._lock:
+            action = self._actions.get(action_id)
+            if action is None or action.status is not ActionStatus.WAITING_APPROVAL:
+                return False
+            answer = state_rows.decided(action, by, now, approve=approve)
+            self._actions[action_id] = answer
+            event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
+            self._audit.append(state_rows.hand(event, action_id, by, now, answer.reason.value))
+            return True
+
+    def set_paused(self, paused: bool, by: str, now: datetime) -> None:
+        """Pause or resume remediation, audited when that changes anything."""
+        with self._lock:
+            if self._paused is not paused:
+                self._paused = paused
+                event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
+                self._audit.append(state_rows.hand(event, "remediation", by, now))
+
+    def add_silence(self, silence: Silence) -> None:
+        """Mute alerts. The caller audits it."""
+        self._silences[silence.id] = silence
+
+    def remove_silence(self, silence_id: str) -> bool:
+        """Unmute; False when unknown. The caller audits it."""
+        return self._silences.pop(silence_id, None) is not None
+
+    def append_audit(self, records: Sequence[AuditRecord]) -> None:
+        """Append audit records outside a cycle."""
+        self._audit.extend(records)
+
+    def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:  # noqa: ARG002 - the protocol's
+        """Check-point what detectors remember, in place of the one before."""
+        self._states.update(states)
+
+    def load_detector_states(self) -> dict[str, DetectorState]:
+        """The newest check-point; empty when there is none."""
+        return dict(self._states)
+
+    def close(self) -> None:
+        """Nothing to release."""

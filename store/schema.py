@@ -1,0 +1,218 @@
+"""The tables of both databases.
+
+The migrations create them; this file is how the code names them. Instants are integers,
+microseconds since 1970 in UTC, so that order and ranges need no parsing. The ``latest_<kind>``
+tables are not here: their columns follow the signal catalogue (``store.latest``).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+import sqlalchemy as sa
+
+Database = Literal["metrics", "state"]
+HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0001"}
+VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
+RAW = "raw"  # the tier of values as they were collected; roll-ups will be tiers of their own
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+metrics = sa.MetaData()
+state = sa.MetaData()
+
+# --- metrics --------------------------------------------------------------------------------------
+
+entity = sa.Table(
+    "entity",
+    metrics,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False, unique=True),
+    sa.Index("entity_by_kind", "kind"),
+)
+signal = sa.Table(  # one stored column: "name" or, for a bucket of a histogram, "name#3"
+    "signal",
+    metrics,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("key", sa.Text, nullable=False, unique=True),
+)
+cohort = sa.Table(  # a list of entity ids (int32, rising): the rows of a block
+    "cohort",
+    metrics,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
+    sa.Column("members", sa.LargeBinary, nullable=False),
+)
+keyset = sa.Table(  # a list of signal ids (int32, one signal's columns side by side): the columns of a block
+    "keyset",
+    metrics,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
+    sa.Column("members", sa.LargeBinary, nullable=False),
+)
+block = sa.Table(
+    "block",
+    metrics,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("tier", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("start_us", sa.BigInteger, nullable=False),
+    sa.Column("end_us", sa.BigInteger, nullable=False),  # the last instant inside, not one beyond
+    sa.Column("instants", sa.Integer, nullable=False),
+    sa.Column("cohort_id", sa.ForeignKey("cohort.id"), nullable=False),
+    sa.Column("keyset_id", sa.ForeignKey("keyset.id"), nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),  # last, so that the columns before it are read alone
+    sa.Index("block_by_time", "kind", "tier", "end_us", "start_us"),
+)
+event = sa.Table(
+    "event",
+    metrics,
+    sa.Column("dedup_key", sa.Text, primary_key=True),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("entity", sa.Text, nullable=False),
+    sa.Column("entity_kind", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("event_by_time", "at_us"),
+)
+
+# --- state ----------------------------------------------------------------------------------------
+
+alert = sa.Table(  # one row a spell: the same fingerprint starts again with another starts_at
+    "alert",
+    state,
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("starts_at_us", sa.BigInteger, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("priority", sa.Text, nullable=False),
+    sa.Column("rule", sa.Text, nullable=False),
+    sa.Column("entity", sa.Text, nullable=False),
+    sa.Column("incident", sa.Text),
+    sa.Column("ends_at_us", sa.BigInteger),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("alert_by_state", "state", "starts_at_us"),
+    sa.Index("alert_by_start", "starts_at_us"),
+    sa.Index("alert_by_end", "ends_at_us"),
+)
+incident = sa.Table(
+    "incident",
+    state,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("priority", sa.Text, nullable=False),
+    sa.Column("layer", sa.Text, nullable=False),
+    sa.Column("opened_at_us", sa.BigInteger, nullable=False),
+    sa.Column("resolved_at_us", sa.BigInteger),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("incident_by_opening", "opened_at_us"),
+    sa.Index("incident_by_end", "resolved_at_us"),
+)
+plan = sa.Table(
+    "plan",
+    state,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("cycle", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("plan_by_time", "at_us"),
+)
+action = sa.Table(
+    "action",
+    state,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("session", sa.Text, nullable=False),
+    sa.Column("because", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("decided_at_us", sa.BigInteger, nullable=False),
+    sa.Column("owner", sa.Text),
+    sa.Column("lease_until_us", sa.BigInteger),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("action_by_status", "status", "decided_at_us"),
+    sa.Index("action_by_decision", "decided_at_us"),
+    sa.Index("action_by_cause", "because"),
+)
+session = sa.Table(
+    "session",
+    state,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("incident", sa.Text, nullable=False),
+    sa.Column("opened_at_us", sa.BigInteger, nullable=False),
+    sa.Column("closed_at_us", sa.BigInteger),
+    sa.Column("body", sa.Text, nullable=False),
+)
+message = sa.Table(  # the outbox
+    "message",
+    state,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("channel", sa.Text, nullable=False),
+    sa.Column("incident", sa.Text),
+    sa.Column("created_at_us", sa.BigInteger, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),  # waiting, claimed, delivered, failed
+    sa.Column("retry_at_us", sa.BigInteger, nullable=False),
+    sa.Column("owner", sa.Text),
+    sa.Column("lease_until_us", sa.BigInteger),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("ended_at_us", sa.BigInteger),
+    sa.Column("error", sa.Text, nullable=False, server_default=""),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("message_by_status", "status", "retry_at_us"),
+    sa.Index("message_by_creation", "created_at_us"),
+    sa.Index("message_by_incident", "incident"),
+)
+audit = sa.Table(  # append-only: nothing here updates or deletes a row
+    "audit",
+    state,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("cycle", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("audit_by_time", "at_us"),
+    sa.Index("audit_by_subject", "subject"),
+)
+cycle = sa.Table(
+    "cycle",
+    state,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("cycle_by_time", "at_us"),
+)
+silence = sa.Table(
+    "silence",
+    state,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("until_us", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+flag = sa.Table(
+    "flag",
+    state,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+document = sa.Table(  # the newest of something big: the topology, one row a detector's state
+    "document",
+    state,
+    sa.Column("area", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+)
+
+
+def micros(instant: datetime) -> int:
+    """An aware datetime as microseconds since 1970."""
+    return (instant - _EPOCH) // _MICROSECOND
+
+
+def instant(micros_since_1970: int) -> datetime:
+    """Microseconds since 1970 as an aware UTC datetime."""
+    return _EPOCH + micros_since_1970 * _MICROSECOND

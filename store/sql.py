@@ -1,0 +1,20 @@
+"""Opens the stores on SQLite: the names that ``service`` imports."""
+
+from __future__ import annotations
+
+from store.database import urls_of
+from store.migrate import revision, upgrade
+from store.sql_metrics import SqlMetricStore
+from store.sql_state import SqlStateStore
+
+__all__ = ["SqlMetricStore", "SqlStateStore", "open_metrics", "open_state", "revision", "upgrade", "urls_of"]
+
+
+def open_metrics(url: str) -> SqlMetricStore:
+    """The metric store at the second URL of ``urls_of``, upgraded. Raises StoreError or SchemaTooNewError."""
+    return SqlMetricStore(url)
+
+
+def open_state(url: str) -> SqlStateStore:
+    """The state store at the first URL of ``urls_of``, upgraded. Raises StoreError or SchemaTooNewError."""
+    return SqlStateStore(url)

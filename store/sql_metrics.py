@@ -1,0 +1,252 @@
+"""The metric store on SQLite: one block a cycle and kind, read back into matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from threading import Lock
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses, Window
+from store import blocks, codec, compaction, latest, schema
+from store.arrays import cross
+from store.blocks import MAX_INSTANTS, MAX_SPAN, Row
+from store.chunks import Micros, Section, without_hollows
+from store.database import Database
+from store.dictionary import Dictionary, Names
+from store.grid import Grid, empty_window, wants
+from store.merge import SCRAPE_OFFSET, Merger, column_order
+from store.migrate import upgrade_database
+from store.reading import LOOK_BACK, Rows, fill, sorted_entities
+from store.schema import RAW, instant, micros
+
+
+class SqlMetricStore:
+    """Implements ``outrider.ports.MetricStore``. One writer, any number of readers."""
+
+    def __init__(self, url: str) -> None:
+        """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
+        self._database = Database(url)
+        try:
+            upgrade_database(self._database, "metrics")
+            with self._database.writing() as connection:
+                latest.create(connection)
+        except BaseException:
+            self._database.close()
+            raise
+        self._dictionary = Dictionary()
+        self._merger = Merger(self._dictionary.entities, self._dictionary.keys)
+        self._names = Names()
+        self._writer = Lock()
+
+    # --- write ------------------------------------------------------------------------------------
+
+    def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
+        """Write one cycle durably; return how many cells have a value.
+
+        A second write of the same instant replaces the kinds it brings. Events whose dedup key is
+        known are left out.
+        """
+        with self._writing() as connection:
+            merged = self._merger.merge(at, batches)
+            for found in merged:
+                blocks.write_tail(connection, self._dictionary, at, found)
+                latest.update(connection, found, self._dictionary.entities.named, at)
+            if events:
+                connection.execute(insert(schema.event).on_conflict_do_nothing(), [_event_row(one) for one in events])
+        return sum(int(np.count_nonzero(~np.isnan(found.values[:-1]))) for found in merged)
+
+    def write_block(
+        self,
+        kind: EntityKind,
+        times: Floats,
+        keys: Sequence[SignalKey],
+        entities: Sequence[EntityRef],
+        values: Floats,
+        status: Statuses | None = None,
+    ) -> int:
+        """Write history of shape (entities, times, keys) in one transaction; return how many cells have a value.
+
+        ``times`` are unix seconds, rising. ``status`` None means: NaN is ABSENT, the rest PRESENT.
+        Replaces what an earlier call wrote for the same entities and signals inside the span; a span
+        must not be written twice with sets of entities that overlap in part. ``latest_<kind>`` is
+        not touched: it belongs to the cycle.
+        """
+        instants = np.round(np.asarray(times) * 1e6).astype(np.int64)
+        with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
+            narrow = values.astype(np.float32)
+        marks = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
+        ordered = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
+        with self._writing() as connection:
+            self._dictionary.entities.prepare([tuple(entities)])
+            numbers = self._dictionary.entities.of(tuple(entities))
+            rows = np.argsort(numbers)
+            for name in dict.fromkeys(keys[index].name for index in ordered):
+                columns = [index for index in ordered if keys[index].name == name]
+                names = tuple(keys[index] for index in columns)
+                blocks.replace_bulk(connection, self._dictionary, kind, instants, numbers[rows], names)
+                for part in _spans(instants):
+                    where = cross(rows, part, columns)
+                    section = Section(narrow[where].transpose(2, 0, 1), marks[where].transpose(2, 0, 1))
+                    blocks.write_bulk(connection, self._dictionary, kind, instants[part], numbers[rows], names, section)
+        return int(np.count_nonzero(~np.isnan(narrow)))
+
+    def compact(self, before: datetime) -> int:
+        """Rewrite whole hours before an instant as one row a signal; return how many hours. One transaction each."""
+        done = 0
+        for kind in EntityKind:
+            with self._database.reading() as connection:
+                hours = compaction.hours_of_tails(connection, kind, micros(before))
+            for hour in hours:
+                with self._writing() as connection:
+                    done += compaction.compact_hour(connection, self._dictionary, kind, hour)
+        return done
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._writer:
+            try:
+                with self._database.writing() as connection:
+                    self._dictionary.connection = connection
+                    yield connection
+            except BaseException:
+                self._merger.forget()
+                self._dictionary.forget()
+                raise
+            finally:
+                self._dictionary.connection = None
+
+    # --- read -------------------------------------------------------------------------------------
+
+    def read_windows(
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        entities: Sequence[EntityRef] | None = None,
+    ) -> Window:
+        """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says.
+
+        ``times`` are the starts of the steps. ``entities`` None means: everything of the kind that
+        was written in the span, sorted by key.
+        """
+        with self._database.reading() as connection:
+            rows = blocks.rows_between(connection, kind, micros(start), micros(end))
+            return self._window(connection, kind, keys, rows, Grid(keys, start, end, step), entities, total=True)
+
+    def _window(
+        self,
+        connection: sa.Connection,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        rows: Sequence[Row],
+        grid: Grid,
+        asked: Sequence[EntityRef] | None,
+        *,
+        total: bool,
+    ) -> Window:
+        wanted = wants(keys, sum_deltas=total)
+        keysets = self._names.keysets(connection)
+        names = {want.name for want in wanted}
+        rows = [row for row in rows if not names.isdisjoint(keysets[row.keyset].sections)]
+        members = {row.cohort: self._names.cohort(connection, row.cohort) for row in rows}
+        known = self._names.entities(connection, kind)
+        if asked is None:
+            present = np.unique(np.concatenate([*members.values(), np.empty(0, dtype=np.int32)]))
+            asked = sorted_entities([known[number] for number in present.tolist()], kind)
+        grid.open(len(asked))
+        places = Rows(asked, {found: number for number, found in known.items()})
+        columns = [grid.column(want) for want in wanted]
+        for found in blocks.payloads(connection, rows):
+            for want, column in zip(wanted, columns, strict=True):
+                for piece in blocks.pieces(found, keysets, want.name):
+                    fill(column, want, piece, *places.of(piece.cohort, members[piece.cohort]))
+        for column in columns:
+            column.finish()
+        return grid.window(kind, tuple(asked), self._events(connection, *grid.span, kind=kind))
+
+    def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
+        """The newest cell of every entity and key in the last 5 min before the kind's newest instant.
+
+        A cell with a value wins over a later one without. ``keys`` None means: every stored column.
+        """
+        table = schema.block
+        asked = sa.select(sa.func.max(table.c.end_us)).where(table.c.kind == kind.value, table.c.tier == RAW)
+        with self._database.reading() as connection:
+            newest: int | None = connection.execute(asked).scalar()
+            if newest is None:
+                return empty_window(kind, keys or (), LOOK_BACK)
+            end = instant(newest + 1)
+            rows = blocks.rows_between(connection, kind, micros(end - LOOK_BACK), micros(end))
+            if keys is None:
+                keysets = self._names.keysets(connection)
+                found = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
+                keys = sorted(found, key=column_order)
+            grid = Grid(keys, end - LOOK_BACK, end, LOOK_BACK)
+            window = self._window(connection, kind, keys, rows, grid, None, total=False)
+        return replace(window, times=np.array([newest / 1e6]))
+
+    def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """Every entity of a kind that has ever been written, sorted."""
+        with self._database.reading() as connection:
+            return sorted_entities(self._names.entities(connection, kind), kind)
+
+    def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
+        """Events in [start, end), oldest first."""
+        with self._database.reading() as connection:
+            return self._events(connection, micros(start), micros(end), entity=entity)
+
+    def _events(
+        self,
+        connection: sa.Connection,
+        start: int,
+        end: int,
+        *,
+        entity: EntityRef | None = None,
+        kind: EntityKind | None = None,
+    ) -> tuple[Event, ...]:
+        table = schema.event
+        asked = sa.select(table.c.body).where(table.c.at_us >= start, table.c.at_us < end)
+        if entity is not None:
+            asked = asked.where(table.c.entity == entity.key)
+        if kind is not None:
+            asked = asked.where(table.c.entity_kind == kind.value)
+        rows = connection.execute(asked.order_by(table.c.at_us, table.c.dedup_key))
+        return tuple(codec.loads(Event, row.body) for row in rows)
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections checked out at this moment: 0 between calls."""
+        return self._database.checked_out
+
+    def close(self) -> None:
+        """Release every connection."""
+        self._database.close()
+
+
+def _event_row(event: Event) -> dict[str, object]:
+    return {
+        "dedup_key": event.dedup_key or event.id,
+        "at_us": micros(event.at),
+        "entity": event.entity.key,
+        "entity_kind": event.entity.kind.value,
+        "body": codec.dumps(event),
+    }
+
+
+def _spans(times: Micros) -> list[slice]:
+    """Cut rising instants so that no part is too long for a row."""
+    longest = MAX_SPAN // timedelta(microseconds=1)
+    found, start = [], 0
+    for index in range(1, times.size + 1):
+        if index == times.size or index - start >= MAX_INSTANTS or times[index] - times[start] >= longest:
+            found.append(slice(start, index))
+            start = index
+    return found

@@ -1,0 +1,295 @@
+"""The state store on SQLite: whole cycles, claims, and what people decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
+from outrider.ports import CycleCommit, Silence
+from outrider.topology import Topology
+from store import codec, schema, state_rows
+from store.database import Database
+from store.migrate import upgrade_database
+from store.schema import micros
+from store.sql_state_reader import SqlStateReader
+
+T = TypeVar("T")
+
+
+class SqlStateStore(SqlStateReader):
+    """Implements ``outrider.ports.StateStore``. Short transactions; several processes may use one file."""
+
+    def __init__(self, url: str) -> None:
+        """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
+        database = Database(url)
+        try:
+            upgrade_database(database, "state")
+        except BaseException:
+            database.close()
+            raise
+        super().__init__(database)
+
+    def commit(self, commit: CycleCommit) -> None:
+        """Write a whole cycle in one transaction: all of it becomes visible, or nothing.
+
+        Actions and messages whose id exists are left alone, except that a CANCELLED action cancels
+        one that nobody has claimed. Alerts resolved and incidents acknowledged by hand meanwhile
+        stay so.
+        """
+        with self._database.writing() as connection:
+            for alert in commit.alerts:
+                _put(connection, schema.alert, state_rows.of_alert(_kept_alert(connection, alert)))
+            for incident in commit.incidents:
+                stored = _stored(connection, Incident, schema.incident, incident.id)
+                kept = state_rows.keep_acknowledgement(stored, incident)
+                _put(connection, schema.incident, state_rows.of_incident(kept))
+            for session in commit.sessions:
+                _put(connection, schema.session, state_rows.of_session(session))
+            for action in commit.actions:
+                _add_action(connection, action)
+            for message in commit.messages:
+                row = state_rows.of_message(message)
+                connection.execute(insert(schema.message).on_conflict_do_nothing(), row)
+            _put_plan(connection, commit)
+            if commit.topology is not None:
+                _put_topology(connection, commit.topology, commit.cycle.at)
+            _append(connection, commit.audit)
+            cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": codec.dumps(commit.cycle)}
+            _put(connection, schema.cycle, cycle)
+            _trim(connection, schema.cycle, state_rows.KEPT_CYCLES)
+
+    # --- work -------------------------------------------------------------------------------------
+
+    def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
+        """Take INTENDED actions, or CLAIMED ones whose lease ran out, oldest first, each by a conditional UPDATE."""
+        table = schema.action
+        free = sa.or_(
+            table.c.status == ActionStatus.INTENDED.value,
+            sa.and_(table.c.status == ActionStatus.CLAIMED.value, table.c.lease_until_us <= micros(now)),
+        )
+        asked = sa.select(table.c.body).where(free).order_by(table.c.decided_at_us, table.c.id).limit(limit)
+        claimed: list[Action] = []
+        with self._database.writing() as connection:
+            for (body,) in connection.execute(asked).all():
+                action = replace(codec.loads(Action, body), status=ActionStatus.CLAIMED, started_at=now)
+                changes = {
+                    **state_rows.of_action(action),
+                    "owner": owner,
+                    "lease_until_us": micros(now + lease),
+                    "attempts": table.c.attempts + 1,
+                }
+                done = connection.execute(sa.update(table).where(table.c.id == action.id, free).values(changes))
+                if done.rowcount == 1:
+                    claimed.append(action)
+        return tuple(claimed)
+
+    def finish_action(self, outcome: Outcome) -> None:
+        """Record what became of a claimed action; the first record stays. Raises StoreError for an unknown id."""
+        table = schema.action
+        with self._database.writing() as connection:
+            action = _stored(connection, Action, table, outcome.action_id)
+            if action is None:
+                raise state_rows.unknown("action", outcome.action_id)
+            if action.status is not ActionStatus.CLAIMED:
+                return
+            row = state_rows.of_action(state_rows.finished(action, outcome))
+            connection.execute(sa.update(table).where(table.c.id == action.id).values({**row, "lease_until_us": None}))
+
+    def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
+        """Take unsent messages whose retry time has come, oldest first, each by a conditional UPDATE."""
+        table = schema.message
+        free = sa.or_(
+            sa.and_(table.c.status == "waiting", table.c.retry_at_us <= micros(now)),
+            sa.and_(table.c.status == "claimed", table.c.lease_until_us <= micros(now)),
+        )
+        asked = sa.select(table.c.body).where(free).order_by(table.c.created_at_us, table.c.id).limit(limit)
+        changes: dict[str, Any] = {"status": "claimed", "owner": owner, "lease_until_us": micros(now + lease)}
+        claimed: list[Message] = []
+        with self._database.writing() as connection:
+            for (body,) in connection.execute(asked).all():
+                message = codec.loads(Message, body)
+                update = sa.update(table).where(table.c.id == message.id, free)
+                done = connection.execute(update.values({**changes, "attempts": table.c.attempts + 1}))
+                if done.rowcount == 1:
+                    claimed.append(message)
+        return tuple(claimed)
+
+    def finish_message(
+        self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
+    ) -> None:
+        """Record delivery, a retry to come, or (neither) a final failure. A delivered message stays delivered."""
+        table = schema.message
+        changes: dict[str, Any] = {"lease_until_us": None, "error": error}
+        if not delivered and retry_at is not None:
+            changes |= {"status": "waiting", "retry_at_us": micros(retry_at)}
+        else:
+            changes |= {"status": "delivered" if delivered else "failed", "ended_at_us": micros(now)}
+        with self._database.writing() as connection:
+            known = connection.execute(sa.select(table.c.status).where(table.c.id == message_id)).scalar()
+            if known is None:
+                raise state_rows.unknown("message", message_id)
+            unsent = sa.update(table).where(table.c.id == message_id, table.c.status != "delivered")
+            connection.execute(unsent.values(changes))
+
+    # --- hands ------------------------------------------------------------------------------------
+
+    def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:
+        """Acknowledge an open incident, audited; False when it is unknown or resolved. The first one stays."""
+        with self._database.writing() as connection:
+            incident = _stored(connection, Incident, schema.incident, incident_id)
+            if incident is None or incident.resolved_at is not None:
+                return False
+            if incident.acknowledged_at is None:
+                incident = replace(incident, acknowledged_at=now, acknowledged_by=by)
+                _put(connection, schema.incident, state_rows.of_incident(incident))
+                _append(connection, [state_rows.hand(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
+        return True
+
+    def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
+        """Resolve an alert by hand, audited; False when it is unknown or already resolved."""
+        table = schema.alert
+        asked = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
+        with self._database.writing() as connection:
+            body = connection.execute(asked.order_by(table.c.starts_at_us.desc()).limit(1)).scalar()
+            alert = None if body is None else codec.loads(Alert, body)
+            if alert is None or alert.state is AlertState.RESOLVED:
+                return False
+            _put(connection, table, state_rows.of_alert(state_rows.resolved_by_hand(alert, now)))
+            _append(connection, [state_rows.hand(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
+        return True
+
+    def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
+        """Approve or reject a WAITING_APPROVAL action, audited; False when it does not wait."""
+        table = schema.action
+        with self._database.writing() as connection:
+            action = _stored(connection, Action, table, action_id)
+            if action is None or action.status is not ActionStatus.WAITING_APPROVAL:
+                return False
+            answer = state_rows.decided(action, by, now, approve=approve)
+            connection.execute(sa.update(table).where(table.c.id == action_id).values(state_rows.of_action(answer)))
+            event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
+            _append(connection, [state_rows.hand(event, action_id, by, now, answer.reason.value)])
+        return True
+
+    def set_paused(self, paused: bool, by: str, now: datetime) -> None:
+        """Pause or resume remediation, audited when that changes anything."""
+        with self._database.writing() as connection:
+            table = schema.flag
+            value = "true" if paused else "false"
+            before = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
+            if (before or "false") == value:
+                return
+            _put(connection, table, {"name": "paused", "value": value})
+            event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
+            _append(connection, [state_rows.hand(event, "remediation", by, now)])
+
+    def add_silence(self, silence: Silence) -> None:
+        """Mute alerts. The caller audits it."""
+        row = {"id": silence.id, "until_us": micros(silence.until), "body": codec.dumps(silence)}
+        with self._database.writing() as connection:
+            _put(connection, schema.silence, row)
+
+    def remove_silence(self, silence_id: str) -> bool:
+        """Unmute; False when unknown. The caller audits it."""
+        with self._database.writing() as connection:
+            done = connection.execute(sa.delete(schema.silence).where(schema.silence.c.id == silence_id))
+        return bool(done.rowcount)
+
+    def append_audit(self, records: Sequence[AuditRecord]) -> None:
+        """Append audit records outside a cycle."""
+        if records:
+            with self._database.writing() as connection:
+                _append(connection, records)
+
+    # --- detectors --------------------------------------------------------------------------------
+
+    def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:
+        """Check-point what detectors remember, in place of the one before."""
+        rows = [_document("detector", name, at, state_rows.pack_state(state)) for name, state in states.items()]
+        with self._database.writing() as connection:
+            for row in rows:
+                _put(connection, schema.document, row)
+
+    def load_detector_states(self) -> dict[str, DetectorState]:
+        """The newest check-point; empty when there is none."""
+        return {name: state_rows.unpack_state(payload) for name, payload in self._documents("detector").items()}
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections checked out at this moment: 0 between calls."""
+        return self._database.checked_out
+
+    def close(self) -> None:
+        """Release every connection."""
+        self._database.close()
+
+
+def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, found: str) -> T | None:
+    body = connection.execute(sa.select(table.c.body).where(table.c.id == found)).scalar()
+    return None if body is None else codec.loads(kind, body)
+
+
+def _kept_alert(connection: sa.Connection, alert: Alert) -> Alert:
+    table = schema.alert
+    asked = sa.select(table.c.body).where(
+        table.c.fingerprint == alert.fingerprint, table.c.starts_at_us == micros(alert.starts_at)
+    )
+    body = connection.execute(asked).scalar()
+    return state_rows.keep_hand(None if body is None else codec.loads(Alert, body), alert)
+
+
+def _add_action(connection: sa.Connection, action: Action) -> None:
+    row = state_rows.of_action(action)
+    stored = _stored(connection, Action, schema.action, action.id)
+    if stored is None:
+        connection.execute(sa.insert(schema.action), row)
+    elif state_rows.cancels(stored, action):
+        connection.execute(sa.update(schema.action).where(schema.action.c.id == action.id).values(row))
+
+
+def _put(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
+    """Insert, or replace the row with the same primary key."""
+    statement = insert(table)
+    keys = [column.name for column in table.primary_key]
+    changes = {name: statement.excluded[name] for name in row if name not in keys}
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changes), row)
+
+
+def _put_plan(connection: sa.Connection, commit: CycleCommit) -> None:
+    plan: Plan | None = commit.plan
+    if plan is None:
+        return
+    row = {"at_us": micros(commit.cycle.at), "cycle": commit.cycle.id, "body": codec.dumps(plan)}
+    connection.execute(sa.insert(schema.plan), row)
+    _trim(connection, schema.plan, state_rows.KEPT_PLANS)
+
+
+def _put_topology(connection: sa.Connection, topology: Topology, at: datetime) -> None:
+    """Write the topology when it differs from the stored one: a large fleet's is megabytes."""
+    payload = state_rows.pack_topology(topology)
+    table = schema.document
+    before = connection.execute(sa.select(table.c.payload).where(table.c.area == "topology")).scalar()
+    if before != payload:
+        _put(connection, table, _document("topology", "", at, payload))
+
+
+def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:
+    return {"area": area, "name": name, "at_us": micros(at), "payload": payload}
+
+
+def _append(connection: sa.Connection, records: Sequence[AuditRecord]) -> None:
+    if records:
+        connection.execute(sa.insert(schema.audit), [state_rows.of_audit(record) for record in records])
+
+
+def _trim(connection: sa.Connection, table: sa.Table, kept: int) -> None:
+    """Delete all but the newest rows."""
+    oldest = sa.select(table.c.at_us).order_by(table.c.at_us.desc()).offset(kept - 1).limit(1).scalar_subquery()
+    connection.execute(sa.delete(table).where(table.c.at_us < oldest))

@@ -1,0 +1,144 @@
+"""The read side of the state store on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from outrider.audit import AuditRecord
+from outrider.model import Action, Alert, AlertState, CycleRecord, Incident, Message, Plan, RemediationSession
+from outrider.ports import Silence
+from outrider.topology import Topology
+from store import codec, schema, state_rows
+from store.database import Database
+from store.schema import micros
+
+T = TypeVar("T")
+
+
+class SqlStateReader:
+    """Implements ``outrider.ports.StateReader``. Each call sees one instant of the database."""
+
+    def __init__(self, database: Database) -> None:
+        """``database`` is upgraded."""
+        self._database = database
+
+    def _read(self, kind: type[T], asked: sa.Select[Any]) -> tuple[T, ...]:
+        """Decode the ``body`` of every row. Rows are fetched first, so that the connection is soon free."""
+        with self._database.reading() as connection:
+            bodies = [row.body for row in connection.execute(asked)]
+        return tuple(codec.loads(kind, body) for body in bodies)
+
+    def alerts(
+        self, *, states: Sequence[AlertState] | None = None, since: datetime | None = None, limit: int = 1000
+    ) -> tuple[Alert, ...]:
+        """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
+        table = schema.alert
+        asked = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.fingerprint).limit(limit)
+        if states is not None:
+            asked = asked.where(table.c.state.in_([state.value for state in states]))
+        if since is not None:
+            asked = asked.where(table.c.ends_at_us.is_(None) | (table.c.ends_at_us >= micros(since)))
+        return self._read(Alert, asked)
+
+    def alert(self, fingerprint: str) -> Alert | None:
+        """The newest spell of an alert, None when unknown."""
+        table = schema.alert
+        asked = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
+        return next(iter(self._read(Alert, asked.order_by(table.c.starts_at_us.desc()).limit(1))), None)
+
+    def incidents(
+        self, *, open_only: bool = False, since: datetime | None = None, limit: int = 1000
+    ) -> tuple[Incident, ...]:
+        """Incidents, newest first. ``since`` keeps those open at or after that instant."""
+        table = schema.incident
+        asked = sa.select(table.c.body).order_by(table.c.opened_at_us.desc(), table.c.id.desc()).limit(limit)
+        if open_only:
+            asked = asked.where(table.c.resolved_at_us.is_(None))
+        if since is not None:
+            asked = asked.where(table.c.resolved_at_us.is_(None) | (table.c.resolved_at_us >= micros(since)))
+        return self._read(Incident, asked)
+
+    def incident(self, incident_id: str) -> Incident | None:
+        """One incident, None when unknown."""
+        table = schema.incident
+        return next(iter(self._read(Incident, sa.select(table.c.body).where(table.c.id == incident_id))), None)
+
+    def plan(self) -> Plan:
+        """The newest plan; empty when the planner has not run."""
+        return next(iter(self.plans(limit=1)), Plan())
+
+    def plans(self, *, since: datetime | None = None, limit: int = state_rows.KEPT_PLANS) -> tuple[Plan, ...]:
+        """Plans, newest first: what forecasts said, to be judged by what came."""
+        table = schema.plan
+        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        if since is not None:
+            asked = asked.where(table.c.at_us >= micros(since))
+        return self._read(Plan, asked)
+
+    def actions(
+        self, *, incident: str | None = None, since: datetime | None = None, limit: int = 1000
+    ) -> tuple[Action, ...]:
+        """Actions, newest first. ``since`` is about the instant of the decision."""
+        table = schema.action
+        asked = sa.select(table.c.body).order_by(table.c.decided_at_us.desc(), table.c.id.desc()).limit(limit)
+        if incident is not None:
+            asked = asked.where(table.c.because == incident)
+        if since is not None:
+            asked = asked.where(table.c.decided_at_us >= micros(since))
+        return self._read(Action, asked)
+
+    def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
+        """Remediation sessions, oldest first."""
+        table = schema.session
+        asked = sa.select(table.c.body).order_by(table.c.opened_at_us, table.c.id)
+        if open_only:
+            asked = asked.where(table.c.closed_at_us.is_(None))
+        return self._read(RemediationSession, asked)
+
+    def messages(self, *, incident: str | None = None, limit: int = 1000) -> tuple[Message, ...]:
+        """Messages of the outbox, newest first, sent or not."""
+        table = schema.message
+        asked = sa.select(table.c.body).order_by(table.c.created_at_us.desc(), table.c.id.desc()).limit(limit)
+        if incident is not None:
+            asked = asked.where(table.c.incident == incident)
+        return self._read(Message, asked)
+
+    def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
+        """Cycles, newest first; the newest ten thousand are kept."""
+        table = schema.cycle
+        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        return self._read(CycleRecord, asked)
+
+    def audit(self, limit: int = 1000) -> tuple[AuditRecord, ...]:
+        """Audit records, newest first."""
+        table = schema.audit
+        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        return self._read(AuditRecord, asked)
+
+    def topology(self) -> Topology:
+        """The newest topology; empty when none was committed."""
+        payload = self._documents("topology").get("")
+        return Topology() if payload is None else state_rows.unpack_topology(payload)
+
+    def silences(self, now: datetime) -> tuple[Silence, ...]:
+        """Silences in force, the one that ends first first."""
+        table = schema.silence
+        asked = sa.select(table.c.body).where(table.c.until_us > micros(now))
+        return self._read(Silence, asked.order_by(table.c.until_us, table.c.id))
+
+    def paused(self) -> bool:
+        """True while remediation is paused."""
+        table = schema.flag
+        with self._database.reading() as connection:
+            found = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
+        return found == "true"
+
+    def _documents(self, area: str) -> dict[str, bytes]:
+        table = schema.document
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(table.c.name, table.c.payload).where(table.c.area == area)).all()
+        return {row.name: row.payload for row in rows}

@@ -1,0 +1,248 @@
+"""Decisions as rows: what stands in columns of its own so that it can be asked for, and what is judged on a write.
+
+The same judgements hold for every state store: a hand's decision is never undone by a cycle that
+had not seen it, and a claimed action ends once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from io import BytesIO
+from typing import Any, Final
+
+import numpy as np
+import zstandard
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import StoreError
+from outrider.model import (
+    Action,
+    ActionStatus,
+    Alert,
+    AlertReason,
+    AlertState,
+    DecisionReason,
+    DetectorState,
+    EntityRef,
+    Incident,
+    Message,
+    Outcome,
+    OutcomeStatus,
+    RemediationSession,
+    Verdict,
+)
+from outrider.topology import Topology
+from store import codec
+from store.schema import micros
+
+KEPT_CYCLES: Final = 10_000  # 41 hours of 15 s cycles
+KEPT_PLANS: Final = 2_000  # two weeks of plans every 10 min, for the error of past forecasts
+
+_ENDED = {
+    OutcomeStatus.DONE: ActionStatus.DONE,
+    OutcomeStatus.ALREADY: ActionStatus.DONE,
+    OutcomeStatus.DRY_RUN: ActionStatus.DRY_RUN,
+    OutcomeStatus.FAILED: ActionStatus.FAILED,
+}
+_UNCLAIMED = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED)
+
+
+def maybe_micros(instant: datetime | None) -> int | None:
+    """``micros``, None for None."""
+    return None if instant is None else micros(instant)
+
+
+# --- judgements -----------------------------------------------------------------------------------
+
+
+def keep_hand(stored: Alert | None, incoming: Alert) -> Alert:
+    """The alert to keep: a spell that was resolved by hand stays so."""
+    by_hand = stored is not None and stored.reason is AlertReason.RESOLVED_BY_HAND
+    return stored if by_hand and stored is not None else incoming
+
+
+def keep_acknowledgement(stored: Incident | None, incoming: Incident) -> Incident:
+    """The incident to keep: an acknowledgement that came during the cycle is not lost."""
+    if stored is None or stored.acknowledged_at is None or incoming.acknowledged_at is not None:
+        return incoming
+    return replace(incoming, acknowledged_at=stored.acknowledged_at, acknowledged_by=stored.acknowledged_by)
+
+
+def cancels(stored: Action, incoming: Action) -> bool:
+    """True when a cycle cancels an action that nobody has claimed yet; all else leaves a known action alone."""
+    return incoming.status is ActionStatus.CANCELLED and stored.status in _UNCLAIMED
+
+
+def resolved_by_hand(alert: Alert, now: datetime) -> Alert:
+    """The alert, resolved."""
+    return replace(alert, state=AlertState.RESOLVED, reason=AlertReason.RESOLVED_BY_HAND, seen_at=now, ends_at=now)
+
+
+def decided(action: Action, by: str, now: datetime, *, approve: bool) -> Action:
+    """A waiting action after a person's answer."""
+    if approve:
+        return replace(
+            action,
+            status=ActionStatus.INTENDED,
+            decision=Verdict.ALLOWED,
+            reason=DecisionReason.APPROVED,
+            approved_by=by,
+        )
+    return replace(
+        action,
+        status=ActionStatus.REFUSED,
+        decision=Verdict.REFUSED,
+        reason=DecisionReason.REJECTED_BY_HAND,
+        ended_at=now,
+    )
+
+
+def finished(action: Action, outcome: Outcome) -> Action:
+    """A claimed action after it was performed."""
+    return replace(
+        action,
+        status=_ENDED[outcome.status],
+        detail=outcome.detail,
+        started_at=outcome.started_at,
+        ended_at=outcome.ended_at,
+    )
+
+
+def unknown(what: str, found: str) -> StoreError:
+    """The error of finishing something that is not there."""
+    return StoreError(f"There is no {what} {found!r} in the store.", hint="It belongs to another store, or was pruned.")
+
+
+def hand(event: AuditEvent, subject: str, by: str, now: datetime, reason: str = "") -> AuditRecord:
+    """The audit record of a person's act."""
+    return AuditRecord(at=now, event=event, subject=subject, reason=reason or event.value, by=by)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def of_alert(alert: Alert) -> dict[str, Any]:
+    """Columns of table ``alert``."""
+    return {
+        "fingerprint": alert.fingerprint,
+        "starts_at_us": micros(alert.starts_at),
+        "state": alert.state.value,
+        "priority": alert.priority.value,
+        "rule": alert.rule,
+        "entity": alert.entity.key,
+        "incident": alert.incident,
+        "ends_at_us": maybe_micros(alert.ends_at),
+        "body": codec.dumps(alert),
+    }
+
+
+def of_incident(incident: Incident) -> dict[str, Any]:
+    """Columns of table ``incident``."""
+    return {
+        "id": incident.id,
+        "priority": incident.priority.value,
+        "layer": incident.layer.value,
+        "opened_at_us": micros(incident.opened_at),
+        "resolved_at_us": maybe_micros(incident.resolved_at),
+        "body": codec.dumps(incident),
+    }
+
+
+def of_action(action: Action) -> dict[str, Any]:
+    """Columns of table ``action`` that follow from the action itself."""
+    return {
+        "id": action.id,
+        "session": action.session,
+        "because": action.because,
+        "kind": action.kind.value,
+        "target": action.target.key,
+        "status": action.status.value,
+        "decided_at_us": micros(action.decided_at),
+        "body": codec.dumps(action),
+    }
+
+
+def of_session(session: RemediationSession) -> dict[str, Any]:
+    """Columns of table ``session``."""
+    return {
+        "id": session.id,
+        "incident": session.incident,
+        "opened_at_us": micros(session.opened_at),
+        "closed_at_us": maybe_micros(session.closed_at),
+        "body": codec.dumps(session),
+    }
+
+
+def of_message(message: Message) -> dict[str, Any]:
+    """Columns of table ``message`` for a message that nobody has tried to send."""
+    return {
+        "id": message.id,
+        "channel": message.channel,
+        "incident": message.incident,
+        "created_at_us": micros(message.created_at),
+        "status": "waiting",
+        "retry_at_us": micros(message.created_at),
+        "body": codec.dumps(message),
+    }
+
+
+def of_audit(record: AuditRecord) -> dict[str, Any]:
+    """Columns of table ``audit``."""
+    return {
+        "at_us": micros(record.at),
+        "event": record.event.value,
+        "subject": record.subject,
+        "reason": record.reason,
+        "cycle": record.cycle,
+        "by": record.by,
+        "body": codec.dumps(record),
+    }
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def pack_topology(topology: Topology) -> bytes:
+    """A topology as packed JSON; edges are pairs of places in the list of entities."""
+    entities = sorted(topology.entities, key=lambda entity: entity.key)
+    places = {entity: place for place, entity in enumerate(entities)}
+    plain = {
+        "at": codec.to_plain(topology.at),
+        "entities": [entity.key for entity in entities],
+        "edges": [(places[lower], places[upper]) for lower, upper in topology.edges],
+        "labels": codec.to_plain(topology.labels),
+    }
+    return zstandard.compress(codec.dumps(plain).encode())
+
+
+def unpack_topology(payload: bytes) -> Topology:
+    """Read back what ``pack_topology`` wrote."""
+    plain = codec.loads(dict, zstandard.decompress(payload).decode())
+    entities = [EntityRef.from_key(key) for key in plain["entities"]]
+    return Topology.build(
+        ((entities[lower], entities[upper]) for lower, upper in plain["edges"]),
+        entities,
+        {EntityRef.from_key(key): labels for key, labels in plain["labels"].items()},
+        codec.from_plain(datetime, plain["at"]),
+    )
+
+
+def pack_state(state: DetectorState) -> bytes:
+    """A detector's memory as npz."""
+    keys = np.array([entity.key for entity in state.entities], dtype=np.str_)
+    arrays: Mapping[str, Any] = {f"array.{name}": array for name, array in state.arrays.items()}
+    file = BytesIO()
+    np.savez_compressed(file, version=np.array(state.version), entities=keys, **arrays)
+    return file.getvalue()
+
+
+def unpack_state(payload: bytes) -> DetectorState:
+    """Read back what ``pack_state`` wrote."""
+    with np.load(BytesIO(payload), allow_pickle=False) as found:
+        return DetectorState(
+            int(found["version"]),
+            tuple(EntityRef.from_key(key) for key in found["entities"].tolist()),
+            {name.removeprefix("array."): found[name] for name in found.files if name.startswith("array.")},
+        )
