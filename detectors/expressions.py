@@ -101,10 +101,15 @@ class _Compiler:
     def compile(self) -> Compiled:
         try:
             tree = ast.parse(self._text, mode="eval").body
+            holds = self._truth(tree)
         except SyntaxError as error:
             message = f"rule {self._rule}: position {error.offset or 1}: the expression cannot be read: {error.msg}"
             raise UsageError(message, hint=f"an expression compares signals by {FUNCTIONS}") from error
-        holds = self._truth(tree)
+        except (RecursionError, MemoryError, ValueError) as error:
+            message = (
+                f"rule {self._rule}: position 1: the expression cannot be read: it is nested too deeply or garbled"
+            )
+            raise UsageError(message, hint="split it into several rules") from error
         names = tuple(dict.fromkeys(key.name for key in self._keys))
         return Compiled(holds, self._condition, tuple(self._keys), names, self._span)
 

@@ -226,10 +226,11 @@ class LivenessDetector:
         above &= still.scrapes >= SILENT_SCRAPES
         if not above.any():
             return above
+        # Growth counts within the stand-still only: a pool of idle connections is opened once and stays.
         served = _peers_moved(sight, topology, still, np.flatnonzero(above))
-        with_peer = served & (now_open - _scrapes_ago(files, SILENT_SCRAPES) >= FILES_GROWTH)
+        with_peer = served & (now_open - _scrapes_ago(files, SILENT_SCRAPES - 1) >= FILES_GROWTH)
         alone = (still.scrapes >= FILES_SCRAPES_ALONE) & (
-            now_open - _scrapes_ago(files, FILES_SCRAPES_ALONE) >= FILES_GROWTH_ALONE
+            now_open - _scrapes_ago(files, FILES_SCRAPES_ALONE - 1) >= FILES_GROWTH_ALONE
         )
         held: Flags = above & (with_peer | alone | sight.memory["hinted"])
         return held

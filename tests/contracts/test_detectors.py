@@ -1,0 +1,229 @@
+"""What every registered detector owes its caller, whatever it detects."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from detectors.registry import DETECTORS
+from detectors.threshold import compile_rules
+from outrider import catalog
+from outrider.faults import faults
+from outrider.model import (
+    CellStatus,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Finding,
+    NoVerdict,
+    NoVerdictReason,
+    SignalKind,
+    Window,
+)
+from outrider.rules import Rule
+from outrider.topology import Topology
+
+STEP = timedelta(seconds=15)
+START = 1_800_000_000.0
+RULE = Rule(
+    name="contract",
+    kind=EntityKind.REPLICA,
+    expr='quantile(0.9, engine_ttft_seconds, "5m") > 2 and mean(engine_requests_waiting, "2m") > 3',
+)
+FACTORIES = {**DETECTORS, "rule:contract": lambda: compile_rules([RULE])[0]}
+
+
+@pytest.fixture(params=FACTORIES)
+def detector(request):
+    return FACTORIES[request.param]()
+
+
+def refs(detector, names):
+    namespace = "targets" if detector.kind is EntityKind.WORKLOAD else "default"
+    return tuple(EntityRef("lab", detector.kind, namespace, name) for name in names)
+
+
+def window(detector, entities, values, *, start=START, status=None, times=None):
+    """``values`` has shape (entities, times, keys); NaN is an absent cell."""
+    values = np.asarray(values, dtype=np.float64)
+    if status is None:
+        status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+    times = start + STEP.total_seconds() * np.arange(values.shape[1]) if times is None else times
+    return Window(detector.kind, entities, times, detector.keys, values, status, STEP)
+
+
+def likely(detector, entities, length, seed=0):
+    """Plausible values: what each kind of signal may hold."""
+    rng = np.random.default_rng(seed)
+    columns = []
+    for key in detector.keys:
+        kind = catalog.signal(key.name).kind
+        shape = (entities, length)
+        if kind is SignalKind.STATE:
+            columns.append(rng.integers(0, 2, shape).astype(float))
+        elif kind is SignalKind.GAUGE:
+            columns.append(rng.random(shape))
+        else:
+            columns.append(rng.poisson(3.0, shape).astype(float))
+    return np.stack(columns, axis=2)
+
+
+def detect(detector, state, part, topology=None, now=None):
+    now = now or datetime.fromtimestamp(part.times[-1] if part.times.size else START, tz=UTC)
+    state, verdicts = detector.detect(state, part, topology or Topology.build(()), now)
+    assert isinstance(state, DetectorState)
+    assert state.version == detector.state_version
+    for verdict in verdicts:
+        assert isinstance(verdict, Finding | NoVerdict)
+        assert verdict.detector == detector.name
+        if isinstance(verdict, Finding):
+            assert 0.0 <= verdict.score <= 1.0
+            assert verdict.evidence
+            assert verdict.window.start <= verdict.window.end
+            assert verdict.fault is None or verdict.fault in faults()
+            assert all(item.observed is None or np.isfinite(item.observed) for item in verdict.evidence)
+    prints = [verdict.fingerprint for verdict in verdicts if isinstance(verdict, Finding)]
+    assert len(prints) == len(set(prints)), "one fingerprint, one finding"
+    return state, verdicts
+
+
+def run(detector, values, entities, state=None, first=1):
+    state = state or detector.initial()
+    verdicts = ()
+    for length in range(first, values.shape[1] + 1):
+        state, verdicts = detect(detector, state, window(detector, entities, values[:, :length]))
+    return state, verdicts
+
+
+def spelled(state):
+    return {name: array.tobytes() for name, array in state.arrays.items()}
+
+
+def test_it_declares_itself(detector):
+    assert detector.name
+    assert detector.keys
+    assert detector.window > timedelta(0)
+    assert all(key.name in catalog.signals() for key in detector.keys)
+    assert detector.initial().version == detector.state_version
+
+
+def test_an_empty_window_says_nothing_is_there(detector):
+    _, verdicts = detect(detector, detector.initial(), window(detector, (), np.zeros((0, 0, len(detector.keys)))))
+    assert not [item for item in verdicts if isinstance(item, Finding)]
+
+
+def test_no_entities_no_words(detector):
+    _, verdicts = detect(detector, detector.initial(), window(detector, (), np.zeros((0, 5, len(detector.keys)))))
+    assert not [item for item in verdicts if isinstance(item, Finding)]
+
+
+def test_one_sample_is_no_anomaly(detector):
+    entities = refs(detector, "abc")
+    _, verdicts = detect(detector, detector.initial(), window(detector, entities, likely(detector, 3, 1)))
+    assert not [item for item in verdicts if isinstance(item, Finding) and item.severity.rank == 0]
+
+
+def test_nothing_but_gaps(detector):
+    entities = refs(detector, "abc")
+    _, verdicts = run(detector, np.full((3, 20, len(detector.keys)), np.nan), entities)
+    assert not [item for item in verdicts if isinstance(item, Finding)]
+
+
+def test_constant_values_do_not_break_it(detector):
+    for constant in (0.0, 1.0, 1e12, -1.0):
+        run(detector, np.full((3, 20, len(detector.keys)), constant), refs(detector, "abc"))
+
+
+def test_gaps_and_odd_statuses_do_not_break_it(detector):
+    rng = np.random.default_rng(1)
+    values = likely(detector, 6, 40, seed=1)
+    status = rng.integers(0, 7, values.shape).astype(np.uint8)
+    values[status >= CellStatus.ABSENT] = np.nan
+    values[rng.random(values.shape) < 0.05] = np.inf
+    entities = refs(detector, "abcdef")
+    state = detector.initial()
+    with np.errstate(all="ignore"):
+        for length in range(1, 41):
+            part = window(detector, entities, values[:, :length], status=status[:, :length])
+            state, _ = detector.detect(state, part, Topology.build(()), datetime.fromtimestamp(part.times[-1], tz=UTC))
+
+
+def test_a_clock_that_steps_back_is_named_and_forgets_nothing(detector):
+    entities = refs(detector, "abc")
+    values = likely(detector, 3, 10)
+    state, _ = run(detector, values, entities)
+    part = window(detector, entities, values)
+    before = datetime.fromtimestamp(part.times[-1] - 3600, tz=UTC)
+    after, verdicts = detect(detector, state, part, now=before)
+    assert [item.reason for item in verdicts if isinstance(item, NoVerdict)] == [NoVerdictReason.CLOCK_STEP]
+    assert spelled(after) == spelled(state)
+    back = part.times.copy()
+    back[5:] -= 3600
+    _, verdicts = detect(detector, state, window(detector, entities, values, times=back))
+    assert [item.reason for item in verdicts if isinstance(item, NoVerdict)] == [NoVerdictReason.CLOCK_STEP]
+
+
+def test_entities_come_and_go(detector):
+    values = likely(detector, 4, 12)
+    state, _ = run(detector, values[:2], refs(detector, "ab"))
+    state, _ = run(detector, values[[3, 1, 0]], refs(detector, "dba"), state)
+    state, _ = run(detector, values[:1], refs(detector, "b"), state)
+    assert state.entities in {refs(detector, "b"), ()}
+    state, _ = run(detector, values[:0], (), state)
+    assert state.entities == ()
+
+
+def test_order_of_entities_does_not_matter(detector):
+    values = likely(detector, 4, 12, seed=3)
+    _, straight = run(detector, values, refs(detector, "abcd"))
+    _, turned = run(detector, values[::-1], refs(detector, "dcba"))
+    key = str
+    assert sorted(straight, key=key) == sorted(turned, key=key)
+
+
+def test_a_restored_state_says_the_same(detector):
+    values = likely(detector, 5, 30, seed=5)
+    entities = refs(detector, "abcde")
+    state, _ = run(detector, values[:, :20], entities)
+    restored = DetectorState(
+        state.version, state.entities, {name: array.copy() for name, array in state.arrays.items()}
+    )
+    one = run(detector, values, entities, state, first=21)
+    other = run(detector, values, entities, restored, first=21)
+    assert one[1] == other[1]
+    assert spelled(one[0]) == spelled(other[0])
+
+
+def test_the_same_input_gives_the_same_output_and_is_left_alone(detector):
+    values = likely(detector, 5, 20, seed=7)
+    entities = refs(detector, "abcde")
+    state, _ = run(detector, values[:, :15], entities)
+    kept = spelled(state)
+    part = window(detector, entities, values)
+    one = detect(detector, state, part)
+    other = detect(detector, state, part)
+    assert one[1] == other[1]
+    assert spelled(one[0]) == spelled(other[0])
+    assert spelled(state) == kept, "the state handed in is not the detector's to change"
+
+
+def test_memory_is_bounded_by_the_entities(detector):
+    values = likely(detector, 2, 6)
+    state = detector.initial()
+    sizes = []
+    for number in range(30):
+        entities = refs(detector, [f"{number}-a", f"{number}-b"])
+        state, _ = run(detector, values, entities, state)
+        sizes.append(sum(array.nbytes for array in state.arrays.values()))
+    assert sizes[-1] <= max(sizes[:5])
+
+
+def test_a_damaged_state_costs_memory_of_the_past_and_nothing_more(detector):
+    values = likely(detector, 3, 6)
+    entities = refs(detector, "abc")
+    state, _ = run(detector, values, entities)
+    cut = DetectorState(state.version, state.entities, {name: array[:1] for name, array in state.arrays.items()})
+    run(detector, values, entities, cut)
+    run(detector, values, entities, DetectorState(state.version, state.entities, {}))

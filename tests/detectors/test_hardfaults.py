@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from detectors.hardfaults import GpuFaultDetector
+from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
+from detectors.xid import xids
+from outrider.faults import faults
+from outrider.model import EntityKind, EntityRef, Event, EventKind, NoVerdictReason
+from outrider.topology import Topology
+
+GPU, NODE, POD, PORT = EntityKind.GPU, EntityKind.NODE, EntityKind.POD, EntityKind.PORT
+N0 = EntityRef("lab", NODE, None, "n0")
+GPUS = [EntityRef("lab", GPU, None, f"GPU-{i}") for i in range(4)]
+TOPOLOGY = Topology.build([(N0, gpu) for gpu in GPUS])
+
+
+def healthy(length):
+    return {
+        "hw_accel_seen": [1.0] * length,
+        "hw_accel_temperature_celsius": [60.0] * length,
+        "hw_accel_core_clock_hertz": [1.9e9] * length,
+        "hw_accel_utilization_ratio": [0.9] * length,
+        "hw_accel_power_watts": [400.0] * length,
+        "hw_accel_power_limit_watts": [700.0] * length,
+        "hw_accel_throttle_thermal_ratio": [0.0] * length,
+        "hw_accel_ecc_uncorrectable_total": [0.0] * length,
+        "hw_accel_ecc_correctable_total": [0.0] * length,
+        "hw_accel_row_remap_failed": [0.0] * length,
+        "hw_accel_row_remap_pending": [0.0] * length,
+        "hw_accel_pcie_replay_total": [0.0] * length,
+        "hw_accel_interconnect_errors_total": [0.0] * length,
+    }
+
+
+def xid(code, at, entity=GPUS[0]):
+    return Event(f"{code}-{at}", EventKind.XID, entity, datetime.fromtimestamp(at, tz=UTC), "dcgm", str(code))
+
+
+@pytest.fixture
+def find(window_of, findings_of):
+    def run(changes, length=10, events=(), topology=TOPOLOGY, verdicts=None):
+        rows = {gpu.name: {**healthy(length), **changes.get(gpu.name, {})} for gpu in GPUS}
+        found = findings_of(GpuFaultDetector(), window_of(GPU, rows, events=events), topology, verdicts=verdicts)
+        return [(item.fault, item.entity.name) for item in found]
+
+    return run
+
+
+def gone_after(length, count, **more):
+    """A board's columns that end ``count`` scrapes before the end."""
+    return {name: [*values[: length - count], *[None] * count] for name, values in {**healthy(length), **more}.items()}
+
+
+def test_healthy_boards(find):
+    assert find({}) == []
+
+
+def test_a_board_missing_from_a_whole_page_is_lost_at_once(find):
+    lost = {**gone_after(10, 1), "hw_accel_seen": [1.0] * 9 + [0.0]}
+    assert find({"GPU-1": lost}) == [("gpu-lost", "GPU-1")]
+
+
+def test_a_lost_board_is_only_lost(find):
+    lost = {
+        **gone_after(10, 2),
+        "hw_accel_seen": [1.0] * 8 + [0.0] * 2,
+        "hw_accel_ecc_uncorrectable_total": [0.0] * 7 + [1.0, None, None],
+    }
+    assert find({"GPU-1": lost}) == [("gpu-lost", "GPU-1")]
+
+
+def test_without_the_exporters_word_a_board_is_lost_when_its_neighbours_are_seen(find):
+    untold = {gpu.name: {"hw_accel_seen": [None] * 10} for gpu in GPUS}
+    assert find({**untold, "GPU-2": {**gone_after(10, 2), "hw_accel_seen": [None] * 10}}) == [("gpu-lost", "GPU-2")]
+    assert find({**untold, "GPU-2": {**gone_after(10, 1), "hw_accel_seen": [None] * 10}}) == []
+
+
+def test_a_dark_exporter_is_no_lost_board(find):
+    verdicts = []
+    assert find({gpu.name: gone_after(20, 15) for gpu in GPUS}, length=20, verdicts=verdicts) == []
+    assert {item.reason for item in verdicts} == {NoVerdictReason.NO_VALUES}
+    untold = {gpu.name: {**gone_after(10, 5), "hw_accel_seen": [None] * 10} for gpu in GPUS}
+    assert find(untold) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "fault", "entity"),
+    [
+        (79, "gpu-lost", "GPU-0"),
+        (48, "gpu-xid-hardware", "GPU-0"),
+        (94, "gpu-xid-hardware", "GPU-0"),
+        (119, "gpu-xid-hardware", "GPU-0"),
+        (13, "gpu-xid-application", "pod-0"),
+        (43, "gpu-xid-application", "pod-0"),
+        (999, "gpu-xid-hardware", "GPU-0"),
+    ],
+)
+def test_xids_by_their_table(find, code, fault, entity):
+    pod = EntityRef("lab", POD, "default", "pod-0")
+    topology = Topology.build([*TOPOLOGY.edges, (GPUS[0], pod)])
+    assert find({}, events=[xid(code, 1_800_000_010)], topology=topology) == [(fault, entity)]
+
+
+def test_codes_that_ask_for_nothing_make_no_finding(find):
+    assert find({}, events=[xid(code, 1_800_000_010) for code in (0, 63, 154)]) == []
+
+
+def test_two_equal_codes_are_counted_and_old_ones_are_over(window_of):
+    detector = GpuFaultDetector()
+    events = [xid(48, 1_800_000_010), xid(48, 1_800_000_020)]
+    window = window_of(GPU, {"GPU-0": healthy(10)}, events=events)
+    at = datetime.fromtimestamp(window.times[-1], tz=UTC)
+    _, (found,) = detector.detect(detector.initial(), window, TOPOLOGY, at)
+    assert found.evidence[0].arguments["count"] == "2"
+    _, later = detector.detect(detector.initial(), window, TOPOLOGY, at + timedelta(minutes=11))
+    assert later == ()
+
+
+def test_a_sticky_gauge_is_no_event(find):
+    assert find({"GPU-0": {"hw_accel_fault_code": [79.0] * 10}}) == []
+
+
+@pytest.mark.parametrize(
+    ("signal", "values", "fault"),
+    [
+        ("hw_accel_ecc_uncorrectable_total", [0.0] * 5 + [1.0] + [0.0] * 4, "gpu-ecc-uncorrectable"),
+        ("hw_accel_row_remap_failed", [0.0] * 9 + [1.0], "gpu-ecc-uncorrectable"),
+        ("hw_accel_row_remap_pending", [0.0] * 9 + [1.0], "gpu-ecc-uncorrectable"),
+        ("hw_accel_ecc_correctable_total", [20.0] * 10, "gpu-ecc-storm"),
+        ("hw_accel_throttle_thermal_ratio", [0.0] * 8 + [0.5] * 2, "gpu-thermal-throttle"),
+        ("hw_accel_interconnect_errors_total", [0.0] * 8 + [30.0] * 2, "nvlink-degraded"),
+        ("hw_accel_pcie_replay_total", [0.0] * 8 + [30.0] * 2, "pcie-degraded"),
+    ],
+)
+def test_what_a_board_says_itself(find, signal, values, fault):
+    assert find({"GPU-3": {signal: values}}) == [(fault, "GPU-3")]
+
+
+@pytest.mark.parametrize(
+    ("signal", "values"),
+    [
+        ("hw_accel_ecc_correctable_total", [1.0] * 10),
+        ("hw_accel_throttle_thermal_ratio", [0.0] * 9 + [0.5]),
+        ("hw_accel_interconnect_errors_total", [0.0] * 9 + [30.0]),
+        ("hw_accel_pcie_replay_total", [1.0] * 10),
+    ],
+)
+def test_what_is_in_order(find, signal, values):
+    assert find({"GPU-3": {signal: values}}) == []
+
+
+def test_hot_and_slow_without_a_throttle_counter(find):
+    hot = {
+        "hw_accel_throttle_thermal_ratio": [None] * 10,
+        "hw_accel_temperature_celsius": [70.0] * 7 + [88.0] * 3,
+        "hw_accel_core_clock_hertz": [1.9e9] * 7 + [1.2e9] * 3,
+    }
+    assert find({"GPU-0": hot}) == [("gpu-thermal-throttle", "GPU-0")]
+    assert find({"GPU-0": {**hot, "hw_accel_utilization_ratio": [0.9] * 7 + [0.1] * 3}}) == []
+    assert find({"GPU-0": {**hot, "hw_accel_power_watts": [690.0] * 10}}) == []
+
+
+def test_a_node_short_of_a_board_nobody_ever_saw(window_of, findings_of):
+    rows = {"n0": {"hw_accel_present": [4.0] * 5, "node_accel_capacity": [8.0] * 5}}
+    (found,) = findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY)
+    assert (found.fault, found.entity, found.observed) == ("gpu-lost", N0, 4.0)
+    rows = {"n0": {"hw_accel_present": [3.0] * 5, "node_accel_capacity": [4.0] * 5}}
+    assert findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY) == []
+
+
+def test_a_node_that_is_not_ready_is_a_deviation(window_of, findings_of):
+    (found,) = findings_of(NodeFaultDetector(), window_of(NODE, {"n0": {"node_ready": [1.0, 1.0, 0.0, 0.0]}}))
+    assert (found.fault, found.signals) == (None, ("node_ready",))
+
+
+def test_a_link_that_was_up_is_named_by_its_node(window_of, findings_of):
+    rows = {"mlx5_0": {"hw_link_up": [1.0, 1.0, 0.0, 0.0]}, "mlx5_1": {"hw_link_up": [0.0] * 4}}
+    window = window_of(PORT, rows)
+    labels = {port: {"node": "n0"} for port in window.entities}
+    (found,) = findings_of(PortFaultDetector(), window, Topology.build((), window.entities, labels))
+    assert (found.fault, found.entity) == ("ib-link-down", N0)
+    assert found.evidence[0].arguments == {"ports": "mlx5_0"}
+
+
+def test_the_table_names_faults_that_exist():
+    assert len(xids()) > 100
+    assert {entry.fault for entry in xids().values() if entry.fault} <= set(faults())

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from detectors import registry
+from outrider import catalog
+from outrider.faults import faults
+from outrider.i18n import LANGUAGES, texts
+
+FOLDER = Path(registry.__file__).parent
+
+
+def test_every_detector_goes_by_its_own_name():
+    assert all(factory().name == name for name, factory in registry.DETECTORS.items())
+
+
+def test_every_column_is_in_the_catalogue():
+    for factory in registry.DETECTORS.values():
+        assert {key.name for key in factory().keys} <= set(catalog.signals())
+
+
+def test_every_text_of_a_finding_exists_in_both_languages():
+    sources = "".join(path.read_text() for path in FOLDER.glob("*.py"))
+    written = {key.removeprefix("findings.") for key in texts("en") if key.startswith("findings.")}
+    spoken = set(re.findall(r'"([a-z0-9_]+)"', sources))
+    assert written <= spoken, "texts that nothing speaks"
+    for language in LANGUAGES:
+        assert {key for key in texts(language) if key.startswith("findings.")} == {f"findings.{key}" for key in written}
+
+
+def test_texts_have_the_same_placeholders_in_both_languages():
+    for key, text in texts("en").items():
+        if key.startswith("findings."):
+            assert set(re.findall(r"{(\w+)}", text)) == set(re.findall(r"{(\w+)}", texts("zh")[key])), key
+
+
+def test_every_fault_named_in_the_code_is_in_the_vocabulary():
+    quoted = set(
+        re.findall(
+            r'"((?:gpu|node|engine|traffic|kv|pcie|ib|nvlink|exporter|monitor)-[a-z-]+)"',
+            "".join(
+                (FOLDER / name).read_text() for name in ("liveness.py", "saturation.py", "hardfaults.py", "targets.py")
+            ),
+        )
+    )
+    assert quoted - set(registry.DETECTORS) <= set(faults())

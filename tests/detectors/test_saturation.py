@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.saturation import SaturationDetector, SurgeDetector
+from outrider.catalog import signal
+from outrider.model import EntityKind
+
+R, S = EntityKind.REPLICA, EntityKind.SERVICE
+BOUNDS = signal("engine_ttft_seconds").bounds
+
+
+def first_tokens(name, length, seconds, count=5.0):
+    """``count`` first tokens a scrape, all of them in the bucket of ``seconds``."""
+    index = int(np.searchsorted(BOUNDS, seconds))
+    return {f"{name}#{i}": [count if i == index else 0.0] * length for i in range(len(BOUNDS) + 1)}
+
+
+def replica(waiting, *, running=8.0, kv=0.97, ttft=5.0, tokens=700.0, preempted=0.0):
+    length = len(waiting)
+    return {
+        "engine_requests_waiting": waiting,
+        "engine_requests_running": [running] * length,
+        "engine_kv_cache_usage_ratio": [kv] * length,
+        "engine_preemptions_per_second": [preempted] * length,
+        "engine_generation_tokens_total": [tokens] * length,
+        **first_tokens("engine_ttft_seconds", length, ttft),
+    }
+
+
+def service(queue, answered, *, running=8.0, ttft=5.0, tokens=700.0):
+    length = len(queue)
+    return {
+        "svc_queue_requests": queue,
+        "svc_inflight_requests": [value + running for value in queue],
+        "svc_generation_tokens_total": [tokens] * length,
+        "svc_requests_total": answered,
+        **first_tokens("svc_ttft_seconds", length, ttft),
+    }
+
+
+@pytest.fixture
+def pressed(window_of, findings_of):
+    return lambda **rows: findings_of(SaturationDetector(), window_of(R, rows))
+
+
+@pytest.fixture
+def surging(window_of, findings_of):
+    return lambda **rows: findings_of(SurgeDetector(), window_of(S, rows))
+
+
+GROWING = [0.0] * 5 + [float(10 + 3 * i) for i in range(15)]
+
+
+def test_a_growing_queue_on_a_full_cache_is_kv_pressure(pressed):
+    (found,) = pressed(r0=replica(GROWING))
+    assert (found.fault, found.observed) == ("kv-pressure", 0.97)
+    assert [item.text for item in found.evidence] == ["findings.kv_full", "findings.queue_grows", "findings.ttft_late"]
+
+
+def test_a_queue_shorter_than_a_minute_is_what_queues_are_for(pressed):
+    assert pressed(r0=replica(GROWING[:14])) == []
+
+
+def test_a_full_cache_with_nothing_waiting_is_fine(pressed):
+    assert pressed(r0=replica([0.0] * 40, kv=1.0, ttft=0.1)) == []
+
+
+def test_a_full_batch_with_a_short_queue_inside_the_objective_is_fine(pressed):
+    assert pressed(r0=replica([3.0] * 100, running=256.0, kv=0.99, ttft=0.5)) == []
+
+
+def test_a_queue_without_memory_pressure_is_not_kv_pressure(pressed):
+    assert pressed(r0=replica(GROWING, kv=0.5)) == []
+    assert len(pressed(r0=replica(GROWING, kv=0.9, preempted=0.2))) == 1
+
+
+def test_no_tokens_no_saturation(pressed):
+    assert pressed(r0=replica(GROWING, tokens=0.0)) == []
+
+
+def test_a_draining_backlog_belongs_to_what_caused_it(pressed, surging):
+    draining = [0.0] * 5 + [float(max(0, 69 - 4 * i)) for i in range(18)]
+    assert pressed(r0=replica(draining)) == []
+    assert surging(s=service(draining, [5.0] * len(draining))) == []
+
+
+def test_pressure_lasts_until_users_wait_no_more(pressed):
+    drained = [*GROWING, *(float(50 - 4 * i) for i in range(12))]
+    assert [item.fault for item in pressed(r0=replica(drained))] == ["kv-pressure"]
+    assert pressed(r0=replica([*drained, 0.0])) == []
+
+
+def test_arrivals_above_their_level_make_a_surge(surging):
+    queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
+    (found,) = surging(s=service(queue, [5.0] * len(queue)))
+    assert (found.fault, found.entity.kind, found.score) == ("traffic-surge", S, 0.85)
+    assert found.evidence[-1].text == "findings.arrivals_rose"
+
+
+def test_a_queue_under_the_usual_arrivals_is_named_with_little_confidence(surging):
+    queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
+    answered = [8.0] * 60 + [5.0] * 30  # as many arrive, fewer are served
+    (found,) = surging(s=service(queue, answered))
+    assert found.score == pytest.approx(0.5)
+    assert found.evidence[-1].text == "findings.arrivals_as_before"
+
+
+def test_more_traffic_that_is_served_in_time_is_no_surge(surging):
+    assert surging(s=service([0.0] * 90, [5.0] * 60 + [20.0] * 30, ttft=0.2)) == []
+
+
+def test_unknown_first_tokens_leave_the_queue_to_speak(window_of, findings_of):
+    row = {name: values for name, values in replica(GROWING).items() if "#" not in name}
+    (found,) = findings_of(SaturationDetector(), window_of(R, {"r0": row}))
+    assert found.score == pytest.approx(0.6)

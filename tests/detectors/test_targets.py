@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from detectors.targets import TargetsDetector
+from outrider.model import EntityKind, EntityRef
+from outrider.topology import Topology
+
+UP, REFUSED, TIMEOUT, DNS = (1.0, 0.0), (0.0, 1.0), (0.0, 2.0), (0.0, 3.0)
+W = EntityKind.WORKLOAD
+
+
+def target(name):
+    return EntityRef("lab", W, "targets", name)
+
+
+def labels(node, *, engine=False):
+    kind = EntityKind.REPLICA if engine else EntityKind.NODE
+    return {"adapter": "x", "node": node, "stands_for": EntityRef("lab", kind, "default", node).key}
+
+
+def fleet(nodes, engines=1):
+    """Per node a node exporter, a dcgm exporter and some engines."""
+    found = {}
+    for node in nodes:
+        found[target(f"{node}-node")] = labels(node)
+        found[target(f"{node}-dcgm")] = labels(node)
+        for number in range(engines):
+            found[target(f"{node}-engine-{number}")] = labels(node, engine=True)
+    return Topology.build((), found, found)
+
+
+@pytest.fixture
+def find(window_of, findings_of):
+    def run(topology, bad, scrapes=2):
+        rows = {}
+        for entity in topology.of_kind(W):
+            last = bad.get(entity.name, UP)
+            rows[entity.name] = {
+                "target_up": [1.0] * 3 + [last[0]] * scrapes,
+                "target_failure_code": [0.0] * 3 + [last[1]] * scrapes,
+            }
+        found = findings_of(TargetsDetector(), window_of(W, rows, namespace="targets"), topology)
+        return [(item.fault, str(item.entity)) for item in found]
+
+    return run
+
+
+def test_all_answer(find):
+    assert find(fleet(["n0", "n1"]), {}) == []
+
+
+def test_one_exporter_gone_is_about_its_node(find):
+    assert find(fleet(["n0", "n1"]), {"n0-dcgm": REFUSED}) == [("exporter-down", "node/n0")]
+    assert find(fleet(["n0", "n1"]), {"n0-dcgm": REFUSED}, scrapes=1) == []
+
+
+def test_an_engine_that_does_not_answer_is_not_an_exporter(find):
+    assert find(fleet(["n0", "n1"]), {"n0-engine-0": REFUSED}) == []
+
+
+def test_every_target_of_a_node_gone_is_a_lost_node(find):
+    bad = dict.fromkeys(("n0-node", "n0-dcgm", "n0-engine-0"), TIMEOUT)
+    assert find(fleet(["n0", "n1"]), bad) == [("node-lost", "node/n0")]
+
+
+def test_a_node_seen_by_one_target_only_loses_an_exporter(find):
+    alone = Topology.build((), (), {target("n0-node"): labels("n0"), target("n1-node"): labels("n1")})
+    topology = Topology.build((), alone.labels, alone.labels)
+    assert find(topology, {"n0-node": TIMEOUT}) == [("exporter-down", "node/n0")]
+
+
+def test_an_exporter_without_a_node_is_named_by_what_it_stands_for(find):
+    entities = {
+        target("kube-state"): {"stands_for": EntityRef("lab", EntityKind.CLUSTER, None, "lab").key},
+        target("n0-node"): labels("n0"),
+    }
+    assert find(Topology.build((), entities, entities), {"kube-state": DNS}) == [("exporter-down", "cluster/lab")]
+
+
+def test_many_unreachable_targets_on_several_nodes_blind_us(find):
+    bad = {f"n{node}-{what}": TIMEOUT for node in (0, 1) for what in ("node", "dcgm", "engine-0")}
+    assert find(fleet(["n0", "n1", "n2"]), bad) == [("monitor-blind", "cluster/lab")]
+
+
+def test_refusals_are_no_blindness(find):
+    bad = {f"n{node}-engine-{number}": REFUSED for node in range(3) for number in range(4)}
+    assert find(fleet(["n0", "n1", "n2"], engines=4), bad) == []
+
+
+def test_a_fleet_of_engines_that_all_refuse_is_a_fleet_of_dead_engines(find):
+    entities = {target(f"n{i}-engine"): labels(f"n{i}", engine=True) for i in range(2)}
+    bad = {entity.name: REFUSED for entity in entities}
+    assert find(Topology.build((), entities, entities), bad) == []
+
+
+def test_everything_gone_on_several_nodes_blinds_us_however_few_they_are(find):
+    bad = dict.fromkeys(("n0-node", "n0-dcgm", "n1-node", "n1-dcgm"), TIMEOUT)
+    assert find(fleet(["n0", "n1"], engines=0), bad) == [("monitor-blind", "cluster/lab")]
+
+
+def test_a_target_never_seen_up_cannot_have_been_lost_with_its_node(window_of, findings_of):
+    topology = fleet(["n0", "n1"], engines=0)
+    rows = {
+        entity.name: {
+            "target_up": [0.0 if entity.name.startswith("n0") else 1.0] * 4,
+            "target_failure_code": [2.0 if entity.name.startswith("n0") else 0.0] * 4,
+        }
+        for entity in topology.of_kind(W)
+    }
+    found = findings_of(TargetsDetector(), window_of(W, rows, namespace="targets"), topology)
+    assert [item.fault for item in found] == ["exporter-down"]
+    assert found[0].evidence[0].arguments["targets"] == "n0-dcgm, n0-node"

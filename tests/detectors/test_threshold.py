@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.expressions import compile_expression
+from detectors.threshold import compile_rules
+from outrider.catalog import signal
+from outrider.errors import UsageError
+from outrider.model import CellStatus, EntityKind, EntityRef, Finding, NoVerdictReason, Priority, SignalKey, Window
+from outrider.rules import Rule
+from outrider.topology import Topology
+
+R, S = EntityKind.REPLICA, EntityKind.SERVICE
+
+
+def rule(expr, kind=R, **more):
+    return Rule(name="a-rule", kind=kind, expr=expr, **more)
+
+
+@pytest.fixture
+def find(window_of, findings_of):
+    def run(expr, rows, kind=R, *, statuses=None, verdicts=None, **more):
+        (detector,) = compile_rules([rule(expr, kind, **more)])
+        return findings_of(detector, window_of(kind, rows, statuses=statuses), verdicts=verdicts)
+
+    return run
+
+
+def names(found):
+    return [item.entity.name for item in found]
+
+
+def test_a_comparison_names_what_it_saw_and_expected(find):
+    rows = {"a": {"engine_requests_waiting": [1.0, 12.0]}, "b": {"engine_requests_waiting": [1.0, 9.0]}}
+    (found,) = find("last(engine_requests_waiting) > 10", rows)
+    assert (found.entity.name, found.detector, found.observed) == ("a", "rule:a-rule", 12.0)
+    assert (found.expected.low, found.expected.high) == (None, 10.0)
+    assert (found.fault, found.severity) == (None, Priority.P2)
+
+
+def test_a_rule_hands_its_fault_and_priority_on(find):
+    rows = {"a": {"engine_requests_waiting": [12.0]}}
+    (found,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure")
+    assert (found.fault, found.severity) == ("kv-pressure", Priority.P2)
+    (found,) = find("engine_requests_waiting > 10", rows, fault="kv-pressure", priority=Priority.P0)
+    assert found.severity is Priority.P0
+
+
+def test_rules_without_an_expression_are_left_out():
+    assert compile_rules([Rule(name="x", kind=R, faults=("engine-dead",))]) == ()
+
+
+@pytest.mark.parametrize(
+    ("expr", "holds"),
+    [
+        ('mean(engine_requests_waiting, "10s") == 15', True),
+        ('max(engine_requests_waiting, "1m") == 20 and min(engine_requests_waiting, "1m") == 1', True),
+        ('sum(engine_generation_tokens_total, "1m") == 60', True),
+        ('rate(engine_generation_tokens_total, "1m") == 3', True),
+        ("engine_requests_waiting / 2 - 4 * 2 == 2", True),
+        ("-engine_requests_waiting < -19", True),
+        ("greatest(engine_requests_waiting, 30) >= 30", True),
+        ("engine_requests_waiting > 10 or engine_requests_running > 10", True),
+        ("not engine_requests_waiting > 10", False),
+        ("present(engine_requests_waiting) and not present(engine_requests_running)", True),
+        ("engine_requests_waiting != 20", False),
+    ],
+)
+def test_the_language(find, expr, holds):
+    rows = {
+        "a": {
+            "engine_requests_waiting": [1.0, 2.0, 10.0, 20.0],
+            "engine_generation_tokens_total": [None, 20.0, 20.0, 20.0],
+        }
+    }
+    assert bool(find(expr, rows)) is holds
+
+
+def test_a_quantile_is_merged_from_buckets(find):
+    bounds = signal("svc_ttft_seconds").bounds
+    row = {f"svc_ttft_seconds#{i}": [0.0] * 3 for i in range(len(bounds) + 1)}
+    row[f"svc_ttft_seconds#{bounds.index(5.0)}"] = [5.0] * 3
+    (found,) = find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": row}, S)
+    assert 2.5 < found.observed <= 5.0
+    quiet = {name: [0.0] * 3 for name in row}
+    verdicts = []
+    assert find('quantile(0.99, svc_ttft_seconds, "5m") > 2', {"s": quiet}, S, verdicts=verdicts) == []
+    assert verdicts == []
+
+
+def test_the_first_comparison_is_what_the_rule_is_about(find):
+    rows = {"s": {"svc_failed_total": [10.0] * 3, "svc_requests_total": [100.0] * 3}}
+    expr = """1 - sum(svc_failed_total, "5m") / sum(svc_requests_total, "5m") < 0.99
+              and sum(svc_requests_total, "5m") >= 20"""
+    (found,) = find(expr, rows, S)
+    assert found.observed == pytest.approx(0.9)
+    assert (found.expected.low, found.expected.high) == (0.99, None)
+
+
+def test_nothing_happened_holds_nothing_and_is_no_gap(find):
+    rows = {"s": {"svc_failed_total": [0.0] * 3, "svc_requests_total": [0.0] * 3}}
+    verdicts = []
+    ratio = 'sum(svc_failed_total, "5m") / sum(svc_requests_total, "5m")'
+    assert find(f"{ratio} > 0.01", rows, S, verdicts=verdicts) == []
+    assert find(f"not {ratio} > 0.01", rows, S, verdicts=verdicts) == []
+    assert verdicts == []
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (CellStatus.ABSENT, NoVerdictReason.NO_VALUES),
+        (CellStatus.STALE, NoVerdictReason.UNTRUSTED_VALUES),
+        (CellStatus.RESET, NoVerdictReason.UNTRUSTED_VALUES),
+        (CellStatus.UNTRUSTED, NoVerdictReason.UNTRUSTED_VALUES),
+    ],
+)
+@pytest.mark.parametrize("expr", ["{} < 10", "not {} >= 10", "{} < 10 or {} > 20", "{} < 10 and 1 < 2"])
+def test_missing_values_decide_nothing(find, told, reason, expr):
+    rows = {"a": {"engine_requests_waiting": [1.0] * 3}, "b": {"engine_requests_waiting": [1.0] * 3}}
+    statuses = {("a", "engine_requests_waiting", column): told for column in range(3)}
+    verdicts = []
+    text = expr.replace("{}", "last(engine_requests_waiting)")
+    assert names(find(text, rows, statuses=statuses, verdicts=verdicts)) == ["b"]
+    assert [(item.entity.name, item.reason) for item in verdicts] == [("a", reason)]
+
+
+def test_a_false_guard_decides_whatever_is_missing(find):
+    verdicts = []
+    rows = {"a": {"engine_requests_running": [1.0]}}
+    assert find("engine_requests_waiting > 3 and engine_requests_running > 5", rows, verdicts=verdicts) == []
+    assert verdicts == []
+
+
+def test_old_values_do_not_speak_about_now(find):
+    verdicts = []
+    rows = {"a": {"engine_requests_waiting": [50.0] + [None] * 20}, "b": {"engine_requests_waiting": [1.0] * 21}}
+    assert find('max(engine_requests_waiting, "5m") > 10', rows, verdicts=verdicts) == []
+    assert names(verdicts) == ["a"]
+
+
+def test_one_silence_speaks_for_all(find):
+    verdicts = []
+    find("engine_requests_waiting > 3", {"a": {"engine_up": [1.0]}, "b": {"engine_up": [1.0]}}, verdicts=verdicts)
+    assert [item.entity for item in verdicts] == [None]
+
+
+@pytest.mark.parametrize(
+    ("expr", "position", "says"),
+    [
+        ("last(engine_requests_waitin) > 10", 6, "there is no signal engine_requests_waitin"),
+        ("engine_requests_waiting", 1, "expected a comparison"),
+        ("engine_requests_waiting > > 10", 27, "cannot be read"),
+        ("1 < engine_requests_waiting < 10", 1, "cannot be chained"),
+        ('sum(engine_requests_waiting, "5m") > 1', 1, "sum counts"),
+        ('mean(engine_requests_waiting, "5 min") > 1', 31, "expected a duration"),
+        ('mean(engine_requests_waiting, "0m") > 1', 31, "expected a duration"),
+        ("last(engine_ttft_seconds) > 1", 1, "is a histogram"),
+        ('quantile(99, engine_ttft_seconds, "5m") > 1', 10, "expected a quantile"),
+        ('quantile(0.9, engine_requests_waiting, "5m") > 1', 1, "is no histogram"),
+        ("median(engine_requests_waiting) > 1", 1, "there is no function median"),
+        ("mean(engine_requests_waiting) > 1", 1, "found 1 arguments"),
+        ("last(x=engine_requests_waiting) > 1", 1, "named arguments"),
+        ("present(engine_up) > 1", 1, "not a number"),
+        ("engine_requests_waiting > True", 27, "expected a number"),
+        ("__import__('os').system('ls') > 1", 1, "there is no function"),
+        ("engine_requests_waiting.real > 1", 1, "expected a number"),
+        ("[1][0] > 1", 1, "expected a number"),
+        ("engine_requests_waiting in 1", 1, "expected one of"),
+        ("engine_requests_waiting ** 2 > 1", 1, "expected a number"),
+    ],
+)
+def test_errors_name_rule_place_and_expectation(expr, position, says):
+    with pytest.raises(UsageError) as raised:
+        compile_rules([rule(expr)])
+    assert raised.value.message.startswith(f"rule a-rule: position {position}: ")
+    assert says in raised.value.message
+
+
+def test_a_misspelt_signal_is_answered_with_near_ones():
+    with pytest.raises(UsageError) as raised:
+        compile_rules([rule("engine_request_waiting > 1")])
+    assert "engine_requests_waiting" in raised.value.hint
+
+
+def test_span_and_columns_come_from_the_expression():
+    compiled = compile_expression("r", 'sum(svc_failed_total, "1h") > 1 and mean(svc_queue_requests, "5m") > 1')
+    assert compiled.span == timedelta(hours=1)
+    assert compiled.keys == (SignalKey("svc_failed_total"), SignalKey("svc_queue_requests"))
+    (short,) = compile_rules([rule("engine_requests_waiting > 1")])
+    assert short.window >= timedelta(minutes=1)
+
+
+cells = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=1, max_size=8)
+
+
+@given(cells, st.floats(-1e6, 1e6))
+def test_a_rule_and_its_opposite_never_both_hold(values, limit):
+    (above,) = compile_rules([rule(f"engine_requests_waiting > {limit!r}")])
+    (below,) = compile_rules([rule(f"not engine_requests_waiting > {limit!r}")])
+    shape = (1, len(values), 1)
+    matrix = np.array([np.nan if v is None else v for v in values]).reshape(shape)
+    status = np.where(np.isnan(matrix), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+    entity = EntityRef("lab", R, "default", "r0")
+    times = 1e9 + 5.0 * np.arange(len(values))
+    window = Window(R, (entity,), times, above.keys, matrix, status, timedelta(seconds=5))
+    now = datetime.fromtimestamp(times[-1], tz=UTC)
+    said = [d.detect(d.initial(), window, Topology.build(()), now)[1] for d in (above, below)]
+    found = [any(isinstance(item, Finding) for item in items) for items in said]
+    known = any(v is not None for v in values)
+    assert sum(found) == (1 if known else 0)
