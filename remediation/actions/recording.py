@@ -1,0 +1,40 @@
+"""Says what an action would do, and does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from outrider.clock import Clock, SystemClock
+from outrider.i18n import Language, translate
+from outrider.model import Action, Outcome, OutcomeStatus
+from outrider.summaries import entity_name
+
+
+class DryRunActuator:
+    """Performs nothing, whatever the action says. Keeps what it was asked in ``asked``, newest last."""
+
+    def __init__(self, *, language: Language = "en", clock: Clock | None = None) -> None:
+        """``clock`` dates the outcomes."""
+        self.asked: list[Action] = []
+        self._language = language
+        self._clock = clock or SystemClock()
+
+    def perform(self, action: Action) -> Outcome:
+        """The sentence of what would be done."""
+        self.asked.append(action)
+        now = self._clock.now()
+        return Outcome(action.id, OutcomeStatus.DRY_RUN, would(action, self._language), now, now)
+
+
+def would(action: Action, language: Language = "en") -> str:
+    """What the action would do, in one sentence."""
+    arguments = {"current": "?", "replicas": "?"} | {key: str(value) for key, value in action.params.items()}
+    target = entity_name(action.target, language)
+    return translate(f"actions.would.{action.kind}", language, **{**arguments, "target": target})
+
+
+def from_settings(values: Mapping[str, Any]) -> DryRunActuator:
+    """No settings."""
+    del values
+    return DryRunActuator()

@@ -1,0 +1,14 @@
+"""Every kind of actuator and how it is made from its settings. A new one is a new row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from outrider.ports import Actuator
+from remediation.actions import recording, simulated
+
+ACTUATORS: dict[str, Callable[[Mapping[str, Any]], Actuator]] = {
+    "dry_run": recording.from_settings,
+    "simulated": simulated.from_settings,
+}

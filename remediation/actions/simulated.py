@@ -1,0 +1,92 @@
+"""Acts on a simulated fleet through its control door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from outrider.clock import Clock, SystemClock
+from outrider.errors import ActuationError, ConfigError
+from outrider.model import Action, Outcome, OutcomeStatus
+from remediation.actions.recording import would
+
+_PATH = "/control/actions"
+_TIMEOUT = timedelta(seconds=10)
+
+
+class SimulatedActuator:
+    """Posts each action to ``control_url``; the door deduplicates by id. A dry run never leaves this process."""
+
+    def __init__(self, control_url: str, timeout: timedelta = _TIMEOUT, *, clock: Clock | None = None) -> None:
+        """``control_url`` is the root of the fleet's server."""
+        self._url = control_url.rstrip("/") + _PATH
+        self._timeout = timeout
+        self._clock = clock or SystemClock()
+
+    def perform(self, action: Action) -> Outcome:
+        """Do it, or raise ActuationError: retryable when the door did not answer or answered 5xx."""
+        started = self._clock.now()
+        if action.dry_run:
+            return Outcome(action.id, OutcomeStatus.DRY_RUN, would(action), started, self._clock.now())
+        answer = self._answer(action)
+        status = _STATUSES.get(str(answer.get("status")))
+        detail = str(answer.get("detail", ""))
+        if status is None:
+            raise ActuationError("the control door gave no status", retryable=False, hint="is control_url a fleet?")
+        return Outcome(action.id, status, detail, started, self._clock.now())
+
+    def _answer(self, action: Action) -> dict[str, Any]:
+        seconds = self._timeout.total_seconds()
+        try:
+            response = httpx.post(self._url, json=request(action), timeout=seconds, follow_redirects=False)
+        except httpx.TimeoutException as error:
+            raise ActuationError(f"the control door did not answer within {seconds:g} s", retryable=True) from error
+        except httpx.TransportError as error:
+            hint = "is the simulated fleet running?"
+            raise ActuationError("the control door cannot be reached", retryable=True, hint=hint) from error
+        except httpx.InvalidURL as error:
+            raise ActuationError("control_url is not a URL", retryable=False) from error
+        answer = _json(response)
+        if response.status_code // 100 != 2:
+            error_said = answer.get("detail") or answer.get("error") or ""
+            text = f"the control door answered HTTP {response.status_code}" + (f": {error_said}" if error_said else "")
+            raise ActuationError(text, retryable=response.status_code >= 500)
+        return answer
+
+
+_STATUSES = {status.value: status for status in OutcomeStatus}
+
+
+def request(action: Action) -> dict[str, Any]:
+    """The body of the POST."""
+    target = action.target
+    return {
+        "id": action.id,
+        "kind": action.kind.value,
+        "target": {
+            "cluster": target.cluster,
+            "kind": target.kind.value,
+            "namespace": target.namespace,
+            "name": target.name,
+        },
+        "params": dict(action.params),
+    }
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def from_settings(values: Mapping[str, Any]) -> SimulatedActuator:
+    """``control_url``, ``timeout`` (a timedelta)."""
+    url = values.get("control_url")
+    if not url:
+        raise ConfigError("the simulated actuator needs control_url", hint="give the root of the fleet's server")
+    return SimulatedActuator(str(url), values.get("timeout") or _TIMEOUT)

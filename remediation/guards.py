@@ -1,0 +1,179 @@
+"""The guard rails: yes, no or ask, each with its reason. Pure.
+
+A refusal is stronger than a question. Nothing here ever blocks an un-cordon or a restored route but a
+pause and a blind monitor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from outrider.model import ActionKind, DecisionReason, EntityRef, Verdict
+from remediation.history import CORDONING, History
+from remediation.limits import FleetFacts, Policy
+
+_HOUR = timedelta(hours=1)
+Judgement = tuple[Verdict, DecisionReason]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One action somebody wants.
+
+    ``takes`` is how many serving replicas each service would lose. ``confidence`` None means that no
+    suspected cause is involved. ``scale_in`` marks a SCALE that goes down, to ``params["replicas"]``.
+    """
+
+    session: str
+    because: str
+    kind: ActionKind
+    target: EntityRef
+    params: Mapping[str, Any] = field(default_factory=dict)
+    takes: Mapping[EntityRef, int] = field(default_factory=dict)
+    touches: tuple[EntityRef, ...] = ()
+    confidence: float | None = None
+    ask: bool = False
+    scale_in: bool = False
+
+
+class Ledger:
+    """What this round of decisions has already given away, on top of what is in flight."""
+
+    def __init__(self, facts: FleetFacts, history: History, now: datetime) -> None:
+        """Counts start from the fleet and the actions not yet seen in it."""
+        self.nodes = set(facts.nodes_cordoned_by_us) | set(history.cordoned())
+        self.nodes |= {action.target for action in history.in_flight(CORDONING)}
+        self.taken: dict[EntityRef, int] = {}
+        self.performed = history.performed_since(now - _HOUR)
+        self.scaled: set[EntityRef] = set()
+
+    def enter(self, proposal: Proposal) -> None:
+        """Count an action that will be performed."""
+        self.performed += 1
+        if proposal.kind in CORDONING:
+            self.nodes.add(proposal.target)
+        if proposal.kind is ActionKind.SCALE:
+            self.scaled.add(proposal.target)
+        for service, count in proposal.takes.items():
+            self.taken[service] = self.taken.get(service, 0) + count
+
+    def ready(self, facts: FleetFacts, service: EntityRef) -> int | None:
+        """Serving replicas left after what was given away; None when they cannot be counted."""
+        found = facts.ready_replicas.get(service)
+        return None if found is None else found - self.taken.get(service, 0)
+
+
+def judge(
+    proposal: Proposal, policy: Policy, facts: FleetFacts, history: History, ledger: Ledger, now: datetime
+) -> Judgement:
+    """The first refusal that applies, else the first question, else yes."""
+    refusals = (
+        _hold(policy, facts),
+        _untrusted(proposal, facts),
+        _too_soon(proposal, policy, history, now),
+        _too_many(policy, ledger),
+        _nodes(proposal, policy, facts, ledger),
+        _minimum(proposal, policy, facts, ledger),
+        _survivors(proposal, policy, facts),
+    )
+    for reason in refusals:
+        if reason is not None:
+            return Verdict.REFUSED, reason
+    if proposal.confidence is not None and proposal.confidence < policy.min_confidence:
+        return Verdict.ASK, DecisionReason.LOW_CONFIDENCE
+    if not _headroom(proposal, facts, ledger):
+        return Verdict.ASK, DecisionReason.NO_HEADROOM
+    if proposal.ask or proposal.kind in policy.ask_for:
+        return Verdict.ASK, DecisionReason.NEEDS_APPROVAL
+    if policy.autonomy == "suggest":
+        return Verdict.ASK, DecisionReason.AUTONOMY_SUGGEST
+    return Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS
+
+
+def judge_undo(facts: FleetFacts) -> Judgement:
+    """Putting back what we changed: no breaker, no question, no rate."""
+    if facts.paused:
+        return Verdict.REFUSED, DecisionReason.PAUSED
+    if facts.blind:
+        return Verdict.REFUSED, DecisionReason.MONITOR_BLIND
+    return Verdict.ALLOWED, DecisionReason.RECOVERED
+
+
+def _hold(policy: Policy, facts: FleetFacts) -> DecisionReason | None:
+    if facts.paused or policy.autonomy == "off":
+        return DecisionReason.PAUSED
+    return DecisionReason.MONITOR_BLIND if facts.blind else None
+
+
+def _untrusted(proposal: Proposal, facts: FleetFacts) -> DecisionReason | None:
+    """Safety rule 1: without values nothing is cordoned, drained or scaled in."""
+    if proposal.kind not in CORDONING and not proposal.scale_in:
+        return None
+    concerned = {proposal.target, *proposal.touches, *proposal.takes}
+    if concerned & facts.untrusted:
+        return DecisionReason.VALUES_NOT_TRUSTED
+    uncounted = [service for service in proposal.takes if service not in facts.ready_replicas]
+    return DecisionReason.VALUES_NOT_TRUSTED if uncounted else None
+
+
+def _too_soon(proposal: Proposal, policy: Policy, history: History, now: datetime) -> DecisionReason | None:
+    if proposal.kind is ActionKind.SHIFT_TRAFFIC:
+        return None  # taking load off protects people at once, also the second time
+    last = history.last_performed(proposal.kind, proposal.target)
+    pause = policy.scale_in_cooldown if proposal.scale_in else policy.cooldown
+    return DecisionReason.COOLDOWN if last is not None and now - last < pause else None
+
+
+def _too_many(policy: Policy, ledger: Ledger) -> DecisionReason | None:
+    return DecisionReason.RATE_LIMIT if ledger.performed >= policy.max_actions_per_hour else None
+
+
+def _nodes(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: Ledger) -> DecisionReason | None:
+    """Safety rule 7: nodes out of service, in absolute numbers and as a share."""
+    if proposal.kind not in CORDONING or proposal.target in ledger.nodes:
+        return None
+    if proposal.target in facts.nodes_cordoned_by_others:
+        return DecisionReason.ALREADY_DONE if proposal.kind is ActionKind.CORDON else DecisionReason.NOT_OURS
+    others = len(facts.nodes_cordoned_by_others - ledger.nodes)
+    allowed = policy.node_allowed(len(ledger.nodes), others, facts.nodes_total)
+    return None if allowed else DecisionReason.TOO_MANY_NODES
+
+
+def _minimum(proposal: Proposal, policy: Policy, facts: FleetFacts, ledger: Ledger) -> DecisionReason | None:
+    """Safety rule 7: what a service keeps, whatever is broken."""
+    shifts = proposal.kind is ActionKind.SHIFT_TRAFFIC
+    for service, count in proposal.takes.items():
+        ready = ledger.ready(facts, service)
+        if ready is None or (count == 0 and not shifts):
+            continue
+        least = max(1 if shifts else 0, policy.service_minimum if count else 0)  # traffic must have somewhere to go
+        if ready - count < least:
+            return DecisionReason.SERVICE_MINIMUM
+    return None
+
+
+def _survivors(proposal: Proposal, policy: Policy, facts: FleetFacts) -> DecisionReason | None:
+    """Safety rule 3: what is left after a scale-in carries the load of now."""
+    if not proposal.scale_in:
+        return None
+    needed = facts.needed_replicas.get(proposal.target)
+    if needed is None:
+        return DecisionReason.VALUES_NOT_TRUSTED
+    left = int(proposal.params["replicas"])
+    if left < policy.service_minimum:
+        return DecisionReason.SERVICE_MINIMUM
+    return DecisionReason.NO_HEADROOM if left < needed or proposal.target in facts.burning else None
+
+
+def _headroom(proposal: Proposal, facts: FleetFacts, ledger: Ledger) -> bool:
+    """Safety rule 8: what would be left still carries the load, and the error budget is not burning."""
+    for service, count in proposal.takes.items():
+        if count == 0:
+            continue
+        ready, needed = ledger.ready(facts, service), facts.needed_replicas.get(service)
+        if ready is None or needed is None or ready - count < needed or service in facts.burning:
+            return False
+    return True

@@ -1,0 +1,125 @@
+"""What was decided and done before: which steps are in flight, which are over, what is still to undo."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityRef
+
+IN_FLIGHT = frozenset({ActionStatus.INTENDED, ActionStatus.CLAIMED})
+WAITING = frozenset({ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL})
+CANCELLABLE = WAITING | {ActionStatus.INTENDED}
+PERFORMED = IN_FLIGHT | {ActionStatus.DONE, ActionStatus.DRY_RUN, ActionStatus.FAILED}
+UNDO = frozenset({ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC})
+CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node takes no new pods either
+
+Key = tuple[str, ActionKind, EntityRef]
+
+
+def action_id(session: str, kind: ActionKind, target: EntityRef, ordinal: int) -> str:
+    """The idempotency key: deciding the same thing twice gives the same id."""
+    text = f"{session}\n{kind}\n{target.key}\n{ordinal}"
+    return f"act-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+class History:
+    """Actions by session, kind and target, oldest first."""
+
+    def __init__(self, actions: Iterable[Action]) -> None:
+        """``actions`` must hold those of every open session and of the last day."""
+        self.actions = sorted(actions, key=lambda action: (action.decided_at, action.id))
+        self._by_key: dict[Key, list[Action]] = {}
+        for action in self.actions:
+            self._by_key.setdefault((action.session, action.kind, action.target), []).append(action)
+
+    def of(self, session: str, kind: ActionKind, target: EntityRef) -> list[Action]:
+        """Every decision of one step about one target."""
+        return self._by_key.get((session, kind, target), [])
+
+    def of_session(self, session: str) -> list[Action]:
+        """Every decision of a session."""
+        return [action for action in self.actions if action.session == session]
+
+    def newest(self, session: str, kind: ActionKind, target: EntityRef) -> Action | None:
+        """The last decision of one step about one target."""
+        found = self.of(session, kind, target)
+        return found[-1] if found else None
+
+    def last_performed(self, kind: ActionKind, target: EntityRef) -> datetime | None:
+        """When this was last done to the target, or is being done, by any session."""
+        return max(
+            (
+                action.ended_at or action.started_at or action.decided_at
+                for action in self.actions
+                if action.kind is kind and action.target == target and action.status in PERFORMED
+            ),
+            default=None,
+        )
+
+    def performed_since(self, start: datetime) -> int:
+        """How many actions were taken since then; undoing is not counted."""
+        return sum(
+            action.decided_at >= start and action.status in PERFORMED and action.kind not in UNDO
+            for action in self.actions
+        )
+
+    def cordoned(self, session: str | None = None) -> frozenset[EntityRef]:
+        """Nodes really cordoned by us (by one session) and not uncordoned since."""
+        return self._standing(CORDONING, ActionKind.UNCORDON, session)
+
+    def shifted(self, session: str | None = None) -> frozenset[EntityRef]:
+        """Replicas whose traffic we really hold off."""
+        return self._standing(frozenset({ActionKind.SHIFT_TRAFFIC}), ActionKind.RESTORE_TRAFFIC, session)
+
+    def uncordoned(self, since: datetime) -> frozenset[EntityRef]:
+        """Nodes really uncordoned by a decision made since then."""
+        return frozenset(
+            action.target
+            for action in self.actions
+            if action.kind is ActionKind.UNCORDON
+            and action.status is ActionStatus.DONE
+            and not action.dry_run
+            and action.decided_at >= since
+        )
+
+    def in_flight(self, kinds: Iterable[ActionKind]) -> list[Action]:
+        """Intended or being performed, and real."""
+        wanted = frozenset(kinds)
+        return [
+            action
+            for action in self.actions
+            if action.kind in wanted and action.status in IN_FLIGHT and not action.dry_run
+        ]
+
+    def _standing(self, done: frozenset[ActionKind], undone: ActionKind, session: str | None) -> frozenset[EntityRef]:
+        standing: set[EntityRef] = set()
+        ordered = sorted(self.actions, key=lambda action: action.ended_at or action.decided_at)
+        for action in ordered:
+            if action.status is not ActionStatus.DONE or action.dry_run:
+                continue
+            if action.kind in done and session in (None, action.session):
+                standing.add(action.target)
+            elif action.kind is undone:
+                standing.discard(action.target)
+        return frozenset(standing)
+
+
+def is_over(actions: Iterable[Action]) -> bool:
+    """True when a session has begun to undo: a fault after that belongs to a new session."""
+    return any(action.reason is DecisionReason.RECOVERED for action in actions)
+
+
+def rejected(action: Action) -> bool:
+    """True when a person said no."""
+    return action.reason is DecisionReason.REJECTED_BY_HAND
+
+
+def settled(action: Action | None, now: datetime, patience: timedelta) -> bool:
+    """True when a step need not be waited for: done, failed, refused, or turned down."""
+    if action is None:
+        return False
+    if action.status in IN_FLIGHT:
+        return now - action.decided_at > patience
+    return action.status not in WAITING

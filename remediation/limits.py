@@ -1,0 +1,71 @@
+"""What the operators allow, what the fleet looks like, and what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from math import floor
+from typing import Literal
+
+from outrider.model import Action, ActionKind, EntityRef, RemediationSession
+
+Autonomy = Literal["off", "suggest", "act"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The limits the operators set.
+
+    ``off`` does nothing but undo what Outrider did, ``suggest`` asks about every step, ``act`` performs
+    what the guard rails allow. A breaker counts nodes in absolute numbers and as a ratio of the fleet.
+    ``service_minimum`` is the number of serving replicas that is never gone below.
+    """
+
+    autonomy: Autonomy = "suggest"
+    dry_run: bool = True
+    max_cordoned_nodes: int = 2
+    max_cordoned_ratio: float = 0.2
+    max_actions_per_hour: int = 20
+    cooldown: timedelta = timedelta(minutes=10)
+    scale_in_cooldown: timedelta = timedelta(minutes=30)
+    service_minimum: int = 1
+    min_confidence: float = 0.6
+    ask_for: frozenset[ActionKind] = frozenset()
+
+    def node_allowed(self, ours: int, others: int, total: int) -> bool:
+        """True when one more node may be cordoned beside ``ours`` and those of ``others``.
+
+        The ratio never rounds down to nothing: a pool of three may still repair one node.
+        """
+        share = max(1, floor(self.max_cordoned_ratio * total)) if self.max_cordoned_ratio > 0 else 0
+        return ours < self.max_cordoned_nodes and ours + others < share
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """The fleet as it is seen now.
+
+    ``untrusted`` are components whose values are absent, stale, reset or partial. ``ready_replicas`` and
+    ``needed_replicas`` are by service; a service that is missing is not known. ``healthy`` are components
+    with fresh values that nothing speaks against. ``burning`` are services that spend their error budget.
+    """
+
+    paused: bool = False
+    blind: bool = False
+    untrusted: frozenset[EntityRef] = frozenset()
+    nodes_total: int = 0
+    nodes_cordoned_by_us: frozenset[EntityRef] = frozenset()
+    nodes_cordoned_by_others: frozenset[EntityRef] = frozenset()
+    ready_replicas: Mapping[EntityRef, int] = field(default_factory=dict)
+    needed_replicas: Mapping[EntityRef, int] = field(default_factory=dict)
+    healthy: frozenset[EntityRef] = frozenset()
+    burning: frozenset[EntityRef] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """New and changed actions (refused and cancelled ones too), and the sessions that changed."""
+
+    actions: tuple[Action, ...] = ()
+    sessions: tuple[RemediationSession, ...] = ()

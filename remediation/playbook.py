@@ -1,0 +1,136 @@
+"""Playbooks: for each fault the steps that put it right, as data.
+
+A step names an action and what it is done to. ``after: done`` waits until the steps before it have come
+to an end; ``wait`` counts from the opening of the incident; ``ask`` always asks a person; ``surge`` makes
+capacity first where too little would be left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from outrider import yamlfile
+from outrider.errors import ConfigProblem, UsageError
+from outrider.faults import faults
+from outrider.model import ActionKind
+from outrider.units import parse_duration
+
+Selector = Literal["self", "node", "replicas", "pods", "services"]
+# Faults of load: the engine works, and a restart would take capacity away when it is needed most.
+LOAD_FAULTS = frozenset({"traffic-surge", "kv-pressure", "long-prompt-burst", "traffic-skew", "retry-storm"})
+_STEP_KEYS = ("action", "target", "after", "wait", "ask", "surge", "attempts")
+_PLAYBOOK_KEYS = ("serving", "steps")
+_STEP_ACTIONS = tuple(kind for kind in ActionKind if kind not in (ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a playbook. ``attempts`` is how often it may be tried in one session."""
+
+    kind: ActionKind
+    target: Selector
+    after_done: bool = False
+    wait: timedelta = timedelta(0)
+    ask: bool = False
+    surge: bool = False
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Playbook:
+    """What to do about one fault. ``serving`` False: replicas the fault reaches no longer serve."""
+
+    fault: str
+    steps: tuple[Step, ...]
+    serving: bool
+
+
+@cache
+def packaged() -> Mapping[str, Playbook]:
+    """The playbooks that come with Outrider, by fault."""
+    folder = resources.files("remediation").joinpath("playbooks")
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
+    texts = [(entry.read_text(encoding="utf-8"), f"remediation/playbooks/{entry.name}") for entry in files]
+    return read([yamlfile.parse(text, name) for text, name in texts])
+
+
+def load_playbooks(paths: Sequence[Path] = ()) -> Mapping[str, Playbook]:
+    """The packaged playbooks, those of ``paths`` in their place where they name the same fault."""
+    return {**packaged(), **read([yamlfile.read(path) for path in paths])}
+
+
+def read(documents: Sequence[yamlfile.Document]) -> dict[str, Playbook]:
+    """Raises ConfigError with every fault of every file, in line order."""
+    problems: list[ConfigProblem] = []
+    found: dict[str, Playbook] = {}
+    for document in documents:
+        entries = document.value.get("playbooks") if isinstance(document.value, dict) else None
+        if not isinstance(entries, dict):
+            problems.append(document.problem(("playbooks",), "expected playbooks by fault"))
+            continue
+        for fault, entry in entries.items():
+            faulty = _check(document, str(fault), entry)
+            problems += faulty
+            if not faulty:
+                steps = tuple(_step(step) for step in entry.get("steps") or ())
+                found[fault] = Playbook(fault, steps, entry.get("serving", True))
+    if problems:
+        raise yamlfile.refuse(problems)
+    return found
+
+
+def _check(document: yamlfile.Document, fault: str, entry: Any) -> list[ConfigProblem]:
+    path: tuple[str | int, ...] = ("playbooks", fault)
+    if fault not in faults():
+        return [document.problem(path, f"unknown fault{yamlfile.near(fault, faults())}")]
+    if not isinstance(entry, dict) or not isinstance(entry.get("steps") or [], list):
+        return [document.problem(path, "expected {serving: ..., steps: [...]}")]
+    problems = [
+        document.problem((*path, str(key)), f"unknown key{yamlfile.near(str(key), _PLAYBOOK_KEYS)}")
+        for key in entry
+        if key not in _PLAYBOOK_KEYS
+    ]
+    for index, step in enumerate(entry.get("steps") or []):
+        problems += _check_step(document, (*path, "steps", index), fault, step)
+    return problems
+
+
+def _check_step(document: yamlfile.Document, path: tuple[str | int, ...], fault: str, step: Any) -> list[ConfigProblem]:
+    if not isinstance(step, dict):
+        return [document.problem(path, "expected a step such as {action: cordon, target: node}")]
+    problems = [
+        document.problem((*path, str(key)), f"unknown key{yamlfile.near(str(key), _STEP_KEYS)}")
+        for key in step
+        if key not in _STEP_KEYS
+    ]
+    if step.get("action") not in _STEP_ACTIONS:
+        problems.append(document.problem((*path, "action"), f"expected one of {', '.join(_STEP_ACTIONS)}"))
+    if step.get("target") not in get_args(Selector):
+        problems.append(document.problem((*path, "target"), f"expected one of {', '.join(get_args(Selector))}"))
+    if step.get("after", "done") != "done":
+        problems.append(document.problem((*path, "after"), "expected done"))
+    if step.get("action") == ActionKind.RESTART_POD and fault in LOAD_FAULTS:
+        problems.append(document.problem((*path, "action"), "an engine under load is never restarted"))
+    try:
+        parse_duration(str(step.get("wait", "0s")))
+    except UsageError as error:
+        problems.append(document.problem((*path, "wait"), f"{error.message}; {error.hint}"))
+    return problems
+
+
+def _step(entry: Mapping[str, Any]) -> Step:
+    return Step(
+        kind=ActionKind(entry["action"]),
+        target=entry["target"],
+        after_done=entry.get("after") == "done",
+        wait=parse_duration(str(entry.get("wait", "0s"))),
+        ask=bool(entry.get("ask", False)),
+        surge=bool(entry.get("surge", False)),
+        attempts=int(entry.get("attempts", 1)),
+    )

@@ -1,0 +1,143 @@
+"""The decision of each cycle: which action, on what, allowed, refused or asked for, and why.
+
+Pure. Every action it returns bears an id made of session, kind, target and ordinal, so that deciding
+twice does nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
+from outrider.topology import Topology
+from remediation import recovery, scaling
+from remediation.guards import Ledger
+from remediation.history import History
+from remediation.limits import Autonomy, Decisions, FleetFacts, Policy
+from remediation.playbook import Playbook, packaged
+from remediation.sessions import acting, finished, open_session, refreshed
+from remediation.steps import Run
+from remediation.world import World, cause_of, is_blind, suspects, unseen
+
+__all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide"]
+
+
+def decide(
+    policy: Policy,
+    incidents: Sequence[Incident],
+    alerts: Sequence[Alert],
+    plan: Plan | None,
+    actions_recent: Sequence[Action],
+    sessions: Sequence[RemediationSession],
+    topology: Topology,
+    facts: FleetFacts,
+    now: datetime,
+    playbooks: Mapping[str, Playbook] | None = None,
+) -> Decisions:
+    """What to do now.
+
+    ``incidents`` are the open ones and those that resolved in this cycle, ``alerts`` the active ones.
+    ``actions_recent`` must hold every action of the last day and of every open session. Recovery comes
+    first, then incidents by priority and age, then the plan, so that what is given back can be used.
+    """
+    history = History(actions_recent)
+    open_sessions = refreshed(sessions, history)
+    by_id = {incident.id: incident for incident in incidents}
+    world = _world(policy, alerts, plan, topology, facts, history, playbooks, now)
+    world = replace(world, kept_cordoned=_kept(world, open_sessions, by_id))
+    actions: list[Action] = []
+    after: dict[str, RemediationSession] = {}
+    for session in open_sessions:
+        made, changed = _tend(world, session, by_id.get(session.incident))
+        actions += made
+        after[session.id] = changed
+    for incident in sorted(incidents, key=lambda each: (each.priority.rank, each.opened_at, each.id)):
+        made, opened = _act(world, incident, tuple(after.values()))
+        actions += made
+        if opened is not None:
+            after[opened.id] = opened
+    troubled = _troubled(world, incidents)
+    actions += scaling.from_plan(world, troubled)
+    known = {session.id: session for session in sessions}
+    changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
+    return Decisions(tuple(actions), changed_sessions)
+
+
+def _world(
+    policy: Policy,
+    alerts: Sequence[Alert],
+    plan: Plan | None,
+    topology: Topology,
+    facts: FleetFacts,
+    history: History,
+    playbooks: Mapping[str, Playbook] | None,
+    now: datetime,
+) -> World:
+    seen = tuple(alerts)
+    facts = replace(facts, blind=facts.blind or is_blind(seen), untrusted=facts.untrusted | unseen(seen))
+    return World(
+        policy=policy,
+        facts=facts,
+        topology=topology,
+        history=history,
+        ledger=Ledger(facts, history, now),
+        plan=plan or Plan(),
+        playbooks=packaged() if playbooks is None else playbooks,
+        suspect=suspects(seen),
+        now=now,
+    )
+
+
+def _kept(
+    world: World, open_sessions: Sequence[RemediationSession], incidents: Mapping[str, Incident]
+) -> frozenset[EntityRef]:
+    """Nodes that a session still at work wants to stay cordoned, whatever another one has finished."""
+    return frozenset(
+        node
+        for session in open_sessions
+        if not world.recovered(incidents.get(session.incident))
+        for node in session.cordoned
+    )
+
+
+def _tend(
+    world: World, session: RemediationSession, incident: Incident | None
+) -> tuple[list[Action], RemediationSession]:
+    """Undo what a recovered session did, and close it when nothing is left of it."""
+    if incident is not None and not world.recovered(incident):
+        if recovery.recovering(world, session):
+            return recovery.wind_up(world, session, incident), session
+        return recovery.give_back(world, session, incident), session
+    made = recovery.wind_up(world, session, incident)
+    if not made and finished(session, world.history):
+        return made, replace(session, closed_at=world.now)
+    return made, session
+
+
+def _act(
+    world: World, incident: Incident, known: Sequence[RemediationSession]
+) -> tuple[list[Action], RemediationSession | None]:
+    """The next steps for an incident; the session is returned when it is new."""
+    cause = cause_of(incident)
+    if cause is None or cause.fault not in world.playbooks or world.recovered(incident):
+        return [], None
+    session = acting(known, incident, world.history)
+    new = session is None
+    session = session or open_session(incident, world.now)
+    made = Run(world, incident, cause, session).actions()
+    return made, session if new and made else None
+
+
+def _troubled(world: World, incidents: Sequence[Incident]) -> frozenset[EntityRef]:
+    """Services with an open incident: what they have is not taken away meanwhile."""
+    services = {
+        service
+        for incident in incidents
+        if (cause := cause_of(incident)) is not None
+        for service in world.targets(cause.entity, "services")
+    }
+    named = {name for incident in incidents if incident.resolved_at is None for name in incident.services}
+    planned = {entry.service for entry in world.plan.recommendations}
+    return frozenset(services | {service for service in planned if named & {service.name, str(service), service.key}})

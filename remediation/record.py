@@ -1,0 +1,40 @@
+"""Turns a judgement into what goes on record, so that the same decision is never written twice."""
+
+from __future__ import annotations
+
+from outrider.model import Action, ActionStatus, DecisionReason, Verdict
+from remediation import approve
+from remediation.guards import Judgement, Proposal
+from remediation.history import IN_FLIGHT, UNDO, WAITING
+from remediation.world import World
+
+# Asked about, and then the doubt was gone: the question is withdrawn and the action taken.
+_DOUBTS = frozenset({DecisionReason.LOW_CONFIDENCE, DecisionReason.NO_HEADROOM})
+
+
+def record(world: World, proposal: Proposal, judgement: Judgement, *, ordinal: int | None = None) -> list[Action]:
+    """The action of a judgement, and the open question it replaces.
+
+    Empty when the same refusal or question stands already, or the action is on its way. ``ordinal`` is
+    the number of earlier decisions of the session about this kind and target, unless given.
+    """
+    history = world.history
+    newest = history.newest(proposal.session, proposal.kind, proposal.target)
+    if newest is not None and newest.status in IN_FLIGHT:
+        return []
+    verdict, _ = judgement
+    replaced: list[Action] = []
+    if newest is not None and newest.status in WAITING:
+        same = dict(newest.params) == dict(proposal.params)
+        answered = verdict is Verdict.ALLOWED and newest.reason in _DOUBTS
+        if same and not answered and verdict is not Verdict.REFUSED:
+            return []
+        replaced = [approve.cancelled(newest, world.now, newest.reason, "replaced by a newer decision")]
+    elif newest is not None and newest.status is ActionStatus.REFUSED and (newest.decision, newest.reason) == judgement:
+        return []
+    if ordinal is None:
+        ordinal = len(history.of(proposal.session, proposal.kind, proposal.target))
+    made = approve.action(proposal, judgement, ordinal, dry_run=world.policy.dry_run, now=world.now)
+    if verdict is Verdict.ALLOWED and proposal.kind not in UNDO:
+        world.ledger.enter(proposal)
+    return [*replaced, made]

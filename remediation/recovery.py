@@ -1,0 +1,103 @@
+"""Undoing: what is left of a plan is cancelled, nodes are uncordoned, routes are restored.
+
+Only what Outrider did is undone, and always once the component is healthy.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityRef,
+    Incident,
+    RemediationSession,
+    Verdict,
+)
+from remediation import approve, sessions
+from remediation.guards import Proposal, judge_undo
+from remediation.history import CANCELLABLE, PERFORMED, is_over
+from remediation.record import record
+from remediation.world import World
+
+_SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by the page it gave before it went down
+_MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
+
+
+def wind_up(world: World, session: RemediationSession, incident: Incident | None) -> list[Action]:
+    """Everything to cancel and to undo of a session whose cause has recovered."""
+    made = [
+        approve.cancelled(action, world.now, DecisionReason.RECOVERED)
+        for action in world.history.of_session(session.id)
+        if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED
+    ]
+    for node in session.cordoned:
+        if node not in world.kept_cordoned and world.node_well(node):
+            made += _undo(world, session, ActionKind.UNCORDON, node, incident)
+    for replica in _shifted(world, session):
+        if replica in world.facts.healthy and not world.sick(replica):
+            made += _undo(world, session, ActionKind.RESTORE_TRAFFIC, replica, incident)
+    return made
+
+
+def give_back(world: World, session: RemediationSession, incident: Incident) -> list[Action]:
+    """Routes of replicas that run elsewhere again, while the cause itself is not yet repaired."""
+    cause = incident.suspected_cause
+    playbook = world.playbooks.get(cause.fault) if cause else None
+    if cause is None or playbook is None or playbook.serving:
+        return []
+    made: list[Action] = []
+    for replica in _shifted(world, session):
+        well = replica in world.facts.healthy and not world.sick(replica)
+        if replica != cause.entity and well and _moved(world, session, replica):
+            made += _undo(world, session, ActionKind.RESTORE_TRAFFIC, replica, incident, over=False)
+    return made
+
+
+def recovering(world: World, session: RemediationSession) -> bool:
+    """True when the session has begun to undo with an un-cordon or a cancelled step."""
+    return is_over(world.history.of_session(session.id))
+
+
+def _shifted(world: World, session: RemediationSession) -> list[EntityRef]:
+    return sorted(world.history.shifted(session.id), key=lambda replica: replica.key)
+
+
+def _moved(world: World, session: RemediationSession, replica: EntityRef) -> bool:
+    """True when the replica was restarted by this session long enough ago."""
+    own = {replica, *world.topology.causes_of(replica)}
+    ended = [
+        action.ended_at or action.decided_at
+        for action in world.history.of_session(session.id)
+        if action.kind in _MOVES and action.status is ActionStatus.DONE and action.target in own
+    ]
+    return bool(ended) and world.now - max(ended) >= _SETTLING
+
+
+def _undo(
+    world: World,
+    session: RemediationSession,
+    kind: ActionKind,
+    target: EntityRef,
+    incident: Incident | None,
+    *,
+    over: bool = True,
+) -> list[Action]:
+    """``over`` marks the session as one that has recovered, by the reason on record."""
+    before = world.history.of(session.id, kind, target)
+    if before and before[-1].status in PERFORMED - {ActionStatus.FAILED}:
+        return []
+    proposal = Proposal(
+        session=session.id,
+        because=incident.id if incident else session.incident,
+        kind=kind,
+        target=target,
+        params=sessions.ownership(session.id),
+    )
+    verdict, reason = judge_undo(world.facts)
+    if not over and verdict is Verdict.ALLOWED:
+        reason = DecisionReason.WITHIN_LIMITS
+    return record(world, proposal, (verdict, reason))

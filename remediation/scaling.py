@@ -1,0 +1,60 @@
+"""Scale actions of the capacity plan."""
+
+from __future__ import annotations
+
+from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef, Recommendation
+from remediation import approve, sessions
+from remediation.guards import Proposal, judge
+from remediation.history import IN_FLIGHT, WAITING
+from remediation.record import record
+from remediation.world import World
+
+_BECAUSE = "plan"
+
+
+def from_plan(world: World, troubled: frozenset[EntityRef]) -> list[Action]:
+    """One decision a service whose plan wants another number of replicas now.
+
+    A scale-out is due from ``start_by`` on. ``troubled`` services, which have an open incident, are not
+    scaled in.
+    """
+    made: list[Action] = []
+    for entry in world.plan.recommendations:
+        if isinstance(entry, Recommendation) and entry.service not in world.ledger.scaled:
+            made += _service(world, entry, entry.service in troubled)
+    return made
+
+
+def _service(world: World, entry: Recommendation, troubled: bool) -> list[Action]:
+    newest = world.history.newest(sessions.PLAN_SESSION, ActionKind.SCALE, entry.service)
+    grows = entry.target_replicas > entry.current_replicas
+    due = not grows or entry.start_by is None or entry.start_by <= world.now
+    if entry.target_replicas == entry.current_replicas or not due or (troubled and not grows):
+        if newest is not None and newest.status in WAITING:
+            return [approve.cancelled(newest, world.now, newest.reason, "the plan no longer wants it")]
+        return []
+    if newest is not None and newest.params.get("replicas") == entry.target_replicas and _stands(world, newest):
+        return []
+    proposal = Proposal(
+        session=sessions.PLAN_SESSION,
+        because=_BECAUSE,
+        kind=ActionKind.SCALE,
+        target=entry.service,
+        params={
+            **sessions.ownership(sessions.PLAN_SESSION),
+            "replicas": entry.target_replicas,
+            "current": entry.current_replicas,
+        },
+        scale_in=not grows,
+        touches=() if grows else world.topology.below(entry.service, EntityKind.REPLICA),
+    )
+    judgement = judge(proposal, world.policy, world.facts, world.history, world.ledger, world.now)
+    # numbered by the instant: the plan's session never ends, and its early actions are no longer at hand
+    return record(world, proposal, judgement, ordinal=int(world.now.timestamp()))
+
+
+def _stands(world: World, newest: Action) -> bool:
+    """True while the same number is on its way, was only a dry run, or was set a moment ago."""
+    if newest.status in IN_FLIGHT or newest.status is ActionStatus.DRY_RUN:
+        return True
+    return newest.status is ActionStatus.DONE and world.now - newest.decided_at < world.policy.cooldown

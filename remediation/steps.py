@@ -1,0 +1,159 @@
+"""Runs a playbook: which step is next for an incident, and what it would do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import ceil
+from typing import Any
+
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityRef,
+    Hypothesis,
+    Incident,
+    RemediationSession,
+    Verdict,
+)
+from remediation import sessions
+from remediation.guards import Judgement, Proposal, judge
+from remediation.history import IN_FLIGHT, WAITING, rejected, settled
+from remediation.playbook import Playbook, Step
+from remediation.record import record
+from remediation.world import World
+
+_PATIENCE = timedelta(minutes=5)  # a step that hangs longer no longer holds the next one
+_SURGE_PATIENCE = timedelta(minutes=15)  # new replicas that are not ready by then will not come
+_GROWTH_RATIO = 0.25  # of the replicas, when a surge is there and no plan says how many
+_NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
+
+
+class Run:
+    """One incident's playbook in one round."""
+
+    def __init__(self, world: World, incident: Incident, cause: Hypothesis, session: RemediationSession) -> None:
+        """``session`` may be new: it counts only if an action comes of it."""
+        self._world = world
+        self._incident = incident
+        self._cause = cause
+        self._session = session
+        self._playbook: Playbook = world.playbooks[cause.fault]
+
+    def actions(self) -> list[Action]:
+        """New decisions of every step whose turn it is."""
+        made: list[Action] = []
+        before_are_over = True
+        for step in self._playbook.steps:
+            waits = self._world.now - self._incident.opened_at < step.wait
+            if waits or (step.after_done and not before_are_over):
+                break
+            targets = self._world.targets(self._cause.entity, step.target)
+            if not targets:
+                made += self._unknown(step)
+            for target in targets:
+                made += self._step(step, target)
+            before_are_over = before_are_over and all(self._over(step, target) for target in targets)
+        return made
+
+    def _over(self, step: Step, target: EntityRef) -> bool:
+        newest = self._world.history.newest(self._session.id, step.kind, target)
+        return settled(newest, self._world.now, _PATIENCE)
+
+    def _unknown(self, step: Step) -> list[Action]:
+        proposal = Proposal(self._session.id, self._incident.id, step.kind, self._cause.entity)
+        return record(self._world, proposal, (Verdict.REFUSED, DecisionReason.UNKNOWN_TARGET))
+
+    def _step(self, step: Step, target: EntityRef) -> list[Action]:
+        world = self._world
+        before = world.history.of(self._session.id, step.kind, target)
+        dry = world.policy.dry_run
+        tried = [action for action in before if action.status not in _NOT_AN_ATTEMPT and action.dry_run == dry]
+        if before and (rejected(before[-1]) or before[-1].status in IN_FLIGHT):
+            return []
+        if len(tried) >= (1 if dry else step.attempts):
+            return []
+        proposal = self._proposal(step, target)
+        if proposal is None:
+            return []
+        judgement = judge(proposal, world.policy, world.facts, world.history, world.ledger, world.now)
+        if tried and judgement[1] is DecisionReason.COOLDOWN:
+            return []  # the pause between two attempts of our own is not a refusal
+        surge: list[Action] = []
+        if step.surge and self._short(proposal):
+            surge, judgement = self._surge(proposal, judgement)
+        return [*surge, *record(world, proposal, judgement)]
+
+    def _proposal(self, step: Step, target: EntityRef) -> Proposal | None:
+        if step.kind is ActionKind.SCALE:
+            return self._scale_out(target, self._wanted(target), ask=step.ask)
+        cordons = step.kind is ActionKind.CORDON
+        params: dict[str, Any] = dict(sessions.ownership(self._session.id))
+        if step.kind is ActionKind.SHIFT_TRAFFIC:
+            params["weight"] = 0.0
+        return Proposal(
+            session=self._session.id,
+            because=self._incident.id,
+            kind=step.kind,
+            target=target,
+            params=params,
+            takes={} if cordons else self._world.takes(target, self._cause.entity, self._playbook),
+            confidence=self._cause.confidence,
+            ask=step.ask,
+        )
+
+    def _wanted(self, service: EntityRef) -> int:
+        """Replicas to have: what the plan says, else a quarter more, never above the ceiling."""
+        current, planned = self._world.current_replicas(service), self._world.recommendation(service)
+        if planned is not None and planned.target_replicas > current:
+            return planned.target_replicas
+        wanted = current + max(1, ceil(current * _GROWTH_RATIO))
+        return min(wanted, planned.ceiling) if planned else wanted
+
+    def _scale_out(self, service: EntityRef, wanted: int, *, ask: bool) -> Proposal | None:
+        """None at the ceiling, and when the service is being scaled in this round already."""
+        current = self._world.current_replicas(service)
+        if service in self._world.ledger.scaled or wanted <= current:
+            return None
+        return Proposal(
+            session=self._session.id,
+            because=self._incident.id,
+            kind=ActionKind.SCALE,
+            target=service,
+            params={**sessions.ownership(self._session.id), "replicas": wanted, "current": current},
+            confidence=self._cause.confidence,
+            ask=ask,
+        )
+
+    def _short(self, proposal: Proposal) -> dict[EntityRef, int]:
+        """How many replicas each service would lack for the load it has now."""
+        facts, ledger = self._world.facts, self._world.ledger
+        lacking: dict[EntityRef, int] = {}
+        for service, count in proposal.takes.items():
+            ready, needed = ledger.ready(facts, service), facts.needed_replicas.get(service)
+            if count and ready is not None and needed is not None and ready - count < needed:
+                lacking[service] = needed - (ready - count)
+        return lacking
+
+    def _surge(self, drain: Proposal, judgement: Judgement) -> tuple[list[Action], Judgement]:
+        """Make capacity first (safety rule 8). Until it is there the drain is held; if it cannot come, ask."""
+        if judgement[0] is Verdict.REFUSED:
+            return [], judgement
+        world, made, coming = self._world, list[Action](), False
+        for service, count in self._short(drain).items():
+            newest = world.history.newest(self._session.id, ActionKind.SCALE, service)
+            if newest is None:
+                wanted = world.current_replicas(service) + count
+                planned = world.recommendation(service)
+                proposal = self._scale_out(service, min(wanted, planned.ceiling) if planned else wanted, ask=False)
+                if proposal is None:
+                    continue
+                verdict = judge(proposal, world.policy, world.facts, world.history, world.ledger, world.now)
+                made += record(world, proposal, verdict)
+                coming = coming or verdict[0] is not Verdict.REFUSED
+            else:
+                hopeful = newest.status in IN_FLIGHT | WAITING | {ActionStatus.DONE}
+                coming = coming or (hopeful and world.now - newest.decided_at < _SURGE_PATIENCE)
+        held = (Verdict.REFUSED, DecisionReason.NO_HEADROOM)
+        return made, held if coming else (Verdict.ASK, DecisionReason.NO_HEADROOM)

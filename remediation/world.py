@@ -1,0 +1,138 @@
+"""Everything one round of decisions looks at, and the questions it asks of the topology."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from outrider.model import (
+    Alert,
+    AlertState,
+    EntityKind,
+    EntityRef,
+    Hypothesis,
+    Incident,
+    Plan,
+    Recommendation,
+)
+from outrider.topology import Topology
+from remediation.guards import Ledger
+from remediation.history import History
+from remediation.limits import FleetFacts, Policy
+from remediation.playbook import Playbook, Selector
+
+_BLINDING = frozenset({"exporter-down", "stale-metrics"})  # what they name must not be acted on
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One round. ``history`` and ``ledger`` are shared by all its decisions.
+
+    ``suspect`` is everything an active alert is about; ``kept_cordoned`` are nodes that a session still
+    at work holds.
+    """
+
+    policy: Policy
+    facts: FleetFacts
+    topology: Topology
+    history: History
+    ledger: Ledger
+    plan: Plan
+    playbooks: Mapping[str, Playbook]
+    suspect: frozenset[EntityRef]
+    now: datetime
+    kept_cordoned: frozenset[EntityRef] = frozenset()
+
+    def sick(self, entity: EntityRef) -> bool:
+        """True while an alert about the very entity is active."""
+        return entity in self.suspect
+
+    def node_well(self, node: EntityRef) -> bool:
+        """True when the node is healthy, and nothing is said against a device in it."""
+        devices = [above for above in self.topology.holds_up(node) if above.kind is EntityKind.GPU]
+        return node in self.facts.healthy and not any(self.sick(entity) for entity in (node, *devices))
+
+    def recovered(self, incident: Incident | None) -> bool:
+        """True when the incident is over, or its cause is seen to be well, and so is all that rests on it.
+
+        Services are left out: their windows of minutes still hold what is past.
+        """
+        if incident is None or incident.resolved_at is not None:
+            return True
+        cause = incident.suspected_cause
+        if cause is None or cause.entity not in self.facts.healthy:
+            return False
+        reached = self.topology.affected_by(cause.entity)
+        return not any(self.sick(entity) for entity in reached if entity.kind is not EntityKind.SERVICE)
+
+    def targets(self, cause: EntityRef, selector: Selector) -> tuple[EntityRef, ...]:
+        """The components a step is about, seen from the cause."""
+        if selector == "self":
+            return (cause,)
+        if selector == "node":
+            return self._self_or(cause, EntityKind.NODE) or self.topology.below(cause, EntityKind.NODE)
+        if selector == "services":
+            return self._self_or(cause, EntityKind.SERVICE) or self.topology.above(cause, EntityKind.SERVICE)
+        replicas = self.replicas(cause)
+        if selector == "replicas":
+            return replicas
+        if cause.kind is EntityKind.POD:
+            return (cause,)
+        pods = [self.topology.below(replica, EntityKind.POD) or (replica,) for replica in replicas]
+        return tuple(dict.fromkeys(pod for found in pods for pod in found))
+
+    def replicas(self, entity: EntityRef) -> tuple[EntityRef, ...]:
+        """The replicas that rest on an entity; a replica is its own."""
+        return self._self_or(entity, EntityKind.REPLICA) or self.topology.above(entity, EntityKind.REPLICA)
+
+    def takes(self, target: EntityRef, cause: EntityRef, playbook: Playbook) -> dict[EntityRef, int]:
+        """Serving replicas each service would lose if the target were taken out.
+
+        A replica that the fault has stopped is no loss, unless it is still counted as healthy. One whose
+        traffic is held off already is none either.
+        """
+        broken = frozenset() if playbook.serving else self.topology.affected_by(cause)
+        away = self.history.shifted()
+        lost: dict[EntityRef, int] = {}
+        for replica in self.replicas(target):
+            serves = replica not in away and (replica not in broken or replica in self.facts.healthy)
+            for service in self.topology.above(replica, EntityKind.SERVICE):
+                lost[service] = lost.get(service, 0) + serves
+        return lost
+
+    def recommendation(self, service: EntityRef) -> Recommendation | None:
+        """What the plan says of a service."""
+        found = (entry for entry in self.plan.recommendations if isinstance(entry, Recommendation))
+        return next((entry for entry in found if entry.service == service), None)
+
+    def current_replicas(self, service: EntityRef) -> int:
+        """Replicas the service has now, ready or not."""
+        planned = self.recommendation(service)
+        return planned.current_replicas if planned else len(self.topology.below(service, EntityKind.REPLICA))
+
+    @staticmethod
+    def _self_or(entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
+        return (entity,) if entity.kind is kind else ()
+
+
+def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
+    """Everything an active alert is about."""
+    return frozenset(alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED)
+
+
+def unseen(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:
+    """Components whose exporter is gone or whose values stand still."""
+    return frozenset(
+        alert.entity for alert in alerts if alert.state is not AlertState.RESOLVED and alert.fault in _BLINDING
+    )
+
+
+def is_blind(alerts: tuple[Alert, ...]) -> bool:
+    """True while our own blindness is an alert."""
+    return any(alert.state is AlertState.FIRING and alert.fault == "monitor-blind" for alert in alerts)
+
+
+def cause_of(incident: Incident) -> Hypothesis | None:
+    """The suspected cause of an open incident."""
+    return incident.suspected_cause if incident.resolved_at is None else None
