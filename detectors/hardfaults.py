@@ -7,10 +7,12 @@ reported for ever. A gauge that merely still shows the last XID is never read: o
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.memory import Arrays, align, empty
 from detectors.spells import Counts, Flags, newest, silences, spell, unusable
@@ -58,6 +60,8 @@ _GPU_SIGNALS = (
     "hw_accel_pcie_replay_total",
     "hw_accel_interconnect_errors_total",
 )
+# ``node`` is a checksum of the node's key: an accelerator that vanished is in no topology any more.
+_DEFAULTS = {"present": False, "lost_since": np.nan, "node": -1}
 _ON_PAGE = ("hw_accel_temperature_celsius", "hw_accel_power_watts", "hw_accel_memory_used_bytes")
 
 
@@ -86,7 +90,7 @@ class GpuFaultDetector:
 
     def initial(self) -> DetectorState:
         """No accelerator known."""
-        return empty(self.state_version, {"present": False, "lost_since": np.nan})
+        return empty(self.state_version, _DEFAULTS)
 
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
@@ -95,7 +99,7 @@ class GpuFaultDetector:
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, {"present": False, "lost_since": np.nan})
+        memory = align(state, window.entities, _DEFAULTS)
         lost, unseen = _lost(window, memory, topology)
         verdicts: dict[str, Finding] = {}
         signs = (_missing(window, lost, memory), *_memory_errors(window), *_heat(window), *_links(window))
@@ -122,7 +126,8 @@ def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Fl
         shown |= ~np.isnan(window.column(name))
     memory["present"] = memory["present"] | shown.any(axis=1) | (np.nan_to_num(told) >= 0.5)
     untold = np.asarray(np.isnan(window.column("hw_accel_seen")).all(axis=1), dtype=np.bool_)
-    beside = _beside(window.entities, shown, untold, topology)
+    _remember_nodes(window.entities, memory, topology)
+    beside = _beside(shown, untold, memory["node"])
     absent = spell(beside | shown, ~shown, window.times)
     inferred = untold & (absent.scrapes >= LASTING_SCRAPES)
     lost: Flags = memory["present"] & ((told == 0) | inferred)
@@ -134,19 +139,22 @@ def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Fl
     return lost, unseen
 
 
-def _beside(entities: tuple[EntityRef, ...], shown: Flags, untold: Flags, topology: Topology) -> Flags:
-    """True where another accelerator of the same node was shown; only for ``untold`` rows."""
+def _remember_nodes(entities: tuple[EntityRef, ...], memory: Arrays, topology: Topology) -> None:
+    for row, entity in enumerate(entities):
+        for lower in topology.rests_on(entity):
+            if lower.kind is EntityKind.NODE:
+                memory["node"][row] = zlib.crc32(lower.key.encode())
+
+
+def _beside(shown: Flags, untold: Flags, node: NDArray[np.int64]) -> Flags:
+    """True where another accelerator of the same node was shown; only for ``untold`` rows. (entities, times)."""
     found = np.zeros(shown.shape, dtype=np.bool_)
     if not untold.any():
         return found
-    rows_of: dict[EntityRef, list[int]] = {}
-    for row, entity in enumerate(entities):
-        for node in topology.rests_on(entity):
-            if node.kind is EntityKind.NODE:
-                rows_of.setdefault(node, []).append(row)
-    for rows in rows_of.values():
-        found[rows] |= shown[rows].any(axis=0)
-    found &= untold[:, None]
+    _, place = np.unique(node, return_inverse=True)
+    count = np.zeros((int(place.max()) + 1, shown.shape[1]), dtype=np.intp)
+    np.add.at(count, place, shown)
+    found |= (count[place] > 0) & untold[:, None] & (node >= 0)[:, None]
     return found
 
 

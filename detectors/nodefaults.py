@@ -18,6 +18,7 @@ from outrider.model import (
     EntityKind,
     EntityRef,
     Finding,
+    Floats,
     Interval,
     NoVerdict,
     Priority,
@@ -46,7 +47,7 @@ class NodeFaultDetector:
 
     def initial(self) -> DetectorState:
         """No node known."""
-        return empty(self.state_version, {})
+        return empty(self.state_version, {"most": 0.0})
 
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
@@ -55,14 +56,16 @@ class NodeFaultDetector:
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
+        memory = align(state, window.entities, {"most": 0.0})
+        shown = np.nan_to_num(window.column("hw_accel_present"))
+        memory["most"] = np.maximum(memory["most"], shown.max(axis=1, initial=0.0))
         found: list[Finding | NoVerdict] = []
-        found.extend(self._short_of_accelerators(window, topology, now))
+        found.extend(self._short_of_accelerators(window, memory["most"], now))
         found.extend(self._not_ready(window, now))
         found.extend(xid_findings(self.name, window.events, topology, now, EVENT_HOLD))
-        memory = align(state, window.entities, {})
         return DetectorState(self.state_version, window.entities, memory), tuple(found)
 
-    def _short_of_accelerators(self, window: Window, topology: Topology, now: datetime) -> list[Finding]:
+    def _short_of_accelerators(self, window: Window, most: Floats, now: datetime) -> list[Finding]:
         """Fewer accelerators than the kubelet counts, where the missing one has never been seen.
 
         One that was seen is named by the accelerators' own detector; this one can only name the node.
@@ -71,13 +74,10 @@ class NodeFaultDetector:
         capacity = newest(window, window.column("node_accel_capacity"))
         run = spell(~np.isnan(shown), shown < capacity[:, None], window.times)
         present = newest(window, shown)
-        short = (run.scrapes >= LASTING_SCRAPES) & (present < capacity)
+        short = (run.scrapes >= LASTING_SCRAPES) & (present < capacity) & (most <= present)
         found = []
         for row in np.flatnonzero(short):
             node = window.entities[row]
-            known = sum(entity.kind is EntityKind.GPU for entity in topology.holds_up(node))
-            if known > present[row]:
-                continue
             count, expected = float(present[row]), float(capacity[row])
             one = evidence(
                 "hw_accel_present",

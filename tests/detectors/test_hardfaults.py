@@ -78,6 +78,19 @@ def test_without_the_exporters_word_a_board_is_lost_when_its_neighbours_are_seen
     assert find({**untold, "GPU-2": {**gone_after(10, 1), "hw_accel_seen": [None] * 10}}) == []
 
 
+def test_a_vanished_board_is_lost_though_no_topology_knows_it_any_more(window_of, now_of):
+    detector = GpuFaultDetector()
+    untold = {gpu.name: {**healthy(10), "hw_accel_seen": [None] * 10} for gpu in GPUS}
+    before = window_of(GPU, untold)
+    state, verdicts = detector.detect(detector.initial(), before, TOPOLOGY, now_of(before))
+    assert verdicts == ()
+    untold["GPU-2"] = {**gone_after(10, 2), "hw_accel_seen": [None] * 10}
+    after = window_of(GPU, untold)
+    without = Topology.build([(N0, gpu) for gpu in GPUS if gpu.name != "GPU-2"])
+    _, (found,) = detector.detect(state, after, without, now_of(after))
+    assert (found.fault, found.entity.name) == ("gpu-lost", "GPU-2")
+
+
 def test_a_dark_exporter_is_no_lost_board(find):
     verdicts = []
     assert find({gpu.name: gone_after(20, 15) for gpu in GPUS}, length=20, verdicts=verdicts) == []
@@ -167,7 +180,7 @@ def test_a_node_short_of_a_board_nobody_ever_saw(window_of, findings_of):
     rows = {"n0": {"hw_accel_present": [4.0] * 5, "node_accel_capacity": [8.0] * 5}}
     (found,) = findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY)
     assert (found.fault, found.entity, found.observed) == ("gpu-lost", N0, 4.0)
-    rows = {"n0": {"hw_accel_present": [3.0] * 5, "node_accel_capacity": [4.0] * 5}}
+    rows = {"n0": {"hw_accel_present": [8.0, 8.0, 7.0, 7.0, 7.0], "node_accel_capacity": [8.0] * 5}}
     assert findings_of(NodeFaultDetector(), window_of(NODE, rows), TOPOLOGY) == []
 
 
