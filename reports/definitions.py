@@ -1,0 +1,45 @@
+"""The reports there are. A new one is a row here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from outrider.i18n import Language, translate
+from outrider.ports import MetricStore, StateReader
+from reports.model import ReportModel
+from reports.weekly import weekly
+
+
+class Build(Protocol):
+    """Makes a report of one week from the read ports."""
+
+    def __call__(
+        self, state: StateReader, metrics: MetricStore, week: str, now: datetime, language: Language = "en"
+    ) -> ReportModel:
+        """The report; it is ``empty`` when nothing was collected."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDefinition:
+    """One kind of report. Its title and description are texts of the area ``reports``."""
+
+    name: str
+    build: Build
+
+    def title(self, language: Language = "en") -> str:
+        """What it is called."""
+        return translate(f"reports.{self.name}_title", language)
+
+    def description(self, language: Language = "en") -> str:
+        """What it answers."""
+        return translate(f"reports.{self.name}_description", language)
+
+    def file_name(self, week: str, format: str, language: Language) -> str:  # noqa: A002
+        """``weekly-2026-W19.en.html``."""
+        return f"{self.name}-{week}.{language}.{format}"
+
+
+REPORTS: dict[str, ReportDefinition] = {row.name: row for row in (ReportDefinition("weekly", weekly),)}

@@ -1,0 +1,165 @@
+"""What a week of one fleet's values says: figures by service, read from the metric store.
+
+Numbers only; words and layout are the report's own matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from outrider import catalog, measures
+from outrider.measures import Attainment, Availability, Latency
+from outrider.model import CellStatus, EntityKind, EntityRef, Floats, SignalKey, Window
+from outrider.ports import MetricStore
+
+REQUESTS = SignalKey("svc_requests_total")
+FAILED = SignalKey("svc_failed_total")
+SUCCESS = SignalKey("svc_success_ratio")
+PROBE = SignalKey("probe_success")
+TOKENS = SignalKey("svc_generation_tokens_total")
+LATENCIES = ("svc_ttft_seconds", "svc_tpot_seconds", "svc_latency_seconds")
+QUANTILES = (0.5, 0.95, 0.99)
+HOUR = timedelta(hours=1)
+_SLOTS = (measures.AVAILABILITY_SLOT, timedelta(minutes=5), timedelta(minutes=10), HOUR)
+_KNOWN_SHARE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFigures:
+    """One service over the period. ``traffic`` are requests per second by the hour, NaN where unknown."""
+
+    service: EntityRef
+    availability: Availability
+    slot: timedelta
+    daily: tuple[Availability, ...]
+    requests: float
+    success: float | None
+    attainment: Attainment | None
+    latencies: Mapping[str, Mapping[float, Latency | None]]
+    tokens: float
+    hours: Floats
+    traffic: Floats
+
+
+def read_services(metrics: MetricStore, start: datetime, end: datetime) -> tuple[ServiceFigures, ...]:
+    """Figures of every service with any value in [start, end), by name.
+
+    Availability is judged in slots of one minute; where values lie further apart, in the smallest slot
+    of 5, 10 or 60 min of which two fifths have a value.
+    """
+    hourly_keys = [REQUESTS, TOKENS]
+    for name in LATENCIES:
+        hourly_keys += [key for key in catalog.signal(name).bucket_keys if key.bucket is not None and key.bucket >= 0]
+    hourly = metrics.read_windows(EntityKind.SERVICE, hourly_keys, start, end, HOUR)
+    fine = {
+        slot: metrics.read_windows(EntityKind.SERVICE, [REQUESTS, FAILED, SUCCESS, PROBE], start, end, slot)
+        for slot in _SLOTS[:1]
+    }
+    found = []
+    for row, service in enumerate(hourly.entities):
+        if not _any_value(hourly, row) and not _any_value_of(fine[_SLOTS[0]], service):
+            continue
+        found.append(_figures(metrics, hourly, row, fine, start, end))
+    return tuple(found)
+
+
+def _figures(
+    metrics: MetricStore,
+    hourly: Window,
+    row: int,
+    fine: dict[timedelta, Window],
+    start: datetime,
+    end: datetime,
+) -> ServiceFigures:
+    service = hourly.entities[row]
+    slot, times, success, probe = _slots(metrics, service, fine, start, end)
+    window = fine[slot]
+    index = window.entities.index(service) if service in window.entities else None
+    calls = 0.0 if index is None else float(np.nansum(window.column(REQUESTS)[index]))
+    failed = 0.0 if index is None else float(np.nansum(window.column(FAILED)[index]))
+    latencies = {name: _quantiles(hourly, row, name) for name in LATENCIES}
+    ttft = catalog.signal(LATENCIES[0])
+    return ServiceFigures(
+        service=service,
+        availability=measures.availability_time(success, probe),
+        slot=slot,
+        daily=_by_day(times, success, probe, start, end),
+        requests=calls,
+        success=measures.success_ratio(calls, failed),
+        attainment=measures.sla_attainment(_buckets(hourly, row, ttft.name), ttft.bounds),
+        latencies=latencies,
+        tokens=float(np.nansum(hourly.column(TOKENS)[row])),
+        hours=hourly.times,
+        traffic=_traffic(hourly, row, times, success),
+    )
+
+
+def _slots(
+    metrics: MetricStore, service: EntityRef, fine: dict[timedelta, Window], start: datetime, end: datetime
+) -> tuple[timedelta, Floats, Floats, Floats]:
+    """(slot, times, success ratio, probe) on the finest grid that the values fill."""
+    chosen = None
+    for slot in _SLOTS:
+        if slot not in fine:
+            fine[slot] = metrics.read_windows(EntityKind.SERVICE, [REQUESTS, FAILED, SUCCESS, PROBE], start, end, slot)
+        window = fine[slot]
+        if service not in window.entities:
+            continue
+        row = window.entities.index(service)
+        success, probe = _success(window, row), window.column(PROBE)[row]
+        seen = (window.status[row] != CellStatus.ABSENT).any(axis=1)
+        chosen = chosen or (slot, window.times, success, probe)
+        span = seen[np.argmax(seen) :] if seen.any() else seen
+        if span.size and float(span.mean()) >= _KNOWN_SHARE:
+            return slot, window.times, success, probe
+    return chosen or (_SLOTS[0], np.empty(0), np.empty(0), np.empty(0))
+
+
+def _success(window: Window, row: int) -> Floats:
+    """Success ratio a slot from the calls themselves, else from the published ratio; NaN without calls."""
+    requests, failed = window.column(REQUESTS)[row], np.nan_to_num(window.column(FAILED)[row], nan=0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        counted = 1.0 - failed / requests
+    found: Floats = np.where(requests > 0, counted, window.column(SUCCESS)[row])
+    return found
+
+
+def _traffic(hourly: Window, row: int, times: Floats, success: Floats) -> Floats:
+    """Requests per second by the hour, scaled up where some of an hour's slots are missing.
+
+    NaN where more than half of them are.
+    """
+    requests = hourly.column(REQUESTS)[row]
+    index = ((times[~np.isnan(success)] - hourly.times[0]) // HOUR.total_seconds()).astype(int)
+    known = np.bincount(index, minlength=hourly.times.size)[: hourly.times.size]
+    usual = float(np.median(known[known > 0])) if (known > 0).any() else 0.0
+    share = np.where(known > 0, np.minimum(known / max(usual, 1.0), 1.0), 1.0)
+    found: Floats = np.where(share >= 0.5, requests / HOUR.total_seconds() / share, np.nan)
+    return found
+
+
+def _by_day(times: Floats, success: Floats, probe: Floats, start: datetime, end: datetime) -> tuple[Availability, ...]:
+    days = -(-int((end - start).total_seconds()) // 86400)
+    index = ((times - start.timestamp()) // 86400).astype(int)
+    return tuple(measures.availability_time(success[index == day], probe[index == day]) for day in range(days))
+
+
+def _buckets(window: Window, row: int, name: str) -> Floats:
+    keys = [key for key in catalog.signal(name).bucket_keys if key.bucket is not None and key.bucket >= 0]
+    return np.stack([window.column(key)[row] for key in keys], axis=-1)
+
+
+def _quantiles(window: Window, row: int, name: str) -> dict[float, Latency | None]:
+    return measures.latency_quantiles(_buckets(window, row, name), catalog.signal(name).bounds, QUANTILES)
+
+
+def _any_value(window: Window, row: int) -> bool:
+    return bool((~np.isnan(window.values[row])).any())
+
+
+def _any_value_of(window: Window, service: EntityRef) -> bool:
+    return service in window.entities and _any_value(window, window.entities.index(service))

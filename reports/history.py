@@ -1,0 +1,118 @@
+"""What a week of decisions says: incidents with their delays, alerts, pages, changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from outrider import measures
+from outrider.model import Action, ActionStatus, Alert, AlertReason, AlertState, Event, EventKind, Incident
+from outrider.ports import MetricStore, StateReader
+
+_EVERY = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFigures:
+    """One incident. Unix seconds, NaN where it did not happen (yet)."""
+
+    incident: Incident
+    start: float
+    detected: float
+    paged: float
+    acknowledged: float
+    recovered: float
+
+    @property
+    def detect_seconds(self) -> float | None:
+        """From the first abnormal sample to the incident."""
+        return measures.mttd(np.array([self.start]), np.array([self.detected]))
+
+    @property
+    def acknowledge_seconds(self) -> float | None:
+        """From the first page to the acknowledgement."""
+        return measures.mtta(np.array([self.paged]), np.array([self.acknowledged]))
+
+    @property
+    def recover_seconds(self) -> float | None:
+        """From the first abnormal sample to the end."""
+        return measures.mttr(np.array([self.start]), np.array([self.recovered]))
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFigures:
+    """All of the week's decisions. Incidents and actions are newest first."""
+
+    incidents: tuple[IncidentFigures, ...]
+    actions: tuple[Action, ...]
+    alerts_fired: int
+    rules: tuple[tuple[str, int], ...]
+    pages: int
+    changes: int
+    changes_automatic: int
+
+    def mean(self, name: str) -> float | None:
+        """``mttd``, ``mtta`` or ``mttr`` over the incidents."""
+        ends = {"mttd": ("start", "detected"), "mtta": ("paged", "acknowledged"), "mttr": ("start", "recovered")}
+        first, last = (np.array([getattr(each, field) for each in self.incidents]) for field in ends[name])
+        return measures.mean_duration(first, last)
+
+
+def read_history(state: StateReader, metrics: MetricStore, start: datetime, end: datetime) -> HistoryFigures:
+    """Incidents opened, actions decided and alerts fired in [start, end)."""
+    incidents = [each for each in state.incidents(since=start, limit=_EVERY) if start <= each.opened_at < end]
+    alerts = {alert.fingerprint: alert for alert in state.alerts(since=start, limit=_EVERY)}
+    fired = [alert for alert in alerts.values() if _fired(alert) and start <= alert.starts_at < end]
+    actions = tuple(each for each in state.actions(since=start, limit=_EVERY) if start <= each.decided_at < end)
+    done = [each for each in actions if each.status is ActionStatus.DONE]
+    changes = [event for event in metrics.events(start, end) if event.kind is EventKind.CHANGE]
+    by_us = sum(_ours(event) for event in changes)
+    return HistoryFigures(
+        incidents=tuple(_incident(each, alerts, state) for each in incidents),
+        actions=actions,
+        alerts_fired=len(fired),
+        rules=tuple(Counter(alert.rule for alert in fired).most_common()),
+        pages=sum(each.pages for each in incidents),
+        changes=len(done) + len(changes),
+        changes_automatic=sum(each.approved_by is None for each in done) + by_us,
+    )
+
+
+def _incident(incident: Incident, alerts: dict[str, Alert], state: StateReader) -> IncidentFigures:
+    """An incident starts with its first abnormal sample: the earliest of its alerts and its timeline."""
+    opened = incident.opened_at
+    seen = [alerts[print_].starts_at for print_ in incident.alerts if print_ in alerts]
+    seen += [entry.at for entry in incident.timeline]
+    start = min([opened, *(at for at in seen if at <= opened)])
+    return IncidentFigures(
+        incident=incident,
+        start=start.timestamp(),
+        detected=opened.timestamp(),
+        paged=_seconds(_paged_at(incident, state)),
+        acknowledged=_seconds(incident.acknowledged_at),
+        recovered=_seconds(incident.resolved_at),
+    )
+
+
+def _paged_at(incident: Incident, state: StateReader) -> datetime | None:
+    if not incident.pages:
+        return None
+    sent = [message.created_at for message in state.messages(incident=incident.id) if message.is_page]
+    return min(sent, default=incident.opened_at)
+
+
+def _fired(alert: Alert) -> bool:
+    if alert.state is AlertState.FIRING:
+        return True
+    return alert.state is AlertState.RESOLVED and alert.reason is not AlertReason.NEVER_FIRED
+
+
+def _ours(event: Event) -> bool:
+    return event.source == "outrider" or event.attributes.get("by") == "outrider"
+
+
+def _seconds(at: datetime | None) -> float:
+    return float("nan") if at is None else at.timestamp()

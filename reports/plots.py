@@ -1,0 +1,78 @@
+"""What the charts of the weekly report show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from outrider.i18n import Language
+from outrider.measures import MEASURES
+from outrider.model import Forecast
+from reports import words
+from reports.figures import ServiceFigures
+from reports.model import BarChart, Line, LineChart
+from reports.week import Week
+
+
+def availability_chart(each: ServiceFigures, week: Week, language: Language) -> BarChart:
+    """One bar a day of the week, with the target as a line; a day without data has no bar."""
+    days = words.text("weekdays", language).split()
+    values = [day.ratio for day in each.daily]
+    values += [None] * (len(days) - len(values))
+    known = [value for value in values if value is not None]
+    target = MEASURES["availability"].target or 0.999
+    title = words.text("chart_availability", language, service=words.name(each.service))
+    low, high = (words.percent(bound(known)) if known else words.text("none", language) for bound in (min, max))
+    return BarChart(
+        id=f"availability-{week.services.index(each)}",
+        title=title,
+        text=words.text(
+            "chart_availability_text",
+            language,
+            service=words.name(each.service),
+            low=low,
+            high=high,
+            target=f"{target * 100:g} %",
+        ),
+        labels=tuple(days),
+        values=tuple(values[: len(days)]),
+        target=target,
+        target_name=words.text("legend_target", language),
+    )
+
+
+def traffic_chart(each: ServiceFigures, said: Forecast | None, week: Week, language: Language) -> LineChart:
+    """Requests per second by the hour, then the newest forecast with its 95th percentile."""
+    lines = [Line(words.text("legend_traffic", language), "measured", _floats(each.hours), _points(each.traffic))]
+    if said is not None:
+        for name, style, quantile in (("legend_forecast", "forecast", 0.5), ("legend_p95", "p95", 0.95)):
+            values = said.quantiles.get(quantile)
+            if values is not None:
+                label = words.text(name, language)
+                lines.append(
+                    Line(label, "forecast" if style == "forecast" else "p95", _floats(said.times), _points(values))
+                )
+    days = words.text("weekdays", language).split()
+    start = week.start.timestamp()
+    return LineChart(
+        id=f"traffic-{week.services.index(each)}",
+        title=words.text("chart_traffic", language, service=words.name(each.service)),
+        text=words.text(
+            "chart_traffic_only_text" if said is None else "chart_traffic_text",
+            language,
+            service=words.name(each.service),
+            peak=f"{float(np.nanmax(each.traffic)):,.1f}",
+        ),
+        unit=words.text("unit_rps", language),
+        lines=tuple(lines),
+        ticks=tuple((start + day * 86400.0, name) for day, name in enumerate([*days, *days[: len(lines) > 1]])),
+    )
+
+
+def _floats(values: Sequence[float] | np.ndarray) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def _points(values: Sequence[float] | np.ndarray) -> tuple[float | None, ...]:
+    return tuple(float(value) if np.isfinite(value) else None for value in values)

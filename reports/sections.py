@@ -1,0 +1,287 @@
+"""The sections of the weekly report: each answers one question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from outrider import measures
+from outrider.i18n import Language
+from outrider.measures import MEASURES
+from outrider.model import Action, Forecast, Recommendation
+from outrider.summaries import entity_name, fault_name, rule_name, word
+from reports import words
+from reports.figures import QUANTILES, ServiceFigures
+from reports.history import IncidentFigures
+from reports.model import BarChart, Cell, Column, LineChart, Section, Table
+from reports.plots import availability_chart, traffic_chart
+from reports.week import Week
+
+_MOST_ROWS = 30
+_MOST_RULES = 8
+_MOST_CHARTS = 6
+_SIGNALS = (("svc_ttft_seconds", "ttft"), ("svc_tpot_seconds", "tpot"), ("svc_latency_seconds", "e2e"))
+
+
+def sections(week: Week, language: Language) -> tuple[Section, ...]:
+    """All sections, in the order of the questions an on-call engineer asks."""
+    return (
+        _promise(week, language),
+        _incidents(week, language),
+        _actions(week, language),
+        _capacity(week, language),
+        _cost(week, language),
+        _alerts(week, language),
+    )
+
+
+def cost_cell(week: Week, language: Language) -> Cell:
+    """Cost per 1k tokens of the whole fleet, or that no price is configured."""
+    if week.price_per_gpu_hour is None:
+        return Cell(words.text("none", language), note=words.text("no_price", language))
+    tokens = sum(each.tokens for each in week.services)
+    cost = measures.cost_per_1k_tokens(week.price_per_gpu_hour, week.fleet.held_hours, tokens)
+    return words.unknown(language) if cost is None else Cell(f"{cost:.4g} {week.currency}".strip(), cost)
+
+
+def _promise(week: Week, language: Language) -> Section:
+    busiest = sorted(week.services, key=lambda each: -each.requests)[:_MOST_CHARTS]
+    return _section(
+        "promise",
+        language,
+        tables=(
+            _table(
+                "promise",
+                language,
+                "service requests# availability# unknown# success# sla#",
+                [_promise_row(each, language) for each in week.services],
+            ),
+            _table("latency", language, "service signal p50# p95# p99#", _latency_rows(week.services, language)),
+            _table("budget", language, "service burn# left#", [_budget_row(each, language) for each in week.services]),
+        ),
+        charts=tuple(availability_chart(each, week, language) for each in busiest),
+    )
+
+
+def _promise_row(each: ServiceFigures, language: Language) -> tuple[Cell, ...]:
+    up, unknown = each.availability.ratio, each.availability.unknown
+    slots = each.availability.up + each.availability.down + unknown
+    return (
+        _service(each),
+        words.number(each.requests, language),
+        words.ratio(up, language, kept=MEASURES["availability"].kept(up)),
+        words.ratio(unknown / slots if slots else None, language, digits=1),
+        words.ratio(each.success, language, kept=MEASURES["success"].kept(each.success)),
+        words.attainment(each.attainment, language),
+    )
+
+
+def _latency_rows(services: Sequence[ServiceFigures], language: Language) -> list[tuple[Cell, ...]]:
+    return [
+        (
+            _service(each),
+            Cell(words.text(f"signal_{label}", language), label),
+            *(words.latency(each.latencies[name][quantile], language) for quantile in QUANTILES),
+        )
+        for each in services
+        for name, label in _SIGNALS
+    ]
+
+
+def _budget_row(each: ServiceFigures, language: Language) -> tuple[Cell, ...]:
+    target = MEASURES["availability"].target or 0.999
+    spent = measures.burn_rate(each.availability.ratio, target)
+    left = measures.error_budget_left(each.availability.ratio, target)
+    kept = None if spent is None else spent <= 1.0
+    return (_service(each), words.ratio(spent, language, digits=0, kept=kept), words.ratio(left, language, digits=0))
+
+
+def _incidents(week: Week, language: Language) -> Section:
+    rows = [_incident_row(each, language) for each in week.history.incidents]
+    columns = "opened priority cause where mttd# mtta# mttr# alerts# pages#"
+    return _section("incidents", language, tables=(_table("incidents", language, columns, rows),))
+
+
+def _incident_row(each: IncidentFigures, language: Language) -> tuple[Cell, ...]:
+    incident, cause = each.incident, each.incident.suspected_cause
+    known = cause is not None
+    recovered = words.seconds(each.recover_seconds, language)
+    return (
+        words.instant(incident.opened_at, language),
+        Cell(incident.priority.value, incident.priority.value),
+        Cell(fault_name(cause.fault, language), cause.fault) if cause else Cell(words.text("unknown_cause", language)),
+        Cell(entity_name(cause.entity, language), cause.entity.key) if known and cause else words.unknown(language),
+        words.seconds(each.detect_seconds, language),
+        words.seconds(each.acknowledge_seconds, language),
+        recovered if incident.resolved_at else Cell(words.text("open", language)),
+        words.number(len(incident.alerts), language),
+        words.number(incident.pages, language),
+    )
+
+
+def _actions(week: Week, language: Language) -> Section:
+    rows = [_action_row(each, language) for each in week.history.actions]
+    return _section(
+        "actions",
+        language,
+        tables=(_table("actions", language, "at action target decision reason status", rows),),
+    )
+
+
+def _action_row(each: Action, language: Language) -> tuple[Cell, ...]:
+    return (
+        words.instant(each.decided_at, language),
+        Cell(word("action_kind", each.kind, language), each.kind.value),
+        Cell(entity_name(each.target, language), each.target.key),
+        Cell(word("verdict", each.decision, language), each.decision.value),
+        Cell(word("decision_reason", each.reason, language), each.reason.value),
+        Cell(word("action_status", each.status, language), each.status.value),
+    )
+
+
+def _capacity(week: Week, language: Language) -> Section:
+    forecasts = {each.entity: each for each in week.plan.forecasts}
+    rows = []
+    for each in week.plan.recommendations:
+        said = forecasts.get(each.service)
+        head = Cell(words.name(each.service), each.service.key)
+        if isinstance(each, Recommendation):
+            rows.append((head, *_recommended(each, said, week, language)))
+        else:
+            reason = Cell(word("plan_reason", each.reason, language), each.reason.value)
+            blank = words.unknown(language)
+            rows.append((head, *[blank] * 8, reason))
+    columns = "service now# need# gpus# peak# growth# next_week# needed_by error# reason"
+    charted = [each for each in sorted(week.services, key=lambda s: -s.requests) if np.isfinite(each.traffic).any()]
+    return _section(
+        "capacity",
+        language,
+        tables=(_table("capacity", language, columns, rows),),
+        charts=tuple(
+            traffic_chart(each, forecasts.get(each.service), week, language) for each in charted[:_MOST_CHARTS]
+        ),
+    )
+
+
+def _recommended(each: Recommendation, said: Forecast | None, week: Week, language: Language) -> tuple[Cell, ...]:
+    growth = each.derivation.get("weekly_growth_ratio")
+    peak = float(said.quantiles[0.95].max()) if said is not None and 0.95 in said.quantiles else None
+    this_week = next((s.traffic for s in week.services if s.service == each.service), np.empty(0))
+    highest = float(np.nanmax(this_week)) if np.isfinite(this_week).any() else None
+    coming = highest * (1.0 + growth) if growth is not None and highest is not None else None
+    error = said.score.wape if said is not None else None
+    return (
+        words.number(each.current_replicas, language),
+        words.number(each.target_replicas, language),
+        words.number(each.gpus, language),
+        words.number(peak, language, digits=1),
+        words.unknown(language) if growth is None else Cell(f"{growth * 100:+.0f} %", growth),
+        words.number(coming, language, digits=1),
+        words.instant(each.needed_by, language),
+        words.ratio(error, language, digits=1),
+        Cell(word("plan_reason", each.reason, language), each.reason.value),
+    )
+
+
+def _cost(week: Week, language: Language) -> Section:
+    fleet = week.fleet
+    tokens = sum(each.tokens for each in week.services)
+    per_watt_hour = measures.tokens_per_watt_hour(tokens, fleet.joules)
+    used = words.ratio(fleet.utilisation, language, 0, MEASURES["gpu_utilisation"].kept(fleet.utilisation))
+    prefix = words.ratio(fleet.prefix_hit, language, 0, MEASURES["prefix_hit"].kept(fleet.prefix_hit))
+    rows = [
+        _row("row_gpu_hours", _hours(fleet.held_hours if fleet.gpus else None, language), language),
+        _measured("gpu_hours_idle", _hours(fleet.idle_hours, language), language),
+        _measured("gpu_hours_lost", _hours(fleet.lost_hours, language), language),
+        _measured("gpu_utilisation", used, language),
+        _row("row_tokens", words.number(tokens if week.services else None, language), language),
+        _measured("cost_per_1k_tokens", cost_cell(week, language), language),
+        _measured("tokens_per_watt_hour", words.number(per_watt_hour, language, digits=0), language),
+        _measured("prefix_hit", prefix, language),
+    ]
+    return _section("cost", language, tables=(_table("cost", language, "measure value# goal", rows),))
+
+
+def _alerts(week: Week, language: Language) -> Section:
+    history = week.history
+    count = len(history.incidents)
+    folded = measures.folded_share(history.pages, history.alerts_fired)
+    noops = measures.noops_share(history.changes_automatic, history.changes)
+    durations = ((name, history.mean(name)) for name in ("mttd", "mtta", "mttr"))
+    rows = [
+        _row("row_incidents", words.number(count, language), language),
+        *(
+            _measured(name, words.seconds(value, language, MEASURES[name].kept(value)), language)
+            for name, value in durations
+        ),
+        _row("row_alerts", words.number(history.alerts_fired, language), language),
+        _row("row_pages", words.number(history.pages, language), language),
+        _measured(
+            "pages_per_incident",
+            words.number(measures.pages_per_incident(history.pages, count), language, digits=2),
+            language,
+        ),
+        _measured("folded", words.ratio(folded, language, 0), language),
+        _row("row_changes", words.number(history.changes, language), language),
+        _measured("noops", words.ratio(noops, language, 0, MEASURES["noops"].kept(noops)), language),
+    ]
+    rules = [
+        (Cell(rule_name(rule, language), rule), words.number(count, language))
+        for rule, count in history.rules[:_MOST_RULES]
+    ]
+    return _section(
+        "alerts",
+        language,
+        tables=(
+            _table("alerts", language, "measure value# goal", rows),
+            _table("rules", language, "rule count#", rules),
+        ),
+    )
+
+
+def _service(each: ServiceFigures) -> Cell:
+    return Cell(words.name(each.service), each.service.key)
+
+
+def _hours(value: float | None, language: Language) -> Cell:
+    if value is None:
+        return words.unknown(language)
+    return Cell(words.text("unit_hours", language, value=f"{value:,.1f}"), value)
+
+
+def _row(key: str, value: Cell, language: Language) -> tuple[Cell, ...]:
+    return (Cell(words.text(key, language), key.removeprefix("row_")), value, Cell(""))
+
+
+def _measured(name: str, value: Cell, language: Language) -> tuple[Cell, ...]:
+    title = MEASURES[name].title(language)
+    return (Cell(title, name, note=MEASURES[name].formula(language)), value, Cell(words.goal(name)))
+
+
+def _table(name: str, language: Language, columns: str, rows: Sequence[tuple[Cell, ...]]) -> Table:
+    """``columns`` are keys; one that ends in # is a number."""
+    more = len(rows) - _MOST_ROWS
+    return Table(
+        id=name,
+        title=words.text(f"table_{name}", language),
+        columns=tuple(
+            Column(key.rstrip("#"), words.text(f"col_{key.rstrip('#')}", language), key.endswith("#"))
+            for key in columns.split()
+        ),
+        rows=tuple(rows[:_MOST_ROWS]) if name in ("incidents", "actions") else tuple(rows),
+        empty=words.text(f"empty_{name}", language) if not rows else "",
+        more=words.text("more_rows", language, count=more) if name in ("incidents", "actions") and more > 0 else "",
+    )
+
+
+def _section(
+    name: str, language: Language, *, tables: tuple[Table, ...] = (), charts: tuple[BarChart | LineChart, ...] = ()
+) -> Section:
+    return Section(
+        id=name,
+        title=words.text(f"section_{name}", language),
+        lead=words.text(f"section_{name}_lead", language),
+        tables=tables,
+        charts=charts,
+    )

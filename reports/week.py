@@ -1,0 +1,52 @@
+"""An ISO week and everything that was read of it, before it is put into words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from outrider.errors import UsageError
+from outrider.model import Plan
+from reports.figures import ServiceFigures
+from reports.fleet import FleetFigures
+from reports.history import HistoryFigures
+
+_WEEK = re.compile(r"(\d{4})-W(\d{2})")
+_WEEK_LENGTH = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Week:
+    """Everything that was read of one week, before it is put into words."""
+
+    start: datetime
+    end: datetime
+    services: tuple[ServiceFigures, ...]
+    fleet: FleetFigures
+    history: HistoryFigures
+    plan: Plan
+    price_per_gpu_hour: float | None
+    currency: str
+
+    @property
+    def empty(self) -> bool:
+        """True when nothing was collected and nothing was decided."""
+        return not (self.services or self.fleet.gpus or self.history.incidents or self.history.actions)
+
+
+def week_of(instant: datetime) -> str:
+    """The ISO week an instant lies in: ``2026-W19``."""
+    year, week, _ = instant.astimezone(UTC).isocalendar()
+    return f"{year}-W{week:02d}"
+
+
+def week_range(week: str) -> tuple[datetime, datetime]:
+    """Monday 00:00 UTC to the next. Raises UsageError on anything but YYYY-Www with such a week."""
+    match = _WEEK.fullmatch(week.strip())
+    year, number = (int(match[1]), int(match[2])) if match else (0, 0)
+    try:
+        start = datetime.fromisocalendar(year, number, 1).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise UsageError(f"{week!r} is not a week", hint="write it as YYYY-Www, such as 2026-W19") from error
+    return start, start + _WEEK_LENGTH

@@ -1,0 +1,141 @@
+"""The weekly SLA report: was the promise kept, what broke, what was done, what it cost, what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from outrider import measures
+from outrider.clock import from_unix
+from outrider.errors import UsageError
+from outrider.i18n import Language
+from outrider.model import NoRecommendation, Plan, Recommendation
+from outrider.ports import MetricStore, StateReader
+from reports import words
+from reports.figures import ServiceFigures, read_services
+from reports.fleet import read_fleet
+from reports.history import HistoryFigures, read_history
+from reports.model import Cell, Headline, ReportModel
+from reports.sections import cost_cell, sections
+from reports.week import Week, week_of, week_range
+
+
+def weekly(
+    state: StateReader,
+    metrics: MetricStore,
+    week: str,
+    now: datetime,
+    language: Language = "en",
+    *,
+    price_per_gpu_hour: float | None = None,
+    currency: str = "",
+) -> ReportModel:
+    """The report of one ISO week, up to ``now`` while the week runs.
+
+    Without a price given, the one of the newest plan is used; without that, nothing is said of cost.
+    An empty store gives a report that says so (``empty`` is True). Raises UsageError for a week that
+    cannot be read or lies wholly in the future.
+    """
+    start, end = week_range(week)
+    if start > now:
+        raise UsageError(f"the week {week} has not begun", hint=f"the current week is {week_of(now)}")
+    plan = state.plan()
+    price, money = _price(plan) if price_per_gpu_hour is None else (price_per_gpu_hour, currency)
+    until = min(end, _next_minute(now))
+    read = Week(
+        start=start,
+        end=until,
+        services=read_services(metrics, start, until),
+        fleet=read_fleet(metrics, state.topology(), start, until),
+        history=read_history(state, metrics, start, until),
+        plan=plan,
+        price_per_gpu_hour=price,
+        currency=money,
+    )
+    last = (end - timedelta(days=1)).date()
+    period = words.text("period_running" if until < end else "period", language, start=start.date(), end=last)
+    return ReportModel(
+        report="weekly",
+        week=week_of(start),
+        title=words.text("weekly_title", language),
+        description=words.text("weekly_description", language),
+        period=period,
+        start=start,
+        end=end,
+        made_at=now,
+        made=words.text("made_at", language, at=f"{now.astimezone(UTC):%Y-%m-%d %H:%M}"),
+        language=language,
+        empty=read.empty,
+        notice=words.text("no_data", language) if read.empty else "",
+        headlines=() if read.empty else _headlines(read, language),
+        sections=() if read.empty else sections(read, language),
+        footer=words.text("footer", language),
+    )
+
+
+def _headlines(week: Week, language: Language) -> tuple[Headline, ...]:
+    up, down, unknown = (
+        sum(getattr(s.availability, part) for s in week.services) for part in ("up", "down", "unknown")
+    )
+    available = measures.Availability(up, down, unknown)
+    requests = sum(s.requests for s in week.services)
+    failed = sum(s.requests * (1.0 - s.success) for s in week.services if s.success is not None)
+    history, fleet = week.history, week.fleet
+    opened = [each.incident for each in history.incidents]
+    note = words.text(
+        "head_incidents_note",
+        language,
+        p0=sum(i.priority == "P0" for i in opened),
+        p1=sum(i.priority == "P1" for i in opened),
+        open=sum(i.resolved_at is None for i in opened),
+    )
+    return (
+        words.headline("availability", _kept_ratio("availability", available.ratio, language), language),
+        words.headline("success", _kept_ratio("success", measures.success_ratio(requests, failed), language), language),
+        words.headline("sla_attainment", words.attainment(_merged(week.services), language), language),
+        Headline(
+            "", words.text("head_incidents", language), Cell(str(len(opened)), float(len(opened)), note=note), note
+        ),
+        words.headline("mttr", _kept_seconds("mttr", history.mean("mttr"), language), language),
+        words.headline("noops", _kept_ratio("noops", _noops(history), language, digits=0), language),
+        words.headline("gpu_utilisation", _kept_ratio("gpu_utilisation", fleet.utilisation, language, 0), language),
+        words.headline("cost_per_1k_tokens", cost_cell(week, language), language),
+    )
+
+
+def _merged(services: Sequence[ServiceFigures]) -> measures.Attainment | None:
+    """Attainment of all services, weighted by their requests."""
+    known = [each.attainment for each in services if each.attainment is not None]
+    total = sum(each.requests for each in known)
+    if total <= 0:
+        return None
+    lower, upper = (np.sum([getattr(e, side) * e.requests for e in known]) / total for side in ("lower", "upper"))
+    return measures.Attainment(float(lower), float(upper), total)
+
+
+def _noops(history: HistoryFigures) -> float | None:
+    return measures.noops_share(history.changes_automatic, history.changes)
+
+
+def _kept_ratio(name: str, value: float | None, language: Language, digits: int = 2) -> Cell:
+    return words.ratio(value, language, digits, kept=measures.MEASURES[name].kept(value))
+
+
+def _kept_seconds(name: str, value: float | None, language: Language) -> Cell:
+    return words.seconds(value, language, kept=measures.MEASURES[name].kept(value))
+
+
+def _price(plan: Plan) -> tuple[float | None, str]:
+    """Price of a GPU-hour as the newest plan knows it."""
+    for each in plan.recommendations:
+        if isinstance(each, NoRecommendation):
+            continue
+        if isinstance(each, Recommendation) and each.cost_per_hour is not None and each.gpus:
+            return each.cost_per_hour / each.gpus, each.currency
+    return None, ""
+
+
+def _next_minute(now: datetime) -> datetime:
+    return from_unix(-(-now.timestamp() // 60) * 60)
