@@ -33,6 +33,7 @@ from outrider.model import (
     DetectorState,
     EntityKind,
     EntityRef,
+    EventKind,
     Evidence,
     Finding,
     Floats,
@@ -57,6 +58,9 @@ FILES_SCRAPES_ALONE = 6  # without a peer that serves on, open files alone need 
 FILES_GROWTH_ALONE = 10.0
 REFUSED, TIMEOUT, OTHER = 1, 2, 7
 PAGE_ERRORS = (5, 6)  # the HTTP server answers, with an error or with something that is no metrics page
+# An engine restarted on purpose is starting, not dead. A pod needs 2-8 min with image pull, so the events
+# of the window (10 min) are the allowance; what is not back by then is dead after all.
+PLANNED = frozenset({"restart_pod", "restart", "rollout"})
 BLIND_REPLICAS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
 
 _DEFAULTS = {
@@ -105,12 +109,13 @@ class LivenessDetector:
             return state, (NoVerdict(self.name, None, reason),)
         sight = _look(window, align(state, window.entities, _DEFAULTS))
         _learn(sight)
-        dead, mute = self._dead(sight, topology, now)
+        planned = _planned(window, now)
+        dead, mute = self._dead(sight, planned, topology, now)
         found = dict(dead)
         for judge in (self._asleep, self._core_dead, self._hung):
             for row, verdict in judge(sight, topology, now).items():
                 found.setdefault(row, verdict)
-        starting = sight.known & ~sight.up & ~sight.memory["up_seen"]
+        starting = sight.known & ~sight.up & (planned | ~sight.memory["up_seen"])
         verdicts: list[Finding | NoVerdict] = [found[row] for row in sorted(found)]
         for rows, why in (
             (starting, NoVerdictReason.WARMING_UP),
@@ -120,7 +125,9 @@ class LivenessDetector:
         verdicts.extend(silences(self.name, window.entities, window.column_status("engine_up"), ~sight.known))
         return DetectorState(self.state_version, window.entities, sight.memory), tuple(verdicts)
 
-    def _dead(self, sight: _Sight, topology: Topology, now: datetime) -> tuple[dict[int, Finding], Flags]:
+    def _dead(
+        self, sight: _Sight, planned: Flags, topology: Topology, now: datetime
+    ) -> tuple[dict[int, Finding], Flags]:
         """Replicas whose page stopped answering, and those that are down without saying why."""
         down = sight.known & ~sight.up
         run = spell(sight.masks.seen, ~sight.masks.up, sight.window.times)
@@ -131,7 +138,7 @@ class LivenessDetector:
         blind = unclear if _is_blind(sight.window.entities, unclear, topology) else np.zeros_like(unclear)
         timed_out = sight.code == TIMEOUT
         gone = ~timed_out & ~np.isin(sight.code, PAGE_ERRORS) & ~np.isin(sight.code, (3, 4))
-        judged = down & memory["up_seen"] & ~blind
+        judged = down & memory["up_seen"] & ~blind & ~planned
         dead = judged & gone & (run.scrapes >= DEAD_SCRAPES)
         silent = judged & timed_out & (sight.health != 1) & (run.scrapes >= SILENT_SCRAPES)
         found: dict[int, Finding] = {}
@@ -293,6 +300,18 @@ def _learn(sight: _Sight) -> None:
     fallback = progress.row_median(files, masks.up & (np.cumsum(masks.up, axis=1) <= 1), memory["usual_files"])
     fallback = np.where(np.isnan(memory["usual_files"]), fallback, memory["usual_files"])
     memory["usual_files"] = progress.row_median(files, masks.moved, fallback)
+
+
+def _planned(window: Window, now: datetime) -> Flags:
+    """Replicas that somebody restarted on purpose within the window."""
+    restarted = {
+        event.entity
+        for event in window.events
+        if event.kind in (EventKind.ACTION, EventKind.CHANGE)
+        and event.code in PLANNED
+        and now - LivenessDetector.window < event.at <= now
+    }
+    return np.array([entity in restarted for entity in window.entities], dtype=np.bool_)
 
 
 def _is_blind(entities: tuple[EntityRef, ...], unclear: Flags, topology: Topology) -> bool:

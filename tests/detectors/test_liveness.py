@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from detectors.liveness import LivenessDetector
-from outrider.model import CellStatus, EntityKind, NoVerdict, NoVerdictReason, Priority
+from outrider.model import CellStatus, EntityKind, Event, EventKind, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
 
 R = EntityKind.REPLICA
+START = 1_800_000_000.0
 BUSY = {
     "engine_up": 1.0,
     "target_failure_code": 0.0,
@@ -83,6 +86,17 @@ def test_an_engine_never_seen_up_is_starting(find):
     verdicts = []
     assert find({"r0": series((10, REFUSED))}, verdicts=verdicts) == []
     assert [item.reason for item in verdicts] == [NoVerdictReason.WARMING_UP]
+
+
+def test_an_engine_restarted_on_purpose_is_starting_until_it_takes_too_long(window_of, now_of, ref):
+    detector, topology = LivenessDetector(), Topology.build(())
+    event = Event("e", EventKind.ACTION, ref(R, "r0"), datetime.fromtimestamp(START + 25, tz=UTC), "x", "restart_pod")
+    down = window_of(R, {"r0": series((5, BUSY), (20, REFUSED))}, events=[event])
+    state, (said,) = detector.detect(detector.initial(), down, topology, now_of(down))
+    assert (type(said), said.reason) == (NoVerdict, NoVerdictReason.WARMING_UP)
+    later = window_of(R, {"r0": series((20, REFUSED))}, events=[event], start=START + 620)
+    _, (said,) = detector.detect(state, later, topology, now_of(later))
+    assert said.fault == "engine-dead"
 
 
 def test_a_core_that_dies_ends_as_one_dead_engine(find):
