@@ -16,7 +16,9 @@ from outrider import catalog
 from outrider.model import EntityKind, EventKind, SignalKey, SignalKind
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
-TARGET_KEYS = (SignalKey("target_up"), SignalKey("target_scrape_seconds"), SignalKey("target_samples"))
+TARGET_KEYS = tuple(
+    SignalKey(name) for name in ("target_up", "target_scrape_seconds", "target_samples", "target_failure_code")
+)
 
 
 class Section(StrEnum):
@@ -189,7 +191,11 @@ class EventSpec:
 
 @dataclass(frozen=True)
 class Adapter:
-    """One engine or exporter. ``rules`` maps a signal to its alternatives, best first."""
+    """One engine or exporter. ``rules`` maps a signal to its alternatives, best first.
+
+    ``up``, ``health``, ``load`` name the signals that a scrape itself gives; ``seen`` the signal that
+    says of each entity of a kind whether a whole page had it.
+    """
 
     name: str
     target: EntityKind
@@ -201,6 +207,7 @@ class Adapter:
     load: str | None = None
     start_time: str | None = None
     from_zero: bool = False
+    seen: Mapping[EntityKind, str] = field(default_factory=dict)
     edges: tuple[EdgeSpec, ...] = ()
     labels: tuple[LabelSpec, ...] = ()
     events: tuple[EventSpec, ...] = ()
@@ -214,6 +221,8 @@ class Adapter:
             signal = catalog.signal(name)
             columns = signal.bucket_keys if signal.kind is SignalKind.HISTOGRAM else (SignalKey(name),)
             found.setdefault(signal.entity, []).extend(columns)
+        for kind, name in self.seen.items():
+            found.setdefault(kind, []).append(SignalKey(name))
         probes = [SignalKey(name) for name in (self.up, self.health, self.load) if name]
         found.setdefault(self.target, []).extend([*probes, *TARGET_KEYS])
         return {kind: tuple(columns) for kind, columns in found.items()}
@@ -222,6 +231,12 @@ class Adapter:
     def columns(self) -> Mapping[EntityKind, Mapping[SignalKey, int]]:
         """Where each key stands among the columns of its kind."""
         return {kind: {key: column for column, key in enumerate(keys)} for kind, keys in self.keys.items()}
+
+    @cached_property
+    def counts(self) -> tuple[SignalKey, ...]:
+        """Signals that count entities of the target itself: 0 once the page has lost them all."""
+        counted = (name for name, rules in self.rules.items() if any(rule.operator is Operator.COUNT for rule in rules))
+        return tuple(SignalKey(name) for name in counted if catalog.signal(name).entity is self.target)
 
     @cached_property
     def metric_names(self) -> frozenset[str]:

@@ -26,7 +26,7 @@ from outrider.model import EntityKind, EventKind, SignalKind
 
 _TOP = {
     "adapter", "target", "probe", "up", "health", "load", "start_time", "new_series", "aggregate", "entities",
-    "edges", "labels", "events", "signals",
+    "edges", "labels", "events", "seen", "signals",
 }  # fmt: skip
 _TERM = {"gauge", "delta", "rate", "where", "aggregate", "weigh_by", "codes", "otherwise"}
 _RULE = _TERM | {
@@ -79,6 +79,7 @@ class _Reader:
             edges=tuple(self._edge(edge, ("edges", i)) for i, edge in enumerate(document.get("edges", ()))),
             labels=tuple(self._labels(kind, spec) for kind, spec in document.get("labels", {}).items()),
             events=tuple(self._event(event, ("events", i)) for i, event in enumerate(document.get("events", ()))),
+            seen=self._seen(document.get("seen", {})),
             file=self._marked.file,
         )
 
@@ -186,6 +187,13 @@ class _Reader:
             self._marked.problem(path, f"not a regular expression: {error}")
             pattern = re.compile("")
         return Match(label, pattern, wanted)
+
+    def _seen(self, value: Any) -> dict[EntityKind, str]:
+        found = self._mapping(value, ("seen",))
+        for kind, name in found.items():
+            if name not in catalog.signals():
+                self._marked.problem(("seen", kind), f"{name!r} is no signal of the catalogue")
+        return {self._kind(kind, ("seen", kind)): str(name) for kind, name in found.items()}
 
     # --- entities, edges, labels, events ----------------------------------------------------------
 

@@ -10,10 +10,25 @@ from collectors.adapter import TARGET_KEYS, Adapter
 from collectors.change import Past
 from collectors.places import own_entity
 from collectors.scraped import Scrape
+from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, Floats, SampleBatch, SignalKey, Statuses, TrustVerdict
 
 REMEMBER_SECONDS = 15 * 60.0
-_UP, _SECONDS, _SAMPLES = TARGET_KEYS
+_UP, _SECONDS, _SAMPLES, _CODE = TARGET_KEYS
+# target_failure_code of the catalogue; a reset connection is an odd answer of a host that is there.
+_CODES = {
+    CollectReason.REFUSED: 1.0,
+    CollectReason.TIMEOUT: 2.0,
+    CollectReason.DNS: 3.0,
+    CollectReason.TLS: 4.0,
+    CollectReason.HTTP_STATUS: 5.0,
+    CollectReason.REDIRECT: 5.0,
+    CollectReason.NOT_METRICS: 6.0,
+    CollectReason.TRUNCATED: 6.0,
+    CollectReason.TOO_LARGE: 6.0,
+    CollectReason.RESET: 6.0,
+}
+_OTHER_CODE = 7.0
 _WATCHED = {key: column for column, key in enumerate(TARGET_KEYS)}
 
 
@@ -38,6 +53,10 @@ def batch_of(
         more = (len(entities) - rows, columns)
         matrix = np.concatenate((matrix, np.full(more, np.nan)))
         statuses = np.concatenate((statuses, np.full(more, CellStatus.ABSENT, dtype=np.uint8)))
+    if kind in past.adapter.seen:
+        column = past.adapter.columns[kind][SignalKey(past.adapter.seen[kind])]
+        matrix[:, column] = np.arange(len(entities)) < rows
+        statuses[:, column] = CellStatus.PRESENT
     return SampleBatch(scrape.target.name, scrape.at, kind, keys, entities, matrix, statuses, interval, trust)
 
 
@@ -76,10 +95,16 @@ def watch_batch(
     return batch
 
 
+def about_watch(scrape: Scrape, *, up: bool) -> dict[SignalKey, float]:
+    """What any attempt says about what it read: up, duration, and why it failed."""
+    code = 0.0 if scrape.error is None else _CODES.get(scrape.error.reason, _OTHER_CODE)
+    return {_UP: float(up), _SECONDS: scrape.duration_seconds, _CODE: code}
+
+
 def about_target(scrape: Scrape, adapter: Adapter, *, samples: int | None = None) -> dict[SignalKey, float]:
-    """What a scrape says about its target: up, duration, size, and the engine probe's answers."""
+    """The same with the page's size and the engine probe's answers. No ``samples``: the scrape failed."""
     up = float(samples is not None)
-    found = {_UP: up, _SECONDS: scrape.duration_seconds}
+    found = about_watch(scrape, up=samples is not None)
     if samples is not None:
         found[_SAMPLES] = float(samples)
     if adapter.up:

@@ -132,26 +132,29 @@ class Collector:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalise scrapes, of whatever origin, and add the services' signals."""
+        return self.absorb_pages([self._parse(scrape) for scrape in scrapes], at)
+
+    def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
+        """The same for scrapes whose pages are parsed already; None stands for a failed scrape."""
         batches: list[SampleBatch] = []
         events: list[Event] = []
-        for scrape in sorted(scrapes, key=lambda one: one.at):
-            page, checked = self._parse(scrape)
-            found = self.normaliser.normalise(checked, page)
+        for scrape, page in sorted(scrapes, key=lambda pair: pair[0].at):
+            found = self.normaliser.normalise(scrape, page)
             batches.extend(found.batches)
             events.extend(found.events)
-            self._note(checked, page, found)
+            self._note(scrape, page, found)
         topology = self.topology(at)
         batches.extend(service_batches(batches, topology, at))
         return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
 
-    def _parse(self, scrape: Scrape) -> tuple[Page | None, Scrape]:
+    def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
         if scrape.body is None:
-            return None, scrape
+            return scrape, None
         try:
-            return self.parser.parse(scrape.body, openmetrics=scrape.openmetrics), scrape
+            return scrape, self.parser.parse(scrape.body, openmetrics=scrape.openmetrics)
         except CollectError as error:
             named = CollectError(f"{scrape.target.name}: {error.message}", reason=error.reason, hint=error.hint)
-            return None, replace(scrape, body=None, error=named)
+            return replace(scrape, body=None, error=named), None
 
     def _note(self, scrape: Scrape, page: Page | None, found: Collected) -> None:
         name, error = scrape.target.name, scrape.error

@@ -162,7 +162,9 @@ class _Draft:
         suffix = "_bucket" if rule.operator is Operator.HISTOGRAM else ""
         for term in rule.terms:
             names = term.metrics.on(self.layout.names, suffix)
-            if not names or (rule.type and any(self.layout.types.get(one) != rule.type for one in names)):
+            if not names and term.beside not in self.layout.names:
+                return False
+            if rule.type and any(self.layout.types.get(one) != rule.type for one in names):
                 return False
         return True
 

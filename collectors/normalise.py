@@ -30,7 +30,7 @@ from collectors.exposition import Layout, Page
 from collectors.places import Place, bind, own_entity, resolve
 from collectors.scraped import Scrape
 from collectors.targets import Target
-from outrider.model import EntityRef, Event, SampleBatch, SignalKey, TrustVerdict
+from outrider.model import CellStatus, EntityRef, Event, SampleBatch, SignalKey, TrustVerdict
 from outrider.ports import Collected
 
 
@@ -62,12 +62,12 @@ class Normaliser:
         past.keep(page, at, compiled.start_row)
         _forget_lost(past, at)
         trust = change.trust(status, partial=any(past.lost.values()))
-        about = about_target(scrape, past.adapter, samples=page.samples)
+        about = about_target(scrape, past.adapter, samples=scrape.samples or page.samples)
         batches = []
         for kind in past.adapter.keys:
             batch = batch_of(scrape, past, kind, values, status, change.interval, trust)
             if kind is past.adapter.target:
-                fill_target(batch, binding.own_row, about, past)
+                fill_target(batch, binding.own_row, about | _none_left(past, batch), past)
             batches.append(batch)
         batches.append(watch_batch(scrape, about, change.interval, trust))
         seen = tuple(batch for batch in batches if batch.entities)
@@ -157,6 +157,15 @@ def _failed(scrape: Scrape, past: Past) -> Collected:
             fill_target(batch, batch.entities.index(own_entity(past.adapter, scrape.target)), about, past)
     batches.append(watch_batch(scrape, about, None, TrustVerdict.FAILED))
     return Collected(tuple(batches), (), scrape.target.edges, scrape.target.facts)
+
+
+def _none_left(past: Past, batch: SampleBatch) -> dict[SignalKey, float]:
+    """A count of entities that were here before and of which the page shows none any more."""
+    assert past.binding is not None
+    if not any(past.lost.values()):
+        return {}
+    columns, row = past.adapter.columns[batch.kind], batch.status[past.binding.own_row]
+    return {key: 0.0 for key in past.adapter.counts if row[columns[key]] == CellStatus.ABSENT}
 
 
 def _forget_lost(past: Past, at: float) -> None:

@@ -11,12 +11,13 @@ from outrider.errors import CollectError
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One attempt. Exactly one of ``body`` and ``error`` is set.
+    """One attempt. Of ``body`` and ``error`` at most one is set; neither when the page comes parsed.
 
     ``at`` is when the scrape began, ``duration_seconds`` connect to last byte. ``health`` is the HTTP
     code of GET /health, None when nothing answered; ``load`` the requests in flight by GET /load,
     None when the engine does not tell. Both mean something only when ``probed``. ``openmetrics`` is
-    what the Content-Type said, None when there was none.
+    what the Content-Type said, None when there was none. ``samples`` is set when the page handed on is
+    only a part of the target's.
     """
 
     target: Target
@@ -28,3 +29,4 @@ class Scrape:
     load: float | None = None
     probed: bool = False
     openmetrics: bool | None = None
+    samples: int | None = None

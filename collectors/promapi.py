@@ -1,0 +1,151 @@
+"""The few calls of the Prometheus HTTP API that a source needs: raw samples at an instant."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from outrider.errors import CollectError, CollectReason
+from outrider.units import format_duration
+
+_MOST_BYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RawSeries:
+    """One series with its raw samples, oldest first: unix milliseconds and values."""
+
+    labels: Mapping[str, str]
+    stamps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class PrometheusApi:
+    """Prometheus, Thanos, Mimir or VictoriaMetrics: whatever answers ``/api/v1/query``."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: timedelta = timedelta(seconds=10),
+        headers: Mapping[str, str] | None = None,
+        bearer_token_file: Path | None = None,
+    ) -> None:
+        """``timeout`` is for a whole query. The token file is read at every query: such tokens rotate."""
+        self.url = url.rstrip("/")
+        self._timeout = timeout
+        self._headers = dict(headers or {})
+        self._token_file = bearer_token_file
+        self._session: aiohttp.ClientSession | None = None
+
+    async def raw(self, selector: str, span: timedelta, at: datetime) -> list[RawSeries]:
+        """Raw samples of ``selector`` in (at - span, at]. Raises CollectError."""
+        query = f"{selector}[{int(span.total_seconds() * 1000)}ms]"
+        found = await self._result(query, at, "matrix")
+        return [
+            RawSeries(
+                series["metric"],
+                tuple(round(float(stamp) * 1000) for stamp, _ in series["values"]),
+                tuple(float(value) for _, value in series["values"]),
+            )
+            for series in found
+        ]
+
+    async def vector(self, query: str, at: datetime) -> list[Mapping[str, str]]:
+        """The label sets of an instant query's answer. Raises CollectError."""
+        return [series["metric"] for series in await self._result(query, at, "vector")]
+
+    async def last_errors(self) -> dict[tuple[str, str], str]:
+        """Why targets failed, by (job, instance); empty where the server does not tell."""
+        try:
+            answer = await self._ask("GET", "/api/v1/targets", {"state": "active"})
+            active = answer["data"]["activeTargets"]
+            return {
+                (one["labels"].get("job", ""), one["labels"].get("instance", "")): str(one.get("lastError", ""))
+                for one in active
+            }
+        except (CollectError, KeyError, TypeError):
+            return {}
+
+    async def _result(self, query: str, at: datetime, kind: str) -> list[dict[str, Any]]:
+        answer = await self._ask("POST", "/api/v1/query", {"query": query, "time": f"{at.timestamp():.3f}"})
+        found = answer.get("data", {})
+        if answer.get("status") != "success" or found.get("resultType") != kind:
+            raise self._fault(f"refused a query: {answer.get('error', 'no reason given')}", CollectReason.HTTP_STATUS)
+        result: list[dict[str, Any]] = found["result"]
+        return result
+
+    async def _ask(self, method: str, path: str, fields: Mapping[str, str]) -> dict[str, Any]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
+        headers, posted = self._all_headers(), method == "POST"
+        try:
+            async with (
+                asyncio.timeout(self._timeout.total_seconds()),
+                self._session.request(
+                    method,
+                    self.url + path,
+                    headers=headers,
+                    allow_redirects=False,
+                    data=fields if posted else None,
+                    params=None if posted else fields,
+                ) as response,
+            ):
+                body = await self._body(response)
+                status = response.status
+        except TimeoutError as error:
+            raise self._fault(
+                f"gave no answer within {format_duration(self._timeout)}", CollectReason.TIMEOUT
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._fault(f"cannot be reached ({type(error).__name__})", CollectReason.REFUSED) from error
+        return self._decode(body, status)
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        parts, size = [], 0
+        async for part in response.content.iter_chunked(256 * 1024):
+            size += len(part)
+            if size > _MOST_BYTES:
+                raise self._fault("answers with more than 512 MiB", CollectReason.TOO_LARGE)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _decode(self, body: bytes, status: int) -> dict[str, Any]:
+        try:
+            answer = json.loads(body)
+        except ValueError as error:
+            said = f"answered HTTP {status} without JSON"
+            raise self._fault(
+                said, CollectReason.NOT_METRICS if status == 200 else CollectReason.HTTP_STATUS
+            ) from error
+        if not isinstance(answer, dict):
+            raise self._fault("answered no JSON object", CollectReason.NOT_METRICS)
+        return answer
+
+    def _all_headers(self) -> dict[str, str]:
+        headers = dict(self._headers)
+        if self._token_file is not None:
+            try:
+                token = self._token_file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise self._fault("needs a token file that cannot be read", CollectReason.OTHER) from error
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+    def _fault(self, said: str, reason: str) -> CollectError:
+        return CollectError(
+            f"Prometheus at {self.url} {said}", reason=reason, hint="check collect.prometheus in the configuration"
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None

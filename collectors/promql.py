@@ -1,0 +1,269 @@
+"""Reads an existing Prometheus instead of scraping: raw samples through the same evaluator.
+
+Nothing is averaged or extrapolated on the server: raw samples of the last scrapes are fetched, the
+pages put together again, and normalised as if scraped here. Several scrapes since the last round give
+several batches, each with its own instant. There is no engine probe behind a Prometheus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from collectors.batches import about_watch, watch_batch
+from collectors.collect import Collector, TargetHealth
+from collectors.exposition import Page
+from collectors.promapi import PrometheusApi, RawSeries
+from collectors.prompages import META, Instance, Key, PageBuilder, instances, key_of
+from collectors.registry import ADAPTERS, adapter
+from collectors.scraped import Scrape
+from collectors.targets import Target
+from outrider import log
+from outrider.clock import Clock, SystemClock, from_unix
+from outrider.errors import CollectError, CollectReason
+from outrider.model import EntityKind, EntityRef, SampleBatch, TrustVerdict
+from outrider.ports import Collected
+from outrider.topology import Topology
+
+LOOK_BACK = timedelta(minutes=5)
+_OWN_STAMPS = timedelta(seconds=60)  # lines with timestamps of their own lag behind their scrape
+_BATCH = 100  # targets a query
+_MOST_SCRAPES = 40  # of one target handed on in one round
+_NAMES = {"replica": ("pod", "replica", "name"), "node": ("node", "nodename", "hostname")}
+# A metric that only this exporter publishes, to guess the adapter of a job that the configuration does not name.
+SIGNATURES = {
+    "vllm": "vllm:num_requests_running",
+    "dcgm": "DCGM_FI_DEV_GPU_TEMP",
+    "node_exporter": "node_cpu_seconds_total",
+    "cadvisor": "container_cpu_usage_seconds_total",
+    "kube_state_metrics": "kube_pod_info",
+}
+_REASONS = (
+    ("connection refused", CollectReason.REFUSED),
+    ("deadline exceeded", CollectReason.TIMEOUT),
+    ("no such host", CollectReason.DNS),
+    ("x509", CollectReason.TLS),
+    ("tls", CollectReason.TLS),
+    ("HTTP status", CollectReason.HTTP_STATUS),
+    ("connection reset", CollectReason.RESET),
+)
+
+
+class PrometheusSource:
+    """Collects from a Prometheus. Its targets are those whose ``up`` it has and whose adapter is known."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        cluster: str,
+        jobs: Mapping[str, str] | None = None,
+        timeout: timedelta = timedelta(seconds=10),
+        headers: Mapping[str, str] | None = None,
+        bearer_token_file: Path | None = None,
+        clock: Clock | None = None,
+        name: str = "prometheus",
+    ) -> None:
+        """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have."""
+        self._api = PrometheusApi(url, timeout=timeout, headers=headers, bearer_token_file=bearer_token_file)
+        self._cluster = cluster
+        self._jobs = dict(jobs or {})
+        for adapter_name in self._jobs.values():
+            adapter(adapter_name)
+        self._clock = clock or SystemClock()
+        self._self = Target(name, "prometheus", url, EntityRef(cluster, EntityKind.CLUSTER, None, cluster))
+        self._collector = Collector(())
+        self._builder = PageBuilder()
+        self._guessed: dict[tuple[str, str], str] = {}
+        self._guessed_at: datetime | None = None
+        self._targets: dict[Key, Target] = {}
+        self._done: dict[Key, int] = {}
+        self._health = TargetHealth(name, "prometheus", None, None, None, None, None)
+
+    @property
+    def health(self) -> list[TargetHealth]:
+        """Prometheus itself, then its targets."""
+        return [self._health, *self._collector.health]
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What Prometheus scrapes for us."""
+        return self._collector.targets
+
+    def topology(self, at: datetime) -> Topology:
+        """As a collector's."""
+        return self._collector.topology(at)
+
+    async def collect(self, at: datetime) -> Collected:
+        """Everything scraped since the last round. Never raises: an unreachable Prometheus is a failed scrape."""
+        begun = self._clock.monotonic()
+        try:
+            found = await self._read(at)
+        except CollectError as error:
+            return self._blind(error, at, self._clock.monotonic() - begun)
+        seconds = self._clock.monotonic() - begun
+        self._health = TargetHealth(self._self.name, "prometheus", True, len(found), seconds, None, at)
+        collected = await asyncio.to_thread(self._collector.absorb_pages, found, at)
+        scrape = Scrape(self._self, at, None, None, seconds)
+        about = about_watch(scrape, up=True)
+        return _with(collected, watch_batch(scrape, about, None, TrustVerdict.FRESH))
+
+    def _blind(self, error: CollectError, at: datetime, seconds: float) -> Collected:
+        """Nothing is known this round, of any target; that none of them is said to be down is the point."""
+        if self._health.reason != error.reason:
+            log.get("collect").warning("prometheus_unreachable", reason=error.reason, error=error.message)
+        self._health = TargetHealth(
+            self._self.name, "prometheus", False, None, seconds, error.message, self._health.last_success, error.reason
+        )
+        scrape = Scrape(self._self, at, None, error, seconds)
+        batches: list[SampleBatch] = []
+        for target in self._collector.targets:
+            batches.extend(self._collector.normaliser.unseen(target, at).batches)
+        topology = self._collector.topology(at)
+        batches.append(watch_batch(scrape, about_watch(scrape, up=False), None, TrustVerdict.FAILED))
+        return Collected(tuple(batches), (), topology.edges, topology.labels)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def _read(self, at: datetime) -> list[tuple[Scrape, Page | None]]:
+        await self._guess(at)
+        jobs = "|".join(sorted({_quoted(job) for job in (*self._jobs, *(job for job, _ in self._guessed))}))
+        meta = await self._api.raw(f'{{__name__=~"{"|".join(META)}",job=~"{jobs}"}}', LOOK_BACK, at) if jobs else []
+        known = {key: one for key, one in instances(meta).items() if self._adapter_of(key) is not None}
+        self._note_targets(known)
+        due = {key: self._due(key, one) for key, one in known.items()}
+        due = {key: stamps for key, stamps in due.items() if stamps}
+        errors = await self._api.last_errors() if any(_failed(known[key], due[key]) for key in due) else {}
+        found: list[tuple[Scrape, Page | None]] = []
+        for name in ADAPTERS:
+            keys = [key for key in due if self._adapter_of(key) == name]
+            for first in range(0, len(keys), _BATCH):
+                part = keys[first : first + _BATCH]
+                series = await self._series(name, part, min(due[key][0] for key in part), at)
+                for key in part:
+                    found.extend(self._scrapes(key, known[key], due[key], series.get(key, []), errors))
+        self._done.update({key: stamps[-1] for key, stamps in due.items()})
+        return found
+
+    async def _guess(self, at: datetime) -> None:
+        """Which adapter reads the jobs that nobody named; asked anew every look-back span."""
+        if self._guessed_at is not None and at - self._guessed_at < LOOK_BACK:
+            return
+        for name, metric in SIGNATURES.items():
+            for labels in await self._api.vector(f'count by (job, metrics_path) ({{__name__="{metric}"}})', at):
+                job, path = labels.get("job", ""), labels.get("metrics_path", "")
+                if job not in self._jobs:
+                    self._guessed[job, path] = name
+        self._guessed_at = at if self._guessed else None
+
+    def _adapter_of(self, key: Key) -> str | None:
+        job, _, path = key
+        return self._jobs.get(job) or self._guessed.get((job, path))
+
+    def _due(self, key: Key, instance: Instance) -> list[int]:
+        """Scrape instants not handed on yet; at the start the last two, so that increases are known at once."""
+        stamps = sorted(instance.up)
+        done = self._done.get(key)
+        fresh = stamps[-2:] if done is None else [stamp for stamp in stamps if stamp > done]
+        return fresh[-_MOST_SCRAPES:]
+
+    async def _series(self, name: str, keys: Sequence[Key], first: int, at: datetime) -> dict[Key, list[RawSeries]]:
+        names = "|".join(sorted(adapter(name).metric_names))
+        jobs = "|".join(sorted({_quoted(key[0]) for key in keys}))
+        places = "|".join(sorted({_quoted(key[1]) for key in keys}))
+        selector = f'{{__name__=~"{names}",job=~"{jobs}",instance=~"{places}"}}'
+        span = at - from_unix(first / 1000) + timedelta(seconds=1) + _OWN_STAMPS
+        found: dict[Key, list[RawSeries]] = {}
+        for series in await self._api.raw(selector, span, at):
+            found.setdefault(key_of(series.labels), []).append(series)
+        return found
+
+    def _scrapes(
+        self,
+        key: Key,
+        instance: Instance,
+        stamps: Sequence[int],
+        series: Sequence[RawSeries],
+        errors: Mapping[tuple[str, str], str],
+    ) -> list[tuple[Scrape, Page | None]]:
+        target = self._targets[key]
+        good = [stamp for stamp in stamps if instance.up[stamp] == 1]
+        pages = dict(zip(good, self._builder.pages(series, instance, good), strict=True))
+        found: list[tuple[Scrape, Page | None]] = []
+        for stamp in stamps:
+            page = pages.get(stamp)
+            seconds = instance.seconds.get(stamp, 0.0)
+            samples = instance.samples.get(stamp)
+            error = None if page is not None else _why(target, errors.get(key[:2], ""))
+            scrape = Scrape(
+                target,
+                from_unix(stamp / 1000),
+                None,
+                error,
+                seconds,
+                samples=None if samples is None else int(samples),
+            )
+            found.append((scrape, page))
+        return found
+
+    # --- targets ----------------------------------------------------------------------------------
+
+    def _note_targets(self, known: Mapping[Key, Instance]) -> None:
+        """A target stays as long as its ``up`` is within the look-back span."""
+        if known.keys() != self._targets.keys():
+            for key, instance in known.items():
+                if key not in self._targets:
+                    name = self._adapter_of(key)
+                    assert name is not None
+                    self._targets[key] = _target(self._cluster, name, key, instance.labels)
+            self._targets = {key: target for key, target in self._targets.items() if key in known}
+            self._done = {key: stamp for key, stamp in self._done.items() if key in known}
+            self._collector.set_targets(tuple(self._targets.values()))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._api.close()
+
+
+def _target(cluster: str, adapter_name: str, key: Key, labels: Mapping[str, str]) -> Target:
+    job, instance, path = key
+    kind = adapter(adapter_name).target
+    name = next((labels[one] for one in _NAMES.get(kind.value, ()) if labels.get(one)), "")
+    if kind is EntityKind.CLUSTER:
+        entity = EntityRef(cluster, kind, None, cluster)
+    else:
+        host = instance.rsplit(":", 1)[0] if kind is EntityKind.NODE else instance
+        namespace = labels.get("namespace", "default") if kind is EntityKind.REPLICA else None
+        entity = EntityRef(cluster, kind, namespace, name or host)
+    known = {one: labels[one] for one in ("node", "pod", "service", "gpu_type", "model", "version") if labels.get(one)}
+    if kind is EntityKind.REPLICA:
+        known.setdefault("service", job)
+    else:
+        known = {one: value for one, value in known.items() if one == "node"}
+    suffix = f"{path}" if path not in {"", "/metrics"} else ""
+    return Target(f"{job}/{instance}{suffix}", adapter_name, f"prometheus:{job}/{instance}{suffix}", entity, known)
+
+
+def _failed(instance: Instance, stamps: Sequence[int]) -> bool:
+    return any(instance.up[stamp] != 1 for stamp in stamps)
+
+
+def _why(target: Target, said: str) -> CollectError:
+    reason = next((reason for words, reason in _REASONS if words in said), CollectReason.OTHER)
+    return CollectError(
+        f"{target.name}: Prometheus cannot scrape it" + (f": {said}" if said else ""),
+        reason=reason,
+        hint="look at the target's page in Prometheus",
+    )
+
+
+def _quoted(text: str) -> str:
+    """For a regular expression inside a PromQL string."""
+    return re.escape(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _with(collected: Collected, batch: SampleBatch) -> Collected:
+    return Collected((*collected.batches, batch), collected.events, collected.edges, collected.labels)
