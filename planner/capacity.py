@@ -114,7 +114,7 @@ def formula(
 def whole(amount: float) -> int:
     """The next whole number. Noise of floating point (one part in 1e9) does not buy another one."""
     nearest = round(amount)
-    if abs(amount - nearest) <= _FLOAT_NOISE * max(1.0, abs(amount)):
+    if abs(amount - nearest) <= _FLOAT_NOISE * abs(amount):
         return nearest
     return ceil(amount)
 

@@ -49,6 +49,26 @@ def quantiles(
     return found
 
 
+def coverage(
+    truth: Floats, predicted: Floats, *, shift: float, step_seconds: float, low: float = 0.05, high: float = 0.95
+) -> float | None:
+    """How many cells of the newer half of the folds lay inside the interval learned from the older half.
+
+    None where either half has fewer than 12 known cells.
+    """
+    errors: Floats = np.log(truth + shift) - np.log(predicted + shift)
+    half = errors.shape[0] // 2
+    older, newer = errors[:half], errors[half:]
+    scored = ~np.isnan(newer)
+    if min(int((~np.isnan(older)).sum()), int(scored.sum())) < _LEAST_ERRORS:
+        return None
+    leads: Floats = step_seconds * np.arange(1, errors.shape[1] + 1, dtype=np.float64)
+    centres, offsets = _bands(older, leads, (low, high))
+    bounds = [np.interp(leads, centres, offsets[:, column]) for column in (0, 1)]
+    inside = (newer >= bounds[0] - 1e-12) & (newer <= bounds[1] + 1e-12)
+    return float(inside[scored].mean())
+
+
 def _bands(errors: Floats, leads: Floats, wanted: Sequence[float]) -> tuple[Floats, Floats]:
     centres, rows = [], []
     previous = np.array([_prior(quantile) for quantile in wanted])

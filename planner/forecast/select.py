@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider.clock import from_unix
 from outrider.i18n import translate
 from outrider.model import BacktestScore, EntityRef, Floats, Forecast, NoPlanReason
 from planner.forecast.folds import Fits, Folds, run_folds
-from planner.forecast.intervals import quantiles
+from planner.forecast.intervals import coverage, quantiles
 from planner.forecast.registry import CANDIDATES, Predictor
 from planner.forecast.series import Series, offset
 
@@ -118,12 +117,14 @@ def _choose(folds: Folds, names: list[str], refused: str, series: Series) -> _Ch
     if len(names) == 1 or not judged:
         name = names[0] if len(names) == 1 else "last-value" if "last-value" in names else names[-1]
         why = refused or translate("plan.why_only", "en", model=name)
-        return _Choice(name, _score(folds, name, None, names), why)
+        return _Choice(name, _score(folds, name, None, names, series), why)
     best = min(judged, key=lambda name: judged[name])
     name = "prophet" if judged.get("prophet", np.inf) <= judged[best] * _TIE else best
     rivals = {other: score for other, score in judged.items() if other != name}
     rival = min(rivals, key=lambda other: rivals[other]) if rivals else None
-    return _Choice(name, _score(folds, name, rival, names), _why(name, judged, rival, refused, len(folds.origins)))
+    return _Choice(
+        name, _score(folds, name, rival, names, series), _why(name, judged, rival, refused, len(folds.origins))
+    )
 
 
 def _why(name: str, judged: dict[str, float], rival: str | None, refused: str, folds: int) -> str:
@@ -147,13 +148,14 @@ def _why(name: str, judged: dict[str, float], rival: str | None, refused: str, f
     )
 
 
-def _score(folds: Folds, name: str, rival: str | None, names: list[str]) -> BacktestScore:
-    """WAPE over the whole horizon, of the winner and of its best rival. Coverage is the rolling back-test's."""
+def _score(folds: Folds, name: str, rival: str | None, names: list[str], series: Series) -> BacktestScore:
+    """WAPE over the whole horizon, of the winner and of its best rival; coverage of its 90 % interval."""
     steps = folds.truth.shape[1]
+    shift = offset(series.values)
     return BacktestScore(
         wape=folds.wape(name, steps, names),
         wape_rival=folds.wape(rival, steps, names) if rival else None,
-        coverage90=None,
+        coverage90=coverage(folds.truth, folds.predicted[name], shift=shift, step_seconds=series.step),
         folds=len(folds.origins),
     )
 
@@ -167,9 +169,3 @@ def _point(series: Series, name: str, steps: int, fits: Fits) -> Floats:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def newest_value_at(series: Series) -> datetime | None:
-    """The instant of the newest known slot, None for an empty series."""
-    known = np.flatnonzero(series.present)
-    return from_unix(float(series.start + series.step * known[-1])) if known.size else None

@@ -1,0 +1,89 @@
+"""Write docs/reference/measures.md from outrider/measures.py; with --check, say whether it is up to date."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+from outrider import measures
+from outrider.units import format_duration
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "measures.md"
+
+FUNCTIONS = {
+    "availability": measures.availability_time,
+    "success": measures.success_ratio,
+    "sla_attainment": measures.sla_attainment,
+    "ttft_p99": measures.latency_quantiles,
+    "tpot_p99": measures.latency_quantiles,
+    "e2e_p99": measures.latency_quantiles,
+    "output_validity": measures.output_validity,
+    "error_budget": measures.error_budget_left,
+    "burn_rate": measures.burn_rate,
+    "mttd": measures.mttd,
+    "mtta": measures.mtta,
+    "mttr": measures.mttr,
+    "noops": measures.noops_share,
+    "cost_per_1k_tokens": measures.cost_per_1k_tokens,
+    "tokens_per_watt_hour": measures.tokens_per_watt_hour,
+    "gpu_utilisation": measures.gpu_utilisation,
+    "gpu_hours_idle": measures.gpu_hours_idle,
+    "gpu_hours_lost": measures.gpu_hours_lost,
+    "prefix_hit": measures.prefix_hit_ratio,
+    "scale_out": measures.mean_duration,
+    "forecast_error": measures.wape,
+    "folded": measures.folded_share,
+    "pages_per_incident": measures.pages_per_incident,
+    "page_precision": measures.page_precision,
+}
+
+HEAD = """\
+# Measures
+
+Each measure has one formula and one function in `outrider/measures.py`; rules, dashboard, reports and
+benchmarks call the same one. Ratios are 0-1, durations seconds. What cannot be measured has no value: it
+never counts as good. Targets are defaults for display and reports; a burn-rate alert exists only for an
+SLO that the configuration names.
+
+This page is written by `scripts/measures_reference.py`.
+
+| measure | formula | default target | function |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    rows = [
+        f"| {row.title()} | {row.formula()} | {_target(row)} | `{FUNCTIONS[name].__name__}` |"
+        for name, row in measures.MEASURES.items()
+    ]
+    told = {function.__name__: function for function in (*FUNCTIONS.values(), measures.memory_rule)}
+    texts = [f"## `{name}`\n\n{inspect.getdoc(function)}\n" for name, function in told.items()]
+    return HEAD + "\n".join(rows) + "\n\n" + "\n".join(texts)
+
+
+def _target(row: measures.Measure) -> str:
+    if row.target is None:
+        return "none"
+    sign = ">=" if row.good == "higher" else "<="
+    if row.unit == "ratio":
+        return f"{sign} {row.target * 100:g} %"
+    return f"{sign} {format_duration(row.target) if row.unit == 'seconds' else f'{row.target:g}'}"
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    if "--check" in sys.argv[1:]:
+        fresh = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page()
+        print("up to date" if fresh else "run: python scripts/measures_reference.py")
+        return 0 if fresh else 1
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from outrider.model import Calibration, CellStatus, EntityKind, EntityRef, SignalKey, Window
+from planner.calibrate import (
+    STARTUP_PRIOR_SECONDS,
+    CalibrationRefusal,
+    Configured,
+    Measured,
+    NotCalibrated,
+    calibrate,
+    measure,
+)
+
+NAMES = (
+    "engine_requests_running",
+    "engine_requests_waiting",
+    "engine_generation_tokens_total",
+    "engine_requests_finished_total",
+    "engine_kv_cache_usage_ratio",
+)
+
+
+def _window(running, waiting=0.0, kv_used=0.2, speed=25.0, length=300.0, step=60.0) -> Window:
+    """Replicas whose sequences each generate ``speed`` tokens a second."""
+    running = np.atleast_2d(np.asarray(running, dtype=float))
+    tokens = running * speed * step
+    columns = [running, np.broadcast_to(waiting, running.shape), tokens, tokens / length]
+    values = np.stack([*columns, np.broadcast_to(kv_used, running.shape)], axis=2)
+    entities = tuple(EntityRef("lab", EntityKind.REPLICA, "prod", f"r{row}") for row in range(running.shape[0]))
+    status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+    keys = tuple(SignalKey(name) for name in NAMES)
+    return Window(
+        EntityKind.REPLICA, entities, 60.0 * np.arange(running.shape[1]), keys, values, status, timedelta(seconds=step)
+    )
+
+
+def test_an_engine_at_its_knee_is_measured(build):
+    running = np.concatenate([np.arange(1.0, 33.0), np.full(20, 40.0)])
+    waiting = np.concatenate([np.zeros(32), np.full(20, 12.0)])
+    found = calibrate(_window([running, running], waiting), build.service, gpu_type="H100", tensor_parallel=4)
+    assert isinstance(found, Calibration)
+    assert found.origin == "measured"
+    assert found.tokens_per_request == pytest.approx(300)
+    assert found.tokens_per_second_per_sequence == pytest.approx(25)
+    assert 30 <= found.batch <= 32
+    assert found.samples > 30
+    assert (found.startup_seconds, found.tensor_parallel) == (STARTUP_PRIOR_SECONDS, 4)
+    assert found.startup_source.startswith("prior")
+
+
+def test_sequences_slow_down_as_the_batch_fills_and_the_full_batch_counts(build):
+    running = np.tile(np.arange(1.0, 33.0), 4)
+    speed = 50.0 - running
+    window = _window(running, kv_used=running / 32, speed=speed)
+    found = measure(window, build.service)
+    assert isinstance(found, Measured)
+    assert 18 <= found.tokens_per_second_per_sequence.value <= 25
+    estimate = found.tokens_per_second_per_sequence
+    assert estimate.low <= estimate.value <= estimate.high
+
+
+@pytest.mark.parametrize(
+    ("window", "reason"),
+    [
+        (_window(np.full(200, np.nan)), CalibrationRefusal.NO_VALUES),
+        (_window(np.concatenate([np.zeros(500), np.full(10, 5.0)])), CalibrationRefusal.TOO_FEW_SAMPLES),
+        (_window(np.full(200, 5.0), length=np.inf), CalibrationRefusal.NO_FINISHED_REQUESTS),
+        (_window(np.full(200, 5.0)), CalibrationRefusal.NOT_ENOUGH_LOAD),
+    ],
+)
+def test_a_refusal_says_why(build, window, reason):
+    found = calibrate(window, build.service, gpu_type="H100")
+    assert isinstance(found, NotCalibrated)
+    assert found.reason is reason
+    for language in ("en", "zh"):
+        assert "plan." not in found.text(language)
+        assert "{" not in found.text(language)
+
+
+def test_configured_figures_stand_in_for_what_cannot_be_measured(build):
+    given = Configured(batch=32.0, tokens_per_second_per_sequence=25.0, startup_seconds=120.0)
+    found = calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=given)
+    assert isinstance(found, Calibration)
+    assert (found.origin, found.batch, found.startup_seconds) == ("configured", 32.0, 120.0)
+    assert found.tokens_per_request == pytest.approx(300)
+    half = Configured(batch=32.0)
+    assert isinstance(
+        calibrate(_window(np.full(200, 5.0)), build.service, gpu_type="H100", configured=half), NotCalibrated
+    )
+
+
+def test_measured_figures_win_over_configured_ones(build):
+    given = Configured(tokens_per_request=1.0, batch=1.0, tokens_per_second_per_sequence=1.0)
+    window = _window(np.full(200, 30.0), kv_used=0.9)
+    found = calibrate(window, build.service, gpu_type="H100", configured=given, startup_seconds=77.0)
+    assert isinstance(found, Calibration)
+    assert (found.origin, found.batch, found.startup_seconds) == ("measured", 30.0, 77.0)
+    assert found.startup_source.startswith("measured")
+
+
+def test_an_empty_window_is_refused(build):
+    found = measure(_window(np.empty((1, 0))), build.service)
+    assert isinstance(found, NotCalibrated)

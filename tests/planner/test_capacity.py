@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.errors import UsageError
+from planner.capacity import formula, whole
+
+EXAMPLE = {"qps": 40, "tokens": 300, "batch": 32, "tokens_per_second": 25, "buffer": 0.25, "tp": 4}
+
+
+def test_the_agreed_example_per_replica():
+    found = formula(**EXAMPLE)
+    assert (found.units_raw, found.unit, found.replicas, found.gpus) == (18.75, "replica", 19, 76)
+    assert found.sequences == 480
+
+
+def test_the_agreed_example_per_gpu():
+    found = formula(**EXAMPLE, batch_per="gpu")
+    assert (found.units_raw, found.unit, found.replicas, found.gpus) == (18.75, "gpu", 5, 20)
+
+
+def test_pipeline_stages_belong_to_the_group():
+    assert formula(**{**EXAMPLE, "pp": 2}).gpus == 19 * 8
+    assert formula(**{**EXAMPLE, "pp": 2}, batch_per="gpu").gpus == 24
+
+
+def test_the_derivation_prints_every_step_and_its_units():
+    lines = formula(**EXAMPLE).lines()
+    assert lines[0] == "40 requests/s x 300 tokens/request = 12000 tokens/s"
+    assert lines[-1] == "rounded up to 19 replicas of 4 x 1 = 4 GPUs: 76 GPUs"
+    assert len(formula(**EXAMPLE).lines("zh")) == len(lines)
+    assert formula(**EXAMPLE).derivation["inputs"]["batch"] == {"value": 32, "unit": "sequence/replica"}
+
+
+@pytest.mark.parametrize(("buffer", "warnings"), [(0.19, ["buffer_low"]), (0.2, []), (0.3, []), (0.5, ["buffer_high"])])
+def test_a_buffer_out_of_range_is_warned_about(buffer, warnings):
+    found = formula(**{**EXAMPLE, "buffer": buffer})
+    assert found.derivation["warnings"] == warnings
+    assert len(found.lines()) == 5 + len(warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("qps", -1),
+        ("qps", nan),
+        ("qps", inf),
+        ("tokens", -300),
+        ("batch", 0),
+        ("batch", -1),
+        ("batch", nan),
+        ("tokens_per_second", 0),
+        ("buffer", -0.1),
+        ("tp", 0),
+        ("tp", 1.5),
+        ("pp", -1),
+        ("qps", "40"),
+        ("qps", True),
+    ],
+)
+def test_bad_input_names_the_option(name, value):
+    with pytest.raises(UsageError) as caught:
+        formula(**{**EXAMPLE, name: value})
+    assert "--" + name.replace("_", "-") + " " in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_load_beyond_counting_is_refused():
+    with pytest.raises(UsageError, match="too large"):
+        formula(**{**EXAMPLE, "qps": 1e308, "tokens": 1e10})
+
+
+def test_an_unknown_batch_reading_is_refused():
+    with pytest.raises(UsageError, match="--batch-per"):
+        formula(**EXAMPLE, batch_per="node")
+
+
+def test_no_load_needs_nothing():
+    assert formula(**{**EXAMPLE, "qps": 0}).gpus == 0
+
+
+@pytest.mark.parametrize(
+    ("amount", "expected"),
+    [(2.0000000001, 2), (1e-9, 1), (2.0, 2), (2.001, 3), (1.9999999999, 2), (0.0, 0), (0.3 / 0.1, 3)],
+)
+def test_float_noise_buys_no_replica(amount, expected):
+    assert whole(amount) == expected
+
+
+_amount = st.floats(0.01, 1e4)
+
+
+@given(_amount, _amount, _amount, _amount, st.floats(0, 1), st.integers(1, 8), st.integers(1, 4), st.booleans())
+def test_what_is_bought_carries_the_load_and_one_group_less_does_not(
+    qps, tokens, batch, speed, buffer, tp, pp, per_gpu
+):
+    found = formula(
+        qps=qps,
+        tokens=tokens,
+        batch=batch,
+        tokens_per_second=speed,
+        buffer=buffer,
+        tp=tp,
+        pp=pp,
+        batch_per="gpu" if per_gpu else "replica",
+    )
+    units = found.gpus if per_gpu else found.replicas
+    one_less = units - (tp * pp if per_gpu else 1)
+    assert found.gpus == found.replicas * tp * pp
+    assert units >= found.units_raw * (1 - 2e-9)
+    assert one_less < found.units_raw

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.model import Forecast, NoPlanReason
+from planner.forecast import forecast, prophet
+from planner.forecast.intervals import quantiles
+from planner.forecast.naive import last_value, seasonal_naive, seasonal_profile
+from planner.forecast.series import Series
+
+CHEAP = ("seasonal-profile", "seasonal-naive", "last-value")
+
+
+def _ask(build, values, **changes):
+    times = build.now.timestamp() - 600.0 * np.arange(values.size, 0, -1)
+    facts = {"signal": "svc_requests_per_second", "entity": build.service, "now": build.now}
+    return forecast(times, values, **{**facts, **changes})
+
+
+def _shape_is_right(found, steps=144):
+    lows = found.quantiles[0.05]
+    for quantile in (0.5, 0.8, 0.9, 0.95):
+        assert found.quantiles[quantile].shape == (steps,)
+        assert np.isfinite(found.quantiles[quantile]).all()
+        assert (found.quantiles[quantile] >= lows).all()
+        lows = found.quantiles[quantile]
+    assert (found.quantiles[0.05] >= 0).all()
+
+
+def test_a_daily_wave_is_forecast_with_prophet_among_the_judged(build):
+    truth = build.wave(9.0, seed=11)
+    known = truth[: 8 * 144]
+    moment = build.now - timedelta(days=1)
+    times = build.times(9.0)[: 8 * 144]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = forecast(
+            times, known, signal="svc_requests_per_second", entity=build.service, now=moment, horizon=timedelta(days=1)
+        )
+    _shape_is_right(found)
+    assert found.score.wape < 0.1
+    assert "prophet" in found.why_model.lower()
+    came = truth[8 * 144 :]
+    assert np.abs(found.quantiles[0.5] - came).sum() / came.sum() < 0.08
+    inside = (came >= found.quantiles[0.05]) & (came <= found.quantiles[0.95])
+    assert 0.8 <= inside.mean() <= 1.0
+    assert found.times[0] == moment.timestamp()
+
+
+def test_prophet_is_refused_where_it_loses(build):
+    # A square wave: Fourier terms ring at its edges, yesterday repeats it exactly.
+    times = build.times(6.0)
+    values = np.where(times // 3600 % 24 < 12, 5.0, 50.0)
+    found = _ask(build, values)
+    assert found.model != "prophet"
+    assert "of prophet" in found.why_model
+    assert found.score.wape < found.score.wape_rival
+
+
+def test_the_same_input_gives_the_same_output(build):
+    values = build.wave(5.0)
+    one, other = _ask(build, values, models=("prophet",)), _ask(build, values, models=("prophet",))
+    for quantile in one.quantiles:
+        np.testing.assert_array_equal(one.quantiles[quantile], other.quantiles[quantile])
+
+
+def test_nothing_is_read_from_the_future(build):
+    values = build.wave(4.0)
+    times = build.times(4.0)
+    now = build.now - timedelta(days=1)
+    facts = {"signal": "s", "entity": build.service, "now": now, "models": CHEAP}
+    known = forecast(times, values, **facts)
+    changed = forecast(times, np.where(times >= now.timestamp(), 1e6, values), **facts)
+    np.testing.assert_array_equal(known.quantiles[0.95], changed.quantiles[0.95])
+
+
+def test_no_history_is_an_answer(build):
+    assert _ask(build, np.empty(0)) is NoPlanReason.NO_HISTORY
+    assert _ask(build, np.full(2000, np.nan)) is NoPlanReason.NO_HISTORY
+
+
+@pytest.mark.parametrize("level", [0.0, 12.5])
+def test_a_constant_stays_what_it_is(build, level):
+    found = _ask(build, np.full(4 * 144, level))
+    assert found.model == "last-value"
+    for values in found.quantiles.values():
+        np.testing.assert_allclose(values, level, atol=1e-9)
+    assert "not changed" in found.why_model
+
+
+def test_less_than_two_days_carry_the_last_value(build):
+    values = build.wave(1.5)
+    found = _ask(build, values)
+    assert found.model == "last-value"
+    np.testing.assert_allclose(found.quantiles[0.5], values[-1])
+    assert found.quantiles[0.95][0] > values[-1]
+    assert "1.5 days" in found.why_model
+
+
+def test_one_value_is_spread_by_the_prior(build):
+    found = _ask(build, np.array([10.0]))
+    assert found.quantiles[0.05][0] == pytest.approx(10 / 1.5, rel=0.01)
+    # Nothing above 1.25 x the highest value known.
+    assert found.quantiles[0.95][0] == pytest.approx(12.5, rel=0.01)
+
+
+def test_missing_slots_are_allowed(build):
+    values = build.wave(6.0)
+    values[np.random.default_rng(3).random(values.size) < 0.2] = np.nan
+    values[-3:] = np.nan
+    found = _ask(build, values)
+    _shape_is_right(found)
+    assert found.score.wape < 0.12
+
+
+def test_weekly_terms_need_two_weeks(build, monkeypatch):
+    seen = []
+    import prophet as library
+
+    class Recorder(library.Prophet):
+        def __init__(self, **arguments) -> None:
+            seen.append(arguments["weekly_seasonality"])
+            super().__init__(**arguments)
+
+    monkeypatch.setattr(library, "Prophet", Recorder)
+    for days in (13.5, 14.5):
+        values = build.wave(days)
+        prophet.fit(Series(0.0, 600.0, values), 1)
+    assert seen[0] is False
+    assert seen[1] == 3
+
+
+def test_a_prophet_without_a_fit_leaves_the_competition(build, monkeypatch):
+    from dataclasses import replace
+
+    from planner.forecast.registry import CANDIDATES
+
+    def fail(_series, _ahead):
+        raise RuntimeError("Optimization terminated abnormally")
+
+    monkeypatch.setitem(CANDIDATES, "prophet", replace(CANDIDATES["prophet"], fit=fail))
+    found = _ask(build, build.wave(5.0))
+    assert found.model in CHEAP
+    assert "found no fit" in found.why_model
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 700),
+    st.floats(0, 1e6),
+    st.floats(0, 3),
+    st.integers(0, 2**16),
+    st.floats(0, 0.95),
+)
+def test_any_history_gives_finite_quantiles_in_order(build, slots, level, noise, seed, missing):
+    generator = np.random.default_rng(seed)
+    values = level * np.exp(noise * generator.standard_normal(slots))
+    values[generator.random(slots) < missing] = np.nan
+    found = _ask(build, values, models=CHEAP)
+    if np.isnan(values).all():
+        assert found is NoPlanReason.NO_HISTORY
+    else:
+        assert isinstance(found, Forecast)
+        _shape_is_right(found)
+        assert found.quantiles[0.95].max() <= 1.25 * np.nanmax(values) + 1e-9
+
+
+def test_naive_forecasters_by_hand():
+    day = np.arange(144.0)
+    series = Series(0.0, 600.0, np.concatenate([day, day + 1000.0]))
+    assert last_value(series, 2).tolist() == [1143.0, 1143.0]
+    np.testing.assert_array_equal(seasonal_naive(series, 150)[:144], day + 1000.0)
+    holed = Series(0.0, 600.0, np.concatenate([day, np.where(day == 5, np.nan, day + 1000.0)]))
+    assert seasonal_naive(holed, 6)[5] == 5.0
+    assert seasonal_profile(Series(0.0, 600.0, np.tile(day + 10, 3)), 144) == pytest.approx(day + 10, rel=0.01)
+
+
+def test_a_grid_puts_values_into_their_slots(build):
+    now = build.now
+    base = now.timestamp()
+    series = Series.of(
+        np.array([base - 1800, base - 1200 + 5, base - 100, base + 5]), np.array([1.0, -2.0, 3.0, 9.0]), build.step, now
+    )
+    np.testing.assert_array_equal(series.values, [1.0, np.nan, 3.0])
+    assert series.origin == base
+
+
+def test_conformal_quantiles_cover_what_they_say():
+    generator = np.random.default_rng(5)
+    truth = np.exp(0.3 * generator.standard_normal((400, 6)))
+    found = quantiles(
+        np.ones(6),
+        truth[:200],
+        np.ones((200, 6)),
+        shift=1e-6,
+        step_seconds=600.0,
+        highest=100.0,
+        wanted=(0.05, 0.5, 0.95),
+    )
+    inside = (truth[200:] >= found[0.05]) & (truth[200:] <= found[0.95])
+    assert 0.87 <= inside.mean() <= 0.93

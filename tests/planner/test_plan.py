@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.model import (
+    BacktestScore,
+    CellStatus,
+    Forecast,
+    NoPlanReason,
+    NoRecommendation,
+    Plan,
+    PlanReason,
+    Recommendation,
+    SignalKey,
+)
+from planner import prescale
+from planner.plan import PlanSettings, plan, weekly_growth
+
+CHEAP = PlanSettings(models=("seasonal-profile", "seasonal-naive", "last-value"))
+
+
+def _plan(build, values, *, calibration=True, status=None, **fleet) -> Recommendation | NoRecommendation:
+    known = {build.service: build.calibration()} if calibration is True else calibration or {}
+    found = plan(build.history(values, status), known, [build.fleet(**fleet)], build.now, settings=CHEAP)
+    return found.recommendations[0]
+
+
+def _steady(build, level, days=5):
+    return np.full(days * 144, level)
+
+
+def test_a_constant_load_needs_what_the_formula_says(build):
+    found = _plan(build, _steady(build, 40.0), current_replicas=19)
+    assert (found.target_replicas, found.gpus, found.reason) == (19, 76, PlanReason.ENOUGH)
+    assert found.cost_per_hour == 76 * 2.5
+    assert found.derivation["units_raw"] == pytest.approx(18.75)
+    assert found.needed_by is None
+
+
+def test_load_above_capacity_is_needed_now(build):
+    found = _plan(build, _steady(build, 40.0), current_replicas=10)
+    assert (found.target_replicas, found.reason, found.binding) == (19, PlanReason.LOAD_NOW, "load")
+    assert found.needed_by == build.now
+    assert found.start_by == build.now - timedelta(minutes=5)
+
+
+def test_a_rise_to_come_is_bought_before_it_comes(build):
+    # 09:00 on the rising flank: 23 replicas are needed now, and more within the 90 minutes of start-up.
+    values = build.wave(6.0, level=40.0, noise=0.0)
+    calibration = {build.service: build.calibration(startup_seconds=5400.0)}
+    before = _plan(build, values, calibration=calibration, current_replicas=24)
+    assert before.reason is PlanReason.FORECAST_PEAK
+    assert before.binding == "forecast"
+    assert before.target_replicas > 24
+    assert build.now < before.needed_by < build.now + timedelta(minutes=100)
+    assert before.start_by == before.needed_by - timedelta(minutes=90)
+    assert before.derivation["next_24h"]["replicas"] >= before.target_replicas
+
+
+def test_the_ceiling_binds_and_says_so(build):
+    found = _plan(build, _steady(build, 40.0), current_replicas=10, ceiling=12)
+    assert (found.target_replicas, found.reason, found.binding) == (12, PlanReason.AT_CEILING, "ceiling")
+
+
+def test_no_traffic_scales_in_to_the_floor(build):
+    found = _plan(build, _steady(build, 0.0), current_replicas=10, floor=2)
+    assert (found.target_replicas, found.reason, found.binding) == (2, PlanReason.AT_FLOOR, "floor")
+
+
+@pytest.mark.parametrize("lost", ["missing", "held"])
+def test_lost_values_never_scale_in(build, lost):
+    values, status = _steady(build, 10.0), None
+    if lost == "missing":
+        values[-6:] = np.nan
+    else:
+        status = np.full(values.size, CellStatus.PRESENT)
+        status[-6:] = CellStatus.STALE
+    found = _plan(build, values, status=status, current_replicas=19)
+    assert (found.target_replicas, found.reason) == (19, PlanReason.SCALE_IN_HELD_NO_VALUES)
+    assert found.derivation["load_trusted"] is False
+
+
+def test_lost_values_still_scale_out_on_the_forecast(build):
+    values = build.wave(6.0, level=40.0, noise=0.0)
+    values[-6:] = np.nan
+    found = _plan(build, values, current_replicas=5)
+    assert found.reason is PlanReason.FORECAST_PEAK
+    assert found.target_replicas > 5
+
+
+def test_survivors_without_room_stay(build):
+    # 18.75 replicas' worth of load on 20: without one, 19 would run at more than 95 % of what is planned for.
+    found = _plan(build, _steady(build, 40.0), current_replicas=20)
+    assert (found.target_replicas, found.reason, found.binding) == (20, PlanReason.SURVIVORS_TOO_BUSY, "survivors")
+
+
+def test_requests_in_flight_and_queued_keep_their_replicas(build):
+    values = _steady(build, 4.0)
+    history = build.history(values)
+    from dataclasses import replace
+
+    more = np.full((1, values.size, 2), [250.0, 70.0])
+    history = replace(
+        history,
+        keys=(*history.keys, SignalKey("svc_inflight_requests"), SignalKey("svc_queue_requests")),
+        values=np.concatenate([history.values, more], axis=2),
+        status=np.zeros((1, values.size, 3), dtype=np.uint8),
+    )
+    calibrations = {build.service: build.calibration()}
+    found = plan(history, calibrations, [build.fleet(current_replicas=12)], build.now, settings=CHEAP)
+    assert found.recommendations[0].reason is PlanReason.SURVIVORS_TOO_BUSY
+
+
+def test_why_there_is_no_recommendation(build):
+    values = _steady(build, 10.0)
+    assert _plan(build, np.full(500, np.nan)).reason is NoPlanReason.NO_HISTORY
+    assert _plan(build, values, calibration=None).reason is NoPlanReason.NO_CALIBRATION
+    assert _plan(build, values, calibration=None, current_replicas=0).reason is NoPlanReason.NO_REPLICAS
+    broken = {build.service: build.calibration(batch=0.0)}
+    assert _plan(build, values, calibration=broken).reason is NoPlanReason.NO_CALIBRATION
+    old = values.copy()
+    old[-150:] = np.nan
+    assert _plan(build, old).reason is NoPlanReason.NO_VALUES
+
+
+def test_a_service_without_history_does_not_stop_the_others(build):
+    from dataclasses import replace
+
+    stranger = replace(build.service, name="unseen")
+    fleet = [build.fleet(service=stranger), build.fleet(current_replicas=19)]
+    calibrations = {build.service: build.calibration()}
+    found = plan(build.history(_steady(build, 40.0)), calibrations, fleet, build.now, settings=CHEAP)
+    assert isinstance(found, Plan)
+    assert [each.reason for each in found.recommendations] == [NoPlanReason.NO_HISTORY, PlanReason.ENOUGH]
+    assert len(found.forecasts) == 1
+
+
+def test_an_empty_history_is_answered(build):
+    from dataclasses import replace
+
+    history = build.history(np.empty(0))
+    history = replace(history, entities=(), values=np.empty((0, 0, 1)), status=np.empty((0, 0, 1), dtype=np.uint8))
+    found = plan(history, {}, [build.fleet()], build.now)
+    assert found.recommendations[0].reason is NoPlanReason.NO_HISTORY
+
+
+def test_the_derivation_is_plain_json(build):
+    found = _plan(build, build.wave(15.0), current_replicas=19)
+    document = json.loads(json.dumps(dict(found.derivation), allow_nan=False))
+    assert document["forecast"]["model"] in CHEAP.models
+    assert document["calibration"]["origin"] == "measured"
+    assert document["lines"]
+    assert document["weekly_growth_ratio"] == pytest.approx(0.0, abs=0.02)
+
+
+def test_with_prophet_in_the_competition(build):
+    found = plan(build.history(build.wave(8.0)), {build.service: build.calibration()}, [build.fleet()], build.now)
+    assert isinstance(found.recommendations[0], Recommendation)
+    assert found.forecasts[0].score.coverage90 is not None
+
+
+def test_weekly_growth_compares_two_weeks(build):
+    values = np.concatenate([build.wave(15.0)[: 8 * 144], build.wave(15.0)[8 * 144 :] * 1.2])
+    times = build.times(15.0)
+    assert weekly_growth(times, values, build.now) == pytest.approx(0.2, abs=0.02)
+    assert weekly_growth(times[300:], values[300:], build.now) is None
+    assert weekly_growth(times, np.zeros(times.size), build.now) is None
+    sparse = values.copy()
+    sparse[::2] = np.nan
+    sparse[1::4] = np.nan
+    assert weekly_growth(times, sparse, build.now) is None
+    assert weekly_growth(np.empty(0), np.empty(0), build.now) is None
+
+
+_replicas = st.integers(0, 50)
+
+
+@given(_replicas, _replicas, _replicas, st.none() | _replicas, _replicas, _replicas)
+def test_a_target_keeps_every_rule(current, floor, ceiling, need_now, need_forecast, need_survivors):
+    floor, ceiling = min(floor, ceiling), max(floor, ceiling)
+    found = prescale.target(
+        current=current,
+        floor=floor,
+        ceiling=ceiling,
+        need_now=need_now,
+        need_forecast=need_forecast,
+        need_survivors=need_survivors,
+    )
+    if found.replicas > current:
+        assert floor <= found.replicas <= ceiling
+        assert found.replicas <= max(need_now or 0, need_forecast, floor)
+    if found.replicas < current:
+        assert need_now is not None
+        assert found.replicas >= max(need_survivors, min(need_now, ceiling), min(need_forecast, ceiling), floor)
+    if found.reason is PlanReason.SCALE_IN_HELD_NO_VALUES:
+        assert need_now is None
+        assert found.replicas == current
+
+
+@given(st.floats(1.0, 500.0), st.integers(0, 2**16))
+def test_constant_load_never_flaps(build, level, seed):
+    generator = np.random.default_rng(seed)
+    calibration = build.calibration()
+
+    def need(load: float, room: float = 1.0) -> int:
+        return int(np.ceil(load / prescale.capacity_per_second(calibration, 1, 0.25) * room))
+
+    current, changes = need(level), []
+    for _ in range(40):
+        loads = level * (1 + 0.01 * np.clip(generator.standard_normal(3), -2, 2))
+        found = prescale.target(
+            current=current,
+            floor=0,
+            ceiling=10_000,
+            need_now=need(loads[-1]),
+            need_forecast=need(level),
+            need_survivors=need(loads.max(), 1 + prescale.HYSTERESIS),
+        )
+        if found.replicas != current:
+            changes.append(np.sign(found.replicas - current))
+            current = found.replicas
+    assert len(set(changes)) <= 1
+
+
+def test_the_first_need_is_the_first_instant_above(build):
+    times = build.now.timestamp() + 600.0 * np.arange(4)
+    said = Forecast(
+        "s",
+        build.service,
+        build.now,
+        build.step,
+        times,
+        {0.95: np.array([1.0, 2.0, 5.0, 3.0])},
+        "last-value",
+        BacktestScore(None, None, None, 0),
+    )
+    assert prescale.first_need(said, 2.0) == build.now + timedelta(minutes=20)
+    assert prescale.first_need(said, 5.0) is None
+    assert prescale.peak(said, build.now + timedelta(minutes=10)).value == 2.0
+    assert prescale.peak(said, build.now - timedelta(minutes=10)).value == 1.0
