@@ -75,7 +75,7 @@ class Wording:
     @property
     def link(self) -> str:
         """The incident's page on the dashboard."""
-        return f"{self.base_url.rstrip('/')}/incident?id={quote(self.incident.id, safe='')}"
+        return f"{self.base_url.rstrip('/')}/incident?incident={quote(self.incident.id, safe='')}"
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -70,13 +70,8 @@ class EmailNotifier:
         except ssl.SSLCertVerificationError as error:
             text = f"the certificate of the mail server cannot be trusted: {error.verify_message}"
             raise DeliveryError(text, retryable=False, reason="tls") from error
-        except TimeoutError as error:
-            seconds = self._server.timeout.total_seconds()
-            text = f"the mail server did not answer within {seconds:g} s"
-            raise DeliveryError(text, retryable=True, reason="timeout") from error
         except (OSError, smtplib.SMTPException) as error:
-            text = f"the mail server cannot be reached: {type(error).__name__}"
-            raise DeliveryError(text, retryable=True, reason="refused") from error
+            raise _unreachable(error, self._server.timeout) from error
         if refused:
             _log.warning("mail_receivers_refused", message=message.id, refused=len(refused), of=len(self._to))
 
@@ -98,6 +93,15 @@ class EmailNotifier:
                 connection.close()
             raise
         return connection
+
+
+def _unreachable(error: Exception, timeout: timedelta) -> DeliveryError:
+    # smtplib hides a timeout in the middle of a conversation behind "disconnected"
+    if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
+        text = f"the mail server did not answer within {timeout.total_seconds():g} s"
+        return DeliveryError(text, retryable=True, reason="timeout")
+    text = f"the mail server cannot be reached: {type(error).__name__}"
+    return DeliveryError(text, retryable=True, reason="refused")
 
 
 def _refusal(what: str, code: int, final: bool) -> DeliveryError:

@@ -1,0 +1,247 @@
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from alerts.pipeline import messages, sample_messages
+from alerts.routes import Messaging
+from alerts.silence import mute
+from outrider.i18n import LANGUAGES, texts
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    AlertState,
+    DecisionReason,
+    MuteReason,
+    NotifyReason,
+    Priority,
+    Verdict,
+)
+from outrider.ports import Silence
+
+ROUTES = {"phone": ("hook",), "sms": ("hook",), "im": ("ding", "slack"), "mail": ("mail",)}
+MESSAGING = Messaging(routes=ROUTES, base_url="https://outrider.example/", languages={"ding": "zh"})
+
+
+def say(world, incident, alerts=(), *, now=None, actions=(), before=(), messaging=MESSAGING):
+    return messages(list(before), [incident], list(alerts), list(actions), messaging, now or world.t0)
+
+
+def action(world, **fields):
+    made = {
+        "id": "act-1",
+        "session": "ses",
+        "kind": ActionKind.CORDON,
+        "target": world.node,
+        "params": {},
+        "because": "inc-1",
+        "dry_run": False,
+        "decision": Verdict.ALLOWED,
+        "reason": DecisionReason.WITHIN_LIMITS,
+        "status": ActionStatus.INTENDED,
+        "decided_at": world.t0,
+    }
+    return Action(**{**made, **fields})
+
+
+def test_an_opened_p0_goes_to_phone_sms_and_im_and_counts_one_page(world):
+    alert = world.alert(priority=Priority.P0)
+    told = say(world, world.incident(alert, priority=Priority.P0), [alert])
+    assert [message.channel for message in told.messages] == ["hook", "ding", "slack"]
+    assert {message.reason for message in told.messages} == {NotifyReason.OPENED}
+    assert all(message.is_page for message in told.messages)
+    assert told.incidents[0].pages == 1
+    assert told.reasons == {"inc-1": NotifyReason.OPENED}
+
+
+@pytest.mark.parametrize(
+    ("priority", "channels"), [(Priority.P1, ["ding", "slack"]), (Priority.P2, ["ding", "slack", "mail"])]
+)
+def test_routes_of_each_priority(world, priority, channels):
+    alert = world.alert(priority=priority)
+    told = say(world, world.incident(alert, priority=priority), [alert])
+    assert [message.channel for message in told.messages] == channels
+    assert told.incidents[0].pages == (1 if priority is Priority.P1 else 0)
+
+
+def test_a_p3_waits_for_the_report(world):
+    alert = world.alert(priority=Priority.P3)
+    told = say(world, world.incident(alert, priority=Priority.P3), [alert])
+    assert (told.messages, told.incidents[0].pages) == ((), 0)
+
+
+def test_a_rule_may_name_its_own_routes(world):
+    alert = world.alert(labels={"routes": "mail"})
+    assert [m.channel for m in say(world, world.incident(alert), [alert]).messages] == ["mail"]
+
+
+def test_a_page_is_never_lost_to_an_empty_group(world):
+    alert = world.alert()
+    messaging = Messaging(routes={"mail": ("mail",)})
+    assert [m.channel for m in say(world, world.incident(alert), [alert], messaging=messaging).messages] == ["mail"]
+    nobody = say(world, world.incident(alert), [alert], messaging=Messaging(routes={}))
+    assert (nobody.messages, nobody.incidents[0].pages) == ((), 0), "no page without a person"
+
+
+def test_two_replicas_of_ours_plan_the_same_messages(world):
+    alert = world.alert()
+    one, two = (say(world, world.incident(alert), [alert], now=world.at(second)) for second in (0, 3))
+    assert [m.id for m in one.messages] == [m.id for m in two.messages]
+
+
+def test_nothing_is_said_twice(world):
+    alert = world.alert()
+    first = say(world, world.incident(alert), [alert])
+    second = say(world, first.incidents[0], [alert], now=world.at(15))
+    assert second.messages == ()
+    assert second.reasons["inc-1"] is NotifyReason.NOT_CHANGED
+    assert second.incidents == first.incidents
+
+
+def test_it_repeats_until_acknowledged(world):
+    alert = world.alert()
+    told = say(world, world.incident(alert), [alert])
+    again = say(world, told.incidents[0], [alert], now=world.at(1800))
+    assert {m.reason for m in again.messages} == {NotifyReason.REPEAT}
+    assert not any(m.is_page for m in again.messages)
+    assert again.incidents[0].pages == 1
+    assert not {m.id for m in told.messages} & {m.id for m in again.messages}
+    third = say(world, again.incidents[0], [alert], now=world.at(3600))
+    assert third.messages
+    assert not {m.id for m in third.messages} & {m.id for m in again.messages}
+    acknowledged = replace(again.incidents[0], acknowledged_at=world.at(1900), acknowledged_by="li")
+    assert say(world, acknowledged, [alert], now=world.at(7200)).messages == ()
+
+
+def test_resolved_is_said_once_to_those_who_were_told(world):
+    alert = world.alert()
+    told = say(world, world.incident(alert), [alert])
+    over = replace(told.incidents[0], resolved_at=world.at(300))
+    ended = say(world, over, [replace(alert, state=AlertState.RESOLVED)], now=world.at(300))
+    assert [(m.channel, m.reason) for m in ended.messages] == [
+        ("ding", NotifyReason.RESOLVED),
+        ("slack", NotifyReason.RESOLVED),
+    ]
+    assert "5m" in ended.messages[1].body
+    assert say(world, ended.incidents[0], [], now=world.at(315)).messages == ()
+    assert say(world, ended.incidents[0], [], now=world.at(315), before=ended.incidents).messages == ()
+
+
+def test_an_incident_nobody_was_told_about_ends_in_silence(world):
+    assert say(world, world.incident(world.alert(), resolved_at=world.at(60))).messages == ()
+
+
+def test_a_silence_holds_and_its_end_speaks(world):
+    alert = world.alert()
+    incident = world.incident(alert)
+    silence = Silence("s", "engine-dead", world.replica, world.at(3600), "li")
+    (quiet,) = mute([alert], [incident], [silence])
+    assert quiet.muted_by is MuteReason.SILENCED
+    held = say(world, incident, [quiet])
+    assert (held.messages, held.reasons["inc-1"]) == ((), NotifyReason.MUTED)
+    (loud,) = mute([quiet], [incident], [])
+    assert loud.muted_by is None
+    assert say(world, held.incidents[0], [loud], now=world.at(3600)).messages
+
+
+def test_a_silence_without_rule_and_entity_mutes_nothing(world):
+    (alert,) = mute([world.alert()], [], [Silence("s", None, None, world.at(60), "li")])
+    assert alert.muted_by is None
+
+
+def test_all_but_the_voice_of_the_cause_are_folded(world):
+    cause = world.alert(priority=Priority.P1)
+    symptom = world.alert("ttft-p99-high", world.service, priority=Priority.P0, fault=None)
+    incident = world.incident(symptom, cause, priority=Priority.P0)
+    muted = {alert.rule: alert.muted_by for alert in mute([symptom, cause], [incident], [])}
+    assert muted == {"engine-dead": None, "ttft-p99-high": MuteReason.FOLDED}
+    acknowledged = replace(incident, acknowledged_at=world.t0)
+    muted = {alert.rule: alert.muted_by for alert in mute([symptom, cause], [acknowledged], [])}
+    assert muted["engine-dead"] is MuteReason.ACKNOWLEDGED
+
+
+def test_approval_is_asked_for_once(world):
+    alert = world.alert()
+    told = say(world, world.incident(alert), [alert])
+    asks = action(world, status=ActionStatus.WAITING_APPROVAL, decision=Verdict.ASK)
+    asked = say(world, told.incidents[0], [alert], actions=[asks], now=world.at(15))
+    assert {m.reason for m in asked.messages} == {NotifyReason.APPROVAL_WANTED}
+    assert "outrider remediate approve act-1" in asked.messages[1].body
+    assert say(world, asked.incidents[0], [alert], actions=[asks], now=world.at(30)).messages == ()
+
+
+def test_approval_for_the_plan_goes_without_an_incident(world):
+    asks = action(
+        world, because="plan", kind=ActionKind.SCALE, target=world.service, status=ActionStatus.WAITING_APPROVAL
+    )
+    told = messages([], [], [], [asks], MESSAGING, world.t0)
+    assert [(m.channel, m.incident) for m in told.messages] == [("ding", None), ("slack", None), ("mail", None)]
+    assert messages([], [], [], [asks], MESSAGING, world.at(15)).messages == ()
+
+
+def test_the_body_answers_what_an_engineer_asks(world):
+    annotations = {"runbook": "docs/runbooks/engine-dead.md", "default_action_text": "alerts.engine-dead.action"}
+    alert = world.alert(
+        annotations={**annotations, "evidence": '[{"signal":"engine_up","observed":0.0,"text":"","arguments":{}}]'}
+    )
+    told = say(world, world.incident(alert), [alert], actions=[action(world)])
+    english = next(m for m in told.messages if m.channel == "slack")
+    for part in ("chat-0", "confidence 90 %", "Since: 2026-05-04 12:00 UTC", "Affected: chat", "15m", "engine_up = 0",
+                 "cordon node node-1: about to run", "docs/runbooks/engine-dead.md", "restart the pod"):  # fmt: skip
+        assert part in english.body, part
+    assert english.link == "https://outrider.example/incident?incident=inc-1"
+    assert english.link in english.body
+    chinese = next(m for m in told.messages if m.channel == "ding")
+    assert chinese.language == "zh"
+    assert "疑似原因" in chinese.body
+    assert "重启 Pod" in chinese.body
+    assert "{" not in english.title + english.body + chinese.title + chinese.body
+
+
+def test_a_dry_run_says_so(world):
+    alert = world.alert()
+    told = say(world, world.incident(alert), [alert], actions=[action(world, dry_run=True)])
+    assert "dry run" in told.messages[1].body
+
+
+def test_an_unknown_cause_is_said_to_be_unknown(world):
+    alert = world.alert()
+    told = say(world, world.incident(alert, cause=None), [alert])
+    assert "not yet known" in told.messages[1].body
+
+
+def test_the_timeline_reads_as_a_sentence(world):
+    alert = world.alert()
+    entry = say(world, world.incident(alert), [alert]).incidents[0].timeline[-1]
+    from outrider.i18n import translate
+
+    assert translate(entry.what, "en", **entry.arguments) == "Told ding, slack (P1)"
+    assert translate(entry.what, "zh", **entry.arguments) == "已通知 ding, slack（P1）"
+
+
+def test_samples_for_a_channel(world):
+    samples = sample_messages("ding", MESSAGING, world.t0)
+    assert [m.priority for m in samples] == list(Priority)
+    assert all("测试" in m.title for m in samples)
+
+
+def test_languages_carry_the_same_keys_and_placeholders():
+    import string
+
+    def fields(text):
+        return sorted(name for _, name, _, _ in string.Formatter().parse(text) if name)
+
+    tables = {language: texts(language) for language in LANGUAGES}
+    for area in ("alerts.", "notify.", "actions."):
+        keys = {language: {key for key in table if key.startswith(area)} for language, table in tables.items()}
+        assert keys["en"] == keys["zh"]
+        for key in keys["en"]:
+            assert fields(tables["en"][key]) == fields(tables["zh"][key]), key
+
+
+def test_repeat_interval_may_be_switched_off(world):
+    alert = world.alert()
+    messaging = replace(MESSAGING, repeat={})
+    told = say(world, world.incident(alert), [alert], messaging=messaging)
+    assert say(world, told.incidents[0], [alert], now=world.t0 + timedelta(days=9), messaging=messaging).messages == ()
