@@ -52,6 +52,10 @@ class Source(Protocol):
         """What is known of the topology."""
         ...
 
+    async def close(self) -> None:
+        """End what is under way and release connections."""
+        ...
+
 
 @dataclass(slots=True)
 class Parts:
@@ -157,9 +161,7 @@ class Cycle:
         now: datetime,
     ) -> tuple[Alert, ...]:
         active = self.parts.state.alerts(states=facts.ACTIVE)
-        context = facts.service_context(
-            active, self.parts.rules, self.parts.planning.latest, topology, self.parts.detection
-        )
+        context = facts.service_context(active, self.parts.planning.latest, topology, self.parts.detection)
         return alert_state.advance(active, (*findings, *silent), plan, self.parts.rules, context, now)
 
     def _correlate(

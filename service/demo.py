@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from collectors import targets
+from collectors.collect import Collector
 from outrider import jsonable
 from outrider.clock import ManualClock, SystemClock
 from outrider.i18n import Language
@@ -52,8 +54,16 @@ class Demo:
         self.fleet.step(self.interval)
         self.clock.set(self.fleet.now)
         await self.server.sync()
+        self.discover()
         await self.platform.cycle.run()
         await asyncio.to_thread(self.platform.dispatcher.run_once)
+
+    def discover(self) -> None:
+        """Watch the targets the fleet lists now: replicas come and go on purpose."""
+        listed = targets.targets_of(self.settings.cluster, self.server.targets()["targets"])
+        collector = self.platform.collector
+        if isinstance(collector, Collector) and listed != collector.targets:
+            collector.set_targets(listed)
 
     async def close(self) -> None:
         """Stop the fleet and release the store."""
@@ -93,7 +103,7 @@ def settings_of(
     }
 
 
-async def start(*, seed: int, minutes: float, start_at: datetime, port: int, api_port: int, progress: Progress) -> Demo:
+async def start(*, seed: int, start_at: datetime, port: int, api_port: int, progress: Progress) -> Demo:
     """Make the fleet, its history and its platform on a fresh store; the story is set."""
     spec = default_spec()
     fleet = Fleet(spec, seed=seed, start=start_at)
@@ -129,7 +139,7 @@ def _backfill(platform: wiring.Platform, spec: FleetSpec, seed: int, end: dateti
 async def headless(*, minutes: float, seed: int, language: Language, progress: Progress) -> dict[str, Any]:
     """Run N minutes of fleet time in lockstep; return what was seen."""
     start_at = SystemClock().now().replace(microsecond=0) - timedelta(minutes=minutes)
-    demo = await start(seed=seed, minutes=minutes, start_at=start_at, port=8501, api_port=8600, progress=progress)
+    demo = await start(seed=seed, start_at=start_at, port=8501, api_port=8600, progress=progress)
     try:
         cycles = max(1, round(timedelta(minutes=minutes) / demo.interval))
         for cycle in range(cycles):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from datetime import datetime
 from pathlib import Path
 
 from outrider import log
 from outrider.clock import SystemClock
-from service import jobs, wiring
+from service import jobs, reporting, wiring
 from service.leader import FileLeader
 from service.settings import Settings
 from service.tokens import folder_of
@@ -42,7 +43,7 @@ async def _run(settings: Settings) -> None:
     schedule.every(settings.collect.interval, "cycle", platform.cycle.run_in_thread)
     schedule.every(jobs.DISPATCH_EVERY, "dispatch", lambda: asyncio.to_thread(platform.dispatcher.run_once))
     schedule.every(jobs.CHECKPOINT_EVERY, "checkpoint", lambda: asyncio.to_thread(platform.checkpoint, clock.now()))
-    schedule.weekly("weekly_report", lambda: asyncio.to_thread(platform.weekly_report, clock.now()))
+    schedule.weekly("weekly_report", lambda: asyncio.to_thread(_weekly_report, platform, clock.now()))
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -53,3 +54,11 @@ async def _run(settings: Settings) -> None:
     schedule.stop()
     platform.checkpoint(clock.now())
     await platform.close()
+
+
+def _weekly_report(platform: wiring.Platform, now: datetime) -> None:
+    """Write last week's report beside the store, in the configured language."""
+    out = folder_of(platform.settings) / "reports"
+    language = platform.settings.notify.language
+    week = reporting.week_before(now)
+    reporting.write(platform.state, platform.metrics, week, reporting.FORMATS, out, language, now)

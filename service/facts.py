@@ -73,7 +73,7 @@ def needed(plan: Plan) -> dict[EntityRef, int]:
     found = {}
     for item in plan.recommendations:
         if isinstance(item, Recommendation):
-            found[item.service] = int(item.derivation.get("needed_now", item.floor))
+            found[item.service] = int(item.derivation.get("need_now") or item.floor)
     return found
 
 
@@ -93,33 +93,48 @@ def fleet_facts(
     return FleetFacts(
         paused=state.paused(),
         blind=any(_is_blind(incident) for incident in incidents),
-        untrusted=untrusted(topology, detection),
+        untrusted=untrusted(alerts, topology, detection),
         nodes_total=len(nodes),
         nodes_cordoned_by_us=frozenset(ours & (cordoned | ours)),
         nodes_cordoned_by_others=frozenset(cordoned - ours),
         ready_replicas={service: replicas(service, topology, detection, alerts)[1] for service in services},
         needed_replicas=needed(plan),
         healthy=healthy(alerts, topology, detection),
+        burning=service_context(alerts, plan, topology, detection).burning,
     )
 
 
-def untrusted(topology: Topology, detection: Detection) -> frozenset[EntityRef]:
+def untrusted(alerts: Sequence[Alert], topology: Topology, detection: Detection) -> frozenset[EntityRef]:
     """Entities whose values must not be acted on: a page about them is missing (safety rule 1).
 
-    A service with a silent replica holds its scale-in; a node with a silent exporter its cordon.
+    A node with a silent exporter holds its cordon, a service with a silent replica its scale-in. A silent
+    replica that an alert explains (its engine is dead, its device or node is lost) is no missing page: it
+    is the news.
     """
-    silent = _where(detection, EntityKind.WORKLOAD, UP, 0.0)
+    explained = _explained(alerts, topology)
     found: set[EntityRef] = set()
-    for target in silent:
+    for target in _where(detection, EntityKind.WORKLOAD, UP, 0.0):
         about = topology.label(target, "stands_for")
         if not about:
             continue
         entity = EntityRef.from_key(about)
-        if entity.kind is EntityKind.REPLICA:
-            found.update(topology.above(entity, EntityKind.SERVICE))
-        else:
+        if entity.kind is not EntityKind.REPLICA:
             found.add(entity)
+        elif entity not in explained:
+            found.update(topology.above(entity, EntityKind.SERVICE))
     return frozenset(found)
+
+
+def _explained(alerts: Sequence[Alert], topology: Topology) -> set[EntityRef]:
+    """Replicas that an active alert says do not serve, or that rest on something broken."""
+    found: set[EntityRef] = set()
+    for alert in alerts:
+        known = faults().get(alert.fault or "")
+        if alert.state is AlertState.RESOLVED or known is None:
+            continue
+        if alert.fault in NOT_SERVING or known.layer is Layer.HARDWARE or alert.fault == "node-lost":
+            found |= topology.affected_by(alert.entity)
+    return found
 
 
 def healthy(alerts: Sequence[Alert], topology: Topology, detection: Detection) -> frozenset[EntityRef]:
@@ -132,7 +147,7 @@ def healthy(alerts: Sequence[Alert], topology: Topology, detection: Detection) -
         known = faults().get(alert.fault or "")
         if known is not None and known.layer in (Layer.HARDWARE, Layer.PLATFORM):
             bad.update(topology.below(alert.entity, EntityKind.NODE))
-    silent = untrusted(topology, detection)
+    silent = untrusted(alerts, topology, detection)
     nodes = set(topology.of_kind(EntityKind.NODE)) - silent
     answering = _where(detection, EntityKind.REPLICA, UP, 1.0)
     return frozenset((nodes | answering) - bad)

@@ -7,10 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 from outrider import log
-from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, SignalKey, Window
+from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner import calibrate
+from planner.plan import KEYS as HISTORY_KEYS
+from planner.plan import PlanSettings
 from planner.plan import plan as make_plan
 from service.settings import PlannerSettings, ServiceSettings
 
@@ -18,7 +20,6 @@ _log = log.get("plan")
 HISTORY_STEP = timedelta(minutes=10)
 CALIBRATION_SPAN = timedelta(hours=24)
 CALIBRATION_STEP = timedelta(minutes=1)
-TRAFFIC = SignalKey("svc_requests_per_second")
 
 
 class NoPlanning:
@@ -87,11 +88,11 @@ class Planning:
         if not services:
             return Plan()
         history = self._metrics.read_windows(
-            EntityKind.SERVICE, [TRAFFIC], now - self._settings.history, now, HISTORY_STEP, services
+            EntityKind.SERVICE, HISTORY_KEYS, now - self._settings.history, now, HISTORY_STEP, services
         )
         fleet = [self._fleet_service(service, topology) for service in services]
         calibrations = {service: found for service in services if (found := self._calibration(service, topology, now))}
-        made = make_plan(history, calibrations, fleet, now, buffer=self._settings.buffer)
+        made = make_plan(history, calibrations, fleet, now, settings=PlanSettings(buffer=self._settings.buffer))
         _log.info("plan_made", services=len(services), forecasts=len(made.forecasts))
         return made
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from collectors import recording
 from collectors.collect import Collector
-from collectors.scrape import Scrape
+from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider import jsonable
 from outrider.clock import ManualClock, rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import Language
-from outrider.model import AlertReason, AlertState, EntityKind, EntityRef, Event
+from outrider.model import AlertReason, AlertState, Event
 from service import listing, wiring
 from service.settings import Settings
 
@@ -52,10 +52,8 @@ def load(path: Path, adapter: str) -> Recorded:
         )
     if path.is_dir():
         fleet = recording.read_fleet(path)
-        return Recorded(list(fleet.targets), sorted(fleet.scrapes, key=lambda scrape: scrape.at), list(fleet.events))
-    name = path.name.split(".")[0]
-    entity = EntityRef("replay", EntityKind.REPLICA, None, name)
-    target = Target(name=name, adapter=adapter, url="", entity=entity, labels={"service": name, "pod": name})
+        return Recorded(list(fleet.targets), list(fleet.scrapes()), list(fleet.events))
+    target = recording.target_of_file(path, adapter)
     return Recorded([target], list(recording.read_recording(path, target)))
 
 
@@ -94,7 +92,7 @@ def _run(
     recorded: Recorded, settings: Settings, language: Language, emit: Sequence[str], result: dict[str, Any]
 ) -> None:
     clock = ManualClock(recorded.scrapes[0].at)
-    collector = Collector(recorded.targets, clock=clock)
+    collector = Collector(recorded.targets)
     step = recorded.step
     cycle = wiring.cycle_in_memory(settings, collector, clock, interval=step)
     events = sorted(recorded.events, key=lambda event: event.at)
@@ -102,7 +100,8 @@ def _run(
         clock.set(group[-1].at)
         due = [event for event in events if event.at <= clock.now()]
         events = events[len(due) :]
-        collected = collector.absorb(group, clock.now(), events=due)
+        collected = collector.absorb(group, clock.now())
+        collected = replace(collected, events=(*collected.events, *due))
         cycle.digest(clock.now(), collected)
         result["cycles"] += 1
         if "signals" in emit:

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from outrider import jsonable
-from outrider.audit import AuditEvent, AuditRecord
 from service.api import paging
 from service.api.context import Context, Ctx
 from service.api.errors import ConflictError, NotFoundError
@@ -82,20 +81,14 @@ def audit(ctx: Ctx, limit: paging.Limit = 100, cursor: paging.Cursor = "") -> di
 
 
 def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, Any]:
-    now = ctx.as_of()
-    if not ctx.state.decide_action(action_id, approved, by, now):
+    if not ctx.state.decide_action(action_id, approved, by, ctx.as_of()):
         if all(found.id != action_id for found in ctx.state.actions(limit=10_000)):
             raise NotFoundError(f"no action has the id {action_id!r}", hint="GET /api/v1/actions lists them")
         raise ConflictError("The action does not wait for approval.", hint="GET /api/v1/actions shows its status")
-    event = AuditEvent.ACTION_APPROVED if approved else AuditEvent.ACTION_REJECTED
-    ctx.state.append_audit([AuditRecord(now, event, action_id, "by_hand", by=by)])
     found = next((each for each in ctx.state.actions(limit=10_000) if each.id == action_id), None)
     return jsonable.action(found) if found else {"id": action_id}
 
 
 def _set_paused(ctx: Context, paused: bool, by: str) -> dict[str, Any]:
-    now = ctx.as_of()
-    ctx.state.set_paused(paused, by, now)
-    event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
-    ctx.state.append_audit([AuditRecord(now, event, "remediation", "by_hand", by=by)])
+    ctx.state.set_paused(paused, by, ctx.as_of())
     return {"paused": paused}

@@ -75,12 +75,10 @@ def alert(fingerprint: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
 @router.post("/alerts/{fingerprint:path}/resolve")
 def resolve(fingerprint: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Resolve an alert by hand. It fires again when its condition still holds."""
-    now = ctx.as_of()
-    if not ctx.state.resolve_alert(fingerprint, by, now):
+    if not ctx.state.resolve_alert(fingerprint, by, ctx.as_of()):
         if ctx.state.alert(fingerprint) is None:
             raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}", hint="GET /api/v1/alerts lists them")
         raise ConflictError("The alert is resolved already.")
-    ctx.state.append_audit([AuditRecord(now, AuditEvent.RESOLVED_BY_HAND, fingerprint, "by_hand", by=by)])
     return alert(fingerprint, ctx, lang)
 
 

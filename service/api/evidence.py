@@ -56,10 +56,12 @@ class Wanted:
     peers: tuple[EntityRef, ...] = ()
 
 
-def charts(incident: Incident, topology: Topology, metrics: MetricStore, now: datetime) -> dict[str, Any]:
-    """Every chart of an incident. A chart without a single value is left out."""
+def charts(
+    incident: Incident, topology: Topology, metrics: MetricStore, now: datetime, interval: timedelta
+) -> dict[str, Any]:
+    """Every chart of an incident. A chart without a single value is left out; no step is finer than a cycle."""
     start, end = span(incident, now)
-    step = step_for(end - start)
+    step = max(interval, step_for(end - start))
     drawn = [chart(wanted, metrics, start, end, step) for wanted in choose(incident, topology)]
     return {
         "incident": incident.id,
@@ -144,6 +146,7 @@ def chart(wanted: Wanted, metrics: MetricStore, start: datetime, end: datetime, 
         "signal": wanted.signal,
         "quantile": quantile,
         "unit": found.unit,
+        "good": found.good,
         "means": found.means,
         "layer": found.layer.value,
         "role": wanted.role,

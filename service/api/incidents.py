@@ -8,9 +8,8 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from outrider import jsonable
-from outrider.audit import AuditEvent, AuditRecord
 from outrider.model import Incident
-from service.api import evidence, paging
+from service.api import evidence, paging, places
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import Writer
@@ -32,14 +31,16 @@ def incidents(
     found, following = paging.page(
         lambda count: ctx.state.incidents(open_only=open_only, since=since, limit=count), None, cursor, limit
     )
-    return {"incidents": [jsonable.incident(each, lang) for each in found], "next_cursor": following}
+    topology = ctx.state.topology()
+    rows = [places.incident_json(each, topology, lang) for each in found]
+    return {"incidents": rows, "next_cursor": following}
 
 
 @router.get("/incidents/{incident_id}")
 def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """One incident: hypotheses with evidence, rejected ones, timeline, folded alerts, actions, messages."""
     found = known(ctx, incident_id)
-    story = jsonable.incident_story(found, lang)
+    story = places.with_place(jsonable.incident_story(found, lang), found, ctx.state.topology(), lang)
     first = _folded(ctx, found, "", _FIRST_ALERTS, lang)
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
     story["actions"] = [jsonable.action(each) for each in ctx.state.actions(incident=incident_id)]
@@ -60,17 +61,15 @@ def folded(
 def charts(incident_id: str, ctx: Ctx) -> dict[str, Any]:
     """Series around the incident: the signals of the suspected cause and of the services it reaches."""
     found = known(ctx, incident_id)
-    now = ctx.as_of()
-    return evidence.charts(found, ctx.state.topology(), ctx.metrics, now)
+    return evidence.charts(found, ctx.state.topology(), ctx.metrics, ctx.as_of(), ctx.settings.interval)
 
 
 @router.post("/incidents/{incident_id}/ack")
 def acknowledge(incident_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str, Any]:
     """Say that a person looks after it: repeats and escalation stop."""
-    found, now = known(ctx, incident_id), ctx.as_of()
-    if not ctx.state.acknowledge(incident_id, by, now):
+    found = known(ctx, incident_id)
+    if not ctx.state.acknowledge(incident_id, by, ctx.as_of()):
         raise ConflictError("The incident is resolved already." if found.resolved_at else "It cannot be acknowledged.")
-    ctx.state.append_audit([AuditRecord(now, AuditEvent.ACKNOWLEDGED, incident_id, "by_hand", by=by)])
     return jsonable.incident(known(ctx, incident_id), lang)
 
 

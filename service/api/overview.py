@@ -10,7 +10,8 @@ from fastapi import APIRouter
 
 from outrider import jsonable
 from outrider.model import AlertState, CycleRecord, EntityKind, EntityRef, Incident
-from service.api import promise
+from outrider.topology import Topology
+from service.api import places, promise
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
 
@@ -25,18 +26,18 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     now = ctx.as_of()
     incidents = ctx.state.incidents(open_only=True, limit=1000)
     recent = ctx.state.incidents(since=now - promise.DAY, limit=_INCIDENTS)
-    plan = ctx.state.plan()
+    plan, graph = ctx.state.plan(), ctx.state.topology()
     return {
         "as_of": jsonable.instant(now),
         "monitoring": monitoring(ctx, newest),
         "services": services_json(ctx, now, incidents),
-        "incidents": [jsonable.incident(found, lang) for found in _most_urgent(incidents)[:_INCIDENTS]],
+        "incidents": [places.incident_json(found, graph, lang) for found in _most_urgent(incidents)[:_INCIDENTS]],
         "incidents_open": len(incidents),
-        "incidents_resolved": [jsonable.incident(found, lang) for found in recent if found.resolved_at is not None][:5],
+        "incidents_resolved": [places.incident_json(found, graph, lang) for found in recent if found.resolved_at][:5],
         "alerts_firing": _counts(ctx),
         "plan": [jsonable.recommendation(found) for found in plan.recommendations],
         "actions": [jsonable.action(found) for found in ctx.state.actions(since=now - promise.DAY, limit=_ACTIONS)],
-        "fleet": _fleet(ctx),
+        "fleet": _fleet(graph),
     }
 
 
@@ -118,8 +119,7 @@ def _counts(ctx: Context) -> dict[str, Any]:
     }
 
 
-def _fleet(ctx: Context) -> dict[str, int]:
-    topology = ctx.state.topology()
+def _fleet(topology: Topology) -> dict[str, int]:
     counted = Counter(entity.kind for entity in topology.entities)
     kinds = (EntityKind.NODE, EntityKind.GPU, EntityKind.REPLICA, EntityKind.SERVICE)
     return {kind.value: counted.get(kind, 0) for kind in kinds}

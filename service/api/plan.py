@@ -23,7 +23,7 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     return {
         "as_of": jsonable.instant(ctx.as_of()),
         "recommendations": [
-            {**jsonable.recommendation(found), "derivation_lines": _lines(found, lang)}
+            {**jsonable.recommendation(found), "derivation_lines": _lines(found, lang), "carries": _carries(found)}
             for found in ctx.state.plan().recommendations
         ],
     }
@@ -49,6 +49,20 @@ def _lines(found: Recommendation | NoRecommendation, language: Language) -> list
     if isinstance(found, NoRecommendation) or "inputs" not in found.derivation:
         return []
     return list(derivation_lines(found.derivation, language))
+
+
+def _carries(found: Recommendation | NoRecommendation) -> dict[str, float | None]:
+    """Requests per second that the replicas of now and of the target carry, buffer kept, by the same formula."""
+    known = None if isinstance(found, NoRecommendation) else found
+    derived = known.derivation if known else {}
+    if known is None or not derived.get("units_raw") or "inputs" not in derived:
+        return {"current": None, "target": None}
+    per_unit = derived["inputs"]["qps"]["value"] / derived["units_raw"]
+    per_replica = per_unit * (derived["gpus_per_replica"] if derived["unit"] == "gpu" else 1)
+    return {
+        "current": jsonable.finite(per_replica * known.current_replicas),
+        "target": jsonable.finite(per_replica * known.target_replicas),
+    }
 
 
 def _unit(found: Forecast) -> str:

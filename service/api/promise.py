@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider import catalog, jsonable
+from outrider import catalog, jsonable, measures
 from outrider.clock import from_unix, rfc3339
 from outrider.model import EntityKind, EntityRef, Floats, Incident, SignalKey, Window
 from outrider.ports import MetricStore
@@ -21,7 +21,7 @@ from service.api.settings import Promise
 
 DAY = timedelta(hours=24)
 RECENT = timedelta(minutes=5)
-SLOT = timedelta(minutes=1)
+SLOT = measures.AVAILABILITY_SLOT
 STRIP_SLOT = timedelta(minutes=30)
 
 REQUESTS = SignalKey("svc_requests_total")
@@ -108,13 +108,14 @@ def _read(
 
 def _recent(window: Window, row: int, promise: Promise) -> Recent:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
-    p99, below = catalog.quantile_of_buckets(_buckets(window, row), catalog.signal(TTFT).bounds, 0.99)
+    p99 = measures.latency_quantiles(_buckets(window, row), catalog.signal(TTFT).bounds, (0.99,))[0.99]
+    ratios = _ratios(requests, failed)
     return Recent(
         service=window.entities[row],
-        success=success(requests, failed),
-        availability=_mean(slot_verdicts(requests, failed, promise.broken_below_ratio)),
-        ttft_p99=jsonable.finite(float(p99)),
-        ttft_p99_below=bool(below),
+        success=_calls(requests, failed),
+        availability=measures.availability_time(ratios, limit_ratio=promise.broken_below_ratio).ratio,
+        ttft_p99=p99.seconds if p99 else None,
+        ttft_p99_below=bool(p99 and p99.below),
         requests_per_second=_last(window.column(RATE)[row]),
         queue=_last(window.column(QUEUE)[row]),
         ready=_last(window.column(READY)[row]),
@@ -123,35 +124,30 @@ def _recent(window: Window, row: int, promise: Promise) -> Recent:
 
 def _day(window: Window, row: int, promise: Promise) -> Day:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
-    good = slot_verdicts(requests, failed, promise.broken_below_ratio)
-    low, high = attainment(_buckets(window, row), promise.ttft_seconds)
-    return Day(success(requests, failed), _mean(good), low, high, _strip(window.times, good))
+    ratios = _ratios(requests, failed)
+    sla = measures.sla_attainment(_buckets(window, row), catalog.signal(TTFT).bounds, promise.ttft_seconds)
+    return Day(
+        success=_calls(requests, failed),
+        availability=measures.availability_time(ratios, limit_ratio=promise.broken_below_ratio).ratio,
+        sla_low=sla.lower if sla else None,
+        sla_high=sla.upper if sla else None,
+        strip=_strip(window.times, minutes_good(requests, failed, promise.broken_below_ratio)),
+    )
 
 
-def success(requests: Floats, failed: Floats) -> float | None:
-    """1 - failed / all calls; None when nothing was called."""
-    total = float(np.nansum(requests))
-    return 1.0 - float(np.nansum(failed)) / total if total > 0 else None
-
-
-def slot_verdicts(requests: Floats, failed: Floats, limit: float) -> Floats:
+def minutes_good(requests: Floats, failed: Floats, limit: float) -> Floats:
     """1 for a slot whose success ratio met the limit, 0 for one that did not, NaN without calls."""
+    ratio = _ratios(requests, failed)
+    return np.where(np.isnan(ratio), np.nan, (ratio >= limit).astype(np.float64))
+
+
+def _ratios(requests: Floats, failed: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = 1.0 - np.nan_to_num(failed) / requests
-    return np.where(requests > 0, (ratio >= limit).astype(np.float64), np.nan)
+        return np.where(requests > 0, 1.0 - np.nan_to_num(failed) / requests, np.nan)
 
 
-def attainment(increments: Floats, limit: float) -> tuple[float | None, float | None]:
-    """Bounds of the share of requests faster than ``limit``, from bucket increments."""
-    total = float(increments.sum())
-    if total <= 0:
-        return None, None
-    bounds = np.array(catalog.signal(TTFT).bounds)
-    cumulated = np.cumsum(increments)
-    inside = int(np.searchsorted(bounds, limit, side="right"))
-    low = float(cumulated[inside - 1]) / total if inside else 0.0
-    exact = inside > 0 and bounds[inside - 1] == limit
-    return low, low if exact else float(cumulated[inside]) / total
+def _calls(requests: Floats, failed: Floats) -> float | None:
+    return measures.success_ratio(float(np.nansum(requests)), float(np.nansum(failed)))
 
 
 def standing(

@@ -9,27 +9,33 @@ from ipaddress import ip_address
 
 from prometheus_client import CollectorRegistry
 
-from outrider import jsonable
+from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
+def _target(name: str) -> float:
+    target = measures.MEASURES[name].target
+    assert target is not None
+    return target
+
+
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a service promises its users; the defaults are those of ``docs/reference/measures.md``.
+    """What a service promises its users; the defaults are those of ``outrider.measures``.
 
     ``broken_below_ratio`` is the success ratio under which the promise counts as broken, ``ttft_p99_seconds``
     the limit of the 99th percentile, ``ttft_seconds`` the limit that SLA attainment counts requests against.
     """
 
-    availability_ratio: float = 0.999
-    success_ratio: float = 0.999
-    broken_below_ratio: float = 0.99
-    sla_attainment_ratio: float = 0.995
-    ttft_seconds: float = 0.2
-    ttft_p99_seconds: float = 2.0
+    availability_ratio: float = _target("availability")
+    success_ratio: float = _target("success")
+    broken_below_ratio: float = measures.SUCCESS_LIMIT_RATIO
+    sla_attainment_ratio: float = _target("sla_attainment")
+    ttft_seconds: float = measures.TTFT_LIMIT_SECONDS
+    ttft_p99_seconds: float = _target("ttft_p99")
 
 
 @dataclass(frozen=True, slots=True)

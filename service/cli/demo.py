@@ -29,7 +29,7 @@ def add(app: typer.Typer) -> None:
     @leaf(app, "demo", example="outrider demo --headless --minutes 60 -o json")
     def run(
         context: Context,
-        minutes: Annotated[float, typer.Option("--minutes", min=0.25, help="fleet minutes; headless ends then")] = 60.0,
+        minutes: Annotated[float, typer.Option("--minutes", min=0.25, help="fleet minutes of a headless run")] = 60.0,
         headless: Annotated[
             bool, typer.Option("--headless", help="no dashboard, in lockstep, as fast as it can")
         ] = False,
@@ -59,15 +59,13 @@ def add(app: typer.Typer) -> None:
                 ),
             )
             return
-        asyncio.run(_with_dashboard(context, minutes, seed, port, api_port, speed))
+        asyncio.run(_with_dashboard(context, seed, port, api_port, speed))
 
 
-async def _with_dashboard(context: Context, minutes: float, seed: int, port: int, api_port: int, speed: float) -> None:
+async def _with_dashboard(context: Context, seed: int, port: int, api_port: int, speed: float) -> None:
     started = SystemClock().now().replace(microsecond=0) - demo.LEAD_IN
     with _bars(context) as progress:
-        running = await demo.start(
-            seed=seed, minutes=minutes, start_at=started, port=port, api_port=api_port, progress=progress
-        )
+        running = await demo.start(seed=seed, start_at=started, port=port, api_port=api_port, progress=progress)
         cycles = round(demo.LEAD_IN / running.interval)
         for cycle in range(cycles):
             await running.step()

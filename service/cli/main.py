@@ -9,17 +9,17 @@ from typing import Any
 import typer
 
 from outrider.errors import OutriderError
-from service.cli import common
+from service import wiring
+from service.cli import alerts, capacity, collect, common, config, demo, remediate, replay, serve, store
 from service.cli.common import Context, leaf
+from store import migrate
 
 app = typer.Typer(
     name="outrider",
-    help="Watches, plans and repairs clusters that serve large language models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
 
 # the root of typer's usage errors; it is exported only through its subclasses
 _WRONG_USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -33,10 +33,34 @@ def _root() -> None:
 @leaf(app, "version", example="outrider version -o json")
 def version(context: Context) -> None:
     """Print the versions of the program, of Python and of the database schema."""
-    result = {"version": metadata.version("outrider"), "python": sys.version.split()[0], "database": "x"}
+    revisions = migrate.revision(context.settings().store.url)
+    result = {
+        "version": metadata.version("outrider"),
+        "python": sys.version.split()[0],
+        "database": wiring.revision_text(revisions),
+    }
     context.show(
         result, lambda shown: f"outrider {shown['version']} (Python {shown['python']}, schema {shown['database']})"
     )
+
+
+demo.add(app)
+serve.add(app)
+replay.add(app)
+collect.add_doctor(app)
+for name, group in {
+    "config": config.app,
+    "collect": collect.app,
+    "alerts": alerts.alerts_app,
+    "incidents": alerts.incidents_app,
+    "capacity": capacity.app,
+    "forecast": store.forecast_app,
+    "remediate": remediate.app,
+    "report": store.report_app,
+    "notify": store.notify_app,
+    "db": store.db_app,
+}.items():
+    app.add_typer(group, name=name)
 
 
 def main() -> None:

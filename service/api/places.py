@@ -1,0 +1,42 @@
+"""Where an entity is, in words an engineer walks by: ``node-3, GPU 5`` instead of a UUID."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outrider import jsonable
+from outrider.i18n import Language
+from outrider.model import EntityKind, EntityRef, Incident
+from outrider.summaries import word
+from outrider.topology import Topology
+
+_FEW = 2
+
+
+def place(topology: Topology, entity: EntityRef, language: Language) -> str:
+    """The node (at most two) and the card's index on it; empty where the topology does not know."""
+    parts = []
+    if entity.kind is not EntityKind.NODE:
+        nodes = [found.name for found in topology.below(entity, EntityKind.NODE)]
+        parts = nodes[:_FEW] + ([f"+{len(nodes) - _FEW}"] if len(nodes) > _FEW else [])
+    index = topology.label(entity, "gpu")
+    if entity.kind is EntityKind.GPU and index:
+        parts.append(f"{word('entity_kind', EntityKind.GPU, language)} {index}")
+    return ", ".join(parts)
+
+
+def with_place(story: dict[str, Any], incident: Incident, topology: Topology, language: Language) -> dict[str, Any]:
+    """The incident's JSON with ``place`` beside the entity of every hypothesis."""
+    rows = [
+        {**row, "place": place(topology, found.entity, language)}
+        for row, found in zip(story["hypotheses"], incident.hypotheses, strict=True)
+    ]
+    return {**story, "hypotheses": rows, "suspected_cause": rows[0] if rows else None}
+
+
+def incident_json(incident: Incident, topology: Topology, language: Language) -> dict[str, Any]:
+    """An incident as lists show it, with places and what speaks for its cause."""
+    story = with_place(jsonable.incident(incident, language), incident, topology, language)
+    cause = incident.suspected_cause
+    story["evidence"] = [jsonable.evidence(found, language) for found in cause.evidence] if cause else []
+    return story

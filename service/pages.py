@@ -1,0 +1,123 @@
+"""One look at pages, for ``collect once`` and ``doctor``: values that need two scrapes are named, not guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from collectors import doctor as examine
+from collectors import recording, registry
+from collectors.collect import Collector
+from collectors.exposition import Parser
+from collectors.scrape import Scraper
+from collectors.scraped import Scrape
+from collectors.targets import Target, target_of
+from outrider import catalog, jsonable
+from outrider.clock import Clock, rfc3339
+from outrider.errors import CollectError, UsageError
+from outrider.model import EntityKind
+from outrider.ports import Collected
+from service import facts, listing, targets
+from service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One target with its one scrape."""
+
+    target: Target
+    scrape: Scrape
+
+
+async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Clock) -> dict[str, Any]:
+    """The JSON of ``outrider collect once``. Raises UsageError for a page that cannot be read."""
+    at = clock.now()
+    looks = await _looks(settings, pages, at)
+    collector = Collector([look.target for look in looks])
+    collected = collector.absorb([look.scrape for look in looks], at)
+    kept = Collected(tuple(batch for batch in collected.batches if batch.source), collected.events)
+    found = [row for row in listing.signals(kept) if not _is_watcher(row)]
+    for look in looks:
+        found += _since_start(collector, look)
+        found += [
+            {"entity": jsonable.entity(entity), "signal": name, "value": None, "unit": catalog.signal(name).unit,
+             "reason": "needs_two_scrapes"}
+            for entity, name in _needs_two(collector, look.target)
+        ]  # fmt: skip
+    health = [jsonable.target(one) for one in collector.health]
+    if pages and not any(target["up"] for target in health):
+        raise UsageError(health[0]["error"] or "no page could be read", hint="check the path and the adapter")
+    return {"at": rfc3339(at), "targets": health, "signals": found}
+
+
+async def doctor(settings: Settings, pages: Sequence[tuple[str, str]], clock: Clock) -> dict[str, Any]:
+    """The JSON of ``outrider doctor``. A target that cannot be read is listed with its error."""
+    found = []
+    parser = Parser()
+    for look in await _looks(settings, pages, clock.now()):
+        entry: dict[str, Any] = {"target": look.target.name, "adapter": look.target.adapter}
+        try:
+            if look.scrape.body is None:
+                raise look.scrape.error or UsageError(f"{look.target.name} gave no page")
+            page = parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
+        except (CollectError, UsageError) as error:
+            found.append({**entry, "present": [], "missing": [], "unknown_metrics": 0, "error": error.message})
+            continue
+        found.append({**entry, **examine.examine(registry.adapter(look.target.adapter), page).as_dict(), "error": None})
+    return {"targets": found}
+
+
+async def _looks(settings: Settings, pages: Sequence[tuple[str, str]], at: datetime) -> list[_Look]:
+    wanted = [_of_page(settings.cluster, adapter, place) for adapter, place in pages]
+    if not pages:
+        wanted = [(target, None) for target in targets.targets(settings)]
+    looks = []
+    to_fetch = [target for target, body in wanted if body is None]
+    scraper = Scraper()
+    try:
+        fetched = {scrape.target.name: scrape for scrape in await scraper.scrape(to_fetch, at=at)}
+    finally:
+        await scraper.close()
+    for target, body in wanted:
+        scrape = fetched[target.name] if body is None else recording.page_scrape(target, body, at)
+        looks.append(_Look(target, scrape))
+    return looks
+
+
+def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | None]:
+    registry.adapter(adapter)
+    if place.startswith(("http://", "https://")):
+        name = place.split("//", 1)[1].split("/", 1)[0]
+        return target_of(cluster, {"name": name, "adapter": adapter, "url": place}), None
+    path = Path(place)
+    try:
+        body = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{place} cannot be read: {error.strerror}", hint="name a file or an http:// address"
+        ) from error
+    return target_of(cluster, {"name": path.stem, "adapter": adapter}), body
+
+
+def _since_start(collector: Collector, look: _Look) -> list[dict[str, Any]]:
+    """Quantiles over everything the process has seen; said so, and never fed to a detector."""
+    if look.scrape.body is None:
+        return []
+    page = collector.parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
+    batches = collector.normaliser.since_start(look.scrape, page)
+    rows = listing.signals(Collected(batches))
+    return [{**row, "since": "start"} for row in rows if "quantile" in row]
+
+
+def _needs_two(collector: Collector, target: Target) -> list[tuple[Any, str]]:
+    """Entities and names that one scrape cannot tell; histograms are told since the start instead."""
+    found = collector.normaliser.needs_two(target.name)
+    return list(dict.fromkeys((entity, key.name) for entity, key in found if key.bucket is None))
+
+
+def _is_watcher(row: dict[str, Any]) -> bool:
+    entity = row["entity"]
+    return entity["kind"] == EntityKind.WORKLOAD.value and entity["namespace"] == facts.TARGETS_NAMESPACE

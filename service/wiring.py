@@ -1,0 +1,247 @@
+"""Builds a platform from settings: the one place that picks implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from alerts import rules_file
+from alerts.notify.registry import NOTIFIERS
+from alerts.routes import Messaging
+from detectors import knowledge, threshold
+from detectors.registry import DETECTORS
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.clock import Clock
+from outrider.i18n import Language
+from outrider.model import CycleRecord, EntityKind, EntityRef, Plan
+from outrider.ports import Actuator, MetricStore, Notifier, StateReader, StateStore
+from outrider.rules import Rule
+from outrider.topology import Topology
+from remediation.actions.registry import ACTUATORS
+from remediation.policy import Policy
+from service import facts, targets
+from service.api.settings import ApiSettings
+from service.cycle import Cycle, Parts, Source
+from service.detection import Detection
+from service.dispatch import Dispatcher
+from service.planning import NoPlanning, Planning
+from service.settings import Settings
+from service.tokens import admin_token
+from store import memory, migrate, sql
+
+HISTORY = timedelta(days=15)
+GROUPS = ("phone", "sms", "im", "mail", "report")
+
+
+@dataclass(slots=True)
+class Platform:
+    """Everything the engine process runs."""
+
+    cycle: Cycle
+    dispatcher: Dispatcher
+    metrics: sql.SqlMetricStore
+    state: StateStore
+    collector: Source
+    settings: Settings
+
+    def warm(self, now: datetime) -> None:
+        """Take up check-points, teach the detectors from history, and say so in the audit."""
+        self.cycle.parts.detection.restore(self.state)
+        self.cycle.parts.detection.warm(self.metrics, now, HISTORY)
+        loaded = AuditRecord(now, AuditEvent.CONFIG_LOADED, self.settings.cluster, "started")
+        self.state.append_audit([loaded])
+
+    def checkpoint(self, now: datetime) -> None:
+        """Write what the detectors remember."""
+        self.cycle.parts.detection.checkpoint(self.state, now)
+
+    async def close(self) -> None:
+        """Stop collecting and release the store."""
+        await self.collector.close()
+        self.cycle.parts.planning.close()
+        self.state.close()
+        self.metrics.close()
+
+
+def upgrade(settings: Settings) -> str:
+    """Create or upgrade both databases; returns their revision."""
+    return revision_text(migrate.upgrade(settings.store.url))
+
+
+def revision_text(revisions: Mapping[Any, str | None]) -> str:
+    """``state 0001, metrics 0001``."""
+    return ", ".join(f"{name} {revision or 'none'}" for name, revision in revisions.items())
+
+
+@contextmanager
+def state_reader(settings: Settings) -> Iterator[StateReader]:
+    """The decisions of a store, for reading; an empty store is made when there is none."""
+    upgrade(settings)
+    state_url, _ = sql.urls_of(settings.store.url)
+    store = sql.open_state(state_url)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def stores(settings: Settings) -> Iterator[tuple[StateStore, sql.SqlMetricStore]]:
+    """Both stores, opened and closed."""
+    upgrade(settings)
+    state_url, metrics_url = sql.urls_of(settings.store.url)
+    state, metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
+    try:
+        yield state, metrics
+    finally:
+        state.close()
+        metrics.close()
+
+
+def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Platform:
+    """A platform on its store. In ``lockstep`` the planner runs inside the cycle."""
+    upgrade(settings)
+    state_url, metrics_url = sql.urls_of(settings.store.url)
+    state, metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
+    collector = targets.source(settings, clock)
+    cycle = _cycle(settings, collector, clock, state, metrics, in_background=not lockstep)
+    dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock)
+    return Platform(cycle, dispatcher, metrics, state, collector, settings)
+
+
+def cycle_in_memory(settings: Settings, source: Source, clock: Clock, *, interval: timedelta) -> Cycle:
+    """A cycle on stores in memory, without planning: for replays.
+
+    Messages go to an outbox that nobody empties, so that pages are counted as they would be sent.
+    """
+    return _cycle(
+        settings,
+        source,
+        clock,
+        memory.MemoryStateStore(),
+        memory.MemoryMetricStore(),
+        interval=interval,
+        plans=False,
+        messaging=Messaging(routes=dict.fromkeys(GROUPS, ("replay",))),
+    )
+
+
+def _cycle(
+    settings: Settings,
+    source: Source,
+    clock: Clock,
+    state: StateStore,
+    metrics: MetricStore,
+    *,
+    interval: timedelta | None = None,
+    in_background: bool = False,
+    plans: bool = True,
+    messaging: Messaging | None = None,
+) -> Cycle:
+    loaded = rules(settings)
+    detectors = (*(make() for make in DETECTORS.values()), *threshold.compile_rules(loaded))
+    detection = Detection(detectors, interval or settings.collect.interval, also=facts.NEEDS)
+    planning: Planning | NoPlanning = NoPlanning()
+    if plans:
+        planning = Planning(
+            metrics, settings.planner, settings.services, _counter(detection, state), in_background=in_background
+        )
+    return Cycle(
+        Parts(
+            clock=clock,
+            source=source,
+            metrics=metrics,
+            state=state,
+            detection=detection,
+            planning=planning,
+            rules=loaded,
+            knowledge=knowledge.load(),
+            policy=policy(settings),
+            messaging=messaging or messaging_of(settings),
+        )
+    )
+
+
+def _counter(detection: Detection, state: StateStore) -> facts.ReplicaCounter:
+    def count(service: EntityRef, topology: Topology) -> tuple[int, int]:
+        return facts.replicas(service, topology, detection, state.alerts(states=facts.ACTIVE))
+
+    return count
+
+
+def rules(settings: Settings) -> tuple[Rule, ...]:
+    """The packaged rules with those of the configuration."""
+    return rules_file.load_rules(settings.rules.files or None)
+
+
+def policy(settings: Settings) -> Policy:
+    """The guard rails as configured."""
+    given = settings.remediation
+    return Policy(
+        autonomy=given.autonomy,
+        dry_run=given.dry_run,
+        max_cordoned_nodes=given.max_cordoned_nodes,
+        max_cordoned_ratio=given.max_cordoned_ratio,
+        max_actions_per_hour=given.max_actions_per_hour,
+        cooldown=given.cooldown,
+        min_confidence=given.min_confidence,
+        ask_for=frozenset(given.ask_for),
+    )
+
+
+def messaging_of(settings: Settings, language: Language | None = None) -> Messaging:
+    """Who is told what, as configured, in another language when one is given."""
+    given = settings.notify
+    return Messaging(
+        routes={group: tuple(names) for group, names in given.groups.items()},
+        base_url=given.public_url,
+        language=language or given.language,
+    )
+
+
+def notifiers(settings: Settings) -> dict[str, Notifier]:
+    """A sender for each configured channel."""
+    return {
+        name: NOTIFIERS[channel.type](channel.model_dump(exclude={"type"}))
+        for name, channel in settings.notify.channels.items()
+    }
+
+
+def actuator(settings: Settings) -> Actuator:
+    """What performs actions."""
+    given = settings.remediation
+    return ACTUATORS[given.actuator]({"control_url": given.control_url})
+
+
+def api_settings(settings: Settings) -> ApiSettings:
+    """The values that the API needs."""
+    return ApiSettings(
+        token=admin_token(settings),
+        host=settings.api.host,
+        port=settings.api.port,
+        interval=settings.collect.interval,
+        language=settings.notify.language,
+        cluster=settings.cluster,
+        store_url=settings.store.url,
+    )
+
+
+def plan_now(settings: Settings, at: datetime | None) -> Plan:
+    """A fresh plan from what the store knows, as of the newest cycle or ``at``."""
+    with stores(settings) as (state, metrics):
+        newest: tuple[CycleRecord, ...] = state.cycles(limit=1)
+        if at is None and not newest:
+            return Plan()
+        topology = state.topology()
+        active = state.alerts(states=facts.ACTIVE)
+
+        def count(service: EntityRef, known: Topology) -> tuple[int, int]:
+            members = known.below(service, EntityKind.REPLICA)
+            broken = {alert.entity for alert in active if alert.fault in facts.NOT_SERVING}
+            return len(members), len(set(members) - broken)
+
+        planning = Planning(metrics, settings.planner, settings.services, count)
+        return planning.plan_if_due(at or newest[0].at, topology) or Plan()

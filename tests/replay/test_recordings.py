@@ -1,0 +1,88 @@
+"""The recordings of a real engine, through the whole cycle: one incident with one right cause, or none."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from outrider.clock import from_unix, parse_rfc3339
+from service import replay
+from service.settings import Settings
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+SCRAPE = timedelta(seconds=5)
+PAGING = ("P0", "P1")
+
+
+def run(name):
+    path = RECORDINGS / name
+    path = path if path.exists() else RECORDINGS / f"{name}.metrics.jsonl.gz"
+    return replay.replay([path], adapter="vllm", emit=["alerts", "incidents"], settings=Settings(), language="en")
+
+
+def named(result):
+    return [(i["suspected_cause"]["fault"], i["suspected_cause"]["entity"]["name"]) for i in result["incidents"]]
+
+
+def test_a_killed_engine_is_dead_within_two_scrapes_and_resolves_after_its_restart():
+    result = run("g_sigkill")
+    assert named(result) == [("engine-dead", "g_sigkill")]
+    incident = result["incidents"][0]
+    killed, ready = from_unix(1795191693.81), from_unix(1795191764.916)
+    assert killed < parse_rfc3339(incident["opened_at"]) <= killed + 2 * SCRAPE
+    assert ready < parse_rfc3339(incident["resolved_at"]) <= ready + timedelta(minutes=1)
+    assert "monitor-blind" not in {fault for fault, _ in named(result)}
+
+
+def test_a_hung_engine_is_named_within_six_scrapes_and_its_backlog_is_no_second_hang():
+    result = run("i_hang")
+    assert named(result) == [("engine-hung", "i_hang")]
+    stopped, resumed = from_unix(1795230176.228), from_unix(1795230251.228)
+    incident = result["incidents"][0]
+    assert stopped < parse_rfc3339(incident["opened_at"]) <= stopped + 6 * SCRAPE
+    assert parse_rfc3339(incident["resolved_at"]) > resumed
+    hangs = [alert for alert in result["alerts"] if alert["rule"] == "engine-hung"]
+    assert len(hangs) == 1
+
+
+def test_a_sleeping_engine_is_asleep_not_hung():
+    assert named(run("l_sleep")) == [("engine-asleep", "l_sleep")]
+
+
+def test_of_two_replicas_the_one_that_hangs_is_named():
+    result = run("n_fleet_hang")
+    assert named(result) == [("engine-hung", "replica-1")]
+    stopped = from_unix(1795231388.317)
+    assert stopped < parse_rfc3339(result["incidents"][0]["opened_at"]) <= stopped + 10 * SCRAPE
+
+
+def test_a_ramp_is_load_never_a_broken_engine():
+    result = run("c_ramp")
+    faults = {fault for fault, _ in named(result)}
+    assert faults
+    assert faults <= {"traffic-surge", "kv-pressure"}
+    rules = {alert["rule"] for alert in result["alerts"]}
+    assert not rules & {"engine-dead", "engine-hung", "engine-core-dead"}
+
+
+@pytest.mark.parametrize("name", ["a_idle", "b_steady", "f_prefix"])
+def test_quiet_recordings_wake_nobody(name):
+    result = run(name)
+    assert [incident for incident in result["incidents"] if incident["priority"] in PAGING] == []
+    assert [alert for alert in result["alerts"] if alert["priority"] in PAGING] == []
+
+
+def test_every_alert_belongs_to_an_incident_that_exists():
+    result = run("c_ramp")
+    known = {incident["id"] for incident in result["incidents"]}
+    assert {alert["incident"] for alert in result["alerts"]} <= known
+
+
+def test_what_is_not_emitted_is_empty():
+    path = RECORDINGS / "a_idle.metrics.jsonl.gz"
+    result = replay.replay([path], adapter="vllm", emit=["signals"], settings=Settings(), language="en")
+    assert result["alerts"] == []
+    assert result["incidents"] == []
+    names = {row["signal"] for row in result["signals"]}
+    assert {"engine_requests_running", "engine_up", "target_up"} <= names
+    assert all(row["value"] is not None for row in result["signals"])
