@@ -42,11 +42,14 @@ class Proposal:
 class Ledger:
     """What this round of decisions has already given away, on top of what is in flight."""
 
-    def __init__(self, facts: FleetFacts, history: History, now: datetime) -> None:
-        """Counts start from the fleet and the actions not yet seen in it."""
+    def __init__(self, facts: FleetFacts, history: History, now: datetime, away: Mapping[EntityRef, int]) -> None:
+        """Counts start from the fleet and the actions not yet seen in it.
+
+        ``away`` is how many replicas of each service count as ready and get no traffic by our doing.
+        """
         self.nodes = set(facts.nodes_cordoned_by_us) | set(history.cordoned())
         self.nodes |= {action.target for action in history.in_flight(CORDONING)}
-        self.taken: dict[EntityRef, int] = {}
+        self.taken = dict(away)
         self.performed = history.performed_since(now - _HOUR)
         self.scaled: set[EntityRef] = set()
 

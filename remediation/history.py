@@ -15,6 +15,8 @@ PERFORMED = IN_FLIGHT | {ActionStatus.DONE, ActionStatus.DRY_RUN, ActionStatus.F
 UNDO = frozenset({ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC})
 CORDONING = frozenset({ActionKind.CORDON, ActionKind.DRAIN})  # an evicted node takes no new pods either
 
+_HELD = frozenset({DecisionReason.PAUSED, DecisionReason.MONITOR_BLIND, DecisionReason.RATE_LIMIT})
+
 Key = tuple[str, ActionKind, EntityRef]
 
 
@@ -117,8 +119,8 @@ def rejected(action: Action) -> bool:
 
 
 def settled(action: Action | None, now: datetime, patience: timedelta) -> bool:
-    """True when a step need not be waited for: done, failed, refused, or turned down."""
-    if action is None:
+    """True when a step need not be waited for: done, failed, refused for good, or turned down."""
+    if action is None or (action.status is ActionStatus.REFUSED and action.reason in _HELD):
         return False
     if action.status in IN_FLIGHT:
         return now - action.decided_at > patience

@@ -19,7 +19,7 @@ from remediation.limits import Autonomy, Decisions, FleetFacts, Policy
 from remediation.playbook import Playbook, packaged
 from remediation.sessions import acting, finished, open_session, refreshed
 from remediation.steps import Run
-from remediation.world import World, cause_of, is_blind, suspects, unseen
+from remediation.world import World, away, cause_of, is_blind, suspects, unseen
 
 __all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide"]
 
@@ -82,7 +82,7 @@ def _world(
         facts=facts,
         topology=topology,
         history=history,
-        ledger=Ledger(facts, history, now),
+        ledger=Ledger(facts, history, now, away(history, topology, facts)),
         plan=plan or Plan(),
         playbooks=packaged() if playbooks is None else playbooks,
         suspect=suspects(seen),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from outrider.model import (
+    ActionKind,
     Alert,
     AlertState,
     EntityKind,
@@ -114,6 +115,23 @@ class World:
     @staticmethod
     def _self_or(entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:
         return (entity,) if entity.kind is kind else ()
+
+
+def away(history: History, topology: Topology, facts: FleetFacts) -> dict[EntityRef, int]:
+    """Replicas of each service that count as ready while we hold their traffic off or are about to.
+
+    One that is not healthy is left out: it does not count as ready in the first place.
+    """
+    going = {
+        replica
+        for action in history.in_flight((ActionKind.SHIFT_TRAFFIC, ActionKind.RESTART_POD, ActionKind.DRAIN))
+        for replica in (action.target, *topology.above(action.target, EntityKind.REPLICA))
+    }
+    found: dict[EntityRef, int] = {}
+    for replica in (history.shifted() | going) & facts.healthy:
+        for service in topology.above(replica, EntityKind.SERVICE):
+            found[service] = found.get(service, 0) + 1
+    return found
 
 
 def suspects(alerts: tuple[Alert, ...]) -> frozenset[EntityRef]:

@@ -1,0 +1,158 @@
+"""A small fleet: 8 nodes of 2 GPUs, one pod and replica a node, one service; and makers of what tests say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider.model import (
+    Action,
+    ActionStatus,
+    Alert,
+    AlertReason,
+    AlertState,
+    EntityKind,
+    EntityRef,
+    Hypothesis,
+    Incident,
+    Layer,
+    Plan,
+    PlanReason,
+    Priority,
+    Recommendation,
+)
+from outrider.topology import Topology
+from remediation.limits import FleetFacts, Policy
+from remediation.policy import decide
+
+T0 = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+CYCLE = timedelta(seconds=15)
+SERVICE = EntityRef("c1", EntityKind.SERVICE, "llm", "chat")
+
+
+class Fleet:
+    """The world around ``decide``: it keeps what was decided, as the store does."""
+
+    def __init__(self, nodes: int = 8, *, autonomy: str = "act", dry_run: bool = False, **limits: object) -> None:
+        self.policy = Policy(autonomy=autonomy, dry_run=dry_run, **limits)  # type: ignore[arg-type]
+        self.nodes = [EntityRef("c1", EntityKind.NODE, None, f"node-{n}") for n in range(nodes)]
+        self.gpus = [EntityRef("c1", EntityKind.GPU, None, f"GPU-{n}") for n in range(nodes)]
+        self.pods = [EntityRef("c1", EntityKind.POD, "llm", f"chat-{n}") for n in range(nodes)]
+        self.replicas = [EntityRef("c1", EntityKind.REPLICA, "llm", f"chat-{n}") for n in range(nodes)]
+        self.service = SERVICE
+        edges = []
+        for node, gpu, pod, replica in zip(self.nodes, self.gpus, self.pods, self.replicas, strict=True):
+            edges += [(node, gpu), (gpu, pod), (node, pod), (pod, replica), (replica, SERVICE)]
+        self.topology = Topology.build(edges)
+        self.sick: set[EntityRef] = set()
+        self.facts = FleetFacts(
+            nodes_total=nodes, ready_replicas={SERVICE: nodes}, needed_replicas={SERVICE: max(1, nodes // 2)}
+        )
+        self.incidents: dict[str, Incident] = {}
+        self.alerts: dict[EntityRef, Alert] = {}
+        self.plan = Plan()
+        self.actions: dict[str, Action] = {}
+        self.sessions: dict[str, object] = {}
+        self.now = T0
+
+    # --- the world ---
+
+    def break_(self, fault, entity, *, confidence=0.9, priority=Priority.P1, id_=None, alert=True):
+        id_ = id_ or f"inc-{len(self.incidents)}"
+        cause = Hypothesis(entity, fault, confidence)
+        self.incidents[id_] = Incident(
+            id_, Layer.ENGINE, priority, self.now, (cause,), (), (), (), self.now, services=("chat",)
+        )
+        self.sick.add(entity)
+        if alert:
+            self.raise_alert(fault, entity, priority=priority)
+        return id_
+
+    def raise_alert(self, fault, entity, *, priority=Priority.P1):
+        print_, reason = f"{fault}-{entity.name}", AlertReason.STILL_TRUE
+        self.alerts[entity] = Alert(print_, fault, priority, entity, AlertState.FIRING, reason, T0, T0, fault=fault)
+
+    def mend(self, entity, *, resolve=None):
+        self.sick.discard(entity)
+        self.alerts.pop(entity, None)
+        if resolve is not None:
+            self.incidents[resolve] = replace(self.incidents[resolve], resolved_at=self.now)
+
+    def recommend(self, current, target, *, start_by=None, ceiling=20):
+        self.plan = Plan(
+            recommendations=(
+                Recommendation(
+                    SERVICE, "H100", current, target, target * 4, 1, ceiling, "peak", None, start_by,
+                    timedelta(minutes=5), None, "USD", {}, PlanReason.FORECAST_PEAK, self.now,
+                ),
+            )
+        )  # fmt: skip
+
+    # --- the loop ---
+
+    def facts_now(self):
+        ours = {node for session in self.sessions.values() if session.closed_at is None for node in session.cordoned}
+        healthy = frozenset({*self.nodes, *self.replicas} - self.sick - set(self.alerts))
+        return replace(self.facts, healthy=healthy, nodes_cordoned_by_us=frozenset(ours))
+
+    def decide(self, **changed):
+        given = {
+            "policy": self.policy,
+            "incidents": list(self.incidents.values()),
+            "alerts": list(self.alerts.values()),
+            "plan": self.plan,
+            "actions_recent": list(self.actions.values()),
+            "sessions": [session for session in self.sessions.values() if session.closed_at is None],
+            "topology": self.topology,
+            "facts": self.facts_now(),
+            "now": self.now,
+        }
+        return decide(**{**given, **changed})
+
+    def cycle(self, *, perform=True, after=CYCLE):
+        """Decide, commit as the store does, perform, move the clock. Returns what was decided."""
+        made = self.decide()
+        for action in made.actions:
+            known = self.actions.get(action.id)
+            if known is None or action.status is ActionStatus.CANCELLED:
+                self.actions[action.id] = action
+        for session in made.sessions:
+            self.sessions[session.id] = session
+        if perform:
+            self.perform()
+        self.now += after
+        return made.actions
+
+    def perform(self, *, status=ActionStatus.DONE):
+        done = []
+        for action in list(self.actions.values()):
+            if action.status is ActionStatus.INTENDED:
+                final = ActionStatus.DRY_RUN if action.dry_run else status
+                self.actions[action.id] = replace(action, status=final, started_at=self.now, ended_at=self.now)
+                done.append(self.actions[action.id])
+        return done
+
+    def run(self, cycles):
+        return [action for _ in range(cycles) for action in self.cycle()]
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+@pytest.fixture
+def make_fleet():
+    return Fleet
+
+
+def said(actions):
+    """(kind, target, verdict, reason) of actions, in plain words."""
+    return [(a.kind.value, a.target.name, a.decision.value, a.reason.value) for a in actions]
+
+
+@pytest.fixture
+def words():
+    return said

@@ -1,0 +1,343 @@
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from outrider.faults import faults
+from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
+from outrider.topology import Topology
+from remediation import approve
+from remediation.history import action_id
+from remediation.playbook import packaged
+
+
+def test_gpu_lost_step_by_step(fleet, words):
+    """Traffic and new pods at once, then the broken pod; the drain, which moves what works, asks."""
+    fleet.break_("gpu-lost", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    assert words(fleet.cycle()) == [
+        ("shift_traffic", "chat-0", "allowed", "within_limits"),
+        ("cordon", "node-0", "allowed", "within_limits"),
+    ]
+    (restart,) = fleet.cycle()
+    assert (restart.kind, restart.target) == (ActionKind.RESTART_POD, fleet.pods[0])
+    assert words(fleet.cycle()) == [("drain", "node-0", "ask", "needs_approval")]
+    assert fleet.run(10) == []
+
+
+def test_traffic_comes_back_while_the_gpu_is_still_lost(fleet, words):
+    fleet.break_("gpu-lost", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    fleet.run(4)
+    fleet.mend(fleet.replicas[0])  # its pod runs on another node now
+    back = fleet.run(6)
+    assert words(back) == [("restore_traffic", "chat-0", "allowed", "within_limits")]
+    assert not [a for a in fleet.actions.values() if a.kind is ActionKind.UNCORDON]
+    (session,) = fleet.sessions.values()
+    assert (session.closed_at, session.cordoned) == (None, (fleet.nodes[0],))
+
+
+def test_a_throttled_replica_gets_its_traffic_back_only_with_the_end_of_the_fault(fleet, words):
+    incident = fleet.break_("gpu-thermal-throttle", fleet.gpus[0])
+    fleet.run(10)
+    assert {a.kind for a in fleet.actions.values()} == {ActionKind.SHIFT_TRAFFIC, ActionKind.CORDON}
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    assert sorted(words(fleet.run(3))) == [
+        ("restore_traffic", "chat-0", "allowed", "recovered"),
+        ("uncordon", "node-0", "allowed", "recovered"),
+    ]
+
+
+def test_a_dead_engine_is_left_to_its_kubelet_first(fleet, words):
+    fleet.break_("engine-dead", fleet.replicas[0])
+    assert words(fleet.cycle()) == [("shift_traffic", "chat-0", "allowed", "within_limits")]
+    assert fleet.cycle() == ()
+    assert words(fleet.cycle()) == [("restart_pod", "chat-0", "allowed", "within_limits")]
+
+
+def test_a_restart_that_did_not_help_is_tried_once_more_after_the_pause(fleet):
+    fleet.break_("engine-hung", fleet.replicas[0])
+    made = [a for a in fleet.run(200) if a.kind is ActionKind.RESTART_POD]
+    assert [a.reason for a in made] == [DecisionReason.WITHIN_LIMITS] * 2
+    assert made[1].decided_at - made[0].decided_at >= fleet.policy.cooldown
+    assert made[0].id != made[1].id
+
+
+def test_a_lost_node_is_not_cordoned(fleet, words):
+    fleet.break_("node-lost", fleet.nodes[0])
+    fleet.sick.add(fleet.replicas[0])
+    assert words(fleet.run(5)) == [("shift_traffic", "chat-0", "allowed", "within_limits")]
+
+
+@pytest.mark.parametrize("fault", ["exporter-down", "stale-metrics", "monitor-blind"])
+def test_what_cannot_be_seen_is_not_touched(fleet, fault):
+    fleet.break_(fault, fleet.nodes[0])
+    assert fleet.run(5) == []
+    assert fleet.sessions == {}
+
+
+def test_an_incident_without_a_cause_or_playbook_does_nothing(fleet):
+    incident = fleet.break_("clock-skew", fleet.nodes[0])
+    assert fleet.run(2) == []
+    fleet.incidents[incident] = replace(fleet.incidents[incident], hypotheses=())
+    assert fleet.run(2) == []
+
+
+def test_an_unknown_target_is_refused_not_guessed(fleet, words):
+    fleet.topology = Topology.build([])
+    fleet.break_("pcie-degraded", fleet.gpus[0])
+    assert words(fleet.cycle()) == [("cordon", "GPU-0", "refused", "unknown_target")]
+
+
+# --- autonomy, pause, dry run ---------------------------------------------------------------------
+
+
+def test_suggest_asks_about_every_step(make_fleet, words):
+    fleet = make_fleet(autonomy="suggest")
+    fleet.break_("gpu-thermal-throttle", fleet.gpus[0])
+    made = fleet.cycle()
+    assert {(a.decision, a.reason) for a in made} == {(Verdict.ASK, DecisionReason.AUTONOMY_SUGGEST)}
+    assert {a.status for a in made} == {ActionStatus.WAITING_APPROVAL}
+    assert fleet.run(5) == []
+
+
+def test_an_approved_action_is_followed_by_the_next_step(make_fleet, words):
+    fleet = make_fleet(autonomy="suggest")
+    fleet.break_("engine-hung", fleet.replicas[0])
+    (asked,) = fleet.cycle()
+    fleet.actions[asked.id] = approve.approved(asked, "li", fleet.now)
+    fleet.perform()
+    assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "autonomy_suggest")]
+
+
+def test_a_rejected_action_is_not_proposed_again(make_fleet, words):
+    fleet = make_fleet(autonomy="suggest")
+    fleet.break_("pcie-degraded", fleet.gpus[0])
+    (asked,) = fleet.cycle()
+    fleet.actions[asked.id] = approve.rejected(asked, "li", fleet.now)
+    assert fleet.run(10) == []
+
+
+@pytest.mark.parametrize("how", ["off", "paused"])
+def test_off_and_paused_do_nothing_and_say_so(make_fleet, how):
+    fleet = make_fleet(autonomy="off" if how == "off" else "act")
+    fleet.facts = replace(fleet.facts, paused=how == "paused")
+    fleet.break_("engine-hung", fleet.replicas[0])
+    (made,) = fleet.run(10)
+    assert (made.decision, made.reason, made.status) == (
+        Verdict.REFUSED,
+        DecisionReason.PAUSED,
+        ActionStatus.REFUSED,
+    )
+
+
+def test_a_pause_holds_an_uncordon_until_it_ends(fleet, words):
+    incident = fleet.break_("pcie-degraded", fleet.gpus[0])
+    fleet.run(2)
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    fleet.facts = replace(fleet.facts, paused=True)
+    assert words(fleet.run(3)) == [("uncordon", "node-0", "refused", "paused")]
+    fleet.facts = replace(fleet.facts, paused=False)
+    assert words(fleet.cycle()) == [("uncordon", "node-0", "allowed", "recovered")]
+
+
+def test_a_dry_run_is_intended_goes_on_to_the_next_step_and_has_nothing_to_undo(make_fleet, words):
+    fleet = make_fleet(dry_run=True)
+    incident = fleet.break_("gpu-lost", fleet.gpus[0])
+    fleet.sick.add(fleet.replicas[0])
+    made = fleet.run(10)
+    assert all(action.dry_run for action in made)
+    assert [a.kind.value for a in made] == ["shift_traffic", "cordon", "restart_pod", "drain"]
+    fleet.mend(fleet.gpus[0], resolve=incident)
+    undone = fleet.run(3)
+    assert [a.status for a in undone] == [ActionStatus.CANCELLED], "the drain that waited"
+    assert [s.closed_at is not None for s in fleet.sessions.values()] == [True]
+
+
+def test_kinds_that_always_ask(fleet, words):
+    fleet.policy = replace(fleet.policy, ask_for=frozenset({ActionKind.CORDON}))
+    fleet.break_("pcie-degraded", fleet.gpus[0])
+    assert words(fleet.cycle()) == [("cordon", "node-0", "ask", "needs_approval")]
+
+
+def test_a_question_is_withdrawn_when_a_guard_rail_says_no(fleet, words):
+    fleet.policy = replace(fleet.policy, ask_for=frozenset({ActionKind.CORDON}))
+    fleet.break_("pcie-degraded", fleet.gpus[0])
+    fleet.cycle()
+    fleet.facts = replace(fleet.facts, untrusted=frozenset({fleet.nodes[0]}))
+    made = fleet.cycle()
+    assert [(a.status, a.reason) for a in made] == [
+        (ActionStatus.CANCELLED, DecisionReason.NEEDS_APPROVAL),
+        (ActionStatus.REFUSED, DecisionReason.VALUES_NOT_TRUSTED),
+    ]
+
+
+def test_confidence_that_grows_turns_the_question_into_a_deed(fleet):
+    fleet.break_("engine-hung", fleet.replicas[0], confidence=0.4, id_="inc")
+    fleet.cycle()
+    sure = tuple(replace(found, confidence=0.9) for found in fleet.incidents["inc"].hypotheses)
+    fleet.incidents["inc"] = replace(fleet.incidents["inc"], hypotheses=sure)
+    made = fleet.cycle()
+    assert [a.status for a in made] == [ActionStatus.CANCELLED, ActionStatus.INTENDED]
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def test_a_planned_scale_out_starts_when_it_is_due(fleet):
+    fleet.recommend(8, 12, start_by=fleet.now + timedelta(minutes=10))
+    assert fleet.run(40) == []
+    (scale,) = fleet.run(5)
+    assert (scale.kind, scale.target, scale.because) == (ActionKind.SCALE, fleet.service, "plan")
+    assert (scale.params["replicas"], scale.params["current"]) == (12, 8)
+    assert fleet.run(20) == [], "the replicas are coming"
+
+
+def test_a_plan_that_changes_replaces_the_question(make_fleet):
+    fleet = make_fleet(autonomy="suggest")
+    fleet.recommend(8, 10)
+    fleet.cycle()
+    fleet.recommend(8, 12)
+    made = fleet.cycle()
+    assert [(a.status, a.params["replicas"]) for a in made] == [
+        (ActionStatus.CANCELLED, 10),
+        (ActionStatus.WAITING_APPROVAL, 12),
+    ]
+    fleet.recommend(8, 8)
+    assert [a.status for a in fleet.cycle()] == [ActionStatus.CANCELLED]
+    assert fleet.cycle() == ()
+
+
+def test_a_failed_scale_out_is_tried_again_after_the_pause(fleet):
+    fleet.recommend(8, 12)
+    fleet.cycle(perform=False)
+    fleet.perform(status=ActionStatus.FAILED)
+    assert [a.reason for a in fleet.run(10)] == [DecisionReason.COOLDOWN]
+    fleet.now += fleet.policy.cooldown
+    assert [a.reason for a in fleet.cycle()] == [DecisionReason.WITHIN_LIMITS]
+    assert len({a.id for a in fleet.actions.values()}) == 3
+
+
+def test_a_surge_takes_the_plans_number_and_the_plan_does_not_scale_a_second_time(fleet):
+    fleet.break_("traffic-surge", fleet.service)
+    fleet.recommend(8, 13)
+    (scale,) = fleet.cycle()
+    assert (scale.params["replicas"], scale.because) == (13, "inc-0")
+
+
+def test_a_surge_without_a_plan_adds_a_quarter_below_the_ceiling(fleet):
+    fleet.break_("traffic-surge", fleet.service)
+    assert fleet.cycle()[0].params["replicas"] == 10
+    other = type(fleet)()
+    other.break_("traffic-surge", other.service)
+    other.recommend(8, 8, ceiling=9)
+    assert other.cycle()[0].params["replicas"] == 9
+
+
+def test_at_the_ceiling_nothing_is_scaled(fleet):
+    fleet.break_("kv-pressure", fleet.replicas[0])
+    fleet.recommend(8, 8, ceiling=8)
+    assert fleet.run(3) == []
+
+
+# --- ids, playbooks, invariants -------------------------------------------------------------------
+
+
+def test_ids_come_from_session_kind_target_and_ordinal(fleet):
+    one = action_id("s", ActionKind.CORDON, fleet.nodes[0], 0)
+    others = {
+        action_id("t", ActionKind.CORDON, fleet.nodes[0], 0),
+        action_id("s", ActionKind.DRAIN, fleet.nodes[0], 0),
+        action_id("s", ActionKind.CORDON, fleet.nodes[1], 0),
+        action_id("s", ActionKind.CORDON, fleet.nodes[0], 1),
+    }
+    assert one == action_id("s", ActionKind.CORDON, fleet.nodes[0], 0)
+    assert one not in others
+    assert len(others) == 4
+
+
+def test_every_playbook_of_a_fault_can_find_its_targets(fleet):
+    """A step about something the fault's own kind can never lead to would be refused every time."""
+    fleet.policy = replace(fleet.policy, max_actions_per_hour=99)
+    at = {
+        EntityKind.GPU: fleet.gpus[0],
+        EntityKind.NODE: fleet.nodes[0],
+        EntityKind.REPLICA: fleet.replicas[0],
+        EntityKind.POD: fleet.pods[0],
+        EntityKind.SERVICE: fleet.service,
+        EntityKind.CLUSTER: EntityRef("c1", EntityKind.CLUSTER, None, "c1"),
+    }
+    for fault, playbook in packaged().items():
+        entity = at.get(faults()[fault].entity)
+        if entity is None:
+            continue
+        one = type(fleet)()
+        one.break_(fault, entity)
+        made = one.run(8)
+        assert bool(made) == bool(playbook.steps), fault
+        assert DecisionReason.UNKNOWN_TARGET not in {a.reason for a in made}, fault
+
+
+FAULTS = ("gpu-lost", "gpu-thermal-throttle", "pcie-degraded", "engine-hung", "engine-dead")
+STORY = st.lists(
+    st.tuples(
+        st.sampled_from(["break", "mend", "wait", "blind", "see", "fail"]), st.integers(0, 5), st.sampled_from(FAULTS)
+    ),
+    max_size=25,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(story=STORY, most=st.integers(0, 3), ratio=st.sampled_from([0.0, 0.2, 0.5]))
+def test_invariants_over_any_story(make_fleet, story, most, ratio):
+    """Limits hold at every moment; only what we cordoned is uncordoned; in the end nothing is left behind."""
+    fleet = make_fleet(6, max_cordoned_nodes=most, max_cordoned_ratio=ratio)
+    broken: dict[int, str] = {}
+
+    def entity(index, fault):
+        return fleet.replicas[index] if fault.startswith("engine") else fleet.gpus[index]
+
+    def settle():
+        made = fleet.cycle(perform=False)
+        assert len({a.id for a in made}) == len(made)
+        if fleet.facts.blind:
+            assert not [a for a in made if a.status is ActionStatus.INTENDED]
+        fleet.perform()
+        held = held_nodes(fleet)
+        assert len(held) <= most
+        assert len(held) <= max(1, int(ratio * 6)) if ratio else not held
+
+    kinds: dict[int, str] = {}
+    for what, index, fault in story:
+        if what == "break" and index not in broken:
+            kinds[index] = fault
+            broken[index] = fleet.break_(fault, entity(index, fault))
+        elif what == "mend" and index in broken:
+            fleet.mend(entity(index, kinds[index]), resolve=broken.pop(index))
+        elif what in ("blind", "see"):
+            fleet.facts = replace(fleet.facts, blind=what == "blind")
+        elif what == "fail":
+            fleet.cycle(perform=False)
+            fleet.perform(status=ActionStatus.FAILED)
+        settle()
+    fleet.facts = replace(fleet.facts, blind=False)
+    for index in list(broken):
+        fleet.mend(entity(index, kinds[index]), resolve=broken.pop(index))
+    for _ in range(5):
+        settle()
+    assert held_nodes(fleet) == set()
+    assert all(session.closed_at is not None for session in fleet.sessions.values())
+    cordoned = {a.target for a in fleet.actions.values() if a.kind in (ActionKind.CORDON, ActionKind.DRAIN)}
+    assert {a.target for a in fleet.actions.values() if a.kind is ActionKind.UNCORDON} <= cordoned
+
+
+def held_nodes(fleet):
+    held = set()
+    for action in sorted(fleet.actions.values(), key=lambda a: a.ended_at or a.decided_at):
+        if action.status is ActionStatus.DONE and action.kind is ActionKind.CORDON:
+            held.add(action.target)
+        elif action.status is ActionStatus.DONE and action.kind is ActionKind.UNCORDON:
+            held.discard(action.target)
+    return held
