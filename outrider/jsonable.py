@@ -32,7 +32,7 @@ from outrider.model import (
     NoRecommendation,
     Recommendation,
 )
-from outrider.summaries import alert_summary, fault_name, incident_summary
+from outrider.summaries import alert_summary, fault_name, incident_summary, worded
 
 Json = dict[str, Any]
 
@@ -169,7 +169,11 @@ def incident_story(value: Incident, language: Language = "en") -> Json:
     ]
     story["fault_name"] = fault_name(value.hypotheses[0].fault, language) if value.hypotheses else None
     story["timeline"] = [
-        {"at": rfc3339(entry.at), "what": entry.what, "text": translate(entry.what, language, **entry.arguments)}
+        {
+            "at": rfc3339(entry.at),
+            "what": entry.what,
+            "text": translate(entry.what, language, **worded(entry.arguments, language)),
+        }
         for entry in sorted(value.timeline, key=lambda entry: entry.at)
     ]
     return story
@@ -181,7 +185,7 @@ def evidence(value: Evidence, language: Language = "en") -> Json:
         "signal": value.signal,
         "observed": finite(value.observed),
         "expected": interval(value.expected),
-        "text": translate(value.text, language, **value.arguments) if value.text else "",
+        "text": translate(value.text, language, **worded(value.arguments, language)) if value.text else "",
     }
 
 

@@ -5,14 +5,18 @@ Texts come from ``i18n`` (areas ``words`` and ``faults``); a name that has no te
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 
+from outrider.catalog import signals
 from outrider.clock import rfc3339
+from outrider.faults import faults
 from outrider.i18n import Language, texts, translate
-from outrider.model import Alert, EntityRef, Incident
+from outrider.model import Alert, EntityKind, EntityRef, Incident
 
 _LONG_NAME = 24
+_KINDS = frozenset(kind.value for kind in EntityKind)
 
 
 def word(group: str, value: str | Enum, language: Language = "en") -> str:
@@ -27,9 +31,33 @@ def fault_name(fault: str, language: Language = "en") -> str:
 
 
 def entity_name(entity: EntityRef, language: Language = "en") -> str:
-    """Kind and name, such as ``GPU node-3/gpu-5``. Long opaque names such as UUIDs are cut in the middle."""
+    """Kind and name, such as ``replica chat-3``. Long opaque names such as UUIDs are cut in the middle."""
     name = entity.name if len(entity.name) <= _LONG_NAME else f"{entity.name[:12]}…{entity.name[-6:]}"
+    if name.lower().startswith(f"{entity.kind.value}-"):
+        return name  # node-3, GPU-8f2b...: the name says the kind
     return f"{word('entity_kind', entity.kind, language)} {name}"
+
+
+def signal_name(name: str, language: Language = "en") -> str:
+    """A signal as people call it; its own name with spaces when it has no text."""
+    return word("signal", name, language)
+
+
+def worded(arguments: Mapping[str, str], language: Language = "en") -> dict[str, str]:
+    """Arguments of a text with fault ids, signals and entities replaced by what people call them."""
+    return {name: _worded(value, language) for name, value in arguments.items()}
+
+
+def _worded(value: str, language: Language) -> str:
+    if value in faults():
+        return fault_name(value, language)
+    if value in signals():
+        return signal_name(value, language)
+    kind, _, rest = value.partition("/")
+    if kind in _KINDS and rest:
+        *namespace, name = rest.split("/")
+        return entity_name(EntityRef("", EntityKind(kind), "/".join(namespace) or None, name), language)
+    return value
 
 
 def moment(instant: datetime) -> str:

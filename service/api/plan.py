@@ -52,13 +52,12 @@ def _lines(found: Recommendation | NoRecommendation, language: Language) -> list
 
 
 def _carries(found: Recommendation | NoRecommendation) -> dict[str, float | None]:
-    """Requests per second that the replicas of now and of the target carry, buffer kept, by the same formula."""
+    """Requests per second that the replicas of now and of the target carry, buffer kept."""
     known = None if isinstance(found, NoRecommendation) else found
     derived = known.derivation if known else {}
-    if known is None or not derived.get("units_raw") or "inputs" not in derived:
+    if known is None or not known.current_replicas or "capacity_now" not in derived:
         return {"current": None, "target": None}
-    per_unit = derived["inputs"]["qps"]["value"] / derived["units_raw"]
-    per_replica = per_unit * (derived["gpus_per_replica"] if derived["unit"] == "gpu" else 1)
+    per_replica = derived["capacity_now"] / known.current_replicas
     return {
         "current": jsonable.finite(per_replica * known.current_replicas),
         "target": jsonable.finite(per_replica * known.target_replicas),

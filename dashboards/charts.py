@@ -1,0 +1,294 @@
+"""Figures from the API's JSON: pure functions, one palette, nothing of Plotly's own colours."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import plotly.graph_objects as go
+
+from dashboards import format as fmt
+from dashboards.palette import Palette, theme
+from outrider.i18n import Language
+from outrider.summaries import signal_name
+
+EVIDENCE_HEIGHT, FORECAST_HEIGHT = 250, 420
+CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False}
+_STATE_UNITS = ("bool", "state")
+
+
+def evidence(chart: dict[str, Any], around: dict[str, Any], palette: Palette, language: Language) -> go.Figure:
+    """One signal around an incident: the cause against the median of its peers, or those it reached.
+
+    ``chart`` is an entry of ``/incidents/{id}/evidence``, ``around`` the whole answer.
+    """
+    figure = go.Figure()
+    steps = chart["unit"] in (*_STATE_UNITS, "code", "count")
+    colours = iter(palette.lines)
+    for line in chart["series"]:
+        peers = line["role"] == "peers"
+        times, values = joined(chart["times"], line["values"])
+        name = fmt.say("chart.peers", language, n=chart["peers"]) if peers else fmt.entity(line["entity"], language)
+        colour = palette.muted if peers else next(colours, palette.muted)
+        figure.add_trace(
+            go.Scatter(
+                x=times,
+                y=values,
+                name=name,
+                mode="lines",
+                line={
+                    "color": colour,
+                    "width": 1.5 if peers else 2,
+                    "dash": "dot" if peers else "solid",
+                    "shape": "hv" if steps else "linear",
+                },
+                hovertemplate="%{y}<extra>" + _plain(name) + "</extra>",
+            )
+        )
+    _frame(figure, palette, _title(chart, language), EVIDENCE_HEIGHT)
+    figure.update_xaxes(range=[around["start"], around["end"]])
+    _value_axis(figure, chart["unit"], language)
+    _look_closer(figure, chart)
+    _shade(figure, around, palette, language)
+    return figure
+
+
+def forecast(
+    found: dict[str, Any], plan: dict[str, Any] | None, as_of: str, palette: Palette, language: Language
+) -> go.Figure:
+    """History, the median forecast with its interval, and the instants that matter: now, start, need."""
+    figure = go.Figure()
+    levels = sorted(found["quantiles"], key=float)
+    if len(levels) > 1:
+        _band(figure, found, levels, palette, language)
+    history = found.get("history") or {"times": [], "values": []}
+    times, values = joined(history["times"], history["values"])
+    figure.add_trace(
+        go.Scatter(
+            x=times,
+            y=values,
+            name=fmt.say("chart.history", language),
+            mode="lines",
+            line={"color": palette.muted, "width": 1.5},
+            hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.history", language) + "</extra>",
+        )
+    )
+    if levels:
+        middle = min(levels, key=lambda level: abs(float(level) - 0.5))
+        figure.add_trace(
+            go.Scatter(
+                x=found["times"],
+                y=found["quantiles"][middle],
+                name=fmt.say("chart.forecast", language),
+                mode="lines",
+                line={"color": palette.accent, "width": 2.2},
+                hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.forecast", language) + "</extra>",
+            )
+        )
+    if plan is not None:
+        _capacity(figure, found, plan, palette, language)
+    _frame(figure, palette, signal_name(found["signal"], language), FORECAST_HEIGHT)
+    figure.update_xaxes(tickformat="%H:%M\n%m-%d")
+    _value_axis(figure, found.get("unit", ""), language)
+    marks = [(as_of, fmt.say("chart.now", language), palette.muted)]
+    if plan and plan.get("start_by"):
+        word = fmt.say("chart.start_by", language, time=fmt.clock(plan["start_by"], as_of))
+        marks.append((plan["start_by"], word, palette.at_risk))
+    if plan and plan.get("needed_by"):
+        word = fmt.say("chart.needed_by", language, time=fmt.clock(plan["needed_by"], as_of))
+        marks.append((plan["needed_by"], word, palette.broken))
+    _marks(figure, marks)
+    return figure
+
+
+def joined(times: list[str], values: list[float | None]) -> tuple[list[str], list[float | None]]:
+    """Leave out empty steps between values that come less often than the grid; real gaps stay open."""
+    known = [index for index, value in enumerate(values) if value is not None]
+    spacings = sorted(after - before for before, after in pairwise(known))
+    if not spacings:
+        return times, values
+    longest = 2 * spacings[len(spacings) // 2]
+    kept = []
+    for before, after in pairwise(known):
+        kept += [before] if after - before <= longest else [before, before + 1]
+    kept.append(known[-1])
+    return [times[index] for index in kept], [values[index] for index in kept]
+
+
+def _band(figure: go.Figure, found: dict[str, Any], levels: list[str], palette: Palette, language: Language) -> None:
+    low, high = levels[0], levels[-1]
+    share = round((float(high) - float(low)) * 100)
+    name = fmt.say("chart.interval", language, share=share)
+    edge = {"color": "rgba(0,0,0,0)", "width": 0}
+    figure.add_trace(
+        go.Scatter(
+            x=found["times"], y=found["quantiles"][low], mode="lines", line=edge, showlegend=False, hoverinfo="skip"
+        )
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=found["times"],
+            y=found["quantiles"][high],
+            name=name,
+            mode="lines",
+            line=edge,
+            fill="tonexty",
+            fillcolor=palette.faint(palette.accent, 0.18),
+            hoverinfo="skip",
+        )
+    )
+
+
+def _capacity(
+    figure: go.Figure, found: dict[str, Any], plan: dict[str, Any], palette: Palette, language: Language
+) -> None:
+    """Level lines: the load that the replicas of now, and those of the plan, carry with their buffer kept."""
+    carries = plan.get("carries") or {}
+    history = (found.get("history") or {}).get("times") or found["times"]
+    names = ["current"] if plan["current_replicas"] == plan["target_replicas"] else ["current", "target"]
+    for name in names:
+        level = carries.get(name)
+        if level is None or not found["times"]:
+            continue
+        figure.add_trace(
+            go.Scatter(
+                x=[history[0], found["times"][-1]],
+                y=[level, level],
+                name=fmt.say(f"chart.carries_{name}", language, n=plan[f"{name}_replicas"], rate=fmt.number(level)),
+                mode="lines",
+                line={"color": palette.ok if name == "target" else palette.at_risk, "width": 1.5, "dash": "dot"},
+                hoverinfo="skip",
+            )
+        )
+
+
+def _frame(figure: go.Figure, palette: Palette, title: str, height: int) -> None:
+    """The look that all figures share. Zoom survives a refresh by ``uirevision``."""
+    figure.update_layout(
+        height=height,
+        margin={"l": 56, "r": 16, "t": 44, "b": 62 if len(figure.data) > 1 else 34},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": palette.text, "size": 12, "family": theme()["font"]},
+        title={
+            "text": _plain(title),
+            "x": 0.01,
+            "xref": "container",
+            "xanchor": "left",
+            "y": 0.97,
+            "yanchor": "top",
+            "font": {"size": 14, "color": palette.text},
+        },
+        hovermode="x unified",
+        hoverlabel={"bgcolor": palette.card, "bordercolor": palette.line, "font": {"color": palette.text}},
+        showlegend=len(figure.data) > 1,
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "yref": "container",
+            "y": 0.02,
+            "yanchor": "bottom",
+            "font": {"size": 11.5, "color": palette.muted},
+            "itemclick": False,
+            "itemdoubleclick": False,
+        },
+        uirevision="keep",
+        dragmode="zoom",
+    )
+    axis = {
+        "gridcolor": palette.line,
+        "linecolor": palette.line,
+        "zeroline": False,
+        "tickfont": {"size": 11.5, "color": palette.muted},
+        "automargin": True,
+    }
+    figure.update_xaxes(
+        type="date",
+        showgrid=False,
+        ticks="outside",
+        tickcolor=palette.line,
+        hoverformat="%m-%d %H:%M:%S UTC",
+        tickformat="%H:%M",
+        **axis,
+    )
+    figure.update_yaxes(nticks=5, rangemode="tozero", **axis)
+
+
+def _value_axis(figure: go.Figure, unit: str, language: Language) -> None:
+    if unit in _STATE_UNITS:
+        words = [fmt.say("chart.no", language), fmt.say("chart.yes", language)]
+        figure.update_yaxes(range=[-0.08, 1.15], tickvals=[0, 1], ticktext=words)
+    elif unit == "ratio":
+        figure.update_yaxes(tickformat=".4~%", hoverformat=".4~%")
+    elif unit == "hertz":
+        figure.update_yaxes(tickformat=".3~s", ticksuffix="Hz")
+    else:
+        figure.update_yaxes(tickformat=".4~g", hoverformat=".4~g", ticksuffix=_SUFFIX.get(unit, ""))
+
+
+def _look_closer(figure: go.Figure, chart: dict[str, Any]) -> None:
+    """A ratio that is always near 1 is shown near 1: from zero, 97 % and 100 % look alike."""
+    values = [value for line in chart["series"] for value in line["values"] if value is not None]
+    lowest = min(values, default=0.0)
+    if chart["unit"] == "ratio" and chart.get("good") == "higher" and lowest >= 0.8:
+        room = max(1.0 - lowest, 0.002)
+        figure.update_yaxes(range=[lowest - 0.4 * room, 1 + 0.15 * room], rangemode="normal")
+
+
+_SUFFIX = {
+    "seconds": " s",
+    "celsius": " °C",
+    "watts": " W",
+    "per_second": "/s",
+    "tokens_per_second": " tok/s",
+    "bytes": " B",
+}
+
+
+def _shade(figure: go.Figure, around: dict[str, Any], palette: Palette, language: Language) -> None:
+    end = around["resolved_at"] or around["end"]
+    figure.add_vrect(
+        x0=around["opened_at"], x1=end, fillcolor=palette.faint(palette.broken, 0.09), line_width=0, layer="below"
+    )
+    _marks(figure, [(around["opened_at"], fmt.say("chart.opened", language), palette.broken)])
+
+
+def _marks(figure: go.Figure, marks: list[tuple[str, str, str]]) -> None:
+    """Upright lines whose words stand above the plot, each on a row of its own, so that no value is hidden."""
+    latest_first = sorted(marks, key=lambda mark: _time(mark[0]), reverse=True)
+    for row, (at, word, colour) in enumerate(latest_first):
+        figure.add_shape(
+            type="line", x0=at, x1=at, y0=0, y1=1, yref="paper", line={"color": colour, "width": 1.3, "dash": "dash"}
+        )
+        figure.add_annotation(
+            x=at,
+            y=1,
+            yref="paper",
+            yshift=1 + 15 * row,
+            text=_plain(word),
+            showarrow=False,
+            xanchor="left",
+            yanchor="bottom",
+            font={"size": 11.5, "color": colour},
+        )
+    figure.update_layout(margin_t=44 + 15 * (len(marks) - 1))
+
+
+def _title(chart: dict[str, Any], language: Language) -> str:
+    name = signal_name(chart["signal"], language)
+    if chart["quantile"] is None:
+        return name
+    return f"{name}, P{chart['quantile'] * 100:g}"
+
+
+def _time(text: str) -> datetime:
+    found = fmt.instant(text)
+    assert found is not None
+    return found
+
+
+def _plain(text: str) -> str:
+    """Plotly reads a little HTML in texts: names from the fleet must not become markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

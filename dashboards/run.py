@@ -1,0 +1,61 @@
+"""The command line that starts the dashboard."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from dashboards.palette import theme
+
+
+def command(
+    api_url: str,
+    port: int = 8501,
+    host: str = "127.0.0.1",
+    *,
+    language: str | None = None,
+    token_file: Path | None = None,
+) -> list[str]:
+    """Streamlit with our pages: headless, no usage figures sent, loopback unless ``host`` says otherwise.
+
+    With ``token_file`` everybody who can open the dashboard may acknowledge and approve; without it each
+    viewer gives the admin token once a session. ``language`` None follows the browser.
+    """
+    script = str(resources.files("dashboards").joinpath("app.py"))
+    options: dict[str, Any] = {
+        "server.headless": True,
+        "server.address": host,
+        "server.port": port,
+        "server.fileWatcherType": "none",
+        "server.showEmailPrompt": False,
+        "browser.gatherUsageStats": False,
+        "client.toolbarMode": "viewer",
+        "client.showErrorDetails": "none",
+        "client.showErrorLinks": False,
+        "logger.hideWelcomeMessage": True,
+        **_theme_options(),
+    }
+    flags = [f"--{name}={_spell(value)}" for name, value in options.items()]
+    ours = ["--api-url", api_url]
+    ours += ["--language", language] if language else []
+    ours += ["--token-file", str(token_file)] if token_file else []
+    return [sys.executable, "-m", "streamlit", "run", script, *flags, "--", *ours]
+
+
+def _theme_options() -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, value in theme().items():
+        if isinstance(value, dict):
+            options |= {f"theme.{name}.{key}": colour for key, colour in value.items()}
+        else:
+            options[f"theme.{name}"] = value
+    return options
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,1 @@
+"""The pages. Each draws what the API says; none computes a measure."""

@@ -1,0 +1,136 @@
+"""How many replicas and GPUs a service needs, by when, and the arithmetic behind it."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from dashboards import charts, pieces, session
+from dashboards import format as fmt
+from dashboards.session import Viewer
+from outrider.summaries import word
+
+_HISTORY_HOURS = 24
+
+
+def page(who: Viewer) -> None:
+    """Draw the page, again and again."""
+    session.refreshed(who, _body)
+
+
+def _body(who: Viewer) -> None:
+    plan = who.client.get("/plan")
+    recommendations = plan["recommendations"]
+    if not recommendations:
+        st.html(pieces.head(who.say("capacity.none"), who.say("capacity.none_hint")))
+        return
+    title, picker = st.columns([5, 2], vertical_alignment="center")
+    names = {each["entity"]["name"]: each for each in recommendations}
+    chosen = picker.selectbox(
+        who.say("capacity.service"), list(names), key="capacity_service", label_visibility="collapsed"
+    )
+    found = names[chosen or next(iter(names))]
+    with title:
+        st.html(pieces.head(headline(who, found), _below(who, found, plan["as_of"])))
+    forecast = _forecast_of(who, found)
+    left, right = st.columns([7, 3], gap="medium")
+    with left.container(border=True, height="stretch", key="o-box-capacity-1"):
+        _chart(who, forecast, found, plan["as_of"])
+    with right.container(border=True, height="stretch", key="o-box-capacity-2"):
+        st.html(figures(who, found, plan["as_of"]))
+    left, right = st.columns([7, 3], gap="medium")
+    with left:
+        st.html(pieces.section(who.say("capacity.derivation")))
+        with st.container(border=True, height="stretch", key="o-box-capacity-3"):
+            st.html(derivation(who, found))
+    with right:
+        st.html(pieces.section(who.say("capacity.model")))
+        with st.container(border=True, height="stretch", key="o-box-capacity-4"):
+            st.html(model(who, forecast))
+
+
+def headline(who: Viewer, found: dict[str, Any]) -> str:
+    """The answer in one sentence."""
+    name, now, wanted = found["service"], found["current_replicas"], found["target_replicas"]
+    if wanted is None:
+        return who.say("capacity.no_plan", service=name)
+    key = "capacity.more" if wanted > now else "capacity.fewer" if wanted < now else "capacity.same"
+    return who.say(key, service=name, now=now, target=wanted, gpus=found["gpus"])
+
+
+def _below(who: Viewer, found: dict[str, Any], as_of: str) -> str:
+    parts = [word("plan_reason", found["reason"], who.language)]
+    if found["needed_by"]:
+        parts.append(who.say("capacity.needed_by", when=fmt.when(found["needed_by"], as_of, who.language)))
+    if found["start_by"]:
+        parts.append(who.say("capacity.start_by", when=fmt.when(found["start_by"], as_of, who.language)))
+    parts.append(who.say("capacity.made_at", when=fmt.when(found["made_at"], as_of, who.language)))
+    return " · ".join(parts)
+
+
+def _forecast_of(who: Viewer, found: dict[str, Any]) -> dict[str, Any] | None:
+    every = who.client.get("/forecasts", history_hours=_HISTORY_HOURS)["forecasts"]
+    return next((each for each in every if each["entity"] == found["entity"]), None)
+
+
+def _chart(who: Viewer, forecast: dict[str, Any] | None, found: dict[str, Any], as_of: str) -> None:
+    if forecast is None:
+        st.html(pieces.empty(who.say("capacity.no_forecast")))
+        return
+    figure = charts.forecast(forecast, found, as_of, who.palette, who.language)
+    st.plotly_chart(figure, theme=None, config=charts.CONFIG, key=f"forecast-{found['service']}")
+
+
+def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
+    """Replicas now and then, GPUs, cost, limits and lead time."""
+    if found["target_replicas"] is None:
+        return pieces.empty(word("plan_reason", found["reason"], who.language))
+    replicas = f"{found['current_replicas']} → {found['target_replicas']}"
+    lead = found["lead_time_seconds"]
+    rows = [
+        (who.say("plan.gpus"), f"{found['gpus']} × {found['gpu_type']}"),
+        (who.say("plan.start_by"), fmt.when(found["start_by"], as_of, who.language)),
+        (who.say("plan.needed_by"), fmt.when(found["needed_by"], as_of, who.language)),
+        (who.say("capacity.lead"), fmt.DASH if lead is None else fmt.say_span(lead, who.language)),
+        (who.say("capacity.limits"), f"{found['floor']}–{found['ceiling']}"),
+        (who.say("capacity.binding"), word("binding", found["binding"], who.language)),
+        (who.say("plan.cost"), fmt.money(found["cost_per_hour"], found["currency"])),
+    ]
+    body = "".join(
+        f'<tr><td class="o-muted">{escape(name)}</td><td class="o-number">{escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    return (
+        f'<div class="o-label">{escape(who.say("plan.replicas"))}</div><div class="o-big">{escape(replicas)}</div>'
+        f'<table class="o-table"><tbody>{body}</tbody></table>'
+    )
+
+
+def derivation(who: Viewer, found: dict[str, Any]) -> str:
+    """The arithmetic, one step a line, as the planner printed it."""
+    lines = found.get("derivation_lines") or found["derivation"].get("lines") or []
+    if not lines:
+        return pieces.empty(who.say("capacity.no_derivation"))
+    return pieces.steps(lines)
+
+
+def model(who: Viewer, forecast: dict[str, Any] | None) -> str:
+    """Which model forecasts, why, and how well it did on history it had not seen."""
+    if forecast is None:
+        return pieces.empty(who.say("capacity.no_forecast"))
+    score = forecast["score"]
+    rows = [
+        (who.say("capacity.model_name"), forecast["model"]),
+        (who.say("capacity.wape"), fmt.percent(score["wape"], 1)),
+        (who.say("capacity.wape_rival"), fmt.percent(score["wape_rival"], 1)),
+        (who.say("capacity.coverage"), fmt.percent(score["coverage90"], 0)),
+        (who.say("capacity.folds"), fmt.number(score["folds"], 0)),
+    ]
+    body = "".join(
+        f'<tr><td class="o-muted">{escape(name)}</td><td class="o-number">{escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    why = pieces.label(forecast["why_model"]) if forecast["why_model"] else ""
+    return f'<table class="o-table"><tbody>{body}</tbody></table>{why}'

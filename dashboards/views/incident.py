@@ -1,0 +1,264 @@
+"""One incident: the cause and how sure, the evidence, what was ruled out, what happened, what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from dashboards import charts, pieces, session
+from dashboards import format as fmt
+from dashboards.client import ApiAwayError, ApiError
+from dashboards.session import Viewer
+from outrider.summaries import fault_name, word
+
+_PAGE = 20
+
+
+def page(who: Viewer) -> None:
+    """Draw the incident that ``?incident=`` names, else the list of incidents."""
+    chosen = st.query_params.get("incident")
+    session.refreshed(who, (lambda viewer: _one(viewer, chosen)) if chosen else _list)
+
+
+def _list(who: Viewer) -> None:
+    cursor = st.session_state.get("incidents_cursor", "")
+    found = who.client.get("/incidents", limit=_PAGE, cursor=cursor)
+    as_of = who.client.get("/overview")["as_of"]
+    still = sum(each["resolved_at"] is None for each in found["incidents"])
+    title = who.say("incidents.title_open" if still else "incidents.title_none", n=still)
+    st.html(pieces.head(title, who.say("incidents.below")))
+    if not found["incidents"]:
+        st.html(pieces.card(pieces.empty(who.say("incidents.never"))))
+        return
+    for each in found["incidents"]:
+        row = st.container(border=True, key=f"o-box-row-{each['id']}", horizontal=True, vertical_alignment="center")
+        row.html(pieces.incident_line(each, as_of, who.language), width="stretch")
+        row.button(who.say("incidents.open"), key=f"open-{each['id']}", on_click=_choose, args=(each["id"],))
+    _turn_pages(who, "incidents_cursor", cursor, found["next_cursor"])
+
+
+def _choose(incident_id: str | None) -> None:
+    if incident_id is None:
+        st.query_params.pop("incident", None)
+    else:
+        st.query_params["incident"] = incident_id
+
+
+def _one(who: Viewer, incident_id: str) -> None:
+    try:
+        found = who.client.get(f"/incidents/{incident_id}")
+    except ApiError as error:
+        st.html(pieces.head(who.say("incident.unknown"), error.message))
+        _back(who)
+        return
+    _head(who, found)
+    left, right = st.columns([1, 1], gap="medium")
+    with left:
+        st.html(pieces.section(who.say("incident.cause")))
+        with st.container(border=True, height="stretch", key="o-box-incident-1"):
+            st.html(cause(who, found))
+    with right:
+        st.html(pieces.section(who.say("incident.done")))
+        with st.container(border=True, height="stretch", key="o-box-incident-2"):
+            _actions(who, found)
+    st.html(pieces.section(who.say("incident.evidence")))
+    _evidence(who, incident_id)
+    left, right = st.columns([1, 1], gap="medium")
+    with left:
+        st.html(pieces.section(who.say("incident.timeline")))
+        with st.container(border=True, height="stretch", key="o-box-incident-3"):
+            st.html(timeline(who, found))
+    with right:
+        st.html(pieces.section(who.say("incident.folded", n=found["alerts"])))
+        with st.container(border=True, height="stretch", key="o-box-incident-4"):
+            _folded(who, found)
+
+
+def _head(who: Viewer, found: dict[str, Any]) -> None:
+    text, buttons = st.columns([5, 2], vertical_alignment="center")
+    with text:
+        state = "resolved" if found["resolved_at"] else "acknowledged" if found["acknowledged_at"] else "open"
+        cause_ = found["suspected_cause"]
+        title = found["summary"]
+        if cause_:
+            title = fmt.cause(cause_, who.language)
+        facts = [
+            f"{found['priority']} · {who.say(f'incident.state_{state}', by=found['acknowledged_by'] or '')}",
+            who.say("incident.since", when=fmt.when(found["opened_at"], found["as_of"], who.language)),
+        ]
+        if found["resolved_at"]:
+            facts.append(
+                who.say("incident.resolved_when", when=fmt.when(found["resolved_at"], found["as_of"], who.language))
+            )
+        facts.append(who.say("incident.folded_short", alerts=found["alerts"], pages=found["pages"]))
+        services = pieces.incident_services(found)
+        if services:
+            facts.append(who.say("incident.services", names=", ".join(services)))
+        st.html(pieces.head(title, " · ".join(facts)))
+    with buttons.container(horizontal=True, horizontal_alignment="right"):
+        _back(who)
+        if found["resolved_at"] is None and found["acknowledged_at"] is None:
+            _change_button(
+                who,
+                who.say("incident.acknowledge"),
+                f"ack-{found['id']}",
+                f"/incidents/{found['id']}/ack",
+                main=True,
+            )
+
+
+def _back(who: Viewer) -> None:
+    if st.button(who.say("incidents.all"), key="back", type="tertiary"):
+        _choose(None)
+        st.rerun(scope="app")
+
+
+def _change_button(who: Viewer, label: str, key: str, path: str, *, main: bool = False) -> None:
+    """A button that changes something; without the token it says what is missing."""
+    pressed = st.button(
+        label,
+        key=key,
+        type="primary" if main else "secondary",
+        disabled=not who.may_change,
+        help=None if who.may_change else who.say("token.needed"),
+    )
+    if pressed:
+        try:
+            who.client.post(path)
+        except (ApiError, ApiAwayError) as error:
+            st.html(pieces.note(error.message, error.hint, away=True))
+            return
+        st.rerun(scope="fragment")
+
+
+def cause(who: Viewer, found: dict[str, Any]) -> str:
+    """The suspected cause, what speaks for it, what else it could be, and what was ruled out."""
+    if not found["hypotheses"]:
+        return pieces.empty(who.say("incident.no_cause_long")) + _rejected(who, found)
+    first, *others = found["hypotheses"]
+    name = fmt.cause(first, who.language)
+    sure = who.say("incident.confidence", share=fmt.percent(first["confidence"], 0))
+    parts = [
+        f'<div class="o-row"><span class="o-name">{escape(name)}</span><span>{escape(sure)}</span></div>',
+        pieces.confidence_bar(first["confidence"]),
+        pieces.label(_where(who, first["entity"])),
+    ]
+    lines = [fmt.observation(each, who.language) for each in first.get("evidence", [])]
+    if lines:
+        parts += [pieces.label(who.say("incident.speaks_for")), pieces.bullets(escape(line) for line in lines)]
+    if others:
+        rows = [_candidate(who, each) for each in others]
+        parts += [pieces.label(who.say("incident.others")), pieces.bullets(rows)]
+    return f'<div class="o-list">{"".join(parts)}{_rejected(who, found)}</div>'
+
+
+def _where(who: Viewer, entity: dict[str, Any]) -> str:
+    return who.say(
+        "incident.full_name", name="/".join(filter(None, (entity["cluster"], entity["namespace"], entity["name"])))
+    )
+
+
+def _candidate(who: Viewer, each: dict[str, Any]) -> str:
+    sure = escape(fmt.percent(each["confidence"], 0))
+    return f"{escape(fmt.cause(each, who.language))} <span class='o-muted'>{sure}</span>"
+
+
+def _rejected(who: Viewer, found: dict[str, Any]) -> str:
+    if not found["rejected"]:
+        return ""
+    rows = [
+        f"{escape(fault_name(each['fault'], who.language))} · {escape(fmt.entity(each['entity'], who.language))}"
+        f"<div class='o-label'>{escape(each['why'])}</div>"
+        for each in found["rejected"]
+    ]
+    return pieces.label(who.say("incident.rejected")) + pieces.bullets(rows)
+
+
+def _actions(who: Viewer, found: dict[str, Any]) -> None:
+    if not found["actions"]:
+        st.html(pieces.empty(who.say("incident.no_actions")))
+    else:
+        st.html(pieces.actions_table(found["actions"], found["as_of"], who.language))
+    for each in found["actions"]:
+        if each["status"] == "waiting_approval":
+            what = f"{word('action_kind', each['kind'], who.language)} · {fmt.entity(each['target'], who.language)}"
+            with st.container(horizontal=True, vertical_alignment="center"):
+                st.html(pieces.label(what))
+                _change_button(
+                    who, who.say("actions.approve"), f"yes-{each['id']}", f"/actions/{each['id']}/approve", main=True
+                )
+                _change_button(who, who.say("actions.reject"), f"no-{each['id']}", f"/actions/{each['id']}/reject")
+    told = [each for each in found["messages"] if each["reason"] in ("opened", "priority_raised", "resolved")]
+    if told:
+        channels = ", ".join(dict.fromkeys(each["channel"] for each in told))
+        st.html(pieces.label(who.say("incident.told", channels=channels, n=len(told))))
+
+
+def _evidence(who: Viewer, incident_id: str) -> None:
+    found = who.client.get(f"/incidents/{incident_id}/evidence")
+    drawn = found["charts"]
+    if not drawn:
+        st.html(pieces.card(pieces.empty(who.say("incident.no_evidence"))))
+        return
+    for start in range(0, len(drawn), 2):
+        for column, chart in zip(st.columns(2, gap="medium"), drawn[start : start + 2], strict=False):
+            with column.container(border=True, key=f"o-box-evidence-{chart['signal']}"):
+                figure = charts.evidence(chart, found, who.palette, who.language)
+                st.plotly_chart(figure, theme=None, config=charts.CONFIG, key=f"evidence-{chart['signal']}")
+
+
+def timeline(who: Viewer, found: dict[str, Any]) -> str:
+    """What happened, oldest first."""
+    if not found["timeline"]:
+        return pieces.empty(who.say("incident.no_timeline"))
+    cells = [(who.say("timeline.at"), "o-tight"), (who.say("timeline.what"), "")]
+    return pieces.table(
+        cells,
+        [(escape(_second(each["at"], found["as_of"])), escape(each["text"])) for each in found["timeline"]],
+    )
+
+
+def _second(at: str, as_of: str) -> str:
+    when = fmt.instant(at)
+    assert when is not None
+    now = fmt.instant(as_of)
+    return when.strftime("%H:%M:%S UTC" if now and now.date() == when.date() else "%Y-%m-%d %H:%M:%S UTC")
+
+
+def _folded(who: Viewer, found: dict[str, Any]) -> None:
+    key = f"folded-{found['id']}"
+    cursor = st.session_state.get(key, "")
+    answer = who.client.get(f"/incidents/{found['id']}/alerts", limit=_PAGE, cursor=cursor)
+    if not answer["alerts"]:
+        st.html(pieces.empty(who.say("incident.no_alerts")))
+        return
+    names = ("priority", "alert", "state", "since")
+    cells = [(who.say(f"alerts.{name}"), "" if name == "alert" else "o-tight") for name in names]
+    rows = [
+        (
+            pieces.priority_pill(each["priority"]),
+            escape(each["summary"]),
+            escape(word("alert_state", each["state"], who.language)),
+            escape(fmt.clock(each["starts_at"], found["as_of"])),
+        )
+        for each in answer["alerts"]
+    ]
+    st.html(pieces.table(cells, rows))
+    _turn_pages(who, key, cursor, answer["next_cursor"])
+
+
+def _turn_pages(who: Viewer, key: str, cursor: str, following: str | None) -> None:
+    """Forwards and backwards through what the API pages."""
+    if not cursor and following is None:
+        return
+    before = str(max(0, int(cursor or 0) - _PAGE)) if int(cursor or 0) > _PAGE else ""
+
+    def turn(to: str) -> Callable[[], None]:
+        return lambda: st.session_state.update({key: to})
+
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        st.button(who.say("pages.before"), key=f"{key}-before", disabled=not cursor, on_click=turn(before))
+        st.button(who.say("pages.next"), key=f"{key}-next", disabled=following is None, on_click=turn(following or ""))
