@@ -203,7 +203,7 @@ class EngineBank:
         table.generated[fresh] = 1.0
         replica = table.replica[fresh]
         counters.observe("ttft", replica, table.first[fresh] - table.at[fresh])
-        counters.add("generation_tokens", replica)
+        counters.add("generation_tokens", replica, np.ones(fresh.size))
         counters.add("prompt_tokens", replica, table.prompt[fresh])
         counters.add("cached_tokens", replica, table.prompt[fresh] - table.computed[fresh])
 
@@ -216,7 +216,7 @@ class EngineBank:
         table.generated[rows] = after
         made = np.floor(after + 1e-9) - np.floor(before + 1e-9)
         per_replica = group_sum(replica, made, self.size)
-        self.counters.plain["generation_tokens"] += per_replica
+        self.counters.add("generation_tokens", replica, made)
         over = (after >= table.output[rows]) & table.counted[rows]
         done = rows[over]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -252,7 +252,7 @@ class EngineBank:
         cut = output % 8 == 0  # about one answer in eight ends at max_tokens
         counters.add("finished_length", replica, cut.astype(np.float64))
         counters.add("finished_stop", replica, (~cut).astype(np.float64))
-        counters.add("http_ok", replica)
+        counters.add("http_ok", replica, np.ones(rows.size))
         self.ledger.finished += int(rows.size)
         gone = np.zeros(len(table), dtype=bool)
         gone[rows] = True
@@ -303,7 +303,7 @@ class EngineBank:
         table.computed[victims] = table.prompt[victims] + np.floor(table.generated[victims])
         table.preempted[victims] += 1
         table.begin[victims] = table.ready[victims] = np.inf
-        self.counters.add("preemptions", replica[out])
+        self.counters.add("preemptions", replica[out], np.ones(victims.size))
 
     def _measure(self, now: float, stalled: np.ndarray) -> None:
         """Gauges as the engine core last set them: those of a stalled engine stay as they were."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections import deque
 from collections.abc import Coroutine, Mapping
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,7 @@ from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.targets import Pages, SimulatedTarget, targets
 
+INBOX_MESSAGES, INBOX_CHARACTERS = 500, 20_000
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -34,6 +36,7 @@ class FleetServer:
         self.fleet = fleet
         self.control = Control(fleet)
         self.base_url = ""
+        self.inbox: deque[str] = deque(maxlen=INBOX_MESSAGES)
         self._host = host
         self._pages = Pages(fleet)
         self._ports: dict[str, _Port] = {}
@@ -113,6 +116,8 @@ class FleetServer:
         app.router.add_get("/control/targets", self._list)
         app.router.add_post("/control/actions", self._act)
         app.router.add_post("/control/faults", self._break)
+        app.router.add_post("/control/inbox", self._receive)
+        app.router.add_get("/control/inbox", self._show_inbox)
         return app
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
@@ -164,6 +169,14 @@ class FleetServer:
             return _refusal(error)
         found = {"fault": truth.fault, "entity": str(truth.entity)}
         return web.json_response({**found, "start": rfc3339(truth.start), "end": rfc3339(truth.end)})
+
+    async def _receive(self, request: web.Request) -> web.StreamResponse:
+        """A webhook's other end, so that messages of a demo arrive somewhere."""
+        self.inbox.append((await request.text())[:INBOX_CHARACTERS])
+        return web.Response(status=204)
+
+    async def _show_inbox(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response(list(self.inbox))
 
     def _wanted(self, request: web.Request) -> SimulatedTarget:
         path = request.path.rsplit("/", 1)[0] + "/metrics"

@@ -82,6 +82,7 @@ class Gpus:
         self.temperature = self.steady_temperature(self.power, 0.0)
         self.memory_used = np.full(self.size, 4.0)
         self.energy_millijoules = random.uniform(1e11, 9e11, self.size)
+        self.nvlink_megabytes = np.zeros(self.size)
         self.thermal_nanoseconds = np.zeros(self.size)
         self.power_nanoseconds = np.zeros(self.size)
 
@@ -120,5 +121,6 @@ class Gpus:
         hot = np.maximum(self.temperature - self.throttle_at, 0.0)
         self.clock_ratio = np.clip(1.0 - CLOCK_LOSS_PER_KELVIN * hot, LOWEST_CLOCK_RATIO, 1.0)
         self.thermal_nanoseconds += np.where(hot > 0, seconds * 1e9, 0.0)
+        self.nvlink_megabytes += self.nvlink * seconds / 1e6
         self.energy_millijoules += self.power * seconds * 1e3
         self.memory_used = np.where(loaded > 0, loaded * self.memory - self.spread * (loaded > 0.5), 4.0)

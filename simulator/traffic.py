@@ -6,6 +6,7 @@ is unix seconds; the day's shape is in UTC.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from simulator.spec import FleetSpec, Lengths, ServiceSpec
 
 DAY_SECONDS = 86400.0
 NOISE_SECONDS = 900.0
+RATE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +98,18 @@ class Traffic:
         self.seed = seed
         self.surges: list[Surge] = []
         self._random = np.random.default_rng([seed, 1])
-        self._lengths = [service.lengths for service in spec.services]
-        self._limits = np.array([service.engine.max_model_length for service in spec.services], dtype=np.float64)
+        self._slot = -1.0
+        self._usual = np.zeros(len(spec.services))
 
     def rates(self, at: float) -> Floats:
         """Requests per second of each service at an instant, surges included, shape (services,)."""
-        instant = np.array([at])
-        found = np.array([rates(service, instant, self.seed)[0] for service in self.spec.services])
+        # The shape and its noise are slow: one value serves RATE_SECONDS.
+        slot = at // RATE_SECONDS
+        if slot != self._slot:
+            middle = np.array([(slot + 0.5) * RATE_SECONDS])
+            self._usual = np.array([rates(service, middle, self.seed)[0] for service in self.spec.services])
+            self._slot = slot
+        found, instant = self._usual.copy(), np.array([at])
         for surge in self.surges:
             index = next(i for i, service in enumerate(self.spec.services) if service.name == surge.service)
             found[index] *= surge.at(instant)[0]
@@ -114,15 +121,21 @@ class Traffic:
         total = int(counts.sum())
         at = start + span * np.sort(self._random.random(total))
         service = self._random.permutation(np.repeat(np.arange(counts.size), counts))
-        prompt, output = draw_lengths(self._random, self._lengths, service)
-        limit = self._limits[service]
-        prompt = np.minimum(prompt, np.floor(limit * 0.75))
-        output = np.minimum(output, limit - prompt)
-        cached = np.array([lengths.cached_ratio for lengths in self._lengths])[service]
-        # The shared part of a prompt varies: a beta with the service's mean, concentration 6.
-        hit = self._random.beta(6 * cached + 1e-9, 6 * (1 - cached) + 1e-9) if total else cached
-        computed = np.maximum(1.0, np.ceil(prompt * (1 - hit)))
-        return Arrivals(service, at, prompt, computed, output)
+        return fit_to_engine(self._random, self.spec.services, service, at)
+
+
+def fit_to_engine(
+    random: np.random.Generator, services: Sequence[ServiceSpec], service: np.ndarray, at: Floats
+) -> Arrivals:
+    """Draw the lengths of requests and cut them to what their engine accepts."""
+    prompt, output = draw_lengths(random, [spec.lengths for spec in services], service)
+    limit = np.array([spec.engine.max_model_length for spec in services], dtype=np.float64)[service]
+    prompt = np.minimum(prompt, np.floor(limit * 0.75))
+    output = np.minimum(output, limit - prompt)
+    cached = np.array([spec.lengths.cached_ratio for spec in services])[service]
+    # The shared part of a prompt varies: a beta with the service's mean, concentration 6.
+    hit = random.beta(6 * cached + 1e-9, 6 * (1 - cached) + 1e-9) if service.size else cached
+    return Arrivals(service, at, prompt, np.maximum(1.0, np.ceil(prompt * (1 - hit))), output)
 
 
 def draw_lengths(random: np.random.Generator, lengths: list[Lengths], service: np.ndarray) -> tuple[Floats, Floats]:

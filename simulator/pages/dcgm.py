@@ -88,7 +88,7 @@ _FAMILIES: tuple[tuple[str, str, str, Callable[[Gpus], Floats]], ...] = (
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
         "counter",
         "Total number of NVLink bandwidth counters for all lanes.",
-        lambda g: np.rint(2 * g.nvlink / 1e6),
+        lambda g: np.floor(g.nvlink_megabytes),
     ),
     ("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status", _zeros),
     (

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider.errors import UsageError
+from outrider.model import EntityKind, OutcomeStatus
+from simulator.control import Control
+from simulator.fleet import Fleet
+from simulator.pods import Phase
+from simulator.spec import default_spec
+from simulator.targets import targets
+
+SPEC = replace(default_spec(), slice_seconds=1.0)
+NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet(SPEC, seed=5, start=NOON)
+
+
+@pytest.fixture
+def control(fleet: Fleet) -> Control:
+    return Control(fleet)
+
+
+def test_an_id_is_performed_once(fleet: Fleet, control: Control) -> None:
+    first = control.act("a", "restart_pod", "chat-70b-0")
+    generation = fleet.pods.pods[0].generation
+    assert control.act("a", "restart_pod", "chat-70b-0") == first
+    assert fleet.pods.pods[0].generation == generation
+    control.act("b", "restart_pod", "chat-70b-0")
+    assert fleet.pods.pods[0].generation == generation + 1
+
+
+def test_cordon_and_uncordon(fleet: Fleet, control: Control) -> None:
+    assert control.act("a", "cordon", "node-7").status is OutcomeStatus.DONE
+    assert control.act("b", "cordon", "node-7").status is OutcomeStatus.ALREADY
+    fleet.pods.create(10, fleet.at)
+    fleet.pods.create(11, fleet.at)
+    fleet.step(timedelta(seconds=20))
+    assert fleet.pods.pods[10].node == 6
+    assert fleet.pods.pods[11].phase is Phase.PENDING
+    assert control.act("c", "uncordon", "node-7").status is OutcomeStatus.DONE
+    fleet.step(timedelta(seconds=20))
+    assert fleet.pods.pods[11].node == 7
+
+
+def test_drain_moves_what_fits_elsewhere(fleet: Fleet, control: Control) -> None:
+    control.act("a", "drain", fleet.entity(EntityKind.NODE, "node-3"))
+    fleet.step(timedelta(seconds=20))
+    assert not any(pod.node == 3 for pod in fleet.pods.pods)
+    assert [fleet.pods.pods[slot].node for slot in (6, 7)] == [6, 7]
+
+
+def test_shifting_traffic_empties_a_replica_and_restoring_fills_it(fleet: Fleet, control: Control) -> None:
+    control.act("a", "shift_traffic", fleet.entity(EntityKind.REPLICA, "chat-70b-2", "serving"))
+    fleet.step(timedelta(minutes=2))
+    assert fleet.bank.in_flight[2] == 0
+    control.act("b", "restore_traffic", fleet.entity(EntityKind.REPLICA, "chat-70b-2", "serving"))
+    fleet.step(timedelta(minutes=1))
+    assert fleet.bank.in_flight[2] > 10
+    half = control.act("c", "shift_traffic", fleet.entity(EntityKind.GPU, fleet.gpu_uuid(0)), {"weight": 0.5})
+    assert half.status is OutcomeStatus.DONE
+    assert fleet.router.weights[0] == 0.5
+    control.act("d", "shift_traffic", fleet.entity(EntityKind.NODE, "node-5"))
+    assert fleet.router.weights[13:17].tolist() == [0, 0, 0, 0]
+
+
+def test_scaling_out_and_in(fleet: Fleet, control: Control) -> None:
+    assert control.act("a", "scale", "chat-70b", {"replicas": 12}).status is OutcomeStatus.DONE
+    assert len([target for target in targets(fleet) if target.adapter == "vllm"]) == 16
+    fleet.step(timedelta(minutes=6))
+    assert len([target for target in targets(fleet) if target.adapter == "vllm"]) == 18
+    assert fleet.bank.running[10:12].min() > 0
+    assert control.act("b", "scale", "chat-70b", {"replicas": 12}).status is OutcomeStatus.ALREADY
+    control.act("c", "scale", "chat-70b", {"replicas": 9})
+    fleet.step(timedelta(seconds=15))
+    assert [pod.slot for pod in fleet.pods.of_service("chat-70b") if pod.exists] == list(range(9))
+    assert control.act("d", "scale", "chat-70b", {"replicas": 99}).status is OutcomeStatus.FAILED
+
+
+def test_a_dry_run_changes_nothing_and_is_not_remembered(fleet: Fleet, control: Control) -> None:
+    assert control.act("a", "cordon", "node-1", dry_run=True).status is OutcomeStatus.DRY_RUN
+    assert not fleet.pods.cordoned.any()
+    assert control.act("a", "cordon", "node-1").status is OutcomeStatus.DONE
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "params", "sentence"),
+    [
+        ("reboot", "node-1", {}, "not an action"),
+        ("cordon", "node-99", {}, "no node"),
+        ("restart_pod", "chat-70b-12", {}, "no pod"),
+        ("scale", "chat", {"replicas": 3}, "no service"),
+        ("scale", "chat-70b", {}, "whole number"),
+        ("shift_traffic", "chat-70b-1", {"weight": 2}, "between 0 and 1"),
+        ("shift_traffic", "chat-70b-1", {"weight": "half"}, "between 0 and 1"),
+    ],
+)
+def test_nonsense_is_refused_in_one_sentence(
+    control: Control, kind: str, target: str, params: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence) as refused:
+        control.act("a", kind, target, params)
+    assert refused.value.hint

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from outrider.catalog import quantile_of_buckets
+from outrider.errors import UsageError
+from simulator.counters import TTFT_BOUNDS
+from simulator.fleet import Fleet
+from simulator.pods import Phase
+from simulator.spec import default_spec
+
+PEAK = datetime(2026, 11, 18, 14, tzinfo=UTC)
+
+
+def step(fleet: Fleet, seconds: float) -> None:
+    fleet.step(timedelta(seconds=seconds))
+
+
+def test_the_small_fleet_is_as_described() -> None:
+    fleet = Fleet(start=PEAK)
+    assert fleet.now == PEAK
+    assert (fleet.nodes.size, fleet.gpus.size, len(fleet.spec.services)) == (8, 64, 2)
+    assert sum(pod.ready for pod in fleet.pods.pods) == 16
+    assert int((fleet.pods.owner >= 0).sum()) == 52
+
+
+def test_time_moves_by_steps_only() -> None:
+    fleet = Fleet(start=PEAK)
+    step(fleet, 15)
+    assert fleet.now == PEAK + timedelta(seconds=15)
+    step(fleet, 2.5)
+    assert fleet.now == PEAK + timedelta(seconds=17.5)
+
+
+def test_a_start_without_a_time_zone_is_refused() -> None:
+    with pytest.raises(UsageError, match="aware"):
+        Fleet(start=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_it_starts_warm() -> None:
+    fleet = Fleet(start=PEAK)
+    at_start = fleet.bank.running.sum(), fleet.gpus.power[:40].mean(), fleet.gpus.temperature[:40].mean()
+    step(fleet, 120)
+    later = fleet.bank.running.sum(), fleet.gpus.power[:40].mean(), fleet.gpus.temperature[:40].mean()
+    assert np.allclose(at_start, later, rtol=0.25)
+
+
+def test_a_quiet_peak_keeps_its_promise() -> None:
+    fleet = Fleet(start=PEAK)
+    before = fleet.bank.counters.buckets["ttft"].copy()
+    for _ in range(5):
+        step(fleet, 180)
+        seen = fleet.bank.counters.buckets["ttft"] - before
+        before = fleet.bank.counters.buckets["ttft"].copy()
+        for slots in (slice(0, 13), slice(13, None)):
+            p99, _ = quantile_of_buckets(seen[slots].sum(axis=0), TTFT_BOUNDS, 0.99)
+            assert p99 < 0.5
+    assert fleet.bank.ledger.failed == fleet.bank.ledger.gave_up == 0
+    assert (fleet.gpus.clock_ratio == 1.0).all()
+    assert (fleet.gpus.memory_used / fleet.gpus.memory < 0.93).all()
+
+
+def test_the_same_seed_gives_the_same_fleet() -> None:
+    one, other, another = Fleet(seed=3, start=PEAK), Fleet(seed=3, start=PEAK), Fleet(seed=4, start=PEAK)
+    for fleet in (one, other, another):
+        step(fleet, 20)
+    assert np.array_equal(one.bank.counters.buckets["e2e"], other.bank.counters.buckets["e2e"])
+    assert np.array_equal(one.gpus.power, other.gpus.power)
+    assert not np.array_equal(one.bank.counters.buckets["e2e"], another.bank.counters.buckets["e2e"])
+
+
+def test_nothing_is_lost_when_a_pod_is_restarted() -> None:
+    fleet = Fleet(start=PEAK)
+    step(fleet, 30)
+    fleet.restart(0)
+    step(fleet, 60)
+    ledger = fleet.bank.ledger
+    assert ledger.failed > 0
+    assert ledger.arrived == ledger.finished + ledger.failed + ledger.gave_up + len(fleet.bank.table)
+
+
+def test_a_cold_start_has_its_phases_and_takes_minutes() -> None:
+    fleet = Fleet(start=PEAK)
+    fleet.restart(0)
+    seen, took = [], 0
+    while not fleet.pods.pods[0].ready:
+        step(fleet, 5)
+        took += 5
+        phase = fleet.pods.pods[0].phase
+        if phase not in seen:
+            seen.append(phase)
+        assert took < 600
+    assert seen == [Phase.PENDING, Phase.PULLING, Phase.LOADING, Phase.WARMING, Phase.READY]
+    assert 120 <= took <= 330
+    assert abs(fleet.spec.startup.total_seconds - 210) < 60
+
+
+def test_the_scheduler_packs_and_needs_whole_groups() -> None:
+    fleet = Fleet(start=PEAK)
+    assert fleet.pods.free_gpus().tolist() == [0, 0, 0, 0, 0, 0, 4, 8]
+    for slot in (10, 11, 12, 19):
+        fleet.pods.create(slot, fleet.at)
+        step(fleet, 10)
+    assert [fleet.pods.pods[slot].node for slot in (10, 11, 12)] == [6, 7, 7]
+    assert fleet.pods.pods[19].phase is Phase.PENDING
+    assert fleet.pods.pods[19].unschedulable
+    fleet.remove(12)
+    step(fleet, 20)
+    assert fleet.pods.pods[19].node == 7
+
+
+def test_unknown_services_are_named() -> None:
+    with pytest.raises(UsageError) as refused:
+        default_spec().service("chat")
+    assert "chat-70b" in refused.value.hint
