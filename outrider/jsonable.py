@@ -40,12 +40,35 @@ Json = dict[str, Any]
 class Target(Protocol):
     """What is known of one target after a round of collection; the collectors' ``TargetHealth`` fits."""
 
-    target: str
-    adapter: str
-    up: bool
-    samples: int
-    duration_seconds: float
-    error: str | None
+    @property
+    def target(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def adapter(self) -> str:
+        """How its page is read."""
+        ...
+
+    @property
+    def up(self) -> bool | None:
+        """Whether it answered; None before the first try."""
+        ...
+
+    @property
+    def samples(self) -> int | None:
+        """Sample lines on its page."""
+        ...
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """Connect to last byte."""
+        ...
+
+    @property
+    def error(self) -> str | None:
+        """Why it did not answer, in one sentence."""
+        ...
 
 
 def finite(value: float | None) -> float | None:

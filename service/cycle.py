@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -20,10 +20,13 @@ from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock, rfc3339
 from outrider.model import (
-    Action,
+    ActionStatus,
     Alert,
     AlertState,
     CycleRecord,
+    EntityKind,
+    Event,
+    EventKind,
     Finding,
     Incident,
     NoVerdict,
@@ -38,6 +41,7 @@ from service.detection import Detection
 from service.planning import NoPlanning, Planning
 
 _log = log.get("cycle")
+ACTS_LOOKED_BACK = timedelta(hours=1)
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a smaller step back is what time services do every day
 
 
@@ -72,7 +76,6 @@ class Parts:
     policy: policy.Policy
     messaging: pipeline.Messaging
     last_at: datetime | None = None
-    actions: list[Action] = field(default_factory=list)
 
 
 class Cycle:
@@ -97,8 +100,9 @@ class Cycle:
         parts = self.parts
         started = parts.clock.monotonic()
         cycle_id = f"{rfc3339(now)}-{secrets.token_hex(2)}"
-        written = parts.metrics.write(now, collected.batches, collected.events)
         topology = parts.source.topology(now)
+        collected = replace(collected, events=(*collected.events, *self._our_own_acts(topology, now)))
+        written = parts.metrics.write(now, collected.batches, collected.events)
         if self._stepped_back(now):
             return self._hold(cycle_id, now, written, collected)
         findings, silent = parts.detection.look(now, collected, topology)
@@ -138,6 +142,24 @@ class Cycle:
             "cycle", cycle=cycle_id, findings=len(findings), firing=record.alerts_firing, open=record.incidents_open
         )
         return record
+
+    def _our_own_acts(self, topology: Topology, now: datetime) -> Iterator[Event]:
+        """What the dispatcher did since the last cycle, as events: a restart of ours is no crash."""
+        since = self.parts.last_at or now
+        for action in self.parts.state.actions(since=now - ACTS_LOOKED_BACK):
+            if action.status is not ActionStatus.DONE or action.ended_at is None or action.ended_at < since:
+                continue
+            for entity in (action.target, *topology.above(action.target, EntityKind.REPLICA)):
+                yield Event(
+                    id=f"{action.id}:{entity.key}",
+                    kind=EventKind.ACTION,
+                    entity=entity,
+                    at=action.ended_at,
+                    source="outrider",
+                    code=action.kind.value,
+                    attributes={"because": action.because},
+                    dedup_key=f"{action.id}:{entity.key}",
+                )
 
     def _stepped_back(self, now: datetime) -> bool:
         last, self.parts.last_at = self.parts.last_at, now

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from outrider import log
@@ -52,7 +53,9 @@ class Dispatcher:
             outcome = self._actuator.perform(action)
         except ActuationError as error:
             detail = f"{error.message}; {error.hint}" if error.hint else error.message
-            outcome = Outcome(action.id, OutcomeStatus.FAILED, detail, started, self._clock.now())
+            outcome = Outcome(action.id, OutcomeStatus.FAILED, detail, started, started)
+        # instants are the platform's, which in a simulation are not the machine's
+        outcome = replace(outcome, started_at=started, ended_at=self._clock.now())
         self._state.finish_action(outcome)
         record = AuditRecord(
             at=outcome.ended_at,

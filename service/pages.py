@@ -120,4 +120,4 @@ def _needs_two(collector: Collector, target: Target) -> list[tuple[Any, str]]:
 
 def _is_watcher(row: dict[str, Any]) -> bool:
     entity = row["entity"]
-    return entity["kind"] == EntityKind.WORKLOAD.value and entity["namespace"] == facts.TARGETS_NAMESPACE
+    return bool(entity["kind"] == EntityKind.WORKLOAD.value and entity["namespace"] == facts.TARGETS_NAMESPACE)
