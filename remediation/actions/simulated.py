@@ -51,9 +51,9 @@ class SimulatedActuator:
             raise ActuationError("control_url is not a URL", retryable=False) from error
         answer = _json(response)
         if response.status_code // 100 != 2:
-            error_said = answer.get("detail") or answer.get("error") or ""
-            text = f"the control door answered HTTP {response.status_code}" + (f": {error_said}" if error_said else "")
-            raise ActuationError(text, retryable=response.status_code >= 500)
+            said, hint = _refusal(answer)
+            text = f"the control door answered HTTP {response.status_code}" + (f": {said}" if said else "")
+            raise ActuationError(text, retryable=response.status_code >= 500, hint=hint)
         return answer
 
 
@@ -82,6 +82,14 @@ def _json(response: httpx.Response) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _refusal(answer: Mapping[str, Any]) -> tuple[str, str]:
+    """The sentence and the hint of an error answer."""
+    error = answer.get("error")
+    if not isinstance(error, dict):
+        return str(answer.get("detail") or error or ""), ""
+    return str(error.get("message") or ""), str(error.get("hint") or "")
 
 
 def from_settings(values: Mapping[str, Any]) -> SimulatedActuator:

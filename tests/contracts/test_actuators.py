@@ -1,0 +1,262 @@
+"""One suite for every actuator, and the same one for the fake control door and the real simulated fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import importlib.util
+import json
+import socket
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider.clock import ManualClock
+from outrider.errors import ActuationError, ConfigError
+from outrider.i18n import LANGUAGES
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    OutcomeStatus,
+    Verdict,
+)
+from remediation.actions.recording import DryRunActuator, would
+from remediation.actions.registry import ACTUATORS
+from remediation.actions.simulated import SimulatedActuator, request
+
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def an_action(kind, target, *, id_="act-1", dry_run=False, **params):
+    return Action(
+        id=id_,
+        session="ses-1",
+        kind=kind,
+        target=target,
+        params=params,
+        because="inc-1",
+        dry_run=dry_run,
+        decision=Verdict.ALLOWED,
+        reason=DecisionReason.WITHIN_LIMITS,
+        status=ActionStatus.CLAIMED,
+        decided_at=NOW,
+    )
+
+
+class FakeDoor:
+    """The control door in forty lines: it cordons one node, and remembers ids."""
+
+    def __init__(self) -> None:
+        self.node = EntityRef("sim", EntityKind.NODE, None, "node-0")
+        self.status, self.body, self.asked, self.answers, self.cordons = 200, None, [], {}, 0
+        door = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                door.asked.append((self.path, asked))
+                body = door.body if door.body is not None else json.dumps(door.act(asked)).encode()
+                self.send_response(door.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def act(self, asked):
+        if asked["id"] not in self.answers:
+            self.answers[asked["id"]] = {
+                "status": "already" if self.cordons else "done",
+                "detail": "node-0 takes no pods",
+            }
+            self.cordons = 1
+        return self.answers[asked["id"]]
+
+    @property
+    def cordoned(self):
+        return bool(self.cordons)
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+class RealFleet:
+    """The simulated fleet's own server, in a thread with its own event loop."""
+
+    def __init__(self) -> None:
+        from simulator import exporters, fleet
+
+        self._fleet = fleet.Fleet(seed=7, start=NOW)
+        self.node = EntityRef(self._fleet.spec.cluster, EntityKind.NODE, None, self._fleet.nodes.names[0])
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._server = self._do(exporters.serve(self._fleet))
+        self.url = self._server.base_url
+
+    def _do(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
+
+    @property
+    def cordoned(self):
+        return bool(self._fleet.pods.cordoned[0])
+
+    def close(self):
+        self._do(self._server.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def fake_door():
+    door = FakeDoor()
+    yield door
+    door.close()
+
+
+@pytest.fixture(params=["fake", "simulator"])
+def door(request):
+    if request.param == "simulator" and importlib.util.find_spec("simulator.exporters") is None:
+        pytest.skip("the simulated fleet has no server here")
+    end = FakeDoor() if request.param == "fake" else RealFleet()
+    yield end
+    end.close()
+
+
+def test_it_acts_once_whatever_is_asked_twice(door):
+    actuator = SimulatedActuator(door.url, clock=ManualClock(NOW))
+    first = actuator.perform(an_action(ActionKind.CORDON, door.node))
+    assert (first.status, first.action_id, door.cordoned) == (OutcomeStatus.DONE, "act-1", True)
+    assert first.detail
+    assert (first.started_at, first.ended_at) == (NOW, NOW)
+    again = actuator.perform(an_action(ActionKind.CORDON, door.node))
+    assert again.status in (OutcomeStatus.DONE, OutcomeStatus.ALREADY)
+    other = actuator.perform(an_action(ActionKind.CORDON, door.node, id_="act-2"))
+    assert other.status is OutcomeStatus.ALREADY
+
+
+def test_a_dry_run_changes_nothing_and_says_what_it_would_do(door):
+    outcome = SimulatedActuator(door.url).perform(an_action(ActionKind.CORDON, door.node, dry_run=True))
+    assert outcome.status is OutcomeStatus.DRY_RUN
+    assert door.node.name in outcome.detail
+    assert not door.cordoned
+    done = SimulatedActuator(door.url).perform(an_action(ActionKind.CORDON, door.node))
+    assert done.status is OutcomeStatus.DONE, "the id was not used up"
+
+
+@pytest.mark.parametrize("name", sorted(ACTUATORS))
+def test_every_actuator_honours_a_dry_run(name, fake_door):
+    actuator = ACTUATORS[name]({"control_url": fake_door.url})
+    outcome = actuator.perform(an_action(ActionKind.CORDON, fake_door.node, dry_run=True))
+    assert (outcome.status, fake_door.asked) == (OutcomeStatus.DRY_RUN, [])
+
+
+def test_the_dry_run_actuator_never_acts():
+    actuator = DryRunActuator(clock=ManualClock(NOW))
+    action = an_action(ActionKind.DRAIN, EntityRef("c", EntityKind.NODE, None, "n1"))
+    assert actuator.perform(action).status is OutcomeStatus.DRY_RUN
+    assert actuator.asked == [action]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("kind", list(ActionKind))
+def test_what_would_be_done_is_a_sentence_in_both_languages(kind, language):
+    said = would(an_action(kind, EntityRef("c", EntityKind.NODE, None, "n1"), replicas=5, current=3), language)
+    assert "n1" in said
+    assert "{" not in said
+    if kind is ActionKind.SCALE:
+        assert "5" in said
+
+
+def test_the_request_is_what_the_door_reads(fake_door):
+    target = EntityRef("sim", EntityKind.SERVICE, "llm", "chat")
+    SimulatedActuator(fake_door.url + "/").perform(an_action(ActionKind.SCALE, target, replicas=5))
+    ((path, asked),) = fake_door.asked
+    assert path == "/control/actions"
+    assert asked == {
+        "id": "act-1",
+        "kind": "scale",
+        "target": {"cluster": "sim", "kind": "service", "namespace": "llm", "name": "chat"},
+        "params": {"replicas": 5},
+    }
+    assert request(an_action(ActionKind.SCALE, target, replicas=5)) == asked
+
+
+def failure(actuator, node):
+    with pytest.raises(ActuationError) as caught:
+        actuator.perform(an_action(ActionKind.CORDON, node))
+    return caught.value
+
+
+def test_a_refused_connection_is_tried_again(fake_door):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    assert failure(SimulatedActuator(f"http://127.0.0.1:{port}"), fake_door.node).retryable
+
+
+def test_a_door_that_does_not_answer_is_tried_again(fake_door):
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        error = failure(SimulatedActuator(url, timedelta(milliseconds=200)), fake_door.node)
+    assert error.retryable
+    assert "0.2 s" in str(error)
+
+
+@pytest.mark.parametrize(("status", "retryable"), [(500, True), (503, True), (400, False), (404, False), (302, False)])
+def test_what_a_status_means(fake_door, status, retryable):
+    fake_door.status = status
+    fake_door.body = b'{"error": {"message": "the fleet has no node x", "hint": "look"}}'
+    error = failure(SimulatedActuator(fake_door.url), fake_door.node)
+    assert error.retryable is retryable
+    assert "no node x" in str(error)
+    assert error.hint == "look"
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"status": "maybe"}'])
+def test_an_answer_that_makes_no_sense_is_final(fake_door, body):
+    fake_door.body = body
+    assert not failure(SimulatedActuator(fake_door.url), fake_door.node).retryable
+
+
+def test_failed_is_an_outcome_not_an_error(fake_door):
+    fake_door.body = b'{"status": "failed", "detail": "no room"}'
+    outcome = SimulatedActuator(fake_door.url).perform(an_action(ActionKind.CORDON, fake_door.node))
+    assert (outcome.status, outcome.detail) == (OutcomeStatus.FAILED, "no room")
+
+
+def test_an_unknown_target_is_a_clear_refusal(door):
+    if isinstance(door, FakeDoor):
+        pytest.skip("the fake door knows one node only")
+    error = failure(SimulatedActuator(door.url), replace(door.node, name="no-such-node"))
+    assert not error.retryable
+    assert "no-such-node" in str(error)
+
+
+def test_settings():
+    with pytest.raises(ConfigError):
+        ACTUATORS["simulated"]({"control_url": None})
+    assert set(ACTUATORS) == {"dry_run", "simulated"}
