@@ -2,7 +2,8 @@
 
 Gauges and states take the last cell of a step that has a value, deltas and buckets sum the PRESENT
 ones, quantiles come from the step's summed buckets and are never averaged. A step that has cells
-but none with a value gives the status of its last cell; a step without cells is ABSENT.
+but none with a value gives the status of its last cell that says more than ABSENT; a step without
+cells is ABSENT.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class Column:
             self.values[where], self.status[where] = values, CellStatus.PRESENT
             return
         old = self.status[where]
-        takes = _counts(status) | ~_counts(old)
+        takes = _counts(status) | (~_counts(old) & (status != CellStatus.ABSENT))
         self.values[where] = np.where(takes, values, self.values[where])
         self.status[where] = np.where(takes, status, old)
 
@@ -159,7 +160,8 @@ class Column:
             return
         has = status == CellStatus.PRESENT
         self.values[where] = np.where(has, np.where(had, old + values, values), old)
-        self.status[where] = np.where(has | had, np.uint8(CellStatus.PRESENT), status)
+        absent = status == CellStatus.ABSENT
+        self.status[where] = np.where(has | had, np.uint8(CellStatus.PRESENT), np.where(absent, old_status, status))
 
     def finish(self) -> None:
         """Move what is ready into the grid and derive the quantiles."""

@@ -135,7 +135,7 @@ class SqlMetricStore:
         """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says.
 
         ``times`` are the starts of the steps. ``entities`` None means: everything of the kind that
-        was written in the span, sorted by key.
+        was written in the span (once compacted: in its hours), sorted by key.
         """
         with self._database.reading() as connection:
             rows = blocks.rows_between(connection, kind, micros(start), micros(end))

@@ -1,0 +1,624 @@
+"""What every store must do: the same tests over memory and SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outrider import catalog
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import StoreError
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    Alert,
+    AlertReason,
+    AlertState,
+    BacktestScore,
+    CellStatus,
+    CycleRecord,
+    DecisionReason,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Evidence,
+    Forecast,
+    Hypothesis,
+    Incident,
+    Interval,
+    Layer,
+    Message,
+    NoPlanReason,
+    NoRecommendation,
+    NotifyReason,
+    Outcome,
+    OutcomeStatus,
+    Plan,
+    PlanReason,
+    Priority,
+    Recommendation,
+    Rejected,
+    RemediationSession,
+    SampleBatch,
+    SignalKey,
+    TimelineEntry,
+    Verdict,
+)
+from outrider.ports import CycleCommit, MetricStore, Silence, StateStore
+from outrider.topology import Topology
+from store.memory import MemoryMetricStore, MemoryStateStore
+from store.sql import open_metrics, open_state, urls_of
+
+T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+MINUTE = timedelta(minutes=1)
+POWER = SignalKey("hw_accel_power_watts")
+ECC = SignalKey("hw_accel_ecc_uncorrectable_total")
+TTFT = "engine_ttft_seconds"
+PRESENT, UNDEFINED, BELOW, ABSENT, STALE, RESET = (
+    CellStatus.PRESENT,
+    CellStatus.UNDEFINED,
+    CellStatus.BELOW_FIRST_BUCKET,
+    CellStatus.ABSENT,
+    CellStatus.STALE,
+    CellStatus.RESET,
+)
+NAN = float("nan")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def metrics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetricStore]:
+    if request.param == "memory":
+        yield MemoryMetricStore()
+        return
+    store = open_metrics(urls_of(f"sqlite:///{tmp_path}/x.db")[1])
+    yield store
+    assert store.connections_in_use == 0
+    store.close()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateStore]:
+    if request.param == "memory":
+        yield MemoryStateStore()
+        return
+    store = open_state(urls_of(f"sqlite:///{tmp_path}/x.db")[0])
+    yield store
+    assert store.connections_in_use == 0
+    store.close()
+
+
+def gpu(name: str) -> EntityRef:
+    return EntityRef("prod", EntityKind.GPU, None, name)
+
+
+def replica(name: str) -> EntityRef:
+    return EntityRef("prod", EntityKind.REPLICA, "llm", name)
+
+
+def batch(entity: EntityRef, at: datetime, cells: dict[SignalKey, float | tuple[float, CellStatus]]) -> SampleBatch:
+    pairs = [cell if isinstance(cell, tuple) else (cell, PRESENT) for cell in cells.values()]
+    return SampleBatch(
+        source=f"target-{entity.name}",
+        scraped_at=at,
+        kind=entity.kind,
+        keys=tuple(cells),
+        entities=(entity,),
+        values=np.array([[value for value, _ in pairs]]),
+        status=np.array([[status for _, status in pairs]], dtype=np.uint8),
+    )
+
+
+def buckets(**counts: float) -> dict[SignalKey, float | tuple[float, CellStatus]]:
+    """All buckets of TTFT, 0 unless given as b<index>."""
+    return {key: float(counts.get(f"b{key.bucket}", 0.0)) for key in catalog.signal(TTFT).bucket_keys}
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def test_an_empty_store_gives_empty_windows(metrics: MetricStore) -> None:
+    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + MINUTE, STEP)
+    assert window.entities == ()
+    assert window.values.shape == (0, 4, 1)
+    assert metrics.latest(EntityKind.GPU).values.size == 0
+    assert metrics.entities(EntityKind.GPU) == ()
+    assert metrics.events(T0, T0 + MINUTE) == ()
+
+
+def test_an_entity_without_values_is_absent(metrics: MetricStore) -> None:
+    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + MINUTE, STEP, [gpu("a")])
+    assert np.isnan(window.values).all()
+    assert (window.status == ABSENT).all()
+    assert window.times.tolist() == [T0.timestamp() + second for second in (0, 15, 30, 45)]
+
+
+def test_gauges_take_the_last_value_of_a_step_and_deltas_sum(metrics: MetricStore) -> None:
+    for index, (power, ecc) in enumerate([(100.0, 1.0), (110.0, 0.0), (120.0, 2.0), (130.0, 4.0), (90.0, 8.0)]):
+        metrics.write(T0 + index * STEP, [batch(gpu("a"), T0 + index * STEP, {POWER: power, ECC: ecc})])
+    window = metrics.read_windows(EntityKind.GPU, [ECC, POWER], T0, T0 + 2 * MINUTE, MINUTE)
+    assert window.entities == (gpu("a"),)
+    assert window.column(POWER).tolist() == [[130.0, 90.0]]
+    assert window.column(ECC).tolist() == [[7.0, 8.0]]
+    assert (window.status == PRESENT).all()
+
+
+def test_the_end_of_a_span_is_not_part_of_it(metrics: MetricStore) -> None:
+    for index in range(3):
+        metrics.write(T0 + index * STEP, [batch(gpu("a"), T0, {POWER: float(index)})])
+    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + 2 * STEP, STEP)
+    assert window.column(POWER).tolist() == [[0.0, 1.0]]
+
+
+def test_a_cell_with_a_value_wins_over_a_later_one_without_inside_a_step(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(gpu("a"), T0, {POWER: 100.0, ECC: 3.0})])
+    metrics.write(T0 + STEP, [batch(gpu("a"), T0, {POWER: (NAN, STALE), ECC: (NAN, RESET)})])
+    window = metrics.read_windows(EntityKind.GPU, [POWER, ECC], T0, T0 + MINUTE, MINUTE)
+    assert window.values[0, 0].tolist() == [100.0, 3.0]
+    assert (window.status == PRESENT).all()
+
+
+def test_a_step_without_a_value_gives_its_last_status(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(gpu("a"), T0, {POWER: (NAN, UNDEFINED), ECC: (NAN, UNDEFINED)})])
+    metrics.write(T0 + STEP, [batch(gpu("a"), T0, {POWER: (NAN, STALE), ECC: (NAN, RESET)})])
+    window = metrics.read_windows(EntityKind.GPU, [POWER, ECC], T0, T0 + 2 * MINUTE, MINUTE)
+    assert np.isnan(window.values).all()
+    assert window.status[0].tolist() == [[STALE, RESET], [ABSENT, ABSENT]]
+
+
+def test_a_present_cell_without_a_number_is_absent(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(gpu("a"), T0, {POWER: NAN})])
+    assert metrics.latest(EntityKind.GPU, [POWER]).status.tolist() == [[[ABSENT]]]
+
+
+def test_quantiles_come_from_the_buckets_of_the_whole_step(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(replica("r"), T0, buckets(b8=9))])
+    metrics.write(T0 + STEP, [batch(replica("r"), T0, buckets(b12=1))])
+    asked = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, quantile=0.99), SignalKey(TTFT, bucket=8)]
+    window = metrics.read_windows(EntityKind.REPLICA, asked, T0, T0 + MINUTE, MINUTE)
+    bounds = catalog.signal(TTFT).bounds
+    counts = np.zeros(len(bounds) + 1)
+    counts[8], counts[12] = 9, 1
+    median, _ = catalog.quantile_of_buckets(counts, bounds, 0.5)
+    high, _ = catalog.quantile_of_buckets(counts, bounds, 0.99)
+    assert window.values[0, 0].tolist() == [float(median), float(high), 9.0]
+    assert (window.status == PRESENT).all()
+
+
+def test_quantiles_tell_below_the_first_bucket_nothing_counted_and_no_page_apart(metrics: MetricStore) -> None:
+    key = SignalKey(TTFT, quantile=0.9)
+    metrics.write(T0, [batch(replica("r"), T0, buckets(b0=5))])
+    metrics.write(T0 + MINUTE, [batch(replica("r"), T0, buckets())])
+    metrics.write(T0 + 2 * MINUTE, [batch(replica("r"), T0, dict.fromkeys(buckets(), (NAN, RESET)))])
+    window = metrics.read_windows(EntityKind.REPLICA, [key], T0, T0 + 4 * MINUTE, MINUTE)
+    assert window.status[0, :, 0].tolist() == [BELOW, UNDEFINED, RESET, ABSENT]
+    assert window.values[0, 0, 0] == catalog.signal(TTFT).bounds[0]
+    assert np.isnan(window.values[0, 1:, 0]).all()
+
+
+def test_batches_of_one_cycle_are_merged_and_a_present_cell_wins(metrics: MetricStore) -> None:
+    up = SignalKey("target_up")
+    written = metrics.write(
+        T0,
+        [
+            batch(gpu("a"), T0, {POWER: 100.0, up: 1.0}),
+            batch(gpu("a"), T0, {ECC: 2.0, up: (NAN, ABSENT)}),
+            batch(gpu("b"), T0, {POWER: (NAN, STALE)}),
+            batch(gpu("b"), T0, {POWER: 55.0}),
+            batch(gpu("b"), T0, {POWER: (NAN, UNDEFINED)}),
+        ],
+    )
+    window = metrics.latest(EntityKind.GPU, [POWER, ECC, up])
+    assert window.entities == (gpu("a"), gpu("b"))
+    assert window.values[0, 0].tolist() == [100.0, 2.0, 1.0]
+    assert window.values[1, 0, 0] == 55.0
+    assert window.status[1, 0].tolist() == [PRESENT, ABSENT, ABSENT]
+    assert written == 4
+
+
+def test_each_entity_keeps_its_own_scrape_time(metrics: MetricStore) -> None:
+    late = T0 + timedelta(seconds=2.5)
+    metrics.write(T0, [batch(gpu("a"), T0, {POWER: 1.0}), batch(gpu("b"), late, {POWER: 1.0})])
+    window = metrics.latest(EntityKind.GPU, [SignalKey("scrape_offset_seconds")])
+    assert window.values[:, 0, 0].tolist() == [0.0, 2.5]
+
+
+def test_a_second_write_of_an_instant_replaces_the_first(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(gpu("a"), T0, {POWER: 1.0, ECC: 1.0}), batch(gpu("b"), T0, {POWER: 9.0})])
+    metrics.write(T0, [batch(gpu("a"), T0, {POWER: 2.0, ECC: 1.0})])
+    window = metrics.read_windows(EntityKind.GPU, [POWER, ECC], T0, T0 + MINUTE, MINUTE)
+    assert window.entities == (gpu("a"),)
+    assert window.values[0, 0].tolist() == [2.0, 1.0]
+    assert metrics.entities(EntityKind.GPU) == (gpu("a"), gpu("b"))
+
+
+def test_cycles_may_be_written_out_of_order(metrics: MetricStore) -> None:
+    for index in (2, 0, 1):
+        metrics.write(T0 + index * STEP, [batch(gpu("a"), T0, {POWER: float(index)})])
+    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + MINUTE, MINUTE)
+    assert window.column(POWER).tolist() == [[2.0]]
+
+
+def test_a_window_of_named_entities_keeps_their_order(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(gpu(name), T0, {POWER: float(ord(name))}) for name in "abc"])
+    asked = [gpu("c"), gpu("ghost"), gpu("a")]
+    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + STEP, STEP, asked)
+    assert window.entities == tuple(asked)
+    assert window.status[:, 0, 0].tolist() == [PRESENT, ABSENT, PRESENT]
+    assert window.values[[0, 2], 0, 0].tolist() == [99.0, 97.0]
+
+
+def test_the_same_key_may_be_asked_for_with_others_between(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(replica("r"), T0, {**buckets(b3=2), SignalKey("engine_up"): 1.0})])
+    asked = [SignalKey(TTFT, bucket=3), SignalKey("engine_up"), SignalKey(TTFT, bucket=2), SignalKey("engine_up")]
+    window = metrics.read_windows(EntityKind.REPLICA, asked, T0, T0 + STEP, STEP)
+    assert window.values[0, 0].tolist() == [2.0, 1.0, 0.0, 1.0]
+
+
+def test_latest_without_keys_gives_every_column_but_forgets_after_five_minutes(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(gpu("old"), T0, {POWER: 1.0})])
+    metrics.write(T0 + 6 * MINUTE, [batch(gpu("new"), T0, {POWER: 2.0, ECC: 3.0})])
+    window = metrics.latest(EntityKind.GPU)
+    assert window.entities == (gpu("new"),)
+    assert set(window.keys) == {POWER, ECC}
+    assert window.column(ECC).tolist() == [[3.0]]
+    assert window.times.tolist() == [(T0 + 6 * MINUTE).timestamp()]
+
+
+def test_latest_takes_the_last_increase_and_not_a_sum(metrics: MetricStore) -> None:
+    for index, increase in enumerate((5.0, 7.0)):
+        metrics.write(T0 + index * STEP, [batch(gpu("a"), T0, {ECC: increase})])
+    assert metrics.latest(EntityKind.GPU, [ECC]).values.tolist() == [[[7.0]]]
+
+
+def event(identifier: str, at: datetime, name: str = "a", dedup_key: str = "") -> Event:
+    return Event(identifier, EventKind.XID, gpu(name), at, "dcgm", "79", {"text": "off the bus 掉卡"}, dedup_key)
+
+
+def test_events_are_kept_once_per_dedup_key_and_read_by_time_and_entity(metrics: MetricStore) -> None:
+    first, again = event("1", T0, dedup_key="boot-7/79/1"), event("2", T0 + STEP, dedup_key="boot-7/79/1")
+    other = event("3", T0 + MINUTE, name="b")
+    metrics.write(T0, [], [first, again])
+    metrics.write(T0 + MINUTE, [], [other, first])
+    assert metrics.events(T0, T0 + 2 * MINUTE) == (first, other)
+    assert metrics.events(T0, T0 + MINUTE) == (first,)
+    assert metrics.events(T0, T0 + 2 * MINUTE, gpu("b")) == (other,)
+    assert metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + MINUTE, MINUTE).events == (first,)
+    assert metrics.read_windows(EntityKind.NODE, [POWER], T0, T0 + MINUTE, MINUTE).events == ()
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def cycle(name: str = "c1", at: datetime = T0) -> CycleRecord:
+    return CycleRecord(name, at, 0.4, 10, 9, 1234, 2, 1, 1, ("collected 9 of 10 targets",))
+
+
+def alert(fingerprint: str = "f1", starts_at: datetime = T0, status: AlertState = AlertState.FIRING) -> Alert:
+    ends = starts_at + MINUTE if status is AlertState.RESOLVED else None
+    return Alert(
+        fingerprint, "gpu-lost", Priority.P1, gpu("a"), status, AlertReason.CONDITION_SEEN, starts_at, starts_at, ends,
+        value=1.5, labels={"team": "推理"}, incident="i1",
+    )  # fmt: skip
+
+
+def incident(identifier: str = "i1", opened_at: datetime = T0, resolved_at: datetime | None = None) -> Incident:
+    evidence = Evidence("hw_accel_power_watts", None, Interval(None, 700.0), "evidence.gone", {"gpu": "a"})
+    return Incident(
+        identifier,
+        Layer.HARDWARE,
+        Priority.P1,
+        opened_at,
+        (Hypothesis(gpu("a"), "gpu-lost", 0.93, (evidence,)),),
+        (Rejected(replica("r"), "engine-hung", "rejected.progress"),),
+        ("f1",),
+        (TimelineEntry(opened_at, "timeline.opened", {"n": "1"}),),
+        opened_at,
+        resolved_at,
+    )
+
+
+def action(identifier: str = "a1", status: ActionStatus = ActionStatus.INTENDED, at: datetime = T0) -> Action:
+    node = EntityRef("prod", EntityKind.NODE, None, "node-1")
+    verdict = Verdict.ASK if status is ActionStatus.WAITING_APPROVAL else Verdict.ALLOWED
+    return Action(
+        identifier, "s1", ActionKind.CORDON, node, {"replicas": 3}, "i1", False, verdict, DecisionReason.WITHIN_LIMITS,
+        status, at,
+    )  # fmt: skip
+
+
+def message(identifier: str = "m1", at: datetime = T0) -> Message:
+    return Message(identifier, "im", NotifyReason.OPENED, Priority.P1, "i1", "GPU lost", "body", at, is_page=True)
+
+
+def commit(**parts: object) -> CycleCommit:
+    return CycleCommit(cycle=parts.pop("cycle", cycle()), **parts)  # type: ignore[arg-type]
+
+
+def plan() -> Plan:
+    service = EntityRef("prod", EntityKind.SERVICE, "llm", "chat")
+    forecast = Forecast(
+        "svc_requests_per_second", service, T0, timedelta(minutes=10), np.array([1.0, 2.0]),
+        {0.5: np.array([3.0, np.nan]), 0.95: np.array([4.0, 5.0])}, "prophet", BacktestScore(0.1, 0.2, None, 3),
+    )  # fmt: skip
+    recommendation = Recommendation(
+        service, "H100", 4, 6, 24, 2, 10, "demand", T0 + MINUTE, None, timedelta(seconds=190.5), 12.5, "USD",
+        {"qps": 40.0, "steps": ["a", "b"]}, next(iter(PlanReason)), T0,
+    )  # fmt: skip
+    return Plan((forecast,), (recommendation, NoRecommendation(service, NoPlanReason.NO_HISTORY, T0)))
+
+
+def test_an_empty_state_is_empty(state: StateStore) -> None:
+    assert state.alerts() == state.incidents() == state.actions() == state.messages() == state.cycles() == ()
+    assert state.sessions() == state.audit() == state.silences(T0) == ()
+    assert state.plan() == Plan()
+    assert state.topology() == Topology()
+    assert state.alert("x") is None
+    assert state.incident("x") is None
+    assert not state.paused()
+    assert state.load_detector_states() == {}
+
+
+def test_a_committed_cycle_reads_back_as_it_was(state: StateStore) -> None:
+    session = RemediationSession("s1", "i1", T0, cordoned=(EntityRef("prod", EntityKind.NODE, None, "node-1"),))
+    record = AuditRecord(T0, AuditEvent.ACTION_DECIDED, "a1", "within_limits", "c1", detail={"node": "node-1"})
+    topology = Topology.build([(gpu("a"), replica("r"))], [gpu("lone")], {gpu("a"): {"gpu_type": "H100"}}, T0)
+    state.commit(
+        commit(
+            alerts=(alert(),), incidents=(incident(),), actions=(action(),), sessions=(session,), messages=(message(),),
+            audit=(record,), topology=topology,
+        )
+    )  # fmt: skip
+    assert state.alerts() == (alert(),)
+    assert state.alert("f1") == alert()
+    assert state.incidents() == (incident(),)
+    assert state.incident("i1") == incident()
+    assert state.actions() == (action(),)
+    assert state.sessions() == (session,)
+    assert state.messages() == (message(),)
+    assert state.cycles() == (cycle(),)
+    assert state.audit() == (record,)
+    assert state.topology() == topology
+
+
+def test_the_newest_plan_reads_back(state: StateStore) -> None:
+    state.commit(commit(plan=Plan()))
+    state.commit(commit(cycle=cycle("c2", T0 + STEP), plan=plan()))
+    state.commit(commit(cycle=cycle("c3", T0 + 2 * STEP)))
+    found = state.plan()
+    assert found.recommendations == plan().recommendations
+    forecast, expected = found.forecasts[0], plan().forecasts[0]
+    assert replace(forecast, times=None, quantiles={}) == replace(expected, times=None, quantiles={})  # type: ignore[arg-type]
+    np.testing.assert_array_equal(forecast.times, expected.times)
+    assert list(forecast.quantiles) == [0.5, 0.95]
+    np.testing.assert_array_equal(forecast.quantiles[0.5], expected.quantiles[0.5])
+
+
+def test_alerts_by_state_by_time_and_newest_spell_first(state: StateStore) -> None:
+    old = alert(status=AlertState.RESOLVED)
+    new = alert(starts_at=T0 + 5 * MINUTE)
+    pending = alert("f2", T0 + MINUTE, AlertState.PENDING)
+    state.commit(commit(alerts=(old, new, pending)))
+    assert state.alerts() == (new, pending, old)
+    assert state.alerts(states=[AlertState.PENDING, AlertState.FIRING]) == (new, pending)
+    assert state.alerts(states=[]) == ()
+    assert state.alerts(since=T0 + 2 * MINUTE) == (new, pending)
+    assert state.alerts(limit=1) == (new,)
+    assert state.alert("f1") == new
+
+
+def test_incidents_open_since_and_newest_first(state: StateStore) -> None:
+    done = incident("i1", T0, T0 + MINUTE)
+    going = incident("i2", T0 + STEP)
+    state.commit(commit(incidents=(done, going)))
+    assert state.incidents() == (going, done)
+    assert state.incidents(open_only=True) == (going,)
+    assert state.incidents(since=T0 + MINUTE) == (going, done)
+    assert state.incidents(since=T0 + 2 * MINUTE) == (going,)
+    assert state.incidents(limit=1) == (going,)
+
+
+def test_known_actions_and_messages_are_left_alone(state: StateStore) -> None:
+    state.commit(commit(actions=(action(),), messages=(message(),)))
+    assert state.claim_actions("one", T0, MINUTE)
+    state.claim_messages("one", T0, MINUTE)
+    state.finish_message("m1", delivered=True, now=T0)
+    state.commit(commit(actions=(action(),), messages=(message(),)))
+    assert state.actions()[0].status is ActionStatus.CLAIMED
+    assert state.claim_messages("two", T0 + timedelta(hours=1), MINUTE) == ()
+
+
+def test_a_cancelled_action_cancels_one_that_nobody_has_claimed(state: StateStore) -> None:
+    state.commit(commit(actions=(action("a1"), action("a2"))))
+    (taken,) = state.claim_actions("one", T0, MINUTE, limit=1)
+    both = tuple(replace(action(name), status=ActionStatus.CANCELLED) for name in ("a1", "a2"))
+    state.commit(commit(actions=both))
+    statuses = {found.id: found.status for found in state.actions()}
+    assert statuses == {"a1": ActionStatus.CLAIMED, "a2": ActionStatus.CANCELLED}
+    assert taken.id == "a1"
+
+
+def test_an_action_is_claimed_once_until_its_lease_runs_out(state: StateStore) -> None:
+    state.commit(commit(actions=(action(), action("waits", ActionStatus.WAITING_APPROVAL))))
+    (claimed,) = state.claim_actions("one", T0, MINUTE)
+    assert claimed.status is ActionStatus.CLAIMED
+    assert claimed.started_at == T0
+    assert state.claim_actions("two", T0 + 0.9 * MINUTE, MINUTE) == ()
+    assert [found.id for found in state.claim_actions("two", T0 + MINUTE, MINUTE)] == ["a1"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (OutcomeStatus.DONE, ActionStatus.DONE),
+        (OutcomeStatus.ALREADY, ActionStatus.DONE),
+        (OutcomeStatus.DRY_RUN, ActionStatus.DRY_RUN),
+        (OutcomeStatus.FAILED, ActionStatus.FAILED),
+    ],
+)
+def test_a_claimed_action_ends_once(state: StateStore, outcome: OutcomeStatus, status: ActionStatus) -> None:
+    state.commit(commit(actions=(action(),)))
+    state.claim_actions("one", T0, MINUTE)
+    state.finish_action(Outcome("a1", outcome, "cordoned", T0, T0 + STEP))
+    state.finish_action(Outcome("a1", OutcomeStatus.FAILED, "too late", T0, T0 + MINUTE))
+    (found,) = state.actions()
+    assert (found.status, found.detail, found.ended_at) == (status, "cordoned", T0 + STEP)
+    assert state.claim_actions("two", T0 + timedelta(hours=1), MINUTE) == ()
+
+
+def test_finishing_what_is_not_there_is_an_error(state: StateStore) -> None:
+    with pytest.raises(StoreError, match="no action 'ghost'"):
+        state.finish_action(Outcome("ghost", OutcomeStatus.DONE, "", T0, T0))
+    with pytest.raises(StoreError, match="no message 'ghost'"):
+        state.finish_message("ghost", delivered=True, now=T0)
+
+
+def test_messages_are_claimed_in_order_retried_and_given_up(state: StateStore) -> None:
+    state.commit(commit(messages=(message("m2", T0 + STEP), message("m1"))))
+    assert state.claim_messages("one", T0, MINUTE) == (message("m1"),)
+    assert state.claim_messages("two", T0 + STEP, MINUTE) == (message("m2", T0 + STEP),)
+    state.finish_message("m1", delivered=False, now=T0, retry_at=T0 + 5 * MINUTE, error="503")
+    state.finish_message("m2", delivered=False, now=T0, error="410 gone")
+    assert state.claim_messages("one", T0 + 4 * MINUTE, MINUTE) == ()
+    assert state.claim_messages("one", T0 + 5 * MINUTE, MINUTE) == (message("m1"),)
+    state.finish_message("m1", delivered=True, now=T0 + 5 * MINUTE)
+    assert state.claim_messages("one", T0 + timedelta(days=1), MINUTE) == ()
+    assert len(state.messages(incident="i1")) == 2
+    assert state.messages(incident="other") == ()
+
+
+def test_a_message_of_a_dead_sender_is_claimed_again(state: StateStore) -> None:
+    state.commit(commit(messages=(message(),)))
+    assert state.claim_messages("dies", T0, MINUTE)
+    assert state.claim_messages("next", T0 + MINUTE, MINUTE) == (message(),)
+
+
+def test_approval_makes_an_intent_and_rejection_ends_it(state: StateStore) -> None:
+    waiting = tuple(action(name, ActionStatus.WAITING_APPROVAL) for name in ("a1", "a2"))
+    state.commit(commit(actions=waiting))
+    assert state.decide_action("a1", True, "ann", T0)
+    assert state.decide_action("a2", False, "bob", T0)
+    assert not state.decide_action("a1", False, "bob", T0)
+    assert not state.decide_action("ghost", True, "ann", T0)
+    refused, approved = state.actions()
+    assert (approved.status, approved.decision, approved.reason, approved.approved_by) == (
+        ActionStatus.INTENDED,
+        Verdict.ALLOWED,
+        DecisionReason.APPROVED,
+        "ann",
+    )
+    assert (refused.status, refused.decision, refused.reason) == (
+        ActionStatus.REFUSED,
+        Verdict.REFUSED,
+        DecisionReason.REJECTED_BY_HAND,
+    )
+    assert [found.id for found in state.claim_actions("one", T0, MINUTE)] == ["a1"]
+    assert [record.event for record in state.audit()] == [AuditEvent.ACTION_REJECTED, AuditEvent.ACTION_APPROVED]
+
+
+def test_an_acknowledgement_survives_a_cycle_that_had_not_seen_it(state: StateStore) -> None:
+    state.commit(commit(incidents=(incident(),)))
+    assert state.acknowledge("i1", "ann", T0 + STEP)
+    assert state.acknowledge("i1", "bob", T0 + MINUTE)
+    state.commit(commit(incidents=(replace(incident(), pages=2),)))
+    found = state.incident("i1")
+    assert found is not None
+    assert (found.acknowledged_by, found.acknowledged_at, found.pages) == ("ann", T0 + STEP, 2)
+    state.commit(commit(incidents=(replace(incident(), resolved_at=T0 + MINUTE),)))
+    assert not state.acknowledge("i1", "ann", T0)
+    assert not state.acknowledge("ghost", "ann", T0)
+    assert [(record.event, record.by) for record in state.audit()] == [(AuditEvent.ACKNOWLEDGED, "ann")]
+
+
+def test_an_alert_resolved_by_hand_stays_so_until_it_starts_again(state: StateStore) -> None:
+    state.commit(commit(alerts=(alert(),)))
+    assert state.resolve_alert("f1", "ann", T0 + STEP)
+    assert not state.resolve_alert("f1", "ann", T0 + STEP)
+    assert not state.resolve_alert("ghost", "ann", T0)
+    state.commit(commit(alerts=(replace(alert(), seen_at=T0 + MINUTE),)))
+    found = state.alert("f1")
+    assert found is not None
+    assert (found.state, found.reason, found.ends_at) == (AlertState.RESOLVED, AlertReason.RESOLVED_BY_HAND, T0 + STEP)
+    again = alert(starts_at=T0 + 2 * MINUTE)
+    state.commit(commit(alerts=(again,)))
+    assert state.alert("f1") == again
+
+
+def test_actions_by_incident_and_time(state: StateStore) -> None:
+    other = replace(action("a2", at=T0 + MINUTE), because="plan")
+    state.commit(commit(actions=(action(), other)))
+    assert state.actions() == (other, action())
+    assert state.actions(incident="i1") == (action(),)
+    assert state.actions(since=T0 + MINUTE) == (other,)
+    assert state.actions(limit=1) == (other,)
+
+
+def test_sessions_open_and_closed(state: StateStore) -> None:
+    session = RemediationSession("s1", "i1", T0)
+    state.commit(commit(sessions=(session,)))
+    closed = replace(session, closed_at=T0 + MINUTE)
+    state.commit(commit(sessions=(closed,)))
+    assert state.sessions() == ()
+    assert state.sessions(open_only=False) == (closed,)
+
+
+def test_pause_is_kept_and_audited_when_it_changes(state: StateStore) -> None:
+    state.set_paused(True, "ann", T0)
+    state.set_paused(True, "ann", T0)
+    assert state.paused()
+    state.set_paused(False, "bob", T0 + STEP)
+    assert not state.paused()
+    assert [(record.event, record.by) for record in state.audit()] == [
+        (AuditEvent.RESUMED, "bob"),
+        (AuditEvent.PAUSED, "ann"),
+    ]
+
+
+def test_silences_end_and_can_be_removed(state: StateStore) -> None:
+    long, short = (
+        Silence(name, "gpu-lost", None, T0 + span, "ann") for name, span in (("l", 2 * MINUTE), ("s", MINUTE))
+    )
+    state.add_silence(long)
+    state.add_silence(short)
+    assert state.silences(T0) == (short, long)
+    assert state.silences(T0 + MINUTE) == (long,)
+    assert state.remove_silence("l")
+    assert not state.remove_silence("l")
+
+
+def test_the_audit_is_newest_first_and_keeps_the_order_inside_an_instant(state: StateStore) -> None:
+    records = [AuditRecord(T0, AuditEvent.WRITE_REFUSED, str(index), "no token") for index in range(3)]
+    state.append_audit(records[:2])
+    state.append_audit(records[2:])
+    state.append_audit([])
+    assert [record.subject for record in state.audit()] == ["2", "1", "0"]
+    assert len(state.audit(limit=2)) == 2
+
+
+def test_only_the_newest_cycles_are_kept(state: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.state_rows.KEPT_CYCLES", 3)
+    for index in range(5):
+        state.commit(commit(cycle=cycle(f"c{index}", T0 + index * STEP)))
+    assert [found.id for found in state.cycles()] == ["c4", "c3", "c2"]
+    assert [found.id for found in state.cycles(limit=1)] == ["c4"]
+
+
+def test_detector_states_are_replaced_by_the_newest_check_point(state: StateStore) -> None:
+    first = DetectorState(2, (gpu("a"),), {"level": np.array([1.5]), "seen": np.array([True])})
+    state.save_detector_states({"seasonal": first, "forest": first}, T0)
+    second = DetectorState(3, (), {})
+    state.save_detector_states({"forest": second}, T0 + MINUTE)
+    found = state.load_detector_states()
+    assert set(found) == {"seasonal", "forest"}
+    assert found["forest"].version == 3
+    assert found["seasonal"].entities == (gpu("a"),)
+    assert found["seasonal"].arrays["level"].tolist() == [1.5]
+    assert found["seasonal"].arrays["seen"].dtype == np.bool_

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from outrider.errors import StoreError
+from outrider.model import CellStatus
+from store.chunks import BULK_LEVEL, MAGIC, Block, Section, decode, encode, without_hollows
+
+SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 7))
+
+
+@st.composite
+def sections(draw: st.DrawFn) -> tuple[np.ndarray, Section]:
+    shape = draw(SHAPES)
+    values = draw(hnp.arrays(np.float32, shape, elements=st.floats(width=32, allow_nan=True)))
+    status = draw(hnp.arrays(np.uint8, shape, elements=st.integers(0, 6)))
+    times = np.cumsum(draw(hnp.arrays(np.int64, shape[2], elements=st.integers(1, 10**9))))
+    return times, Section(values, without_hollows(values, status))
+
+
+@settings(deadline=None, max_examples=150)
+@given(sections())
+def test_what_was_encoded_reads_back_bit_by_bit(case: tuple[np.ndarray, Section]) -> None:
+    times, section = case
+    block = Block(encode(times, [section, section], level=BULK_LEVEL))
+    assert (block.instants, block.entities, block.sections) == (times.size, section.values.shape[1], 2)
+    np.testing.assert_array_equal(block.times, times)
+    found = decode([block], 1)
+    np.testing.assert_array_equal(found.values, section.values)
+    expected = section.status if section.status is not None else np.zeros(section.values.shape)
+    np.testing.assert_array_equal(found.status if found.status is not None else np.zeros(found.values.shape), expected)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(hnp.arrays(np.float32, (2, 3, 1), elements=st.floats(width=32)), min_size=1, max_size=6))
+def test_single_instants_unpacked_together_equal_each_alone(tails: list[np.ndarray]) -> None:
+    sections = [Section(values, without_hollows(values, np.zeros(values.shape, np.uint8))) for values in tails]
+    blocks = [Block(encode(np.array([index]), [section])) for index, section in enumerate(sections)]
+    together = decode(blocks, 0)
+    alone = [decode([block], 0) for block in blocks]
+    np.testing.assert_array_equal(together.values, np.concatenate([part.values for part in alone], axis=-1))
+    zeros = np.zeros((2, 3, 1), np.uint8)
+    statuses = np.concatenate([zeros if part.status is None else part.status for part in alone], axis=-1)
+    np.testing.assert_array_equal(statuses if together.status is None else together.status, statuses)
+
+
+def test_a_column_that_stands_still_costs_nothing() -> None:
+    values = np.full((1, 1000, 240), 71.25, dtype=np.float32)
+    assert len(encode(np.arange(240), [Section(values)], level=BULK_LEVEL)) < 4000
+
+
+def test_gaps_do_not_spoil_the_values_around_them() -> None:
+    values = np.full((1, 1000, 240), 71.25, dtype=np.float32)
+    status = np.zeros(values.shape, dtype=np.uint8)
+    values[:, :, 100:110], status[:, :, 100:110] = np.nan, CellStatus.ABSENT
+    payload = encode(np.arange(240), [Section(values, status)], level=BULK_LEVEL)
+    assert len(payload) < 6000
+    np.testing.assert_array_equal(decode([Block(payload)], 0).values, values)
+
+
+def test_a_quantised_slow_gauge_takes_at_most_the_goal_of_bytes() -> None:
+    rng = np.random.default_rng(7)
+    walk = np.cumsum(rng.integers(-2, 3, (1, 200, 240)) * (rng.random((1, 200, 240)) < 0.3), axis=-1)
+    section = Section((350 + walk).astype(np.float32))
+    assert len(encode(np.arange(240), [section], level=BULK_LEVEL)) / walk.size < 1.3
+
+
+def test_another_format_is_refused_with_a_hint() -> None:
+    with pytest.raises(StoreError, match="unknown format") as caught:
+        Block(b"ORB9" + bytes(40))
+    assert caught.value.hint
+    assert MAGIC == b"ORB1"

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from outrider import catalog
+from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
+from store.sql import SqlMetricStore, open_metrics, urls_of
+
+T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+POWER, ECC = SignalKey("hw_accel_power_watts"), SignalKey("hw_accel_ecc_uncorrectable_total")
+GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{index}") for index in range(4))
+
+
+def cycle(at: datetime, power: float, gpus: tuple[EntityRef, ...] = GPUS) -> list[SampleBatch]:
+    values = np.tile([power, 1.0], (len(gpus), 1))
+    return [SampleBatch("dcgm", at, EntityKind.GPU, (POWER, ECC), gpus, values, np.zeros(values.shape, np.uint8))]
+
+
+def rows(store_url: str, query: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(urls_of(store_url)[1].removeprefix("sqlite:///"))
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+def test_a_cycle_is_one_row_and_an_hour_one_row_a_signal(metrics: SqlMetricStore, store_url: str) -> None:
+    for index in range(240):
+        metrics.write(T0 + index * STEP, cycle(T0, float(index)))
+    metrics.write(T0 + timedelta(hours=1), cycle(T0, 1.0))
+    assert rows(store_url, "select count(*), sum(instants) from block") == [(241, 241)]
+    assert metrics.compact(T0 + timedelta(hours=1, minutes=30)) == 1
+    assert metrics.compact(T0 + timedelta(hours=1, minutes=30)) == 0
+    found = rows(store_url, "select instants, count(*) from block group by 1 order by 1")
+    assert found == [(1, 1), (240, 3)]  # power, ecc and the scrape offset
+    window = metrics.read_windows(EntityKind.GPU, [POWER, ECC], T0, T0 + timedelta(hours=1), timedelta(minutes=10))
+    assert window.values[2, :, 0].tolist() == [39.0, 79.0, 119.0, 159.0, 199.0, 239.0]
+    assert window.values[2, :, 1].tolist() == [40.0] * 6
+
+
+def test_a_cycle_written_into_a_compacted_hour_splits_it(metrics: SqlMetricStore, store_url: str) -> None:
+    for index in range(240):
+        metrics.write(T0 + index * STEP, cycle(T0, float(index)))
+    metrics.compact(T0 + timedelta(hours=2))
+    late = T0 + timedelta(minutes=30)
+    metrics.write(late, cycle(T0, 5000.0, GPUS[:1]))
+    window = metrics.read_windows(EntityKind.GPU, [POWER, ECC], late, late + STEP, STEP)
+    assert window.entities == GPUS[:1]
+    assert window.values.tolist() == [[[5000.0, 1.0]]]
+    around = metrics.read_windows(EntityKind.GPU, [ECC], T0, T0 + timedelta(hours=1), timedelta(hours=1))
+    assert around.values[:, 0, 0].tolist() == [240.0, 239.0, 239.0, 239.0]
+    assert metrics.compact(T0 + timedelta(hours=2)) == 1
+    again = metrics.read_windows(EntityKind.GPU, [ECC], T0, T0 + timedelta(hours=1), timedelta(hours=1))
+    assert again.values.tolist() == around.values.tolist()
+    assert rows(store_url, "select count(*) from block") == [(3,)]
+
+
+def test_history_is_written_in_one_go_and_may_be_written_again(metrics: SqlMetricStore, store_url: str) -> None:
+    times = T0.timestamp() + 600.0 * np.arange(6 * 24 * 3)  # three days at 10 min
+    values = np.stack([np.tile(np.arange(times.size) % 144, (4, 1)), np.ones((4, times.size))], axis=-1).astype(float)
+    values[1, 10] = np.nan
+    assert metrics.write_block(EntityKind.GPU, times, [POWER, ECC], GPUS, values) == values.size - 2
+    assert metrics.write_block(EntityKind.GPU, times, [POWER, ECC], GPUS, values) == values.size - 2
+    assert rows(store_url, "select count(*), max(end_us - start_us) < 86400000000 from block") == [(6, 1)]
+    window = metrics.read_windows(EntityKind.GPU, [POWER, ECC], T0, T0 + timedelta(days=3), timedelta(minutes=10))
+    np.testing.assert_array_equal(window.values, values)
+    assert window.status[1, 10].tolist() == [CellStatus.ABSENT] * 2
+    day = metrics.read_windows(EntityKind.GPU, [ECC], T0, T0 + timedelta(days=3), timedelta(days=1))
+    assert day.values[:, :, 0].tolist() == [[144.0] * 3, [143.0, 144.0, 144.0], [144.0] * 3, [144.0] * 3]
+
+
+def test_histories_of_other_entities_stand_side_by_side(metrics: SqlMetricStore) -> None:
+    times = T0.timestamp() + 60.0 * np.arange(30)
+    for index in (1, 0):
+        values = np.full((2, 30, 1), float(index))
+        metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[2 * index : 2 * index + 2], values)
+    window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + timedelta(minutes=30), timedelta(minutes=5))
+    assert window.entities == GPUS
+    assert window.values[:, :, 0].tolist() == [[0.0] * 6] * 2 + [[1.0] * 6] * 2
+
+
+def test_the_latest_table_has_a_column_per_signal_and_null_without_a_value(
+    metrics: SqlMetricStore, store_url: str
+) -> None:
+    metrics.write(T0, cycle(T0, 100.0))
+    values = np.array([[200.0, np.nan]])
+    status = np.array([[0, CellStatus.STALE]], dtype=np.uint8)
+    metrics.write(T0 + STEP, [SampleBatch("x", T0, EntityKind.GPU, (POWER, ECC), GPUS[:1], values, status)])
+    query = f"select name, at, {POWER}, {ECC}, hw_accel_temperature_celsius, target_up from latest_gpu order by name"
+    found = rows(store_url, query)
+    assert found[0] == ("gpu-0", "2026-03-01T12:00:15Z", 200.0, None, None, None)
+    assert found[1] == ("gpu-1", "2026-03-01T12:00:00Z", 100.0, 1.0, None, None)
+    assert len(found) == 4
+
+
+def test_the_latest_tables_grow_with_the_catalogue(metrics: SqlMetricStore, store_url: str) -> None:
+    metrics.close()
+    path = urls_of(store_url)[1].removeprefix("sqlite:///")
+    with sqlite3.connect(path) as connection:
+        connection.execute("alter table latest_gpu drop column hw_accel_power_watts")
+    connection.close()
+    open_metrics(urls_of(store_url)[1]).close()
+    columns = {row[1] for row in rows(store_url, "pragma table_info(latest_gpu)")}
+    histograms = {signal.name for signal in catalog.signals().values() if signal.bounds}
+    assert "hw_accel_power_watts" in columns
+    assert not columns & histograms
+
+
+def test_a_store_opened_again_goes_on_with_the_same_numbers(store_url: str) -> None:
+    url = urls_of(store_url)[1]
+    for index in range(3):
+        store = open_metrics(url)
+        store.write(T0 + index * STEP, cycle(T0, float(index), GPUS[: index + 1]))
+        store.close()
+    store = open_metrics(url)
+    window = store.read_windows(EntityKind.GPU, [POWER], T0, T0 + timedelta(minutes=1), STEP)
+    store.close()
+    assert window.entities == GPUS[:3]
+    np.testing.assert_array_equal(window.values[0, :, 0], [0.0, 1.0, 2.0, np.nan])
+    assert rows(store_url, "select count(*) from entity") == [(3,)]
+
+
+def test_a_failed_write_leaves_nothing_and_the_next_one_works(metrics: SqlMetricStore) -> None:
+    broken = SampleBatch("x", T0, EntityKind.GPU, (POWER,), GPUS, np.zeros((3, 1)), np.zeros((3, 1), np.uint8))
+    try:
+        metrics.write(T0, [*cycle(T0, 1.0), broken])
+    except ValueError:
+        pass
+    else:
+        raise AssertionError("a batch of the wrong shape was taken")
+    assert metrics.entities(EntityKind.GPU) == ()
+    assert metrics.write(T0, cycle(T0, 2.0)) == 8
+    assert metrics.latest(EntityKind.GPU, [POWER]).values[:, 0, 0].tolist() == [2.0] * 4
+
+
+def test_a_signal_of_the_user_needs_no_migration(metrics: SqlMetricStore) -> None:
+    key = SignalKey("acme_queue_depth")
+    batch = SampleBatch(
+        "x",
+        T0,
+        EntityKind.POOL,
+        (key,),
+        (EntityRef("c", EntityKind.POOL, None, "p"),),
+        np.array([[3.0]]),
+        np.zeros((1, 1), np.uint8),
+    )
+    metrics.write(T0, [batch])
+    assert metrics.latest(EntityKind.POOL).values.tolist() == [[[3.0]]]
