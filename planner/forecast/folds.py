@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from outrider.model import Floats
+from planner.forecast.intervals import ORIGIN_EVERY_SECONDS
 from planner.forecast.registry import CANDIDATES, Predictor
 from planner.forecast.series import Series
 
-ORIGIN_EVERY_SECONDS = 7200.0
 _FOLD_DAYS = ((7.0, 3), (4.0, 2), (2.0, 1))
 _FIRST_ORIGIN_SLOTS = 6
 

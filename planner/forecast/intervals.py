@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import ceil, log
+from math import ceil, log, sqrt
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from outrider.model import Floats
 
 _BAND_SECONDS = (0.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 57600.0, 86400.0, float("inf"))
 _LEAST_ERRORS = 12
+_CORRELATED_FROM_SECONDS = 14400.0
+
+ORIGIN_EVERY_SECONDS = 7200.0
+"""How far the origins of folds lie apart."""
 _UNKNOWN_SPREAD = log(1.5)
 """Half width (log ratio) of a 90 % interval while no error was seen yet: a prior, two thirds to one and a half."""
 
@@ -79,18 +83,26 @@ def _bands(errors: Floats, leads: Floats, wanted: Sequence[float]) -> tuple[Floa
         seen = errors[:, inside]
         seen = seen[~np.isnan(seen)]
         if seen.size >= _LEAST_ERRORS:
-            previous = np.array([_offset(seen, quantile) for quantile in wanted])
+            lead = float(leads[inside].mean())
+            blocks = errors.shape[0] * ORIGIN_EVERY_SECONDS / lead if lead > _CORRELATED_FROM_SECONDS else None
+            previous = np.array([_offset(seen, quantile, blocks) for quantile in wanted])
         centres.append(float(leads[inside].mean()))
         rows.append(previous)
     return np.array(centres), np.stack(rows)
 
 
-def _offset(errors: Floats, quantile: float) -> float:
-    """The conformal quantile: the ceil((n + 1) q)-th smallest error above the median, mirrored below."""
+def _offset(errors: Floats, quantile: float, blocks: float | None) -> float:
+    """The conformal quantile: the ceil((n + 1) q)-th smallest error above the median, mirrored below.
+
+    Errors within one lead time are nearly one observation. With only ``blocks`` independent ones, q is
+    raised by half of its standard error, sqrt(q (1 - q) / blocks).
+    """
     if quantile == 0.5:
         return 0.0
     if quantile < 0.5:
-        return -_offset(-errors, 1.0 - quantile)
+        return -_offset(-errors, 1.0 - quantile, blocks)
+    if blocks is not None:
+        quantile = min(1.0, quantile + 0.5 * sqrt(quantile * (1.0 - quantile) / max(blocks, 1.0)))
     rank = min(errors.size, ceil((errors.size + 1) * quantile))
     return max(0.0, float(np.partition(errors, rank - 1)[rank - 1]))
 
