@@ -148,7 +148,8 @@ def test_counters_grow_from_page_to_page() -> None:
         fleet.step(timedelta(seconds=15))
         for name, body in reader.all().items():
             assert body is not None
-            counters, gauges = set(), set()
+            counters: set[str] = set()
+            gauges: set[str] = set()
             for line in body.decode().splitlines():
                 if line.startswith("# TYPE"):
                     _, _, family, kind = line.split(" ")
