@@ -25,7 +25,7 @@ LATENCIES = ("svc_ttft_seconds", "svc_tpot_seconds", "svc_latency_seconds")
 QUANTILES = (0.5, 0.95, 0.99)
 HOUR = timedelta(hours=1)
 _SLOTS = (measures.AVAILABILITY_SLOT, timedelta(minutes=5), timedelta(minutes=10), HOUR)
-_KNOWN_SHARE = 0.4
+_CALLS = (REQUESTS, FAILED, SUCCESS, PROBE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,14 @@ class ServiceFigures:
 def read_services(metrics: MetricStore, start: datetime, end: datetime) -> tuple[ServiceFigures, ...]:
     """Figures of every service with any value in [start, end), by name.
 
-    Availability is judged in slots of one minute; where values lie further apart, in the smallest slot
-    of 5, 10 or 60 min of which two fifths have a value.
+    Availability is judged in slots of one minute; where values usually lie further apart, in the
+    smallest of 5, 10 and 60 min that holds one, so that a coarse history does not read as unknown.
     """
     hourly_keys = [REQUESTS, TOKENS]
     for name in LATENCIES:
         hourly_keys += [key for key in catalog.signal(name).bucket_keys if key.bucket is not None and key.bucket >= 0]
     hourly = metrics.read_windows(EntityKind.SERVICE, hourly_keys, start, end, HOUR)
-    fine = {
-        slot: metrics.read_windows(EntityKind.SERVICE, [REQUESTS, FAILED, SUCCESS, PROBE], start, end, slot)
-        for slot in _SLOTS[:1]
-    }
+    fine = {_SLOTS[0]: metrics.read_windows(EntityKind.SERVICE, _CALLS, start, end, _SLOTS[0])}
     found = []
     for row, service in enumerate(hourly.entities):
         if not _any_value(hourly, row) and not _any_value_of(fine[_SLOTS[0]], service):
@@ -101,22 +98,21 @@ def _figures(
 def _slots(
     metrics: MetricStore, service: EntityRef, fine: dict[timedelta, Window], start: datetime, end: datetime
 ) -> tuple[timedelta, Floats, Floats, Floats]:
-    """(slot, times, success ratio, probe) on the finest grid that the values fill."""
-    chosen = None
-    for slot in _SLOTS:
-        if slot not in fine:
-            fine[slot] = metrics.read_windows(EntityKind.SERVICE, [REQUESTS, FAILED, SUCCESS, PROBE], start, end, slot)
-        window = fine[slot]
-        if service not in window.entities:
-            continue
+    """(slot, times, success ratio, probe) on the smallest slot that is no finer than the values."""
+    window = fine[_SLOTS[0]]
+    slot = _SLOTS[0]
+    if service in window.entities:
         row = window.entities.index(service)
-        success, probe = _success(window, row), window.column(PROBE)[row]
-        seen = (window.status[row] != CellStatus.ABSENT).any(axis=1)
-        chosen = chosen or (slot, window.times, success, probe)
-        span = seen[np.argmax(seen) :] if seen.any() else seen
-        if span.size and float(span.mean()) >= _KNOWN_SHARE:
-            return slot, window.times, success, probe
-    return chosen or (_SLOTS[0], np.empty(0), np.empty(0), np.empty(0))
+        seen = window.times[(window.status[row] != CellStatus.ABSENT).any(axis=1)]
+        apart = float(np.median(np.diff(seen))) if seen.size > 1 else 0.0
+        slot = next((each for each in _SLOTS if each.total_seconds() >= apart), HOUR)
+    if slot not in fine:
+        fine[slot] = metrics.read_windows(EntityKind.SERVICE, _CALLS, start, end, slot)
+    window = fine[slot]
+    if service not in window.entities:
+        return slot, np.empty(0), np.empty(0), np.empty(0)
+    row = window.entities.index(service)
+    return slot, window.times, _success(window, row), window.column(PROBE)[row]
 
 
 def _success(window: Window, row: int) -> Floats:

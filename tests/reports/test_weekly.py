@@ -221,3 +221,16 @@ def test_every_defined_report_builds_and_has_a_title(nothing):
         assert definition.build(nothing.state, nothing.metrics, nothing.week, nothing.now, "zh").empty
         assert "reports." not in definition.title("zh") + definition.description("en")
         assert definition.file_name("2026-W19", "html", "zh") == f"{definition.name}-2026-W19.zh.html"
+
+
+def test_values_ten_minutes_apart_are_not_unknown(fleet, nothing):
+    import numpy as np
+
+    start, _ = week_range(fleet.week)
+    times = start.timestamp() + 600.0 * np.arange(7 * 144)
+    requests = np.where(np.arange(times.size) // 144 == 3, np.nan, 1000.0)
+    nothing.metrics.put(fleet.chat, "svc_requests_total", times, requests)
+    nothing.metrics.put(fleet.chat, "svc_failed_total", times, np.zeros(times.size))
+    row = _table(_report(nothing), "promise", "promise")[0]
+    assert row["unknown"] == pytest.approx(1 / 7)
+    assert row["availability"] == 1.0
