@@ -19,7 +19,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import Silence
-from outrider.summaries import word
+from outrider.summaries import entity_name, word
 
 ROUTES = {"phone": ("hook",), "sms": ("hook",), "im": ("ding", "slack"), "mail": ("mail",)}
 MESSAGING = Messaging(routes=ROUTES, base_url="https://outrider.example/", languages={"ding": "zh"})
@@ -188,8 +188,10 @@ def test_the_body_answers_what_an_engineer_asks(world):
     )
     told = say(world, world.incident(alert), [alert], actions=[action(world)])
     english = next(m for m in told.messages if m.channel == "slack")
-    for part in ("chat-0", "confidence 90 %", "Since: 2026-05-04 12:00 UTC", "Affected: chat", "15m", "engine_up = 0",
-                 f"cordon node node-1: {word('action_status', ActionStatus.INTENDED)}", "docs/runbooks/engine-dead.md", "restart the pod"):  # fmt: skip
+    status = word("action_status", ActionStatus.INTENDED)
+    done = f"{word('action_kind', ActionKind.CORDON)} {entity_name(world.node)}: {status}"
+    facts = ("chat-0", "confidence 90 %", "Since: 2026-05-04 12:00 UTC", "Affected: chat", "15m", "engine_up = 0")
+    for part in (*facts, done, "docs/runbooks/engine-dead.md", "restart the pod"):
         assert part in english.body, part
     assert english.link == "https://outrider.example/incident?incident=inc-1"
     assert english.link in english.body
