@@ -87,7 +87,7 @@ def formula(
     replicas = whole(raw if batch_per == "replica" else raw / group)
     gpus = replicas * group
     derivation = {
-        "formula": f"{batch_per}s = qps x tokens / (batch x tokens_per_second) x (1 + buffer)",
+        "equation": f"{batch_per}s = qps x tokens / (batch x tokens_per_second) x (1 + buffer)",
         "inputs": {
             "qps": {"value": qps, "unit": "request/second"},
             "tokens": {"value": tokens, "unit": "token/request"},

@@ -221,8 +221,9 @@ def _survivors(
     """Replicas that must stay: for recent and coming load, and for the sequences in flight and queued."""
     coming = prescale.peak(said, until + prescale.NO_REVERSAL).value
     raw = _formula(calibration, max(load.recent or 0.0, coming), settings).units_raw
-    waiting = _newest(history, row, QUEUE) + _newest(history, row, INFLIGHT)
-    raw = max(raw, waiting / calibration.batch * (1.0 + settings.buffer))
+    # What is in flight includes what is queued, where both are known.
+    held = max(_newest(history, row, QUEUE), _newest(history, row, INFLIGHT))
+    raw = max(raw, held / calibration.batch * (1.0 + settings.buffer))
     return whole(raw * (1.0 + prescale.HYSTERESIS))
 
 

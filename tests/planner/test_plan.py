@@ -105,7 +105,7 @@ def test_requests_in_flight_and_queued_keep_their_replicas(build):
     history = build.history(values)
     from dataclasses import replace
 
-    more = np.full((1, values.size, 2), [250.0, 70.0])
+    more = np.full((1, values.size, 2), [320.0, 70.0])
     history = replace(
         history,
         keys=(*history.keys, SignalKey("svc_inflight_requests"), SignalKey("svc_queue_requests")),
