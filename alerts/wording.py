@@ -16,6 +16,7 @@ from outrider.summaries import entity_name, fault_name, incident_summary, moment
 from outrider.units import format_duration, format_value
 
 _MOST_LINES = 5
+_MERGED = ".absorbed_into"  # the line that correlation leaves in an incident that turned out to be another one
 
 
 def say(key: str, language: Language, **arguments: object) -> str:
@@ -91,11 +92,15 @@ class Wording:
         if action is not None:
             return approval_title(action, self.incident.priority, self.language)
         summary = incident_summary(self.incident, self.language)
+        if reason is NotifyReason.RESOLVED and self._merged_into:
+            return self._say("title.merged", into=self._merged_into, summary=summary)
         return self._say(f"title.{reason}", priority=self.incident.priority, before=before or "", summary=summary)
 
     def body(self, reason: NotifyReason, action: Action | None) -> str:
         """Plain text, one fact a line."""
         lines = [self._cause(), self._when(), self._affected()]
+        if self._merged_into:
+            lines.append(self._say("line.merged", into=self._merged_into))
         if reason is not NotifyReason.RESOLVED:
             lines += self._urgency() + self._evidence()
         lines += self._actions()
@@ -105,6 +110,13 @@ class Wording:
             lines.append(approve_line(action, self.language))
         lines.append(self._say("line.link", link=self.link))
         return "\n".join(lines)
+
+    @property
+    def _merged_into(self) -> str:
+        """The incident that took this one over, empty when none did: it ended, and nothing has recovered."""
+        told = (entry for entry in reversed(self.incident.timeline) if entry.what.endswith(_MERGED))
+        entry = next(told, None) if self.incident.resolved_at is not None else None
+        return entry.arguments.get("incident", "") if entry else ""
 
     def _say(self, key: str, **arguments: object) -> str:
         return say(key, self.language, **arguments)

@@ -16,6 +16,7 @@ from outrider.model import (
     MuteReason,
     NotifyReason,
     Priority,
+    TimelineEntry,
     Verdict,
 )
 from outrider.ports import Silence
@@ -127,6 +128,16 @@ def test_resolved_is_said_once_to_those_who_were_told(world):
     assert "5m" in ended.messages[1].body
     assert say(world, ended.incidents[0], [], now=world.at(315)).messages == ()
     assert say(world, ended.incidents[0], [], now=world.at(315), before=ended.incidents).messages == ()
+
+
+def test_an_incident_that_turned_out_to_be_another_one_is_not_called_resolved(world):
+    alert = world.alert()
+    told = say(world, world.incident(alert), [alert])
+    merged = TimelineEntry(world.at(60), "incidents.timeline.absorbed_into", {"incident": "inc-9"})
+    over = replace(told.incidents[0], resolved_at=world.at(60), timeline=(*told.incidents[0].timeline, merged))
+    ended = say(world, over, [], now=world.at(60))
+    assert ended.messages[1].title.startswith("[goes on in inc-9]")
+    assert "inc-9" in ended.messages[1].body
 
 
 def test_an_incident_nobody_was_told_about_ends_in_silence(world):
