@@ -7,6 +7,7 @@ again and ``exported_x`` becomes ``x``, so that an adapter sees what the exporte
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -84,9 +85,10 @@ class PageBuilder:
         return found
 
     def _page(self, ranked: list[tuple[int, RawSeries]], instance: Instance, at: int) -> Page:
+        until = min((stamp for stamp in instance.up if stamp > at), default=sys.maxsize)
         ids, values, stamps = [], [], []
         for identity, series in ranked:
-            found = _sample(series, instance, at)
+            found = _sample(series, instance, at, until)
             if found is not None:
                 ids.append(identity)
                 values.append(found[1])
@@ -98,13 +100,15 @@ class PageBuilder:
         return Page(layout, np.array(values, dtype=np.float64), np.array(stamps, dtype=np.float64))
 
 
-def _sample(series: RawSeries, instance: Instance, at: int) -> tuple[int, float] | None:
+def _sample(series: RawSeries, instance: Instance, at: int, until: int) -> tuple[int, float] | None:
     """The sample this scrape brought: the one of its instant, or the newest with a timestamp of its own.
 
-    A sample that stands at an earlier scrape's instant is not on this page: the series has gone.
+    A page may bear timestamps a little later than the instant its scrape began, so those before the
+    next scrape (``until``) count. A sample that stands at an earlier scrape's instant is not on this
+    page: the series has gone.
     """
     for stamp, value in zip(reversed(series.stamps), reversed(series.values), strict=True):
-        if stamp > at:
+        if stamp >= until:
             continue
         if stamp == at or (stamp not in instance.up and at - stamp <= STALE_MS):
             return stamp, value

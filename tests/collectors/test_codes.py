@@ -1,0 +1,73 @@
+"""A change of a device's fault code is an event; a sticky one after a restart is none."""
+
+from __future__ import annotations
+
+from outrider.errors import CollectReason
+from outrider.model import EntityKind, EventKind
+
+
+def page(*codes: tuple[str, float], counts: tuple[tuple[str, str, float], ...] = ()) -> str:
+    gauges = (
+        f'DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="{uuid}",err_code="{code:g}",err_msg="m{code:g}"}} {code}\n'
+        for uuid, code in codes
+    )
+    counted = (f'DCGM_EXP_XID_ERRORS_COUNT{{UUID="{uuid}",xid="{xid}"}} {n}\n' for uuid, xid, n in counts)
+    return "".join((*gauges, *counted))
+
+
+def node(bench):
+    return bench("dcgm", entity={"kind": "node", "name": "node-0"})
+
+
+def codes(collected):
+    return [(event.entity.name, event.code) for event in collected.events]
+
+
+def test_a_change_to_a_code_is_an_event(bench) -> None:
+    one = node(bench)
+    assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 0)))) == []
+    found = one.scrape(page(("GPU-a", 0), ("GPU-b", 79))).events
+    assert [(event.entity.kind, event.entity.name, event.code) for event in found] == [(EntityKind.GPU, "GPU-b", "79")]
+    assert found[0].kind is EventKind.XID
+    assert found[0].attributes == {"message": "m79"}
+    assert found[0].at == one.at
+    assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 79)))) == []
+    assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 48)))) == [("GPU-b", "48")]
+    assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 0)))) == []
+    assert codes(one.scrape(page(("GPU-a", 0), ("GPU-b", 48)))) == [("GPU-b", "48")]
+
+
+def test_the_first_sight_is_a_baseline(bench) -> None:
+    one = node(bench)
+    assert codes(one.scrape(page(("GPU-a", 79)))) == []
+    assert codes(one.scrape(page(("GPU-a", 79)))) == []
+
+
+def test_a_sticky_code_after_a_restart_of_the_exporter_is_none(bench) -> None:
+    one = node(bench)
+    one.scrape(page(("GPU-a", 0)))
+    one.scrape(page(("GPU-a", 79)))
+    one.fail(CollectReason.REFUSED)
+    assert codes(one.scrape(page(("GPU-a", 79)))) == []
+    one.scrape("")
+    assert codes(one.scrape(page(("GPU-a", 79)))) == []
+
+
+def test_the_same_code_twice_shows_in_its_count(bench) -> None:
+    one = node(bench)
+    one.scrape(page(("GPU-a", 0)))
+    first = one.scrape(page(("GPU-a", 31), counts=(("GPU-a", "31", 1),)))
+    assert codes(first) == [("GPU-a", "31")]  # seen both ways, told once
+    again = one.scrape(page(("GPU-a", 31), counts=(("GPU-a", "31", 3),)))
+    assert codes(again) == [("GPU-a", "31"), ("GPU-a", "31")]
+    assert len({event.id for event in (*first.events, *again.events)}) == 3
+    assert codes(one.scrape(page(("GPU-a", 31), counts=(("GPU-a", "31", 2),)))) == []  # the window moved on
+
+
+def test_ids_are_the_same_for_the_same_happening(bench) -> None:
+    seen = []
+    for _ in range(2):
+        one = node(bench)
+        one.scrape(page(("GPU-a", 0)))
+        seen.append(one.scrape(page(("GPU-a", 79))).events[0].id)
+    assert seen[0] == seen[1]

@@ -1,0 +1,163 @@
+"""A round closes at its deadline; what comes late is handed over in the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from collectors.collect import Collector
+from collectors.scraped import Scrape
+from collectors.targets import target_of, targets_of
+from outrider.errors import CollectError, CollectReason, ConfigError
+from outrider.model import EntityKind, EntityRef, SignalKey
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+PAGE = "vllm:num_requests_running 3\nvllm:generation_tokens_total {tokens}\nvllm:request_success_total 4\n"
+
+
+class Fetched:
+    """Answers at once, except the target named ``slow``, which waits to be let go."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.calls: list[str] = []
+
+    async def scrape_one(self, target, *, at):
+        self.calls.append(target.name)
+        if target.name == "slow":
+            await self.gate.wait()
+        return Scrape(target, at, PAGE.format(tokens=at.timestamp()).encode(), None, 0.01)
+
+
+def targets(*names):
+    documents = [
+        {"name": name, "adapter": "vllm", "labels": {"service": "chat", "node": "n", "pod": name}} for name in names
+    ]
+    return targets_of("test", documents)
+
+
+def up(collected):
+    column = 0
+    return {
+        batch.entities[0].name: batch.values[0, column]
+        for batch in collected.batches
+        if batch.entities[0].namespace == "targets"
+    }
+
+
+def test_one_round_gives_batches_services_and_topology() -> None:
+    async def run():
+        collector = Collector(targets("a", "b"), Fetched())
+        await collector.collect(AT)
+        return collector, await collector.collect(AT + STEP)
+
+    collector, found = asyncio.run(run())
+    assert up(found) == {"a": 1, "b": 1}
+    service = next(batch for batch in found.batches if batch.kind is EntityKind.SERVICE)
+    column = service.keys.index(SignalKey("svc_generation_tokens_total"))
+    assert service.values[0, column] == 30
+    topology = collector.topology(AT)
+    chat = EntityRef("test", EntityKind.SERVICE, "default", "chat")
+    assert topology.below(chat, EntityKind.NODE) == (EntityRef("test", EntityKind.NODE, None, "n"),)
+    assert topology.label(collector.targets[0].watcher, "stands_for") == "test/replica/default/a"
+    assert [one.up for one in collector.health] == [True, True]
+    assert collector.health[0].last_success == AT + STEP
+
+
+def test_a_late_target_delays_nobody_and_is_handed_over_next_round() -> None:
+    async def run():
+        fetched = Fetched()
+        collector = Collector(targets("a", "slow"), fetched, deadline=timedelta(milliseconds=50))
+        first = await collector.collect(AT)
+        late = [one.late for one in collector.health]
+        second = await collector.collect(AT + STEP)
+        calls = list(fetched.calls)
+        fetched.gate.set()
+        await asyncio.wait(collector._running.values())
+        third = await collector.collect(AT + 2 * STEP)
+        await collector.close()
+        return first, late, second, calls, third, collector
+
+    first, late, second, calls, third, collector = asyncio.run(run())
+    assert up(first) == up(second) == {"a": 1}
+    assert late == [False, True]
+    assert calls.count("slow") == 1  # never two under way
+    times = [batch.scraped_at for batch in third.batches if batch.source == "slow"]
+    assert AT in times  # at its own instant
+    assert not collector.health[1].late
+
+
+def test_a_page_that_cannot_be_parsed_is_a_failed_scrape() -> None:
+    collector = Collector(targets("a"))
+    found = collector.absorb([Scrape(collector.targets[0], AT, b"a 1\nb", None, 0.01)], AT)
+    assert up(found) == {"a": 0}
+    health = collector.health[0]
+    assert (health.up, health.reason, health.samples) == (False, CollectReason.TRUNCATED, None)
+    assert health.error.startswith("a: the page stops")
+    assert health.last_success is None
+
+
+def test_a_failed_round_keeps_what_pages_said_of_the_topology() -> None:
+    (target,) = targets_of("test", [{"name": "d", "adapter": "dcgm", "entity": {"kind": "node", "name": "n"}}])
+    collector = Collector([target])
+    collector.absorb([Scrape(target, AT, b'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-a",modelName="H100"} 4\n', None, 0.0)], AT)
+    gpu = EntityRef("test", EntityKind.GPU, None, "GPU-a")
+    assert collector.topology(AT).label(gpu, "gpu_type") == "H100"
+    error = CollectError("d: no", reason=CollectReason.REFUSED)
+    collector.absorb([Scrape(target, AT + STEP, None, error, 0.0)], AT + STEP)
+    assert (target.entity, gpu) in collector.topology(AT + STEP).edges
+
+
+def test_targets_may_change() -> None:
+    collector = Collector(targets("a", "b"))
+    collector.absorb([Scrape(one, AT, PAGE.format(tokens=1).encode(), None, 0.0) for one in collector.targets], AT)
+    collector.set_targets(targets("b", "c"))
+    assert [one.target for one in collector.health] == ["b", "c"]
+    assert not any(entity.name == "a" for entity in collector.topology(AT).entities)
+
+
+def test_without_targets_there_is_nothing() -> None:
+    collector = Collector((), Fetched())
+    assert asyncio.run(collector.collect(AT)).batches == ()
+
+
+def test_a_thousand_pages_share_one_layout() -> None:
+    many = targets(*(f"r{n}" for n in range(1000)))
+    collector = Collector(many)
+    for number in range(2):
+        body = PAGE.format(tokens=number * 5).encode()
+        found = collector.absorb([Scrape(one, AT + number * STEP, body, None, 0.0) for one in many], AT)
+    assert len(collector.parser._layouts) == 1
+    service = next(batch for batch in found.batches if batch.kind is EntityKind.SERVICE)
+    assert service.values[0, service.keys.index(SignalKey("svc_generation_tokens_total"))] == 5000
+    assert np.isfinite(service.values).any()
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"adapter": "vllm"}, "'name' is missing"),
+        ({"name": "a", "adapter": "vlm"}, "no adapter 'vlm'"),
+        ({"name": "a", "adapter": "vllm", "colour": 1}, "unknown key 'colour'"),
+        ({"name": "a", "adapter": "vllm", "entity": {"kind": "gpux", "name": "a"}}, "gpux"),
+    ],
+)
+def test_faulty_targets_are_named(document, words) -> None:
+    with pytest.raises(ConfigError, match=words):
+        targets_of("test", [document])
+
+
+def test_names_of_targets_are_unique() -> None:
+    with pytest.raises(ConfigError, match="second target named 'a'"):
+        targets("a", "a")
+
+
+def test_edges_of_a_target() -> None:
+    one = target_of("c", {"name": "r", "adapter": "vllm", "labels": {"node": "n"}})
+    edges = [(str(lower), str(upper)) for lower, upper in one.edges]
+    assert edges == [("node/n", "replica/default/r"), ("replica/default/r", "service/default/r")]
+    assert target_of("c", {"name": "n", "adapter": "node_exporter", "labels": {"node": "n"}}).edges == ()

@@ -1,0 +1,166 @@
+"""Service signals are sums over replicas; what is unknown of one replica is not invented."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from collectors.derive import service_batches, service_keys
+from outrider import catalog
+from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, TrustVerdict
+from outrider.topology import Topology
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+SERVICE = EntityRef("c", EntityKind.SERVICE, "default", "chat")
+TTFT = catalog.signal("engine_ttft_seconds")
+KEYS = (
+    *(
+        SignalKey(name)
+        for name in (
+            "engine_http_requests_total",
+            "engine_requests_finished_total",
+            "engine_http_failed_total",
+            "engine_requests_failed_total",
+            "engine_generation_tokens_total",
+            "engine_requests_running",
+            "engine_requests_waiting",
+            "engine_inflight_requests",
+            "engine_up",
+            "engine_health_ok",
+            "engine_sleep_state",
+        )
+    ),
+    *TTFT.bucket_keys,
+)
+
+
+def replica(name):
+    return EntityRef("c", EntityKind.REPLICA, "default", name)
+
+
+def batch(name, *, interval=10.0, trust=TrustVerdict.FRESH, missing=CellStatus.ABSENT, **values):
+    matrix = np.full((1, len(KEYS)), np.nan)
+    status = np.full((1, len(KEYS)), missing, dtype=np.uint8)
+    for signal, value in values.items():
+        column = KEYS.index(SignalKey(signal))
+        matrix[0, column], status[0, column] = value, CellStatus.PRESENT
+    return SampleBatch(name, AT, EntityKind.REPLICA, KEYS, (replica(name),), matrix, status, interval, trust)
+
+
+def derived(*batches, labels=None):
+    topology = Topology.build([(replica(one.source), SERVICE) for one in batches], labels=labels)
+    (found,) = service_batches(batches, topology, AT)
+    assert found.entities == (SERVICE,)
+    assert found.keys == service_keys()
+    return found
+
+
+def cell(found, signal):
+    column = found.keys.index(SignalKey.parse(signal))
+    status = CellStatus(int(found.status[0, column]))
+    return float(found.values[0, column]) if status is CellStatus.PRESENT else status
+
+
+def test_sums_over_replicas() -> None:
+    one = {
+        "engine_http_requests_total": 30,
+        "engine_http_failed_total": 3,
+        "engine_requests_failed_total": 1,
+        "engine_requests_finished_total": 25,
+        "engine_generation_tokens_total": 900,
+        "engine_requests_running": 4,
+        "engine_requests_waiting": 2,
+        "engine_inflight_requests": 7,
+        "engine_up": 1,
+        "engine_health_ok": 1,
+        "engine_sleep_state": 1,
+    }
+    found = derived(batch("a", **one), batch("b", interval=20.0, **one))
+    assert cell(found, "svc_requests_total") == 60
+    assert cell(found, "svc_failed_total") == 6  # 5xx already hold the engine's errors
+    assert cell(found, "svc_success_ratio") == pytest.approx(0.9)
+    assert cell(found, "svc_requests_per_second") == pytest.approx(30 / 10 + 30 / 20)
+    assert cell(found, "svc_generation_tokens_total") == 1800
+    assert cell(found, "svc_queue_requests") == 4
+    assert cell(found, "svc_inflight_requests") == 14
+    assert cell(found, "svc_ready_backends") == 2
+    assert found.trust is TrustVerdict.FRESH
+
+
+def test_no_traffic_is_undefined_success_and_zero_requests() -> None:
+    found = derived(batch("a", engine_http_requests_total=0, engine_http_failed_total=0))
+    assert cell(found, "svc_requests_total") == 0
+    assert cell(found, "svc_success_ratio") is CellStatus.UNDEFINED
+
+
+def test_a_dead_replica_adds_nothing_and_is_not_ready() -> None:
+    dead = batch("b", trust=TrustVerdict.FAILED, engine_up=0, engine_health_ok=0)
+    found = derived(batch("a", engine_http_requests_total=5, engine_up=1), dead)
+    assert cell(found, "svc_requests_total") == 5
+    assert cell(found, "svc_ready_backends") == 1
+    assert found.trust is TrustVerdict.PARTIAL
+
+
+@pytest.mark.parametrize("said", [{"engine_health_ok": 0}, {"engine_sleep_state": 0}])
+def test_sick_and_sleeping_engines_are_not_ready(said) -> None:
+    assert cell(derived(batch("a", engine_up=1, **said)), "svc_ready_backends") == 0
+
+
+def test_a_service_without_any_value_says_why() -> None:
+    found = derived(batch("a", missing=CellStatus.RESET), batch("b", missing=CellStatus.ABSENT))
+    assert cell(found, "svc_requests_total") is CellStatus.RESET
+    assert cell(found, "svc_ttft_seconds#0") is CellStatus.RESET
+
+
+def test_without_http_counters_finished_requests_count() -> None:
+    found = derived(batch("a", engine_requests_finished_total=5, engine_requests_failed_total=1))
+    assert cell(found, "svc_requests_total") == 5
+    assert cell(found, "svc_failed_total") == 1
+
+
+def test_without_load_the_scheduler_tells_what_is_in_flight() -> None:
+    found = derived(batch("a", engine_requests_running=3, engine_requests_waiting=2))
+    assert cell(found, "svc_inflight_requests") == 5
+
+
+def test_ranks_are_not_counted_beside_their_engine() -> None:
+    whole = batch("a", engine_http_requests_total=5, engine_inflight_requests=4, engine_up=1)
+    part = {
+        "engine_requests_finished_total": 2,
+        "engine_requests_running": 1,
+        "engine_requests_waiting": 0,
+        "engine_up": 1,
+    }
+    labels = {replica("a:0"): {"part_of": "a"}, replica("a:1"): {"part_of": "a"}}
+    found = derived(whole, batch("a:0", **part), batch("a:1", **part), labels=labels)
+    assert cell(found, "svc_requests_total") == 5
+    assert cell(found, "svc_inflight_requests") == 4
+    assert cell(found, "svc_ready_backends") == 1
+
+
+def test_buckets_are_merged() -> None:
+    def with_bucket(name, count):
+        one = batch(name)
+        column = KEYS.index(SignalKey("engine_ttft_seconds", bucket=4))
+        one.values[0, column], one.status[0, column] = count, CellStatus.PRESENT
+        return one
+
+    found = derived(with_bucket("a", 3), with_bucket("b", 4))
+    assert cell(found, "svc_ttft_seconds#4") == 7
+
+
+def test_several_batches_of_one_replica_add_increases_and_keep_the_last_gauge() -> None:
+    found = derived(
+        batch("a", engine_http_requests_total=5, engine_requests_waiting=9),
+        batch("a", engine_http_requests_total=7, engine_requests_waiting=1),
+    )
+    assert cell(found, "svc_requests_total") == 12
+    assert cell(found, "svc_queue_requests") == 1
+    assert cell(found, "svc_requests_per_second") == pytest.approx(0.7)
+
+
+def test_no_replica_no_batch() -> None:
+    assert service_batches([], Topology(), AT) == ()
+    assert service_batches([batch("a")], Topology(), AT) == ()

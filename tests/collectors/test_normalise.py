@@ -1,0 +1,392 @@
+"""What the status of a cell says, and that nothing is claimed which a page does not tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider import catalog
+from outrider.errors import CollectReason
+from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey, TrustVerdict
+
+ENGINE = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{engine="0"}} {running}
+vllm:kv_cache_usage_perc{{engine="0"}} {kv}
+vllm:generation_tokens_total{{engine="0"}} {tokens}
+vllm:prefix_cache_hits_total{{engine="0"}} {hits}
+vllm:prefix_cache_queries_total{{engine="0"}} {queries}
+vllm:request_success_total{{engine="0",finished_reason="stop"}} {finished}
+vllm:request_success_total{{engine="0",finished_reason="error"}} {errors}
+{more}process_start_time_seconds {started}
+"""
+
+
+def engine(*, running="1", kv="0.5", tokens=0, hits=0, queries=0, finished=0, errors=0, more="", started=1000.0) -> str:
+    return ENGINE.format(**locals())
+
+
+def test_a_first_scrape_has_gauges_and_no_increases(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(tokens=500, finished=7))
+    assert one.cell("engine_requests_running") == 1
+    assert one.cell("engine_generation_tokens_total") is CellStatus.ABSENT
+    assert one.cell("engine_generation_tokens_per_second") is CellStatus.ABSENT
+    assert one.cell("engine_error_ratio") is CellStatus.ABSENT
+    assert one.batch(EntityKind.REPLICA).interval_seconds is None
+    waiting = {key.name for _, key in one.normaliser.needs_two("target-0")}
+    assert {"engine_generation_tokens_total", "engine_error_ratio"} <= waiting
+    assert "engine_requests_running" not in waiting
+
+
+def test_increases_are_about_the_real_interval(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(tokens=500, finished=7, errors=1))
+    one.scrape(engine(tokens=800, finished=10, errors=2), after=20)
+    assert one.cell("engine_generation_tokens_total") == 300
+    assert one.cell("engine_generation_tokens_per_second") == 15
+    assert one.cell("engine_requests_finished_total") == 4
+    assert one.cell("engine_error_ratio") == 0.25
+    assert one.batch(EntityKind.REPLICA).interval_seconds == 20
+    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
+    assert one.normaliser.needs_two("target-0") == []
+
+
+def test_nothing_happened_is_undefined_and_not_absent(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine())
+    one.scrape(engine())
+    assert one.cell("engine_prefix_cache_hit_ratio") is CellStatus.UNDEFINED
+    assert one.cell("engine_error_ratio") is CellStatus.UNDEFINED
+    assert one.cell("engine_generation_tokens_total") == 0
+    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH  # an idle engine stands still
+
+
+def test_a_counter_that_goes_back_is_a_reset_of_that_cell_only(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(tokens=500, queries=10, hits=5))
+    one.scrape(engine(tokens=20, queries=20, hits=6))
+    assert one.cell("engine_generation_tokens_total") is CellStatus.RESET
+    assert one.cell("engine_generation_tokens_per_second") is CellStatus.RESET
+    assert one.cell("engine_prefix_cache_hit_ratio") == pytest.approx(0.1)
+    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.RESET
+    one.scrape(engine(tokens=50, queries=20, hits=6))
+    assert one.cell("engine_generation_tokens_total") == 30
+
+
+def test_a_new_process_resets_counters_even_when_they_grew(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(tokens=5, started=1000))
+    one.scrape(engine(tokens=500, started=2000))
+    assert one.cell("engine_generation_tokens_total") is CellStatus.RESET
+    assert one.cell("engine_requests_running") == 1
+    one.scrape(engine(tokens=600, started=2000))
+    assert one.cell("engine_generation_tokens_total") == 100
+
+
+def test_a_missing_metric_is_absent(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine())
+    assert one.cell("engine_spec_decode_accept_ratio") is CellStatus.ABSENT
+    assert one.cell("engine_requests_waiting") is CellStatus.ABSENT
+
+
+def test_nan_on_the_page(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(running="NaN", kv="NaN"))
+    assert one.cell("engine_requests_running") is CellStatus.UNTRUSTED
+    assert one.cell("engine_kv_cache_usage_ratio") is CellStatus.UNDEFINED
+    one.scrape(engine(tokens="NaN"))
+    assert one.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED
+    one.scrape(engine(tokens=7))
+    assert one.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED  # the increase since NaN
+
+
+def test_a_labelled_child_of_an_engine_starts_from_zero(bench) -> None:
+    one = bench("vllm")
+    ok = 'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 4\n'
+    one.scrape(engine(more=ok))
+    one.scrape(engine(more=ok + 'http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 3\n'))
+    assert one.cell("engine_http_requests_total") == 3
+    assert one.cell("engine_http_failed_total") == 3
+    probes = 'http_requests_total{handler="/metrics",method="GET",status="5xx"} 9\n'
+    one.scrape(engine(more=ok + probes))
+    assert one.cell("engine_http_requests_total") == 0  # /metrics is no generation endpoint
+    assert one.cell("engine_http_failed_total") == 0
+
+
+def test_a_device_that_comes_back_brings_no_increase_along(bench) -> None:
+    page = 'DCGM_FI_DEV_GPU_TEMP{{gpu="0",UUID="GPU-a"}} 40\n{more}'
+    errors = 'DCGM_FI_DEV_GPU_TEMP{gpu="1",UUID="GPU-b"} 40\nDCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu="1",UUID="GPU-b"} 12\n'
+    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    one.scrape(page.format(more=""))
+    one.scrape(page.format(more=errors))
+    assert one.cell("hw_accel_ecc_uncorrectable_total", EntityKind.GPU, "GPU-b") is CellStatus.ABSENT
+    one.scrape(page.format(more=errors))
+    assert one.cell("hw_accel_ecc_uncorrectable_total", EntityKind.GPU, "GPU-b") == 0
+
+
+def test_a_lost_accelerator_goes_on_as_absent_for_a_while(bench) -> None:
+    both = "".join(f'DCGM_FI_DEV_GPU_TEMP{{gpu="{n}",UUID="GPU-{n}",Hostname="h"}} 40\n' for n in range(2))
+    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    one.scrape(both)
+    assert one.cell("hw_accel_present", EntityKind.NODE) == 2
+    one.scrape(both.splitlines(keepends=True)[0])
+    assert one.cell("hw_accel_present", EntityKind.NODE) == 1
+    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 1
+    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-1") == 0
+    assert one.cell("hw_accel_temperature_celsius", EntityKind.GPU, "GPU-1") is CellStatus.ABSENT
+    assert one.batch(EntityKind.GPU).trust is TrustVerdict.PARTIAL
+    one.scrape("")
+    assert one.cell("hw_accel_present", EntityKind.NODE) == 0
+    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 0
+    one.scrape("", after=16 * 60)
+    assert all(batch.kind is not EntityKind.GPU for batch in one.collected.batches)
+
+
+def test_an_empty_page_of_an_exporter_never_seen_counts_nothing(bench) -> None:
+    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    one.scrape("")
+    assert one.cell("target_up", EntityKind.NODE) == 1
+    assert one.cell("hw_accel_present", EntityKind.NODE) is CellStatus.ABSENT
+
+
+def test_a_failed_scrape_says_so_and_leaves_every_known_entity_absent(bench) -> None:
+    one = bench("vllm", labels={"node": "node-0"})
+    one.scrape(engine(), probed=True, health=200, load=3.0)
+    assert one.cell("engine_health_ok") == 1
+    assert one.cell("engine_inflight_requests") == 3
+    one.fail(CollectReason.REFUSED, probed=True)
+    assert one.cell("target_up") == 0
+    assert one.cell("engine_up") == 0
+    assert one.cell("engine_health_ok") == 0
+    assert one.cell("target_failure_code") == 1
+    assert one.cell("engine_inflight_requests") is CellStatus.ABSENT
+    assert one.cell("engine_requests_running") is CellStatus.ABSENT
+    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FAILED
+    watch = one.watch()
+    assert watch.entities == (EntityRef("test", EntityKind.WORKLOAD, "targets", "target-0"),)
+    assert watch.values[0, watch.keys.index(SignalKey("target_up"))] == 0
+
+
+def test_a_target_that_never_answered_has_its_own_row(bench) -> None:
+    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    one.fail(CollectReason.TIMEOUT)
+    assert one.cell("target_up", EntityKind.NODE) == 0
+    assert one.cell("target_failure_code", EntityKind.NODE) == 2
+    assert {batch.kind for batch in one.collected.batches} == {EntityKind.NODE, EntityKind.WORKLOAD}
+
+
+def test_increases_over_a_gap_are_about_the_whole_gap(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(tokens=100))
+    one.fail()
+    one.scrape(engine(tokens=400))
+    assert one.cell("engine_generation_tokens_total") == 300
+    assert one.cell("engine_generation_tokens_per_second") == 10
+    assert one.batch(EntityKind.REPLICA).interval_seconds == 30
+
+
+def test_a_clock_that_steps_back_spoils_increases_only(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(tokens=100))
+    one.scrape(engine(tokens=200, running="4"), after=-30)
+    assert one.cell("engine_requests_running") == 4
+    assert one.cell("engine_generation_tokens_total") is CellStatus.UNTRUSTED
+    assert one.cell("engine_error_ratio") is CellStatus.UNTRUSTED
+    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.CLOCK_STEP
+    one.scrape(engine(tokens=250))
+    assert one.cell("engine_generation_tokens_total") == 50
+
+
+def test_health_and_load_are_absent_where_nobody_asked(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine())
+    assert one.cell("engine_health_ok") is CellStatus.ABSENT
+    assert one.cell("engine_inflight_requests") is CellStatus.ABSENT
+    one.scrape(engine(), probed=True, health=503)
+    assert one.cell("engine_health_ok") == 0
+    one.scrape(engine(), probed=True, health=200)
+    assert one.cell("engine_inflight_requests") is CellStatus.ABSENT  # no /load
+
+
+CONTAINER = 'container_cpu_usage_seconds_total{{container="c",pod="p",namespace="n"}} {cpu} {stamp}\n'
+MEMORY = 'container_memory_working_set_bytes{{container="c",pod="p",namespace="n"}} {memory} {stamp}\n'
+
+
+def test_timestamps_that_do_not_move_are_stale(bench) -> None:
+    one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
+
+    def page(cpu, stamp):
+        return CONTAINER.format(cpu=cpu, stamp=stamp) + MEMORY.format(memory=5, stamp=stamp)
+
+    one.scrape(page(10, 1000_000))
+    one.scrape(page(10, 1000_000))
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
+    assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
+    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
+    one.scrape(page(16, 1012_000))
+    assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) == 0.5  # 6 s of CPU in its own 12 s
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+
+
+def histogram(counts, total, name="vllm:time_to_first_token_seconds", bounds=("0.1", "0.25", "+Inf")) -> str:
+    lines = [f'{name}_bucket{{engine="0",le="{le}"}} {n}\n' for le, n in zip(bounds, counts, strict=True)]
+    return "".join([*lines, f'{name}_sum{{engine="0"}} {total}\n', f'{name}_count{{engine="0"}} {counts[-1]}\n'])
+
+
+def test_bucket_increments_land_on_the_fixed_ladder(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(more=histogram((1, 2, 3), 5.0)))
+    assert one.cell("engine_ttft_seconds#7") is CellStatus.ABSENT
+    one.scrape(engine(more=histogram((4, 9, 11), 9.0)))
+    bounds = catalog.signal("engine_ttft_seconds").bounds
+    batch = one.batch(EntityKind.REPLICA)
+    found = [one.cell(f"engine_ttft_seconds#{n}") for n in range(len(bounds) + 1)]
+    assert found[bounds.index(0.1)] == 3
+    assert found[bounds.index(0.25)] == 4
+    assert found[-1] == 1
+    assert sum(found) == 8
+    assert one.cell("engine_ttft_seconds#-1") == 4.0
+    assert batch.keys[: len(batch.keys)] == one.normaliser.adapter("vllm").keys[EntityKind.REPLICA]
+
+
+def test_a_histogram_is_whole_or_not_at_all(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(more=histogram((4, 9, 11), 9.0)))
+    one.scrape(engine(more=histogram((5, 9, 9), 9.5)))
+    columns = [key for key in one.batch(EntityKind.REPLICA).keys if key.name == "engine_ttft_seconds"]
+    assert {one.cell(str(key)) for key in columns} == {CellStatus.RESET}
+
+
+def test_custom_buckets_move_up_to_the_next_bound_of_the_ladder(bench) -> None:
+    one = bench("vllm")
+    bounds = ("0.07", "0.3", "5000", "+Inf")
+    one.scrape(engine(more=histogram((0, 0, 0, 0), 0, bounds=bounds)))
+    one.scrape(engine(more=histogram((1, 3, 6, 10), 0, bounds=bounds)))
+    ladder = catalog.signal("engine_ttft_seconds").bounds
+    assert one.cell(f"engine_ttft_seconds#{ladder.index(0.08)}") == 1
+    assert one.cell(f"engine_ttft_seconds#{ladder.index(0.5)}") == 2
+    assert one.cell(f"engine_ttft_seconds#{len(ladder)}") == 3 + 4
+
+
+def test_since_start_is_for_looking_only(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(tokens=50, more=histogram((1, 2, 3), 5.0)))
+    from collectors.scraped import Scrape
+
+    scrape = Scrape(one.target, one.at, b"", None, 0.0)
+    batch = next(b for b in one.normaliser.since_start(scrape, one.page) if b.kind is EntityKind.REPLICA)
+    bounds = catalog.signal("engine_ttft_seconds").bounds
+    column = batch.keys.index(SignalKey("engine_ttft_seconds", bucket=bounds.index(0.1)))
+    assert batch.values[0, column] == 1
+    one.scrape(engine(tokens=60))
+    assert one.cell("engine_generation_tokens_total") == 10  # the look left no trace
+
+
+def test_every_rank_of_an_engine_is_a_replica_of_its_own(bench) -> None:
+    one = bench("vllm", labels={"service": "chat", "pod": "pod-0"})
+    page = "".join(f'vllm:num_requests_running{{engine="{n}"}} {n + 1}\n' for n in range(2))
+    one.scrape(page + "process_start_time_seconds 5\n", probed=True, health=200, load=9)
+    assert one.cell("engine_requests_running", name="target-0:0") == 1
+    assert one.cell("engine_requests_running", name="target-0:1") == 2
+    assert one.cell("engine_start_time_seconds", name="target-0") == 5
+    assert one.cell("engine_inflight_requests", name="target-0") == 9
+    assert one.cell("engine_up", name="target-0:1") == 1
+    whole, part = one.target.entity, EntityRef("test", EntityKind.REPLICA, "default", "target-0:1")
+    assert (whole, part) in one.collected.edges
+    assert (part, EntityRef("test", EntityKind.SERVICE, "default", "chat")) in one.collected.edges
+    assert one.collected.labels[part]["part_of"] == "target-0"
+    one.fail()
+    assert one.cell("engine_up", name="target-0:1") == 0
+
+
+def test_series_may_come_and_go_and_change_places(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(tokens=10, finished=4))
+    lines = engine(tokens=15, finished=9).splitlines(keepends=True)
+    one.scrape("".join(reversed(lines)))
+    assert one.cell("engine_generation_tokens_total") == 5
+    assert one.cell("engine_requests_finished_total") == 5
+
+
+def test_edges_and_labels_of_device_pages(bench) -> None:
+    page = 'DCGM_FI_DEV_GPU_TEMP{gpu="3",UUID="GPU-a",modelName="H100",Hostname="x",pod="p",namespace="ml"} 40\n'
+    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    one.scrape(page)
+    node = EntityRef("test", EntityKind.NODE, None, "node-0")
+    gpu = EntityRef("test", EntityKind.GPU, None, "GPU-a")
+    assert set(one.collected.edges) == {(node, gpu), (gpu, EntityRef("test", EntityKind.POD, "ml", "p"))}
+    assert one.collected.labels[gpu]["index"] == "3"
+    assert one.collected.labels[gpu]["gpu_type"] == "H100"
+
+
+def test_old_and_new_label_spellings_of_devices(bench) -> None:
+    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    one.scrape('DCGM_FI_DEV_GPU_TEMP{gpu="0",uuid="GPU-a",hostname="x",pod_name="p",pod_namespace="ml"} 40\n')
+    assert one.cell("hw_accel_temperature_celsius", EntityKind.GPU, "GPU-a") == 40
+    assert one.cell("hw_accel_present", EntityKind.NODE) == 1
+    assert EntityRef("test", EntityKind.POD, "ml", "p") in {upper for _, upper in one.collected.edges}
+
+
+def test_the_monitoring_entity_is_labelled(bench) -> None:
+    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    one.scrape("")
+    assert one.collected.labels[one.target.watcher] == {
+        "target": "target-0",
+        "adapter": "dcgm",
+        "stands_for": "test/node//node-0",
+        "node": "node-0",
+    }
+
+
+OPERATORS = """
+adapter: odd
+target: node
+aggregate: sum
+entities:
+  node: {target: true}
+signals:
+  node_cpu_utilization_ratio: {gauge: cpu, aggregate: mean}
+  node_memory_available_ratio: {ratio: {of: {gauge: free}, to: {gauge: size}}, per: [disk], aggregate: mean}
+  node_filesystem_available_ratio: {ratio: {of: {gauge: free}, to: {gauge: size}}, per: [disk], aggregate: max}
+  node_disk_busy_ratio: {gauge: cpu, aggregate: min, scale: 2, offset: 1}
+  node_pressure: {at_least: {of: {gauge: [new, old]}, to: {gauge: limit}}}
+  node_clock_offset_seconds: {gauge: drift, absolute: true}
+  node_network_bytes_per_second: {gauge: {all: [in, out], maybe: [other]}}
+  node_network_errors_per_second: {gauge: cpu, minus: limit}
+"""
+
+
+def test_the_operators(bench) -> None:
+    one = bench("odd", text=OPERATORS, entity={"kind": "node", "name": "n"})
+    page = (
+        'cpu{c="0"} 0.2\ncpu{c="1"} 0.6\nfree{disk="a"} 5\nsize{disk="a"} 10\nfree{disk="b"} 1\nsize{disk="b"} 10\n'
+        'free{disk="c"} 0\nsize{disk="c"} 0\nold 7\nlimit 7\ndrift -0.5\nin 1\nout 2\n'
+    )
+    one.scrape(page)
+    node = EntityKind.NODE
+    assert one.cell("node_cpu_utilization_ratio", node) == pytest.approx(0.4)
+    assert one.cell("node_memory_available_ratio", node) == pytest.approx(0.3)  # of the disks that have a size
+    assert one.cell("node_filesystem_available_ratio", node) == 0.5
+    assert one.cell("node_disk_busy_ratio", node) == pytest.approx(1.4)
+    assert one.cell("node_pressure", node) == 1
+    assert one.cell("node_clock_offset_seconds", node) == 0.5
+    assert one.cell("node_network_bytes_per_second", node) == 3
+    assert one.cell("node_network_errors_per_second", node) == pytest.approx(0.8 - 7)
+    one.scrape("in 1\nlimit 7\n")
+    assert one.cell("node_network_bytes_per_second", node) is CellStatus.ABSENT  # half of a sum is no sum
+    assert one.cell("node_pressure", node) is CellStatus.ABSENT
+
+
+def test_one_compilation_serves_many_targets(bench) -> None:
+    one, other = bench("vllm"), bench("vllm", name="target-1")
+    other.parser, other.normaliser = one.parser, one.normaliser
+    one.scrape(engine(tokens=5))
+    other.scrape(engine(tokens=900))
+    past = one.normaliser._past
+    assert past["target-0"].compiled is past["target-1"].compiled
+    other.scrape(engine(tokens=901))
+    one.scrape(engine(tokens=8))
+    assert one.cell("engine_generation_tokens_total") == 3
+    assert other.cell("engine_generation_tokens_total") == 1
+    assert other.batch(EntityKind.REPLICA).entities[0].name == "target-1"

@@ -1,0 +1,347 @@
+"""Reading an existing Prometheus gives what scraping the same pages gives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from aiohttp import web
+
+from collectors.collect import Collector
+from collectors.promapi import RawSeries
+from collectors.prompages import Instance, PageBuilder, instances
+from collectors.promql import PrometheusSource
+from collectors.scraped import Scrape
+from collectors.targets import target_of
+from outrider.clock import SystemClock
+from outrider.errors import CollectReason, UsageError
+from outrider.model import CellStatus, EntityKind, SignalKey
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+BINARY = shutil.which("prometheus")
+LABELS = {"job": "vllm", "instance": "10.0.0.1:8000"}
+
+
+def raw(name, *samples, **labels):
+    return RawSeries({"__name__": name, **LABELS, **labels}, *(tuple(column) for column in zip(*samples, strict=True)))
+
+
+def test_samples_of_one_instant_are_one_page() -> None:
+    found = instances([raw("up", (1000, 1.0), (2000, 1.0)), raw("scrape_samples_scraped", (1000, 9.0))])
+    ((key, instance),) = found.items()
+    assert key == ("vllm", "10.0.0.1:8000", "")
+    series = [
+        raw("a", (1000, 1.0), (2000, 2.0), engine="0"),
+        raw("gone", (1000, 5.0)),
+        raw("late", (900, 5.0), (1950, 6.0)),  # lines with timestamps of their own
+    ]
+    first, second = PageBuilder().pages(series, instance, [1000, 2000])
+    assert sorted(one.name for one in first.series) == ["a", "gone", "late"]
+    assert sorted(one.name for one in second.series) == ["a", "late"]
+    rows = {
+        one.name: (value, stamp)
+        for one, value, stamp in zip(second.series, second.values, second.timestamps, strict=True)
+    }
+    assert rows["late"] == (6.0, 1.95)
+    assert rows["a"][0] == 2.0
+    assert np.isnan(rows["a"][1])
+    assert dict(second.series[0].labels) == {"engine": "0"}
+
+
+def test_labels_that_prometheus_added_are_taken_off_again() -> None:
+    instance = Instance({**LABELS, "pod": "exporter", "namespace": "monitoring"}, {1000: 1.0})
+    common = {"pod": "exporter", "namespace": "monitoring"}
+    renamed = [raw("a", (1000, 1.0), **common, exported_pod="p"), raw("a", (1000, 2.0), **common)]
+    (page,) = PageBuilder().pages(renamed, instance, [1000])
+    assert [dict(one.labels) for one in page.series] == [{"pod": "p"}, {}]
+    honoured = [raw("a", (1000, 1.0), pod="p", namespace="monitoring"), raw("a", (1000, 2.0), pod="q", namespace="n")]
+    (page,) = PageBuilder().pages(honoured, instance, [1000])
+    assert [one.labels["pod"] for one in page.series] == ["p", "q"]
+
+
+def test_layouts_are_shared_between_rounds() -> None:
+    builder, instance = PageBuilder(), Instance(LABELS, {1000: 1.0, 2000: 1.0})
+    first, second = builder.pages(
+        [raw("a", (1000, 1.0), (2000, 1.0)), raw("b", (1000, 1.0), (2000, 1.0))], instance, [1000, 2000]
+    )
+    assert first.layout is second.layout
+
+
+class Api:
+    """Serves canned answers of the HTTP API; ``fault`` makes it sick."""
+
+    def __init__(self) -> None:
+        self.fault: str | None = None
+        self.series: dict[str, list] = {}
+
+    async def query(self, request):
+        if self.fault == "html":
+            return web.Response(text="<html>", content_type="text/html")
+        if self.fault == "error":
+            return web.json_response({"status": "error", "error": "query timed out"}, status=503)
+        if self.fault == "hang":
+            await asyncio.Event().wait()
+        query = (await request.post())["query"]
+        if query.startswith("count by"):
+            return self.answer("vector", [{"metric": {"job": "vllm"}, "value": [0, "1"]}] if "vllm:" in query else [])
+        return self.answer("matrix", self.series["meta" if "scrape_" in query else "vllm"])
+
+    async def targets(self, request):
+        active = [
+            {"labels": LABELS, "lastError": 'Get "http://x": dial tcp 10.0.0.1:8000: connect: connection refused'}
+        ]
+        return web.json_response({"status": "success", "data": {"activeTargets": active}})
+
+    @staticmethod
+    def answer(kind, result) -> web.Response:
+        return web.json_response({"status": "success", "data": {"resultType": kind, "result": result}})
+
+
+def matrix(name, *samples, **labels):
+    return {
+        "metric": {"__name__": name, **LABELS, **labels},
+        "values": [[stamp, str(value)] for stamp, value in samples],
+    }
+
+
+def with_api(use, api, **options):
+    async def run():
+        app = web.Application()
+        app.add_routes([web.post("/api/v1/query", api.query), web.get("/api/v1/targets", api.targets)])
+        runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        source = PrometheusSource(f"http://127.0.0.1:{runner.addresses[0][1]}", cluster="test", **options)
+        try:
+            return await use(source)
+        finally:
+            await source.close()
+            await runner.cleanup()
+
+    return asyncio.run(run())
+
+
+def cell(found, signal, *, last=True):
+    batch = [one for one in found.batches if one.kind is EntityKind.REPLICA][-1 if last else 0]
+    column = batch.keys.index(SignalKey(signal))
+    status = CellStatus(int(batch.status[0, column]))
+    return float(batch.values[0, column]) if status is CellStatus.PRESENT else status
+
+
+def healthy_api() -> Api:
+    api, start = Api(), AT.timestamp()
+    api.series["meta"] = [
+        matrix("up", (start - 20, 1), (start - 5, 1)),
+        matrix("scrape_duration_seconds", (start - 20, 0.25), (start - 5, 0.5)),
+        matrix("scrape_samples_scraped", (start - 20, 500), (start - 5, 501)),
+    ]
+    api.series["vllm"] = [
+        matrix("vllm:generation_tokens_total", (start - 20, 100), (start - 5, 250), engine="0"),
+        matrix("vllm:num_requests_running", (start - 20, 1), (start - 5, 2), engine="0"),
+    ]
+    return api
+
+
+def test_a_round_brings_increases_at_once_and_every_scrape_once() -> None:
+    api = healthy_api()
+
+    async def use(source):
+        first = await source.collect(AT)
+        second = await source.collect(AT + timedelta(seconds=5))
+        return first, second, source.health
+
+    first, second, health = with_api(use, api)
+    assert cell(first, "engine_generation_tokens_total") == 150
+    assert cell(first, "engine_generation_tokens_per_second") == 10
+    assert cell(first, "target_samples") == 501
+    assert cell(first, "target_scrape_seconds") == 0.5
+    assert cell(first, "engine_generation_tokens_total", last=False) is CellStatus.ABSENT
+    assert not [one for one in second.batches if one.kind is EntityKind.REPLICA]
+    assert [(one.target, one.up) for one in health] == [("prometheus", True), ("vllm/10.0.0.1:8000", True)]
+
+
+def test_a_target_that_prometheus_cannot_scrape() -> None:
+    api = healthy_api()
+    api.series["meta"][0] = matrix("up", (AT.timestamp() - 20, 1), (AT.timestamp() - 5, 0))
+
+    async def use(source):
+        return await source.collect(AT), source.health
+
+    found, health = with_api(use, api, jobs={"vllm": "vllm"})
+    assert cell(found, "engine_up") == 0
+    assert cell(found, "target_failure_code") == 1
+    assert health[1].reason == CollectReason.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "words"),
+    [
+        ("html", CollectReason.NOT_METRICS, "without JSON"),
+        ("error", CollectReason.HTTP_STATUS, "query timed out"),
+        ("hang", CollectReason.TIMEOUT, "no answer within"),
+    ],
+)
+def test_an_unreachable_prometheus_says_nothing_of_its_targets(fault, reason, words) -> None:
+    api = healthy_api()
+
+    async def use(source):
+        await source.collect(AT)
+        api.fault = fault
+        return await source.collect(AT + timedelta(seconds=15)), source.health
+
+    found, health = with_api(use, api, timeout=timedelta(seconds=0.3))
+    assert cell(found, "engine_up") is CellStatus.ABSENT
+    assert cell(found, "target_up") is CellStatus.ABSENT
+    watch = next(one for one in found.batches if one.entities[0].name == "prometheus")
+    assert watch.values[0, 0] == 0
+    assert health[0].reason == reason
+    assert words in health[0].error
+
+
+def test_a_prometheus_that_is_not_there() -> None:
+    async def one():
+        source = PrometheusSource("http://127.0.0.1:9", cluster="test", jobs={"a": "vllm"})
+        try:
+            return await source.collect(AT), source.health[0]
+        finally:
+            await source.close()
+
+    found, health = asyncio.run(one())
+    assert (health.up, health.reason) == (False, CollectReason.REFUSED)
+    assert found.batches[0].values[0, 0] == 0
+
+
+def test_unknown_adapters_in_jobs_are_refused() -> None:
+    with pytest.raises(UsageError, match="no adapter 'vlm'"):
+        PrometheusSource("http://x", cluster="c", jobs={"a": "vlm"})
+
+
+# --- a real Prometheus ----------------------------------------------------------------------------
+
+
+class Pages:
+    """Serves an engine's page whose counters grow with each scrape, and remembers what it served."""
+
+    def __init__(self) -> None:
+        self.served: list[bytes] = []
+
+    async def metrics(self, request):
+        n = len(self.served)
+        stamp = int(time.time() * 1000)
+        text = "".join(
+            f"{line} {stamp}\n"
+            for line in (
+                f'vllm:num_requests_running{{engine="0",model_name="m"}} {n % 3}',
+                f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {100.5 * n}',
+                f'vllm:request_success_total{{engine="0",finished_reason="stop"}} {4 * n}',
+                f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="0.1"}} {n}',
+                f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="+Inf"}} {2 * n}',
+                f'vllm:time_to_first_token_seconds_sum{{engine="0"}} {n / 3}',
+                f'vllm:time_to_first_token_seconds_count{{engine="0"}} {2 * n}',
+                'vllm:cache_config_info{block_size="16",num_gpu_blocks="64"} 1',
+            )
+        )
+        self.served.append(text.encode())
+        return web.Response(body=self.served[-1], content_type="text/plain")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def running(pages):
+    loop, ready, port = asyncio.new_event_loop(), threading.Event(), free_port()
+
+    async def start():
+        app = web.Application()
+        app.add_routes([web.get("/metrics", pages.metrics)])
+        runner = web.AppRunner(app, shutdown_timeout=0.01)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        ready.set()
+        return runner
+
+    runner = loop.run_until_complete(start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+
+@contextmanager
+def prometheus(folder, target_port):
+    port = free_port()
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "scrape_configs": [{"job_name": "engines", "static_configs": [{"targets": [f"127.0.0.1:{target_port}"]}]}],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
+    process = subprocess.Popen(
+        [
+            BINARY,
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.live
+@pytest.mark.skipif(BINARY is None, reason="prometheus (Debian package of that name) is not installed")
+def test_a_real_prometheus_gives_what_scraping_gives(tmp_path) -> None:
+    pages, clock = Pages(), SystemClock()
+
+    async def read(url):
+        source = PrometheusSource(url, cluster="test")
+        found = []
+        try:
+            async with asyncio.timeout(60):
+                while len(found) < 4:
+                    collected = await source.collect(clock.now())
+                    found += [one for one in collected.batches if one.kind is EntityKind.REPLICA]
+                    await asyncio.sleep(0.3)
+        finally:
+            await source.close()
+        return found, source.topology(clock.now())
+
+    with running(pages) as port, prometheus(tmp_path, port) as url:
+        theirs, topology = asyncio.run(read(url))
+    # Our own reading of the very pages that were served, at the instants Prometheus names.
+    assert theirs[0].entities[0].name == f"127.0.0.1:{port}"
+    assert [str(one) for one in topology.of_kind(EntityKind.SERVICE)] == ["service/default/engines"]
+    stamps = [int(page.split()[-1]) / 1000 for page in pages.served]
+    collector = Collector([target_of("test", {"name": "r", "adapter": "vllm"})])
+    for batch in theirs:
+        began = batch.scraped_at.timestamp()
+        served = next(page for page, stamp in zip(pages.served, stamps, strict=True) if stamp >= began - 0.001)
+        scrape = Scrape(collector.targets[0], batch.scraped_at, served, None, 0.0)
+        (mine, *_) = collector.absorb([scrape], batch.scraped_at).batches
+        engine = [column for column, key in enumerate(mine.keys) if key.name.startswith("engine_")]
+        assert batch.status[0, engine].tolist() == mine.status[0, engine].tolist()
+        assert batch.values[0, engine].tolist() == pytest.approx(mine.values[0, engine].tolist(), abs=1e-6, nan_ok=True)
+    tokens = SignalKey("engine_generation_tokens_total")
+    assert [batch.values[0, batch.keys.index(tokens)] for batch in theirs[1:]] == [100.5] * len(theirs[1:])

@@ -1,0 +1,269 @@
+"""Whatever a target does, it costs one clear sentence and nobody else's time."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aiohttp import web
+
+from collectors.scrape import Scraper
+from collectors.targets import target_of
+from outrider.errors import CollectReason
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+PAGE = b"vllm:num_requests_running 3\n"
+
+
+async def good(request):
+    return web.Response(body=PAGE, content_type="text/plain")
+
+
+async def headers(request):
+    token, own = (request.headers.get(name, "") for name in ("Authorization", "X-Own"))
+    text = f'seen{{authorization="{token}",own="{own}"}} 1\n'
+    return web.Response(text=text, content_type="text/plain")
+
+
+async def html(request):
+    return web.Response(text="<html>no</html>", content_type="text/html")
+
+
+async def redirect(request):
+    raise web.HTTPFound("/good")
+
+
+async def broken(request):
+    return web.Response(status=503, text="engine is dead")
+
+
+async def hang(request):
+    await asyncio.Event().wait()
+
+
+async def trickle(request):
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    while True:
+        await response.write(b"a 1\n")
+        await asyncio.sleep(0.02)
+
+
+async def endless(request):
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    while True:
+        await response.write(b"a 1\n" * 100_000)
+
+
+async def half(request):
+    response = web.StreamResponse(headers={"Content-Type": "text/plain", "Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(PAGE)
+    request.transport.close()
+    return response
+
+
+async def slam(request):
+    request.transport.abort()
+    return web.Response()
+
+
+async def zipped(request):
+    body = gzip.compress(PAGE * 10_000)
+    return web.Response(body=body, headers={"Content-Encoding": "gzip"}, content_type="text/plain")
+
+
+async def openmetrics(request):
+    return web.Response(body=b"a 1\n# EOF\n", headers={"Content-Type": "application/openmetrics-text; version=1.0.0"})
+
+
+async def load(request):
+    return web.json_response({"server_load": 7})
+
+
+PATHS = {
+    "good": good, "headers": headers, "html": html, "redirect": redirect, "broken": broken, "hang": hang,
+    "trickle": trickle, "endless": endless, "half": half, "slam": slam, "zipped": zipped, "openmetrics": openmetrics,
+}  # fmt: skip
+
+
+@asynccontextmanager
+async def served():
+    app = web.Application()
+    app.add_routes([web.get(f"/{name}", handler) for name, handler in PATHS.items()])
+    app.add_routes([web.get("/health", good), web.get("/load", load)])
+    runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        async with Scraper() as scraper:
+            yield scraper, f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def target(base, path, **more):
+    document = {"name": path or "x", "adapter": "vllm", "url": f"{base}/{path}", "probe": False, "timeout": 2, **more}
+    return target_of("test", document)
+
+
+async def scrape(path, **more):
+    async with served() as (scraper, base):
+        return await scraper.scrape_one(target(base, path, **more), at=AT)
+
+
+def test_a_page() -> None:
+    found = asyncio.run(scrape("good"))
+    assert found.body == PAGE
+    assert found.error is None
+    assert found.at == AT
+    assert found.duration_seconds > 0
+    assert not found.probed
+
+
+@pytest.mark.parametrize(
+    ("path", "reason", "words"),
+    [
+        ("html", CollectReason.NOT_METRICS, "text/html instead of metrics"),
+        ("load", CollectReason.NOT_METRICS, "application/json instead of metrics"),
+        ("redirect", CollectReason.REDIRECT, "redirects to"),
+        ("broken", CollectReason.HTTP_STATUS, "HTTP 503"),
+        ("nothing", CollectReason.HTTP_STATUS, "HTTP 404"),
+        ("half", CollectReason.TRUNCATED, "broke off"),
+        ("slam", CollectReason.RESET, "closed the connection"),
+    ],
+)
+def test_bad_answers(path, reason, words) -> None:
+    found = asyncio.run(scrape(path))
+    assert found.body is None
+    assert found.error.reason == reason
+    assert words in found.error.message
+    assert found.error.message.startswith(f"{path}: ")
+    assert "\n" not in found.error.message
+    assert found.error.hint
+
+
+@pytest.mark.parametrize("path", ["hang", "trickle"])
+def test_a_deadline_for_the_whole_scrape(path) -> None:
+    found = asyncio.run(scrape(path, timeout=0.2))
+    assert found.error.reason == CollectReason.TIMEOUT
+    assert "no whole page" in found.error.message
+
+
+def test_a_page_without_end_stops_at_the_limit() -> None:
+    found = asyncio.run(scrape("endless", limit_bytes=1_000_000, timeout=30))
+    assert found.error.reason == CollectReason.TOO_LARGE
+
+
+def test_the_limit_is_about_unpacked_bytes() -> None:
+    assert asyncio.run(scrape("zipped")).body == PAGE * 10_000
+    assert asyncio.run(scrape("zipped", limit_bytes=10_000)).error.reason == CollectReason.TOO_LARGE
+
+
+def test_openmetrics_is_recognised_by_its_content_type() -> None:
+    assert asyncio.run(scrape("openmetrics")).openmetrics is True
+    assert asyncio.run(scrape("good")).openmetrics is False
+
+
+def test_nothing_listens() -> None:
+    async def one():
+        async with served() as (_, base):
+            closed = base
+        async with Scraper() as scraper:
+            return await scraper.scrape_one(target(closed, "good", probe=True), at=AT)
+
+    found = asyncio.run(one())
+    assert found.error.reason == CollectReason.REFUSED
+    assert found.probed
+    assert found.health is None
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "not a url", "http://"])
+def test_what_is_no_url(url) -> None:
+    async def one():
+        async with Scraper() as scraper:
+            return await scraper.scrape_one(replace(target("", "x"), url=url), at=AT)
+
+    assert asyncio.run(one()).error is not None
+
+
+def test_https_to_a_plain_port_is_a_tls_fault() -> None:
+    async def one():
+        async with served() as (scraper, base):
+            return await scraper.scrape_one(target(base.replace("http:", "https:"), "good"), at=AT)
+
+    assert asyncio.run(one()).error.reason == CollectReason.TLS
+
+
+def test_bad_targets_delay_nobody() -> None:
+    async def round_of_targets():
+        async with served() as (scraper, base):
+            bad = [
+                target(base, path, name=f"{path}-{n}", timeout=30) for path in ("hang", "trickle") for n in range(20)
+            ]
+            tasks = [asyncio.create_task(scraper.scrape_one(one, at=AT)) for one in bad]
+            # Were the good ones to wait for the bad, this would run into the deadline.
+            async with asyncio.timeout(15):
+                found = await scraper.scrape([target(base, "good", name=f"good-{n}") for n in range(20)], at=AT)
+            assert not any(task.done() for task in tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            return found
+
+    assert [one.body for one in asyncio.run(round_of_targets())] == [PAGE] * 20
+
+
+def test_the_probe_beside_the_scrape() -> None:
+    found = asyncio.run(scrape("good", probe=True))
+    assert (found.probed, found.health, found.load) == (True, 200, 7.0)
+
+
+def test_the_probe_of_an_engine_without_load_tracking() -> None:
+    async def one():
+        async with served() as (scraper, base):
+            probed = target(base, "broken", probe=True, load_url=f"{base}/nothing", health_url=f"{base}/broken")
+            return await scraper.scrape_one(probed, at=AT)
+
+    found = asyncio.run(one())
+    assert (found.health, found.load) == (503, None)
+    assert found.error.reason == CollectReason.HTTP_STATUS
+
+
+@pytest.mark.parametrize("body", ["[]", "{}", "nonsense", '{"server_load": "many"}'])
+def test_odd_answers_of_load_are_none(body) -> None:
+    from collectors.probe import _load
+
+    assert _load(200, body.encode()) is None
+    assert _load(200, json.dumps({"server_load": 0}).encode()) == 0.0
+
+
+def test_headers_and_rotating_tokens(tmp_path) -> None:
+    token = tmp_path / "token"
+
+    async def twice():
+        async with served() as (scraper, base):
+            one = target(base, "headers", bearer_token_file=str(token), headers={"X-Own": "mine"})
+            bodies = []
+            for text in ("first\n", "second\n"):
+                token.write_text(text, encoding="utf-8")
+                bodies.append((await scraper.scrape_one(one, at=AT)).body.decode())
+            token.unlink()
+            return bodies, await scraper.scrape_one(one, at=AT)
+
+    bodies, without = asyncio.run(twice())
+    assert 'authorization="Bearer first",own="mine"' in bodies[0]
+    assert "Bearer second" in bodies[1]
+    assert "token file" in without.error.message
+
+
+def test_timeouts_are_durations() -> None:
+    assert target("http://x", "y", timeout=1.5).timeout == timedelta(seconds=1.5)
