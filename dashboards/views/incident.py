@@ -15,12 +15,24 @@ from dashboards.session import Viewer
 from outrider.summaries import fault_name, word
 
 _PAGE = 20
+_REFUSED = "refused"
 
 
 def page(who: Viewer) -> None:
     """Draw the incident that ``?incident=`` names, else the list of incidents."""
+    session.refreshed(who, _body)
+
+
+def _body(who: Viewer) -> None:
+    # Read here and not in page(): a click inside the fragment runs the fragment alone.
     chosen = st.query_params.get("incident")
-    session.refreshed(who, (lambda viewer: _one(viewer, chosen)) if chosen else _list)
+    refused = st.session_state.pop(_REFUSED, None)
+    if refused:
+        st.html(pieces.note(*refused, away=True))
+    if chosen:
+        _one(who, chosen)
+    else:
+        _list(who)
 
 
 def _list(who: Viewer) -> None:
@@ -111,27 +123,27 @@ def _head(who: Viewer, found: dict[str, Any]) -> None:
 
 
 def _back(who: Viewer) -> None:
-    if st.button(who.say("incidents.all"), key="back", type="tertiary"):
-        _choose(None)
-        st.rerun(scope="app")
+    st.button(who.say("incidents.all"), key="back", type="tertiary", on_click=_choose, args=(None,))
 
 
 def _change_button(who: Viewer, label: str, key: str, path: str, *, main: bool = False) -> None:
     """A button that changes something; without the token it says what is missing."""
-    pressed = st.button(
+    st.button(
         label,
         key=key,
         type="primary" if main else "secondary",
         disabled=not who.may_change,
         help=None if who.may_change else who.say("token.needed"),
+        on_click=_change,
+        args=(who, path),
     )
-    if pressed:
-        try:
-            who.client.post(path)
-        except (ApiError, ApiAwayError) as error:
-            st.html(pieces.note(error.message, error.hint, away=True))
-            return
-        st.rerun(scope="fragment")
+
+
+def _change(who: Viewer, path: str) -> None:
+    try:
+        who.client.post(path)
+    except (ApiError, ApiAwayError) as error:
+        st.session_state[_REFUSED] = (error.message, error.hint)
 
 
 def cause(who: Viewer, found: dict[str, Any]) -> str:

@@ -1,0 +1,232 @@
+"""Every page in Streamlit's own test harness, against a real API on loopback."""
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import streamlit as st
+import uvicorn
+from streamlit.testing.v1 import AppTest
+
+import dashboards
+from dashboards import client, session
+from outrider.clock import ManualClock
+from outrider.testing.names import NOW
+from outrider.testing.story import Story
+from outrider.testing.trouble import INCIDENT
+from service.api.app import create_app
+from service.api.settings import ApiExtras, ApiSettings
+from store.memory import MemoryMetricStore, MemoryStateStore
+
+APP = str(Path(dashboards.__file__).with_name("app.py"))
+TOKEN = "correct horse"
+
+
+class Api:
+    """A running API and its state."""
+
+    def __init__(self, story: Story | None) -> None:
+        self.state, metrics = MemoryStateStore(), MemoryMetricStore()
+        if story is not None:
+            story.fill(self.state, metrics)
+        extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)))
+        app = create_app(self.state, metrics, ApiSettings(token=TOKEN), extras)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+def serve(story: Story | None) -> Iterator[Api]:
+    api = Api(story)
+    yield api
+    api.close()
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Api]:
+    yield from serve(None)
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[Api]:
+    yield from serve(Story(history=timedelta(minutes=30), alerts=3000))
+
+
+@pytest.fixture(scope="module")
+def incident() -> Iterator[Api]:
+    """For reading only."""
+    yield from serve(Story(history=timedelta(minutes=30)))
+
+
+@pytest.fixture
+def fresh() -> Iterator[Api]:
+    yield from serve(Story(history=timedelta(minutes=2)))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> Iterator[None]:
+    st.cache_data.clear()
+    session.options.cache_clear()
+    yield
+    client._connections().close()
+    st.cache_data.clear()
+    st.cache_resource.clear()
+    session.options.cache_clear()
+
+
+def only(name: str) -> None:
+    """A script that draws one page: the test harness cannot switch to pages that are functions."""
+    from dashboards import session
+    from dashboards.views import capacity, incident
+
+    {"incident": incident, "capacity": capacity}[name].page(session.viewer())
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    def open_page(url: str, page: str = "", *, token: str = "", **query: str) -> AppTest:
+        monkeypatch.setattr("sys.argv", ["app.py", "--api-url", url])
+        if page:
+            app = AppTest.from_function(only, default_timeout=30, args=(page,))
+        else:
+            app = AppTest.from_file(APP, default_timeout=30)
+        for name, value in query.items():
+            app.query_params[name] = value
+        if token:
+            app.session_state["token"] = token
+        return checked(app.run())
+
+    return open_page
+
+
+def checked(app: AppTest) -> AppTest:
+    assert not app.exception, app.exception[0].stack_trace
+    return app
+
+
+def text(app: AppTest) -> str:
+    """Everything readable on the page, tags removed."""
+    return re.sub(r"<[^>]+>", " ", " ".join(node.proto.body for node in app.get("html")))
+
+
+def charts(app: AppTest) -> int:
+    return len(app.get("plotly_chart"))
+
+
+def button(app: AppTest, label: str):
+    return next(found for found in app.button if found.label == label)
+
+
+def test_overview_says_what_is_broken(incident, opened):
+    page = text(opened(incident.url))
+    assert "Promise broken: 1 of 2 services" in page
+    assert "GPU lost" in page
+    assert "node-3, GPU 2" in page
+    assert "waiting for approval" in page
+    assert "no plan yet: throughput is not measured" in page
+
+
+def test_overview_in_chinese(incident, opened):
+    page = text(opened(incident.url, lang="zh"))
+    assert "2 个服务中有 1 个未达标" in page
+    assert "哪里出了问题" in page
+    assert "GPU 掉卡" in page
+
+
+def test_the_language_selector_outlives_the_address(incident, opened):
+    app = opened(incident.url, lang="en")
+    app.get("button_group")[0].set_value("zh")
+    assert "2 个服务中有 1 个未达标" in text(checked(app.run()))
+
+
+def test_a_link_with_the_incident_opens_its_page(incident, opened):
+    page = text(opened(incident.url, incident=INCIDENT))
+    assert "Suspected cause" in page
+    assert "Confidence 94 %" in page
+
+
+def test_incident_page_shows_cause_evidence_and_what_was_ruled_out(incident, opened):
+    app = opened(incident.url, "incident", incident=INCIDENT)
+    page = text(app)
+    for wanted in (
+        "GPUs visible on the node: 7, expected 8",
+        "Ruled out",
+        "Node lost",
+        "other targets of the node answer",
+    ):
+        assert wanted in page
+    assert charts(app) == 8
+    assert "Alerts folded into it: 3" in page
+    assert all(found.disabled for found in app.button if found.label in ("Acknowledge", "Approve", "Reject"))
+
+
+def test_with_the_token_a_person_acknowledges_and_approves(fresh, opened):
+    app = opened(fresh.url, "incident", incident=INCIDENT, token=TOKEN)
+    checked(button(app, "Acknowledge").click().run())
+    assert fresh.state.incident(INCIDENT).acknowledged_by == "admin"
+    checked(button(app, "Approve").click().run())
+    assert fresh.state.actions()[0].status.value != "waiting_approval"
+    assert "Approve" not in [found.label for found in checked(app.run()).button]
+
+
+def test_a_wrong_token_is_told_in_one_sentence(fresh, opened):
+    app = opened(fresh.url, "incident", incident=INCIDENT, token="wrong")
+    checked(button(app, "Acknowledge").click().run())
+    assert "A change needs the admin token." in text(app)
+    assert fresh.state.incident(INCIDENT).acknowledged_at is None
+
+
+def test_list_of_incidents_leads_to_one(incident, opened):
+    app = opened(incident.url, "incident")
+    assert "Open incidents: 1" in text(app)
+    checked(button(app, "Open").click().run())
+    assert "Suspected cause" in text(app)
+    checked(button(app, "All incidents").click().run())
+    assert "Open incidents: 1" in text(app)
+
+
+def test_an_unknown_incident_says_so(incident, opened):
+    assert "There is no such incident" in text(opened(incident.url, "incident", incident="none"))
+
+
+def test_capacity_page_shows_forecast_plan_and_arithmetic(incident, opened):
+    app = opened(incident.url, "capacity")
+    page = text(app)
+    assert "chat needs 11 replicas (44 GPUs), 8 are running" in page
+    assert "rounded up to 11 replicas" in page
+    assert charts(app) == 1
+    app.selectbox[0].set_value("code")
+    assert "code: no plan yet" in text(checked(app.run()))
+
+
+@pytest.mark.parametrize(
+    ("page", "said"), [("", "Waiting for the first values"), ("incident", "No incident"), ("capacity", "No plan yet")]
+)
+def test_an_empty_store_is_told_plainly(empty, opened, page, said):
+    assert said in text(opened(empty.url, page))
+
+
+@pytest.mark.parametrize("page", ["", "incident", "capacity"])
+def test_without_an_api_one_card_says_so(opened, page):
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    found = text(opened(f"http://127.0.0.1:{port}", page))
+    assert found.count("The Outrider API does not answer.") == 1
+    assert "outrider serve" in found
+
+
+def test_many_alerts_are_counted_not_listed(many, opened):
+    app = opened(many.url)
+    assert "Alerts firing: 1000+" in text(app)
+    assert len(text(app)) < 20_000

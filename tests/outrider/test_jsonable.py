@@ -1,0 +1,137 @@
+"""The JSON that people script against: its keys, its instants, no NaN."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider import jsonable
+from outrider.i18n import LANGUAGES, texts
+from outrider.model import EntityKind, EntityRef, TimelineEntry
+from outrider.summaries import entity_name, incident_summary, word, worded
+from outrider.testing import trouble
+from outrider.testing.names import LOST_GPU, NOW, topology
+from outrider.testing.story import Story
+
+COMMIT = Story(alerts=2).commit()
+AGREED = {
+    "alert": "fingerprint rule priority state entity starts_at ends_at incident summary value muted_by",
+    "incident": "id layer priority opened_at resolved_at suspected_cause hypotheses rejected alerts pages summary",
+    "action": "id session kind target dry_run decision reason status started_at ended_at",
+    "recommendation": "service gpu_type current_replicas target_replicas gpus floor ceiling binding needed_by "
+    "lead_time_seconds cost_per_hour derivation reason",
+}
+
+
+@pytest.mark.parametrize(
+    ("write", "values"),
+    [
+        ("alert", COMMIT.alerts),
+        ("incident", COMMIT.incidents),
+        ("action", COMMIT.actions),
+        ("recommendation", COMMIT.plan.recommendations),
+    ],
+)
+def test_agreed_keys_are_there_and_all_of_it_is_json(write, values):
+    assert values
+    for value in values:
+        found = getattr(jsonable, write)(value)
+        assert set(AGREED[write].split()) <= set(found)
+        json.dumps(found, allow_nan=False)
+
+
+def test_forecasts_messages_audit_and_cycles_are_json():
+    parts = [jsonable.forecast(each) for each in COMMIT.plan.forecasts]
+    parts += [jsonable.message(each) for each in COMMIT.messages]
+    parts += [jsonable.audit(each) for each in COMMIT.audit]
+    parts += [jsonable.cycle(COMMIT.cycle), jsonable.incident_story(COMMIT.incidents[0], "zh")]
+    json.dumps(parts, allow_nan=False)
+    assert parts[0]["times"][0] == "2026-05-04T13:17:30Z"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), None, np.float32("nan")])
+def test_a_number_that_is_not_there_is_null(value):
+    assert jsonable.finite(value) is None
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True)))
+def test_arrays_keep_their_length_and_lose_their_nan(values):
+    found = jsonable.numbers(np.array(values, dtype=np.float64))
+    assert len(found) == len(values)
+    json.dumps(found, allow_nan=False)
+
+
+def test_nested_values_become_plain_and_secrets_vanish():
+    found = jsonable.plain({"at": NOW, "who": LOST_GPU, "list": (np.float64(1.5), np.nan), "token": "s3cret"})
+    assert found == {
+        "at": "2026-05-04T13:07:30Z",
+        "who": jsonable.entity(LOST_GPU),
+        "list": [1.5, None],
+        "token": "[redacted]",
+    }
+
+
+def test_summaries_name_fault_place_and_time_in_both_languages():
+    known = trouble.incident(NOW, NOW, ("a",))
+    assert incident_summary(known, "en") == "GPU lost on GPU-03027e1c…000026 since 2026-05-04 13:07 UTC"
+    assert incident_summary(known, "zh").startswith("GPU-03027e1c…000026：GPU 掉卡")
+    assert "cause not yet known" in incident_summary(replace(known, hypotheses=()), "en")
+
+
+def test_a_name_that_says_its_kind_is_not_said_twice():
+    assert entity_name(EntityRef("c", EntityKind.NODE, None, "node-3"), "en") == "node-3"
+    assert entity_name(EntityRef("c", EntityKind.REPLICA, "llm", "chat-3"), "zh") == "副本 chat-3"
+
+
+def test_arguments_of_texts_are_said_in_words():
+    given_ = {"fault": "gpu-lost", "entity": "replica/llm/chat-3", "signal": "hw_accel_present", "n": "3"}
+    assert worded(given_, "en") == {
+        "fault": "GPU lost",
+        "entity": "replica chat-3",
+        "signal": "GPUs visible on the node",
+        "n": "3",
+    }
+
+
+def test_the_timeline_is_told_in_words_oldest_first():
+    entries = (
+        TimelineEntry(NOW, "incidents.timeline.cause_named", {"entity": "gpu/GPU-1", "fault": "gpu-lost"}),
+        TimelineEntry(NOW - timedelta(minutes=1), "words.entity_kind.gpu"),
+    )
+    story = jsonable.incident_story(replace(trouble.incident(NOW, NOW, ()), timeline=entries), "en")
+    first, second = (row["text"] for row in story["timeline"])
+    assert first == "GPU"
+    assert "GPU lost" in second
+
+
+def test_every_enum_member_has_a_word_in_both_languages():
+    from outrider import model
+
+    groups = {
+        "entity_kind": model.EntityKind,
+        "layer": model.Layer,
+        "alert_state": model.AlertState,
+        "alert_reason": model.AlertReason,
+        "mute_reason": model.MuteReason,
+        "action_kind": model.ActionKind,
+        "verdict": model.Verdict,
+        "action_status": model.ActionStatus,
+        "decision_reason": model.DecisionReason,
+        "notify_reason": model.NotifyReason,
+    }
+    wanted = [(group, member) for group, members in groups.items() for member in members]
+    wanted += [("plan_reason", member) for member in (*model.PlanReason, *model.NoPlanReason)]
+    for language in LANGUAGES:
+        missing = [f"{group}.{m.value}" for group, m in wanted if f"words.{group}.{m.value}" not in texts(language)]
+        assert missing == []
+    assert word("action_kind", "unheard_of") == "unheard of"
+
+
+def test_the_sample_fleet_hangs_together():
+    graph = topology(NOW)
+    assert len(graph.of_kind(EntityKind.GPU)) == 64
+    assert [service.name for service in graph.above(LOST_GPU, EntityKind.SERVICE)] == ["chat"]

@@ -1,0 +1,145 @@
+"""Parts of the API that need no HTTP: freshness, remembering, paging, verdicts."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.clock import ManualClock
+from outrider.errors import UsageError
+from outrider.model import CycleRecord
+from outrider.testing.names import GPU, LOST_GPU, NOW, SERVICE, topology
+from outrider.testing.trouble import incident
+from service.api import evidence, paging, places, promise
+from service.api.context import CycleWatch, Remembered
+from service.api.settings import Promise, is_loopback
+
+
+def cycle(name: str, at) -> CycleRecord:
+    return CycleRecord(name, at, 1.0, 1, 1, 1, 0, 0, 0)
+
+
+def test_fleet_time_counts_as_fresh_while_cycles_come():
+    clock = ManualClock(NOW)
+    watch = CycleWatch(clock, timedelta(seconds=45))
+    ahead = NOW + timedelta(days=3)
+    assert not watch.is_fresh(cycle("a", ahead))
+    assert watch.is_fresh(cycle("b", ahead + timedelta(seconds=15)))
+    clock.advance(timedelta(seconds=40))
+    assert watch.is_fresh(cycle("b", ahead + timedelta(seconds=15)))
+    clock.advance(timedelta(seconds=10))
+    assert not watch.is_fresh(cycle("b", ahead + timedelta(seconds=15)))
+
+
+def test_wall_time_is_fresh_at_once_and_stale_after_three_cycles():
+    clock = ManualClock(NOW)
+    watch = CycleWatch(clock, timedelta(seconds=45))
+    assert not watch.is_fresh(None)
+    assert watch.is_fresh(cycle("a", NOW - timedelta(seconds=10)))
+    assert not watch.is_fresh(cycle("a", NOW - timedelta(seconds=50)))
+
+
+def test_an_answer_is_computed_once_and_old_ones_are_dropped():
+    kept, asked = Remembered(size=2), []
+    for key in (1, 1, 2, 3, 1):
+        kept.get(key, lambda key=key: asked.append(key))
+    assert asked == [1, 2, 3, 1]
+
+
+@given(st.integers(0, 200), st.integers(1, 50), st.integers(1, 9))
+def test_pages_cover_a_filtered_list_exactly(size, limit, every):
+    items, found, cursor = list(range(size)), [], ""
+    while cursor is not None:
+        rows, cursor = paging.page(lambda count: items[:count], lambda item: item % every == 0, cursor, limit)
+        assert len(rows) <= limit
+        found += rows
+    assert found == [item for item in items if item % every == 0]
+
+
+def test_a_cursor_that_no_page_gave_out_is_refused():
+    with pytest.raises(UsageError, match="not a cursor"):
+        paging.offset_of("-3")
+
+
+def recent(**changes) -> promise.Recent:
+    usual = {
+        "service": SERVICE["chat"],
+        "success": 1.0,
+        "availability": 1.0,
+        "ttft_p99": 0.4,
+        "ttft_p99_below": False,
+        "requests_per_second": 3.0,
+        "queue": 0.0,
+        "ready": 8.0,
+    }
+    return promise.Recent(**{**usual, **changes})
+
+
+@pytest.mark.parametrize(
+    ("now", "status", "reason"),
+    [
+        (recent(), "ok", "within_limits"),
+        (None, "unknown", "no_values"),
+        (recent(success=None, ready=None), "unknown", "no_values"),
+        (recent(success=None), "ok", "within_limits"),
+        (recent(ready=0.0), "broken", "no_ready_replica"),
+        (recent(success=0.98), "broken", "calls_fail"),
+        (recent(success=0.995), "at_risk", "calls_below_target"),
+        (recent(ttft_p99=2.1), "broken", "ttft_over_limit"),
+        (recent(ttft_p99=2.5, ttft_p99_below=True), "ok", "within_limits"),
+    ],
+)
+def test_the_verdict_on_a_service_has_a_reason(now, status, reason):
+    assert promise.standing(now, None, (), Promise()) == (status, reason)
+
+
+def test_an_urgent_incident_puts_a_healthy_service_at_risk():
+    open_one = incident(NOW, NOW, ())
+    assert promise.standing(recent(), None, (open_one,), Promise()) == ("at_risk", "urgent_incident")
+    assert promise.concerns(open_one, SERVICE["chat"])
+    assert not promise.concerns(open_one, SERVICE["code"])
+
+
+def test_minutes_without_calls_are_neither_good_nor_bad():
+    found = promise.minutes_good(np.array([10.0, 10.0, 0.0, np.nan]), np.array([0.0, 5.0, 0.0, np.nan]), 0.99)
+    np.testing.assert_array_equal(found, [1.0, 0.0, np.nan, np.nan])
+
+
+def test_a_place_names_the_node_and_the_card():
+    graph = topology(NOW)
+    assert places.place(graph, LOST_GPU, "en") == "node-3, GPU 2"
+    assert places.place(graph, SERVICE["chat"], "en") == "node-0, node-1, +6"
+
+
+def test_evidence_charts_are_few_and_start_with_the_cause():
+    chosen = evidence.choose(incident(NOW, NOW, ()), topology(NOW))
+    assert len(chosen) == 8
+    assert [wanted.signal for wanted in chosen[:2]] == ["hw_accel_present", "hw_accel_fault_code"]
+    assert [wanted.role for wanted in chosen[-4:]] == ["service"] * 4
+    assert all(peer in GPU for wanted in chosen for peer in wanted.peers)
+
+
+def test_evidence_of_an_unknown_cause_shows_the_services():
+    chosen = evidence.choose(replace(incident(NOW, NOW, ()), hypotheses=()), topology(NOW))
+    assert {wanted.role for wanted in chosen} == {"service"}
+
+
+def test_evidence_ends_soon_after_the_recovery():
+    start, end = evidence.span(
+        replace(incident(NOW, NOW, ()), resolved_at=NOW + timedelta(minutes=5)), NOW + timedelta(hours=9)
+    )
+    assert (start, end) == (NOW - timedelta(minutes=30), NOW + timedelta(minutes=20, seconds=1))
+
+
+def test_loopback_is_told_from_the_rest():
+    assert [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "10.0.0.1", "gpu.example")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
