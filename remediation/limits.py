@@ -19,7 +19,9 @@ class Policy:
 
     ``off`` does nothing but undo what Outrider did, ``suggest`` asks about every step, ``act`` performs
     what the guard rails allow. A breaker counts nodes in absolute numbers and as a ratio of the fleet.
-    ``service_minimum`` is the number of serving replicas that is never gone below.
+    One scale-in takes ``scale_in_step_ratio`` of the replicas at most (and one at least), then waits for
+    ``scale_in_cooldown``: a plan that is wrong is noticed before much is gone. ``service_minimum`` is the
+    number of serving replicas that is never gone below.
     """
 
     autonomy: Autonomy = "suggest"
@@ -29,9 +31,14 @@ class Policy:
     max_actions_per_hour: int = 20
     cooldown: timedelta = timedelta(minutes=10)
     scale_in_cooldown: timedelta = timedelta(minutes=30)
+    scale_in_step_ratio: float = 0.25
     service_minimum: int = 1
     min_confidence: float = 0.6
     ask_for: frozenset[ActionKind] = frozenset()
+
+    def scale_in_to(self, current: int, wanted: int) -> int:
+        """How far one scale-in may go towards ``wanted``."""
+        return max(wanted, current - max(1, floor(current * self.scale_in_step_ratio)))
 
     def node_allowed(self, ours: int, others: int, total: int) -> bool:
         """True when one more node may be cordoned beside ``ours`` and those of ``others``.

@@ -33,7 +33,9 @@ def _service(world: World, entry: Recommendation, troubled: bool) -> list[Action
         if newest is not None and newest.status in WAITING:
             return [approve.cancelled(newest, world.now, newest.reason, "the plan no longer wants it")]
         return []
-    if newest is not None and newest.params.get("replicas") == entry.target_replicas and _stands(world, newest):
+    current, target = entry.current_replicas, entry.target_replicas
+    replicas = target if grows else world.policy.scale_in_to(current, target)
+    if newest is not None and newest.params.get("replicas") == replicas and _stands(world, newest):
         return []
     proposal = Proposal(
         session=sessions.PLAN_SESSION,
@@ -42,8 +44,8 @@ def _service(world: World, entry: Recommendation, troubled: bool) -> list[Action
         target=entry.service,
         params={
             **sessions.ownership(sessions.PLAN_SESSION),
-            "replicas": entry.target_replicas,
-            "current": entry.current_replicas,
+            "replicas": replicas,
+            "current": current,
         },
         scale_in=not grows,
         touches=() if grows else world.topology.below(entry.service, EntityKind.REPLICA),

@@ -27,6 +27,7 @@ from remediation.world import World
 _PATIENCE = timedelta(minutes=5)  # a step that hangs longer no longer holds the next one
 _SURGE_PATIENCE = timedelta(minutes=15)  # new replicas that are not ready by then will not come
 _GROWTH_RATIO = 0.25  # of the replicas, when a surge is there and no plan says how many
+_MUST_EXIST = frozenset({"self", "node", "services"})  # that no replica rests on a broken part is no gap
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
 
 
@@ -49,13 +50,18 @@ class Run:
             waits = self._world.now - self._incident.opened_at < step.wait
             if waits or (step.after_done and not before_are_over):
                 break
-            targets = self._world.targets(self._cause.entity, step.target)
-            if not targets:
+            targets = self._targets(step)
+            if not targets and step.target in _MUST_EXIST:
                 made += self._unknown(step)
             for target in targets:
                 made += self._step(step, target)
             before_are_over = before_are_over and all(self._over(step, target) for target in targets)
         return made
+
+    def _targets(self, step: Step) -> tuple[EntityRef, ...]:
+        """What the step is about. A lost device may leave the topology: the session knows its node still."""
+        found = self._world.targets(self._cause.entity, step.target)
+        return found or (self._session.cordoned if step.target == "node" else ())
 
     def _over(self, step: Step, target: EntityRef) -> bool:
         newest = self._world.history.newest(self._session.id, step.kind, target)

@@ -85,6 +85,23 @@ def test_an_incident_without_a_cause_or_playbook_does_nothing(fleet):
     assert fleet.run(2) == []
 
 
+def test_a_lost_gpu_that_leaves_the_topology_keeps_its_node(fleet, words):
+    fleet.break_("gpu-lost", fleet.gpus[0])
+    fleet.cycle()
+    edges = [edge for edge in fleet.topology.edges if fleet.gpus[0] not in edge]
+    fleet.topology = Topology.build(edges)
+    assert words(fleet.run(4)) == [("drain", "node-0", "ask", "needs_approval")]
+
+
+def test_a_broken_gpu_that_nothing_rests_on_is_no_unknown_target(fleet, words):
+    idle = EntityRef("c1", EntityKind.GPU, None, "GPU-idle")
+    fleet.topology = Topology.build([*fleet.topology.edges, (fleet.nodes[0], idle)])
+    fleet.break_("gpu-lost", idle)
+    assert words(fleet.cycle()) == [
+        ("cordon", "node-0", "allowed", "within_limits"),
+    ]
+
+
 def test_an_unknown_target_is_refused_not_guessed(fleet, words):
     fleet.topology = Topology.build([])
     fleet.break_("pcie-degraded", fleet.gpus[0])

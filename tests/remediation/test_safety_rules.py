@@ -75,8 +75,19 @@ def test_rule_1_the_cordon_follows_once_values_are_back(fleet, words):
     ("target", "verdict", "reason"), [(4, "allowed", "within_limits"), (3, "refused", "no_headroom")]
 )
 def test_rule_3_the_survivors_must_carry_the_load_of_now(fleet, words, target, verdict, reason):
+    fleet.policy = replace(fleet.policy, scale_in_step_ratio=1.0)
     fleet.recommend(8, target)  # 4 are needed
     assert words(fleet.cycle()) == [("scale", "chat", verdict, reason)]
+
+
+def test_rule_3_a_scale_in_goes_in_steps(fleet):
+    fleet.recommend(8, 4)
+    assert [a.params["replicas"] for a in allowed(fleet.cycle())] == [6]
+    fleet.recommend(6, 4)
+    assert not allowed(fleet.run(20))
+    fleet.now += timedelta(minutes=30)
+    assert [a.params["replicas"] for a in allowed(fleet.cycle())] == [5]
+    assert fleet.policy.scale_in_to(2, 1) == 1
 
 
 def test_rule_3_constant_load_never_flaps(fleet):
