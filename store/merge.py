@@ -24,6 +24,7 @@ SCRAPE_OFFSET: Final = SignalKey("scrape_offset_seconds")
 """The column that keeps each entity's own scrape time: seconds from the cycle's instant to the scrape."""
 
 _REMEMBERED = 20_000
+_REMEMBERED_LAYOUTS = 64  # the usual ones of each kind, and those of cycles with a late target
 Ids = NDArray[np.int32]
 Item = TypeVar("Item", bound=Hashable)
 
@@ -90,19 +91,35 @@ class Merged:
 
 
 def column_order(key: SignalKey) -> tuple[bool, str, int, float]:
-    """Sorts columns into stored order: one signal's columns side by side, a histogram's sum after its buckets."""
+    """Sorts columns: one signal's columns side by side, a histogram's sum after its buckets, the offset last."""
     bucket = -1 if key.bucket is None else key.bucket
     return key == SCRAPE_OFFSET, key.name, 1_000_000 if bucket == SUM_BUCKET else bucket, key.quantile or 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the batches of one kind go, worked out once for the same tuples of entities and keys.
+
+    ``groups`` are the places of batches that are put in together, each with their cells' index.
+    ``tuples`` keeps what the cache goes by alive, so that no other tuple can take its identity.
+    """
+
+    entities: Ids
+    keys: tuple[SignalKey, ...]
+    groups: tuple[tuple[list[int], Any], ...]
+    rows: NDArray[np.intp]
+    sizes: list[int]
+    tuples: tuple[object, ...]
+
+
 class Merger:
-    """Merges cycles; remembers the layout of columns between them."""
+    """Merges cycles; remembers the layout of each kind between them."""
 
     def __init__(self, entities: Numbers[EntityRef], keys: Numbers[SignalKey]) -> None:
         """``entities`` and ``keys`` number what the batches name."""
         self._entities = entities
         self._keys = keys
-        self._layouts: dict[bytes, tuple[tuple[SignalKey, ...], Ids]] = {}
+        self._layouts: dict[tuple[int, ...], _Layout] = {}
 
     def merge(self, at: datetime, batches: Sequence[SampleBatch]) -> tuple[Merged, ...]:
         """One matrix per kind; kinds in the order of their first batch. Empty batches are left out."""
@@ -110,45 +127,63 @@ class Merger:
         for batch in batches:
             if batch.entities and batch.keys:
                 by_kind.setdefault(batch.kind, []).append(batch)
-        self._entities.prepare(batch.entities for found in by_kind.values() for batch in found)
         return tuple(self._merge_kind(kind, at, found) for kind, found in by_kind.items())
 
     def _merge_kind(self, kind: EntityKind, at: datetime, batches: Sequence[SampleBatch]) -> Merged:
+        layout = self._layout_of(batches)
+        values = np.full((len(layout.keys), layout.entities.size), np.nan, dtype=np.float32)
+        status = np.full(values.shape, CellStatus.ABSENT, dtype=np.uint8)
+        for chosen, where in layout.groups:
+            with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
+                new = np.concatenate([batches[i].values for i in chosen], dtype=np.float32, casting="same_kind")
+            _place(values, status, where, new.T, np.concatenate([batches[i].status for i in chosen]).T)
+        offsets = [(batch.scraped_at - at).total_seconds() for batch in batches]
+        values[-1, layout.rows] = np.repeat(offsets, layout.sizes)
+        status[-1] = CellStatus.PRESENT
+        return Merged(kind, layout.entities, layout.keys, values, without_hollows(values, status))
+
+    def _layout_of(self, batches: Sequence[SampleBatch]) -> _Layout:
+        tuples = tuple(part for batch in batches for part in (batch.entities, batch.keys))
+        known = tuple(map(id, tuples))
+        if known not in self._layouts:
+            if len(self._layouts) >= _REMEMBERED_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[known] = self._work_out(batches, tuples)
+        return self._layouts[known]
+
+    def _work_out(self, batches: Sequence[SampleBatch], tuples: tuple[object, ...]) -> _Layout:
+        self._entities.prepare(batch.entities for batch in batches)
         members = [self._entities.of(batch.entities) for batch in batches]
         everyone = np.unique(np.concatenate(members))
-        groups: dict[int, list[int]] = {}
+        by_keys: dict[int, list[int]] = {}
         for index, batch in enumerate(batches):
-            groups.setdefault(id(batch.keys), []).append(index)
-        columns = [self._keys.of(batches[indices[0]].keys) for indices in groups.values()]
-        keys, places = self._layout(columns)
-        values = np.full((len(keys), everyone.size), np.nan, dtype=np.float32)
-        status = np.full(values.shape, CellStatus.ABSENT, dtype=np.uint8)
-        for wanted, indices in zip(columns, groups.values(), strict=True):
+            by_keys.setdefault(id(batch.keys), []).append(index)
+        columns = [self._keys.of(batches[indices[0]].keys) for indices in by_keys.values()]
+        keys, places = self._columns(columns)
+        groups = []
+        for wanted, indices in zip(columns, by_keys.values(), strict=True):
             for part in _without_repeats([members[index] for index in indices]):
-                chosen = [indices[i] for i in part]
+                chosen = [indices[index] for index in part]
                 rows = np.searchsorted(everyone, np.concatenate([members[index] for index in chosen]))
-                where = cross(compact(places[wanted]), compact(rows))
-                with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
-                    new = np.concatenate(
-                        [batches[index].values for index in chosen], dtype=np.float32, casting="same_kind"
-                    )
-                _place(values, status, where, new.T, np.concatenate([batches[index].status for index in chosen]).T)
-        offsets = np.array([(batch.scraped_at - at).total_seconds() for batch in batches])
-        sizes = [found.size for found in members]
-        values[-1, np.searchsorted(everyone, np.concatenate(members))] = np.repeat(offsets, sizes)
-        status[-1] = CellStatus.PRESENT
-        return Merged(kind, everyone, keys, values, without_hollows(values, status))
+                groups.append((chosen, cross(compact(places[wanted]), compact(rows))))
+        seats = np.searchsorted(everyone, np.concatenate(members))
+        return _Layout(everyone, keys, tuple(groups), seats, [found.size for found in members], tuples)
 
-    def _layout(self, columns: Sequence[Ids]) -> tuple[tuple[SignalKey, ...], Ids]:
-        """The keys in stored order, and for each key number its row there (-1 for others)."""
-        everything = np.unique(np.concatenate(columns))
-        digest = everything.tobytes()
-        if digest not in self._layouts:
-            ordered = sorted(everything.tolist(), key=lambda number: column_order(self._keys.named[number]))
-            places = np.full(int(everything[-1]) + 1, -1, dtype=np.int32)
-            places[ordered] = np.arange(len(ordered))
-            self._layouts[digest] = (*(self._keys.named[number] for number in ordered), SCRAPE_OFFSET), places
-        return self._layouts[digest]
+    def _columns(self, columns: Sequence[Ids]) -> tuple[tuple[SignalKey, ...], Ids]:
+        """The keys in stored order, and for each key number its row there (-1 for others).
+
+        Signals stand in the order in which they were first seen, because then the columns of a
+        target are neighbours and are copied as one piece.
+        """
+        numbers = np.unique(np.concatenate(columns)).tolist()
+        named = self._keys.named
+        first: dict[str, int] = {}
+        for number in numbers:
+            first.setdefault(named[number].name, number)
+        ordered = sorted(numbers, key=lambda number: (first[named[number].name], column_order(named[number])))
+        places = np.full(numbers[-1] + 1, -1, dtype=np.int32)
+        places[ordered] = np.arange(len(ordered))
+        return (*(named[number] for number in ordered), SCRAPE_OFFSET), places
 
     def forget(self) -> None:
         """Drop every number and layout."""

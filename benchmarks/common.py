@@ -1,0 +1,116 @@
+"""What every benchmark shares: timing, the shape of a result, and printing it.
+
+``--data DIR`` or ``$OUTRIDER_DATA`` says where recorded data lies; a benchmark that needs it and does
+not find it says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Result = dict[str, Any]
+
+
+def result(
+    name: str,
+    value: float,
+    unit: str,
+    target: float | None,
+    holds: bool | None,
+    peer: str | None = None,
+    peer_value: float | None = None,
+    ratio: float | None = None,
+    **more: Any,
+) -> Result:
+    """One line of a benchmark. ``holds`` says whether ``value`` meets ``target``, None when there is none.
+
+    ``peer`` was measured in the same run, in the same unit; ``ratio`` above 1 means that we are better.
+    Further keys stand behind the agreed ones.
+    """
+    line = {
+        "name": name,
+        "value": _rounded(value),
+        "unit": unit,
+        "target": target,
+        "holds": holds,
+        "peer": peer,
+        "peer_value": _rounded(peer_value),
+        "ratio": _rounded(ratio),
+    }
+    return {**line, **more}
+
+
+def _rounded(value: float | None) -> float | None:
+    """Four significant digits: more are noise."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.4g}")
+
+
+def best_of(times: int, work: Callable[[], object]) -> float:
+    """Seconds of the fastest of several runs: the one that was disturbed least."""
+    best = math.inf
+    for _ in range(times):
+        gc.collect()
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def data_folder() -> Path | None:
+    """Where recorded data lies, None when nobody said."""
+    text = os.environ.get("OUTRIDER_DATA")
+    return Path(text) if text else None
+
+
+def main(run: Callable[[], Result | Sequence[Result]], arguments: Sequence[str] | None = None) -> None:
+    """Run one benchmark and print it: ``-o json`` one document, ``-o table`` (default on a terminal) a table."""
+    parser = argparse.ArgumentParser(description=(run.__doc__ or "").partition("\n")[0])
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    use_data(options.data)
+    show(run(), options.output)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every benchmark."""
+    default = "table" if sys.stdout.isatty() else "json"
+    parser.add_argument("-o", "--output", choices=["json", "table"], default=default)
+    parser.add_argument("--data", help="folder of recorded data (else $OUTRIDER_DATA)")
+
+
+def use_data(folder: str | None) -> None:
+    """Make ``--data`` what ``data_folder`` answers."""
+    if folder:
+        os.environ["OUTRIDER_DATA"] = folder
+
+
+def show(found: Result | Sequence[Result], output: str) -> None:
+    """Print one result as an object, several as a list, or all as a table."""
+    if output == "json":
+        print(json.dumps(found, ensure_ascii=False, indent=2))
+        return
+    lines = [found] if isinstance(found, dict) else list(found)
+    columns = ("name", "value", "unit", "target", "holds", "peer", "peer_value", "ratio")
+    cells = [[_cell(line.get(column)) for column in columns] for line in lines]
+    widths = [max(len(column), *(len(row[place]) for row in cells)) for place, column in enumerate(columns)]
+    for row in [list(columns), *cells]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)

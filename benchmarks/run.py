@@ -1,0 +1,59 @@
+"""Runs benchmarks by name: ``python benchmarks/run.py store_write store_read -o json``; no name runs all.
+
+Each is a module with ``run() -> dict | list[dict]``. The results of the last run on a quiet machine
+lie in ``benchmarks/results.json`` (``--save``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Result, add_options, show, use_data
+
+BENCHMARKS = {
+    "store_write": "benchmarks.store_write",
+    "store_read": "benchmarks.store_read",
+}
+RESULTS = Path(__file__).with_name("results.json")
+
+
+def run(names: Sequence[str]) -> list[Result]:
+    """The results of the named benchmarks, in that order."""
+    found: list[Result] = []
+    for name in names:
+        print(f"running {name} ...", file=sys.stderr)
+        lines = import_module(BENCHMARKS[name]).run()
+        found += [lines] if isinstance(lines, dict) else lines
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, and keep the results when asked to. Exit 2 names the benchmarks that there are."""
+    parser = argparse.ArgumentParser(description="Benchmarks: figure, target, peer, ratio.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--save", action="store_true", help=f"keep the results in {RESULTS.name}")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in BENCHMARKS]
+    if unknown:
+        print(f"There is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}.", file=sys.stderr)
+        return 2
+    use_data(options.data)
+    found = run(options.names or list(BENCHMARKS))
+    if options.save:
+        kept = {line["name"]: line for line in (json.loads(RESULTS.read_text()) if RESULTS.exists() else [])}
+        kept |= {line["name"]: line for line in found}
+        RESULTS.write_text(json.dumps(list(kept.values()), ensure_ascii=False, indent=2) + "\n")
+    show(found[0] if len(found) == 1 else found, options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
