@@ -23,6 +23,7 @@ from outrider.faults import faults
 from outrider.model import Alert, EntityRef, Event, Finding, Incident, Layer
 from outrider.topology import Topology
 
+ROUNDS = 4
 BLIND_GRACE = timedelta(minutes=3)  # what fails with the view comes back within a few scrapes of it
 
 
@@ -43,7 +44,36 @@ def correlate(
     """
     scene = scenes.look(alerts, findings, events, topology, knowledge, now)
     firing = {alert.fingerprint: alert for alert in alerts if scenes.opens_incident(alert)}
-    held = sorted((one for one in open_incidents if one.resolved_at is None), key=lambda one: (one.opened_at, one.id))
+    known = {incident.id for incident in open_incidents}
+    standing = {incident.id: incident for incident in open_incidents if incident.resolved_at is None}
+    answer: dict[str, Incident] = {}
+    for _ in range(ROUNDS):  # a cause that changes hands may explain another incident, so look again
+        changed = _once(tuple(standing.values()), firing, scene, known, now)
+        if not changed:
+            break
+        for incident in changed:
+            answer[incident.id] = standing[incident.id] = incident
+            if incident.resolved_at is not None:
+                del standing[incident.id]
+    return _told(answer, {incident.id for incident in open_incidents})
+
+
+def _told(answer: Mapping[str, Incident], known: set[str]) -> tuple[Incident, ...]:
+    """Leave out incidents that were opened and absorbed within one call: nobody has heard of them."""
+    unheard = {name for name, incident in answer.items() if name not in known and incident.resolved_at is not None}
+    told = []
+    for name, incident in answer.items():
+        if name in unheard:
+            continue
+        lines = tuple(entry for entry in incident.timeline if entry.arguments.get("incident") not in unheard)
+        told.append(incident if lines == incident.timeline else replace(incident, timeline=lines))
+    return tuple(sorted(told, key=lambda incident: (incident.opened_at, incident.id)))
+
+
+def _once(
+    standing: Sequence[Incident], firing: Mapping[str, Alert], scene: Scene, known: set[str], now: datetime
+) -> tuple[Incident, ...]:
+    held = sorted(standing, key=lambda incident: (incident.opened_at, incident.id))
     cases = [incidents.reopen(incident, firing) for incident in held]
     for case in cases:
         _release_when_sighted(case, now)
@@ -52,7 +82,7 @@ def correlate(
     cases += _assign(cases, fresh, scene, now)
     for case in cases:
         incidents.settle(case, scene, now)
-    _name_new(cases, {incident.id for incident in open_incidents})
+    _name_new(cases, known)
     return tuple(case.incident for case in cases if case.incident is not case.before)
 
 
@@ -149,7 +179,7 @@ def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Boar
     for case in cases:
         if case.closed or not case.alive:
             continue
-        cause = incidents.cause_claim(case)
+        cause = incidents.cause_claim(case, scene)
         backed = incidents.is_backed(case)
         if cause is not None:
             board.add(cause, marks=board.pinned if backed else board.fixed)
@@ -282,13 +312,16 @@ def _gather(
 def _tell_candidates(
     cases: Sequence[Case], opened: Sequence[Case | None], board: _Board, by_symptom: Sequence[Sequence[Pair]]
 ) -> None:
-    """Give each case the claims that no alert stands behind yet and that explain something in it."""
+    """Give each case the claims that no alert stands behind yet and that explain something in it.
+
+    But for a view that went dark: that it is back is read from its alert, so it takes one.
+    """
     touched = {id(case): case for case in (*cases, *opened) if case is not None}
     for case in touched.values():
         for number in sorted(case.numbers):
             for candidate in (number, *(pair.cause for pair in by_symptom[number])):
                 claim = board.claims[candidate]
-                if claim.home is None and not claim.alerts and claim.fault is not None:
+                if board.silent(candidate) and faults()[claim.fault or ""].layer is not Layer.MONITORING:
                     case.candidates.setdefault((claim.entity, claim.fault), claim)
 
 

@@ -38,7 +38,6 @@ RELEASED = "incidents.timeline.released"
 RESOLVED = "incidents.timeline.resolved"
 
 REMEMBERED_STRENGTH = 0.75  # of a cause whose own alert is over while its symptoms last
-REMEMBERED_FROM = 0.25  # a hypothesis less sure than this is not kept for its own sake
 TELLING_CHANGE = 0.1  # smaller moves of a confidence are not worth a new record
 
 _LAYER_OF_KIND = {
@@ -133,13 +132,14 @@ def identify(incident: Incident, known: set[str]) -> str:
     return f"inc-{incident.opened_at:%Y%m%dT%H%M}-{digest}"
 
 
-def cause_claim(case: Case) -> Claim | None:
+def cause_claim(case: Case, scene: Scene) -> Claim | None:
     """The suspected cause as a claim; not firing when no firing alert stands behind it."""
     cause = case.incident.suspected_cause
     if cause is None:
         return None
     own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
-    since = min((alert.starts_at for alert in own), default=case.incident.opened_at)
+    standing = scene.claim(cause.entity, cause.fault)
+    since = min((alert.starts_at for alert in own), default=standing.since if standing else case.incident.opened_at)
     return Claim(cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), (), case.incident.id)
 
 
@@ -199,41 +199,52 @@ def _open(case: Case, now: datetime) -> None:
 
 
 def _judge(case: Case, scene: Scene, now: datetime) -> None:
-    hypotheses, rejected = rootcause.ranked(_claims(case, scene), scene)
+    claims = _claims(case)
+    old = case.incident.suspected_cause
+    remembered = _remembered(case, scene)
+    hypotheses, rejected = rootcause.ranked((*claims, *remembered), scene)
+    if remembered and hypotheses and old is not None and not _same(old, hypotheses[0]):
+        # a cause that was overtaken is history: it counts no more against those that stand
+        hypotheses, rejected = rootcause.ranked(claims, scene)
     if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
         return
-    old, new = case.incident.suspected_cause, hypotheses[0]
+    new = hypotheses[0]
     layer = faults()[new.fault].layer
     case.incident = replace(case.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
     arguments = {"fault": new.fault, "entity": str(new.entity)}
     if old is None:
         if case.before is not None:
             case.note(now, CAUSE_NAMED, **arguments)
-    elif (old.entity, old.fault) != (new.entity, new.fault):
+    elif not _same(old, new):
         case.note(now, CAUSE_CHANGED, **arguments, old_fault=old.fault, old_entity=str(old.entity))
 
 
-def _claims(case: Case, scene: Scene) -> list[Claim]:
-    """Everything the ranking looks at: firing alerts, candidates of the scene, causes remembered."""
+def _same(one: Hypothesis, other: Hypothesis) -> bool:
+    return (one.entity, one.fault) == (other.entity, other.fault)
+
+
+def _claims(case: Case) -> list[Claim]:
+    """What stands: firing alerts, and candidates that detectors or change records suggest."""
     claims = [
         Claim(alert.entity, alert.fault, alert.starts_at, scenes.ALERT_STRENGTH, True, (alert.fingerprint,))
         for alert in case.alive.values()
     ]
     named = {(claim.entity, claim.fault) for claim in claims}
-    claims += [claim for key, claim in sorted(case.candidates.items(), key=_by_key) if key not in named]
-    named |= set(case.candidates)
-    for place, old in enumerate(case.incident.hypotheses):
-        if (old.entity, old.fault) in named or (place and old.confidence < REMEMBERED_FROM):
-            continue
-        if _is_guess(old.evidence) and (place or old.fault not in scenes.CHANGE_FAULTS):
-            continue
-        standing = scene.claim(old.entity, old.fault)
-        if standing is not None:
-            claims.append(replace(standing, alerts=()))
-            continue
-        strength = scenes.CHANGE_STRENGTH if _is_guess(old.evidence) else REMEMBERED_STRENGTH
-        claims.append(Claim(old.entity, old.fault, case.incident.opened_at, strength, firing=False))
-    return claims
+    return claims + [claim for key, claim in sorted(case.candidates.items(), key=_by_key) if key not in named]
+
+
+def _remembered(case: Case, scene: Scene) -> tuple[Claim, ...]:
+    """The suspected cause when its own alert is over while others of the incident go on."""
+    cause = case.incident.suspected_cause
+    if cause is None or (cause.entity, cause.fault) in case.candidates:
+        return ()
+    if any((alert.entity, alert.fault) == (cause.entity, cause.fault) for alert in case.alive.values()):
+        return ()
+    standing = scene.claim(cause.entity, cause.fault)
+    if standing is not None:
+        return (replace(standing, alerts=()),)
+    strength = scenes.CHANGE_STRENGTH if _is_guess(cause.evidence) else REMEMBERED_STRENGTH
+    return (Claim(cause.entity, cause.fault, case.incident.opened_at, strength, firing=False),)
 
 
 def _by_key(item: tuple[tuple[EntityRef, str | None], Claim]) -> tuple[str, str]:

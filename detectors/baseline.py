@@ -1,0 +1,190 @@
+"""What is usual for an entity at this time of day: an online, robust, vectorised baseline.
+
+Each (entity, signal) has 48 half-hour slots of the day (UTC) with a level and a scale, and a recent
+level that follows within the hour. Where the slots are mature, usual is the slots' level plus the
+recent offset from it; until then the recent level alone. Levels and scales are exponentially weighted
+and move at most four scales at a time, so that one outlier moves them little; the scale is 1.2533
+times the mean absolute residual, which is sigma for a normal one. Each scale has a floor, else a
+constant signal would turn its first flicker into the largest deviation of the fleet.
+Needs two days until the time of day counts. Misleads where the week matters more than the day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.memory import Arrays
+from outrider import catalog
+from outrider.model import EntityRef, Floats
+
+SLOTS = 48
+SLOT_SECONDS = 86400.0 / SLOTS
+MATURE_SLOT_SECONDS = 1.5 * SLOT_SECONDS  # one day fills a slot once, so this takes two days
+MATURE_UPDATES = 120  # of the recent level: half an hour at cycles of 15 s
+SLOT_DAY_WEIGHT = 0.3  # a day's share in its slot: about three days of memory
+LEVEL_TAU_SECONDS = 3600.0
+OFFSET_TAU_SECONDS = 7200.0
+SCALE_TAU_SECONDS = 6 * 3600.0
+CLIP_SCALES = 4.0
+FREE_UPDATES = 20  # the first steps are not clipped: there is no scale to clip by
+SIGMA_OF_MEAN_DEVIATION = 1.2533
+LONGEST_STEP_SECONDS = 600.0  # a value after a gap speaks for no more than this
+
+# Least scale in the signal's own unit, and as a share of its level.
+_FLOOR_OF_UNIT = {
+    "ratio": 0.02,
+    "seconds": 0.005,
+    "celsius": 1.0,
+    "watts": 5.0,
+    "requests": 1.0,
+    "count": 1.0,
+    "per_second": 0.05,
+    "tokens_per_second": 1.0,
+    "hertz": 1e7,
+    "bytes": 64e6,
+    "replicas": 0.5,
+    "cores": 0.05,
+}
+_FLOOR_OF_SIGNAL = {"svc_success_ratio": 0.01}
+_FLOOR_OF_LEVEL = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What is expected at an instant; all of shape (entities, signals). ``known`` False: still learning."""
+
+    level: Floats
+    scale: Floats
+    known: NDArray[np.bool_]
+
+    def deviation(self, values: Floats) -> Floats:
+        """Robust z; NaN where the value or the expectation is missing."""
+        return np.where(self.known, (values - self.level) / self.scale, np.nan)
+
+
+class Baseline:
+    """The arithmetic; the memory is a dict of arrays whose first axis is entities."""
+
+    def __init__(self, signals: Sequence[str]) -> None:
+        """``signals`` are the last axis of every value given later."""
+        self.signals = tuple(signals)
+        known = [catalog.signal(name) for name in self.signals]
+        self._floors = np.array([_FLOOR_OF_SIGNAL.get(one.name, _FLOOR_OF_UNIT.get(one.unit, 1e-6)) for one in known])
+
+    def empty(self, count: int = 0) -> Arrays:
+        """Memory of ``count`` entities that nothing is known about."""
+        plane, slots = (count, len(self.signals)), (count, len(self.signals), SLOTS)
+        return {
+            "slot_level": np.zeros(slots, dtype=np.float32),
+            "slot_scale": np.zeros(slots, dtype=np.float32),
+            "slot_seconds": np.zeros(slots, dtype=np.float32),
+            "level": np.zeros(plane),
+            "scale": np.zeros(plane),
+            "offset": np.zeros(plane),
+            "seconds": np.zeros(plane),
+            "updates": np.zeros(plane, dtype=np.int32),
+        }
+
+    def usual(self, memory: Arrays, at: float) -> Usual:
+        """What is expected at unix second ``at``."""
+        before, after, share = _neighbours(at)
+        slots = memory["slot_seconds"]
+        ripe_before, ripe_after = (slots[:, :, slot] >= MATURE_SLOT_SECONDS for slot in (before, after))
+        weight = np.where(ripe_before & ripe_after, share, np.where(ripe_after, 1.0, 0.0))
+        seasonal = _blend(memory["slot_level"], before, after, weight) + memory["offset"]
+        ripe = ripe_before | ripe_after
+        level = np.where(ripe, seasonal, memory["level"])
+        scale = np.where(ripe, _blend(memory["slot_scale"], before, after, weight), memory["scale"])
+        return Usual(level, np.maximum(scale, self._floor(level)), ripe | (memory["updates"] >= MATURE_UPDATES))
+
+    def learn(
+        self, memory: Arrays, values: Floats, at: float, seconds: float, frozen: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Take in one instant's values (entities, signals), which stand for ``seconds``. Changes ``memory``.
+
+        Nothing is learnt where a value is missing or ``frozen`` is True.
+        """
+        seconds = min(seconds, LONGEST_STEP_SECONDS)
+        usual = self.usual(memory, at)
+        taken = np.isfinite(values) if frozen is None else np.isfinite(values) & ~frozen
+        clean = np.where(taken, values, 0.0)
+        self._learn_level(memory, clean, taken, seconds)
+        self._learn_slot(memory, clean, taken, usual, at, seconds)
+        memory["seconds"] += np.where(taken, seconds, 0.0)
+        memory["updates"] += taken.astype(np.int32)
+
+    def _learn_level(self, memory: Arrays, values: Floats, taken: NDArray[np.bool_], seconds: float) -> None:
+        free = memory["updates"] < FREE_UPDATES
+        known = memory["updates"] > 0
+        residual = np.where(known, values - memory["level"], 0.0)
+        limit = CLIP_SCALES * np.maximum(memory["scale"], self._floor(memory["level"]))
+        clipped = np.where(free, residual, np.clip(residual, -limit, limit))
+        pace = np.maximum(seconds / (memory["seconds"] + seconds), 1.0 - np.exp(-seconds / LEVEL_TAU_SECONDS))
+        moved = np.where(known, memory["level"] + pace * clipped, values)
+        slow = np.maximum(seconds / (memory["seconds"] + seconds), 1.0 - np.exp(-seconds / SCALE_TAU_SECONDS))
+        spread = memory["scale"] + slow * (SIGMA_OF_MEAN_DEVIATION * np.abs(clipped) - memory["scale"])
+        memory["level"] = np.where(taken, moved, memory["level"])
+        memory["scale"] = np.where(taken & known, spread, memory["scale"])
+
+    def _learn_slot(
+        self, memory: Arrays, values: Floats, taken: NDArray[np.bool_], usual: Usual, at: float, seconds: float
+    ) -> None:
+        slot = int(at % 86400.0 // SLOT_SECONDS)
+        level, scale, seen = (memory[name][:, :, slot] for name in ("slot_level", "slot_scale", "slot_seconds"))
+        fresh = seen <= 0
+        day = 1.0 - (1.0 - SLOT_DAY_WEIGHT) ** (seconds / SLOT_SECONDS)
+        pace = np.maximum(seconds / (seen + seconds), day)
+        ripe = seen >= MATURE_SLOT_SECONDS
+        limit = CLIP_SCALES * np.maximum(scale, self._floor(level))
+        residual = values - level
+        step = np.where(ripe, np.clip(residual, -limit, limit), residual)
+        moved = np.where(fresh, values, level + pace * step)
+        off = np.where(usual.known, values - usual.level, np.where(fresh, 0.0, residual))
+        off = np.abs(np.where(ripe, np.clip(off, -limit, limit), off))
+        spread = scale + pace * (SIGMA_OF_MEAN_DEVIATION * off - scale)
+        memory["slot_level"][:, :, slot] = np.where(taken, moved, level)
+        memory["slot_scale"][:, :, slot] = np.where(taken, spread, scale)
+        memory["slot_seconds"][:, :, slot] = np.where(taken, seen + seconds, seen)
+        offset, quick = memory["offset"], 1.0 - np.exp(-seconds / OFFSET_TAU_SECONDS)
+        apart = np.clip(values - usual.level, -CLIP_SCALES * usual.scale, CLIP_SCALES * usual.scale)
+        memory["offset"] = np.where(taken & ripe, offset + quick * apart, offset)
+
+    def _floor(self, level: Floats) -> Floats:
+        floor: Floats = np.maximum(self._floors, _FLOOR_OF_LEVEL * np.abs(level))
+        return floor
+
+
+def _neighbours(at: float) -> tuple[int, int, float]:
+    """The slots whose centres lie around an instant, and the share of the later one."""
+    place = at % 86400.0 / SLOT_SECONDS - 0.5
+    before = int(np.floor(place))
+    return before % SLOTS, (before + 1) % SLOTS, place - before
+
+
+def _blend(slots: NDArray[Any], before: int, after: int, weight: Floats) -> Floats:
+    blended: Floats = slots[:, :, before] * (1.0 - weight) + slots[:, :, after] * weight
+    return blended
+
+
+def follow(memory: Arrays, held: tuple[EntityRef, ...], entities: tuple[EntityRef, ...], fresh: Arrays) -> Arrays:
+    """The arrays reordered for ``entities``, as copies. ``fresh`` has the shapes and defaults of the result.
+
+    A new entity starts from ``fresh``, one that left is forgotten. An array that is missing or does
+    not fit starts anew.
+    """
+    place = {entity: row for row, entity in enumerate(held)}
+    rows = np.fromiter((place.get(entity, -1) for entity in entities), dtype=np.intp, count=len(entities))
+    known = rows >= 0
+    found: Arrays = {}
+    for name, default in fresh.items():
+        array = default.copy()
+        own = memory.get(name)
+        if own is not None and own.shape == (len(held), *default.shape[1:]):
+            array[known] = own[rows[known]]
+        found[name] = array
+    return found

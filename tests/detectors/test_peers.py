@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fleet_for_correlation import CHAT, CODE, fleet, gpu, node, replica  # type: ignore[import-not-found]
+
+from detectors import peers
+from outrider.topology import Topology
+
+
+def test_peers_share_services_model_and_card():
+    topology = fleet()
+    entities = [replica(number) for number in range(6)]
+    group = peers.groups(entities, topology)
+    assert group[:4].tolist() == [group[0]] * 4
+    assert group[4:].tolist() == [-1, -1], "two replicas of code are too few"
+    labels = {replica(0): {"gpu_type": "H100"}, replica(1): {"gpu_type": "H100"}}
+    labelled = Topology.build(topology.edges, labels=labels)
+    assert peers.groups(entities, labelled).tolist() == [-1] * 6
+
+
+def test_cards_of_one_service_are_peers_and_nodes_go_by_their_cards():
+    topology = fleet()
+    assert len(set(peers.groups([gpu(number) for number in range(4)], topology))) == 1
+    assert len(set(peers.groups([node(number) for number in range(3)], topology))) == 1
+    assert topology.above(gpu(0), CHAT.kind) == (CHAT,)
+    assert topology.above(gpu(5), CODE.kind) == (CODE,)
+
+
+def test_no_entities_no_groups():
+    assert peers.groups([], Topology.build(())).size == 0
+
+
+def test_distance_is_in_robust_scales_of_the_group():
+    values = np.array([[1.0], [2.0], [3.0], [100.0], [7.0], [np.nan]])
+    group = np.array([0, 0, 0, 0, -1, 0])
+    apart = peers.apart(values, group, np.array([0.1]))
+    assert apart[3, 0] > 50
+    assert abs(apart[1, 0]) < 1
+    assert np.isnan(apart[4, 0])
+    assert np.isnan(apart[5, 0])
+
+
+def test_equal_peers_are_not_apart_thanks_to_the_floor():
+    apart = peers.apart(np.array([[5.0], [5.0], [5.0], [5.05]]), np.zeros(4, dtype=np.intp), np.array([0.1]))
+    assert np.abs(apart).max() <= 0.5
+
+
+def test_fewer_than_three_values_have_no_median():
+    values = np.array([[1.0, 1.0], [2.0, np.nan], [3.0, np.nan]])
+    apart = peers.apart(values, np.zeros(3, dtype=np.intp), np.array([0.1, 0.1]))
+    assert np.isfinite(apart[:, 0]).all()
+    assert np.isnan(apart[:, 1]).all()

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fleet_for_correlation import (  # type: ignore[import-not-found]
+    CHAT,
+    Desk,
+    alert,
+    at,
+    change,
+    finding,
+    fleet,
+    gpu,
+    replica,
+)
+
+from detectors import knowledge, rootcause
+from detectors.claims import Claim
+from outrider.model import Event, EventKind, Interval
+from outrider.topology import Topology
+
+
+def rank(alerts, findings=(), events=(), candidates=(), topology=None):
+    return rootcause.rank(candidates, alerts, findings, events, topology or fleet(), knowledge.load(), at(120))
+
+
+def test_nothing_known_gives_no_hypothesis():
+    assert rank([]) == ((), ())
+    assert rank([alert(CHAT, None)]) == ((), ())
+
+
+def test_confidences_are_ordered_and_leave_room_for_the_unknown():
+    hypotheses, _ = rank([alert(replica(0), "engine-dead"), alert(gpu(0), "gpu-lost"), alert(CHAT, None)])
+    values = [one.confidence for one in hypotheses]
+    assert values == sorted(values, reverse=True)
+    assert 0 < sum(values) < 1
+    assert hypotheses[0].fault == "gpu-lost"
+
+
+def test_two_equal_candidates_share_the_confidence():
+    hypotheses, _ = rank([alert(replica(0), "engine-hung"), alert(replica(2), "engine-hung")])
+    assert hypotheses[0].confidence == hypotheses[1].confidence < 0.5
+
+
+def test_a_stronger_finding_gives_more_confidence():
+    alerts = [alert(replica(0), "engine-hung")]
+    sure, _ = rank(alerts, [finding(replica(0), "engine-hung", score=0.95)])
+    unsure, _ = rank(alerts, [finding(replica(0), "engine-hung", score=0.55)])
+    assert sure[0].confidence > unsure[0].confidence + 0.2
+
+
+def test_a_signal_that_moves_as_the_signs_do_supports_and_one_the_other_way_does_not():
+    alerts = [alert(gpu(0), "gpu-thermal-throttle")]
+    said = finding(gpu(0), "gpu-thermal-throttle", score=0.7)
+    usual = Interval(30.0, 60.0)
+
+    def with_temperature(value):
+        hot = finding(gpu(0), None, signal="hw_accel_temperature_celsius", observed=value, expected=usual)
+        return rank(alerts, [said, hot])[0][0]
+
+    plain = rank(alerts, [said])[0][0]
+    assert with_temperature(95.0).confidence > plain.confidence
+    assert with_temperature(10.0).confidence == plain.confidence
+    assert any(item.text == "incidents.evidence.supports" for item in with_temperature(95.0).evidence)
+
+
+def test_evidence_names_what_is_explained_and_by_what():
+    hypotheses, _ = rank([alert(gpu(0), "gpu-lost"), alert(replica(0), "engine-dead"), alert(CHAT, None)])
+    spoken = {one.fault: {item.text: item.arguments for item in one.evidence} for one in hypotheses}
+    assert spoken["gpu-lost"]["incidents.evidence.explains"] == {"count": "2", "total": "2"}
+    assert spoken["engine-dead"]["incidents.evidence.explained_by"]["fault"] == "gpu-lost"
+
+
+def test_an_xid_event_is_evidence_for_its_card():
+    xid = Event("x", EventKind.XID, gpu(0), at(0), "dcgm", "79")
+    hypotheses, _ = rank([alert(gpu(0), "gpu-lost")], events=[xid])
+    assert any(item.observed == 79.0 for item in hypotheses[0].evidence)
+
+
+def test_a_cause_much_later_than_what_it_explains_scores_less():
+    symptom = alert(replica(0), "engine-dead")
+    early, _ = rank([symptom, alert(gpu(0), "gpu-lost", since=60)])
+    late, _ = rank([symptom, alert(gpu(0), "gpu-lost", since=780)])
+    assert early[0].fault == late[0].fault == "gpu-lost"
+    assert early[0].confidence > late[0].confidence
+
+
+def test_candidates_without_alerts_take_part():
+    guess = Claim(gpu(0), "gpu-thermal-throttle", at(0), 0.9, firing=False)
+    hypotheses, _ = rank([alert(CHAT, None)], candidates=[guess])
+    assert (hypotheses[0].entity, hypotheses[0].fault) == (gpu(0), "gpu-thermal-throttle")
+
+
+def test_slower_tokens_after_a_change_are_a_regression_rather_than_a_bad_rollout():
+    desk = Desk()
+    slow = finding(CHAT, None, signal="svc_tpot_seconds", observed=0.2, expected=Interval(None, 0.05))
+    desk.step(15, [alert(CHAT, None)], [slow], [change(CHAT, -300)])
+    assert desk.cause() == (CHAT, "kernel-regression")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_summary_names_fault_entity_and_service(language):
+    desk = Desk()
+    desk.step(15, [alert(replica(0), "engine-dead")])
+    told = rootcause.summary(desk.only, language)
+    assert "replica-0" in told
+    assert "chat" in told
+    assert "{" not in told
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_summary_says_that_the_cause_is_unknown(language):
+    desk = Desk(Topology.build([]))
+    desk.step(15, [alert(CHAT, None)])
+    told = rootcause.summary(desk.only, language)
+    assert "chat" in told
+    assert "{" not in told
+
+
+def test_a_condition_on_a_value_needs_that_value():
+    text = """
+engine-hung:
+  signs: [{signal: engine_iterations_total, moves: still}]
+  hurts: [service]
+  explains: {path: []}
+  look_alikes: {engine-idle: {why: work_is_waiting, when: [{signal: engine_requests_waiting, above: 0}]}}
+  checks: []
+  remedy: []
+"""
+    known = knowledge.read({"x.yaml": text})
+
+    def rejected(value):
+        waiting = finding(replica(0), "engine-hung", signal="engine_requests_waiting", observed=value)
+        return rootcause.rank([], [alert(replica(0), "engine-hung")], [waiting], [], fleet(), known, at(60))[1]
+
+    assert [item.fault for item in rejected(3.0)] == ["engine-idle"]
+    assert rejected(0.0) == ()
+    assert rejected(None) == ()
