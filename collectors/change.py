@@ -81,15 +81,29 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
     flags = np.zeros(3 * size + 1, dtype=np.uint8)
     later = flags[size : 3 * size].reshape(2, size)  # a view: increases and rates
     odd = ~np.isfinite(page.values)
-    if past.at is None:
-        later[:] = CellStatus.ABSENT
+    interval = None if past.at is None else at - past.at
+    if interval is None or interval <= 0:
+        later[:] = CellStatus.ABSENT if interval is None else CellStatus.UNTRUSTED
         flags[:size][odd] = CellStatus.UNTRUSTED
-        return Change(Rows.of(page.values, np.zeros(size), 1.0, flags), None)
-    interval = at - past.at
-    if interval <= 0:
-        later[:] = CellStatus.UNTRUSTED
+        return Change(Rows.of(page.values, np.zeros(size), 1.0, flags), None, clock_step=interval is not None)
+    increases = _increases(past, page, later)
+    restarted = _restarted(past, compiled, page)
+    if restarted:
+        later[:] = CellStatus.RESET
+    still, seconds = _own_times(past, page, interval)
+    if still.any():
+        flags[:size][still] = CellStatus.STALE
+        later[:, still] = np.maximum(later[:, still], CellStatus.STALE)
+    unknown = ~np.isfinite(increases) & (later[0] != CellStatus.ABSENT)
+    if odd.any() or unknown.any():
         flags[:size][odd] = CellStatus.UNTRUSTED
-        return Change(Rows.of(page.values, np.zeros(size), 1.0, flags), None, clock_step=True)
+        later[:, unknown] = np.maximum(later[:, unknown], CellStatus.UNTRUSTED)
+    stale = bool(still.any() and still[np.isfinite(page.timestamps)].all())
+    return Change(Rows.of(page.values, increases, seconds, flags), interval, restarted=restarted, stale=stale)
+
+
+def _increases(past: Past, page: Page, later: Statuses) -> Floats:
+    """The increase of every row, and in ``later`` why some are not to be believed."""
     before, newcomers = past.values, ~past.known
     if newcomers.any():
         if past.adapter.from_zero:
@@ -99,25 +113,16 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
     with np.errstate(invalid="ignore"):
         increases = page.values - before
         later[:, increases < 0] = CellStatus.RESET
-    restarted = _restarted(past, compiled, page)
-    if restarted:
-        later[:] = CellStatus.RESET
-    seconds: Floats | float = interval
-    stamped = np.isfinite(page.timestamps)
-    stale = False
-    if stamped.any():
-        both = stamped & np.isfinite(past.stamps)
-        steps = np.where(both, page.timestamps - past.stamps, interval)
-        still = both & (steps <= 0)
-        flags[:size][still] = CellStatus.STALE
-        later[:, still] = np.maximum(later[:, still], CellStatus.STALE)
-        seconds = np.where(steps > 0, steps, interval)
-        stale = bool(still.all())
-    unknown = ~np.isfinite(increases) & ~(newcomers & (later[0] == CellStatus.ABSENT))
-    if odd.any() or unknown.any():
-        flags[:size][odd] = CellStatus.UNTRUSTED
-        later[:, unknown] = np.maximum(later[:, unknown], CellStatus.UNTRUSTED)
-    return Change(Rows.of(page.values, increases, seconds, flags), interval, restarted=restarted, stale=stale)
+    return increases
+
+
+def _own_times(past: Past, page: Page, interval: float) -> tuple[NDArray[np.bool_], Floats | float]:
+    """Rows whose own timestamp stands still, and the seconds that each row's increase is about."""
+    both = np.isfinite(page.timestamps) & np.isfinite(past.stamps)
+    if not both.any():
+        return both, interval
+    steps = np.where(both, page.timestamps - past.stamps, interval)
+    return both & (steps <= 0), np.where(steps > 0, steps, interval)
 
 
 def since_start(page: Page) -> Rows:

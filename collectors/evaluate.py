@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.adapter import Aggregate
-from collectors.compile import Compiled, Groups
+from collectors.compile import Cells, Compiled, Groups
 from outrider.model import CellStatus, Floats, Statuses
 
 _JOIN = {Aggregate.MIN: np.fmin, Aggregate.MAX: np.fmax, Aggregate.SUM: np.add}
@@ -37,30 +37,35 @@ class Rows:
 
 def evaluate(compiled: Compiled, rows: Rows) -> tuple[Floats, Statuses]:
     """(values, statuses) of shape (cells,). A cell whose status is not PRESENT is NaN."""
-    flagged = bool(rows.flags.any())
+    cells, flagged = compiled.cells, bool(rows.flags.any())
     slots = _slots(compiled, rows.numbers)
     slot_status = _slot_status(compiled, rows.flags) if flagged else np.zeros(compiled.slots, dtype=np.uint8)
     outs, out_status = _outs(compiled, slots, slot_status)
-    values = np.full(compiled.cells, np.nan)
-    status = np.full(compiled.cells, CellStatus.ABSENT, dtype=np.uint8)
+    values = np.full(cells.scale.size, np.nan)
+    status = np.full(cells.scale.size, CellStatus.ABSENT, dtype=np.uint8)
     values[compiled.cell_of_out], status[compiled.cell_of_out] = outs, out_status
-    for aggregate, joined in compiled.joins.items():
+    for aggregate, joined in cells.joins.items():
         _join(aggregate, compiled.cell_of_out[joined], outs[joined], out_status[joined], values, status)
-    values = values * compiled.scale + compiled.offset
-    if compiled.absolute.any():
-        values[compiled.absolute] = np.abs(values[compiled.absolute])
-    compared = ~np.isnan(compiled.equals)
-    if compared.any():
-        same = (values[compared] == compiled.equals[compared]).astype(np.float64)
-        values[compared] = np.where(np.isnan(values[compared]), np.nan, same)
+    values = values * cells.scale + cells.offset
+    _compare(cells, values)
     if flagged:
-        _spread(compiled, status)
-        odd = (status == CellStatus.UNTRUSTED) & compiled.nan_is_undefined & ~compiled.two_scrapes
+        _spread(cells, status)
+        odd = (status == CellStatus.UNTRUSTED) & cells.nan_is_undefined & ~cells.two_scrapes
         status[odd] = CellStatus.UNDEFINED
     overflown = ~np.isfinite(values) & (status == CellStatus.PRESENT)
     status[overflown] = CellStatus.UNTRUSTED
     values[status != CellStatus.PRESENT] = np.nan
     return values, status
+
+
+def _compare(cells: Cells, values: Floats) -> None:
+    """Absolute values, and 1 or 0 where a cell is compared with a constant; in place."""
+    if cells.absolute.any():
+        values[cells.absolute] = np.abs(values[cells.absolute])
+    compared = ~np.isnan(cells.equals)
+    if compared.any():
+        same = (values[compared] == cells.equals[compared]).astype(np.float64)
+        values[compared] = np.where(np.isnan(values[compared]), np.nan, same)
 
 
 def _slots(compiled: Compiled, numbers: Floats) -> Floats:
@@ -130,9 +135,9 @@ def _join(
         values[found] /= counts[found]
 
 
-def _spread(compiled: Compiled, status: Statuses) -> None:
+def _spread(cells: Cells, status: Statuses) -> None:
     """A histogram is whole or not at all: its worst bucket speaks for every one."""
-    if compiled.histograms.size:
-        worst = np.maximum.reduceat(status[compiled.histograms], compiled.histogram_starts)
-        lengths = np.diff(np.append(compiled.histogram_starts, compiled.histograms.size))
-        status[compiled.histograms] = np.repeat(worst, lengths)
+    if cells.histograms.size:
+        worst = np.maximum.reduceat(status[cells.histograms], cells.histogram_starts)
+        lengths = np.diff(np.append(cells.histogram_starts, cells.histograms.size))
+        status[cells.histograms] = np.repeat(worst, lengths)

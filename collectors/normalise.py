@@ -89,7 +89,7 @@ class Normaliser:
             return []
         found: list[tuple[EntityRef, SignalKey]] = []
         for kind, (first, entities, columns) in past.compiled.shapes.items():
-            two = past.compiled.two_scrapes[first : first + entities * columns].reshape(entities, columns)
+            two = past.compiled.cells.two_scrapes[first : first + entities * columns].reshape(entities, columns)
             keys = past.adapter.keys[kind]
             found.extend((past.binding.entities[kind][row], keys[column]) for row, column in np.argwhere(two))
         return found

@@ -68,6 +68,6 @@ class Bench:
         return value if status is CellStatus.PRESENT else status
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def bench():
     return Bench

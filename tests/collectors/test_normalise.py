@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outrider import catalog
 from outrider.errors import CollectReason
@@ -390,3 +392,21 @@ def test_one_compilation_serves_many_targets(bench) -> None:
     assert one.cell("engine_generation_tokens_total") == 3
     assert other.cell("engine_generation_tokens_total") == 1
     assert other.batch(EntityKind.REPLICA).entities[0].name == "target-1"
+
+
+@given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 50), st.floats(1, 60)), min_size=2, max_size=12))
+def test_failed_scrapes_lose_no_increase(bench, steps) -> None:
+    one, tokens, seen, first, last = bench("vllm"), 7, 0.0, None, 0
+    for works, grown, after in steps:
+        tokens += grown
+        if not works:
+            one.fail(after=after)
+            continue
+        one.scrape(engine(tokens=tokens), after=after)
+        if first is None:
+            first = tokens
+        else:
+            seen += one.cell("engine_generation_tokens_total")
+        last = tokens
+    if first is not None:
+        assert seen == last - first
