@@ -131,6 +131,7 @@ kube_node_status_condition{node="a",condition="DiskPressure",status="true"} 1
 kube_node_status_capacity{node="a",resource="nvidia_com_gpu",unit="integer"} 8
 kube_node_status_capacity{node="a",resource="cpu",unit="core"} 96
 kube_node_status_allocatable{node="a",resource="nvidia_com_gpu"} 8
+kube_node_status_allocatable{node="idle",resource="nvidia_com_gpu"} 8
 kube_pod_container_resource_requests{node="a",namespace="n",pod="p",container="c",resource="nvidia_com_gpu"} 2
 kube_pod_info{namespace="n",pod="p",node="a",created_by_name="rs"} 1
 kube_pod_info{namespace="n",pod="q",node="",created_by_name="rs"} 1
@@ -149,7 +150,8 @@ def test_kubernetes_side(bench) -> None:
     assert one.cell("node_ready", EntityKind.NODE) == 1
     assert one.cell("node_pressure", EntityKind.NODE) == 1
     assert one.cell("node_accel_capacity", EntityKind.NODE) == 8
-    assert one.cell("node_accel_allocated_ratio", EntityKind.NODE) == 0.25
+    assert one.cell("node_accel_allocated_ratio", EntityKind.NODE, "a") == 0.25
+    assert one.cell("node_accel_allocated_ratio", EntityKind.NODE, "idle") == 0
     assert one.cell("pod_phase", EntityKind.POD, "p") == 1
     assert one.cell("pod_phase", EntityKind.POD, "q") == 3
     assert one.cell("pod_waiting_reason", EntityKind.POD, "p") == 0
