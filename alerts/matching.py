@@ -61,10 +61,10 @@ class Matcher:
         if finding.detector.startswith(COMPILED):
             rule = self.compiled.get(finding.detector)
             return (rule,) if rule else ()
-        if finding.detector in self.by_detector:
-            return tuple(
-                rule for rule in self.by_detector[finding.detector] if not rule.faults or finding.fault in rule.faults
-            )
+        family = finding.detector.rpartition("-")[0]  # one detector may be registered once a kind: seasonal-gpu
+        named = self.by_detector.get(finding.detector) or self.by_detector.get(family)
+        if named:
+            return tuple(rule for rule in named if not rule.faults or finding.fault in rule.faults)
         return self.by_fault.get(finding.fault, ()) if finding.fault else ()
 
 

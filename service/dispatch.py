@@ -39,7 +39,8 @@ class Dispatcher:
     def run_once(self) -> int:
         """One round over both queues; returns how many rows were worked on."""
         now = self._clock.now()
-        actions = self._state.claim_actions(self._owner, now, LEASE)
+        # a pause also stops what was decided or approved before it
+        actions = () if self._state.paused() else self._state.claim_actions(self._owner, now, LEASE)
         for action in actions:
             self._perform(action)
         messages = self._state.claim_messages(self._owner, now, LEASE)

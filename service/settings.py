@@ -146,6 +146,7 @@ class ChannelSettings(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     type: Literal["webhook", "slack", "dingtalk", "email"] = Field(description="which sender")
+    language: Literal["en", "zh"] | None = Field(None, description="of this channel; that of notify when not given")
 
 
 class NotifySettings(Section):

@@ -199,13 +199,14 @@ def messaging_of(settings: Settings, language: Language | None = None) -> Messag
         routes={group: tuple(names) for group, names in given.groups.items()},
         base_url=given.public_url,
         language=language or given.language,
+        languages={name: channel.language for name, channel in given.channels.items() if channel.language},
     )
 
 
 def notifiers(settings: Settings) -> dict[str, Notifier]:
     """A sender for each configured channel."""
     return {
-        name: NOTIFIERS[channel.type](channel.model_dump(exclude={"type"}))
+        name: NOTIFIERS[channel.type](channel.model_dump(exclude={"type", "language"}))
         for name, channel in settings.notify.channels.items()
     }
 

@@ -1,0 +1,162 @@
+"""The command line as people and scripts meet it: exit codes, one JSON document, errors with a hint."""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from service.cli import main
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = ROOT / "tests" / "recordings"
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments, cwd):
+    """In this process, as ``outrider ARGUMENTS`` would: starting Python for each would take a minute."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.object(sys, "argv", ["outrider", *arguments]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as left,
+    ):
+        main()
+    return Done(left.value.code, out.getvalue(), err.getvalue())
+
+
+def answer(*arguments, cwd, code=0):
+    done = run(*arguments, cwd=cwd)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_version_in_a_process_of_its_own(tmp_path):
+    command = [sys.executable, "-m", "service.cli", "version", "-o", "json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    assert set(json.loads(done.stdout)) >= {"version", "python", "database"}
+
+
+FORMULA = ("capacity", "formula", "--qps", "40", "--tokens", "300", "--batch", "32", "--tokens-per-second", "25")
+
+
+def test_the_formula_with_both_readings_of_batch(tmp_path):
+    per_replica = answer(*FORMULA, "--tp", "4", cwd=tmp_path)
+    assert (per_replica["units_raw"], per_replica["unit"]) == (18.75, "replica")
+    assert (per_replica["replicas"], per_replica["gpus"]) == (19, 76)
+    per_gpu = answer(*FORMULA, "--tp", "4", "--batch-per", "gpu", cwd=tmp_path)
+    assert (per_gpu["replicas"], per_gpu["gpus"]) == (5, 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nonsense",), "nonsense"),
+        (("version", "--bad-option"), "--bad-option"),
+        (("capacity", "formula", "--qps", "-1", *FORMULA[4:]), "--qps"),
+        (("config", "check", "missing.yaml"), "missing.yaml"),
+        (("replay", "missing.metrics.jsonl.gz"), "missing.metrics.jsonl.gz"),
+        (("collect", "once", "--page", "nothing"), "ADAPTER=PATH_OR_URL"),
+        (("collect", "once", "--page", "abacus=x.txt"), "abacus"),
+        (("alerts", "show", "0000"), "0000"),
+        (("incidents", "show", "inc-none"), "inc-none"),
+        (("capacity", "plan", "--service", "none"), "none"),
+        (("report", "weekly", "--week", "soon"), "soon"),
+        (("report", "weekly", "--format", "papyrus"), "papyrus"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_sentence_with_a_hint(tmp_path, arguments, said):
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert said in error["message"]
+    assert error["hint"]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_written_configuration_is_valid_and_a_broken_one_says_where(tmp_path):
+    answer("config", "init", "--prometheus", "http://127.0.0.1:9090", cwd=tmp_path)
+    assert answer("config", "check", "outrider.yaml", cwd=tmp_path) == {"valid": True, "errors": []}
+    (tmp_path / "bad.yaml").write_text("cluster: a\nstor: {}\n")
+    checked = answer("config", "check", "bad.yaml", cwd=tmp_path, code=1)
+    assert checked["valid"] is False
+    assert [(error["line"], error["key"]) for error in checked["errors"]] == [(2, "stor")]
+
+
+def test_writes_need_the_api_and_say_so(tmp_path):
+    answer("db", "upgrade", cwd=tmp_path)
+    (tmp_path / "outrider.yaml").write_text("api: {port: 1, token_file: token}\n")
+    (tmp_path / "token").write_text("secret-token")
+    done = run("remediate", "pause", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "outrider serve" in json.loads(done.stdout)["error"]["hint"]
+    assert "secret-token" not in done.stdout + done.stderr
+
+
+def test_reads_of_an_empty_store_are_empty(tmp_path):
+    for command in (("alerts", "list"), ("incidents", "list"), ("remediate", "list"), ("capacity", "plan")):
+        assert answer(*command, cwd=tmp_path) == []
+
+
+def test_collect_once_names_what_needs_two_scrapes(tmp_path):
+    page = (
+        "# TYPE vllm:num_requests_running gauge\n"
+        'vllm:num_requests_running{engine="0",model_name="m"} 3.0\n'
+        "# TYPE vllm:generation_tokens_total counter\n"
+        'vllm:generation_tokens_total{engine="0",model_name="m"} 500.0\n'
+    )
+    (tmp_path / "page.txt").write_text(page)
+    result = answer("collect", "once", "--page", "vllm=page.txt", cwd=tmp_path)
+    assert result["targets"] == [
+        {**result["targets"][0], "target": "page", "adapter": "vllm", "up": True, "samples": 2, "error": None}
+    ]
+    by_name = {row["signal"]: row for row in result["signals"]}
+    assert by_name["engine_requests_running"]["value"] == 3.0
+    assert by_name["engine_generation_tokens_per_second"]["value"] is None
+    assert by_name["engine_generation_tokens_per_second"]["reason"] == "needs_two_scrapes"
+
+
+def test_doctor_says_what_is_missing_and_what_that_disables(tmp_path):
+    (tmp_path / "page.txt").write_text("# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3.0\n")
+    target = answer("doctor", "--page", "vllm=page.txt", cwd=tmp_path)["targets"][0]
+    assert "engine_requests_running" in target["present"]
+    missing = {entry["signal"]: entry for entry in target["missing"]}
+    assert missing["engine_kv_cache_usage_ratio"]["expected"]
+    assert missing["engine_kv_cache_usage_ratio"]["fix"]
+
+
+def test_replay_prints_what_the_contract_says(tmp_path):
+    result = answer("replay", str(RECORDINGS / "g_sigkill.metrics.jsonl.gz"), cwd=tmp_path)
+    assert set(result) >= {"from", "to", "cycles", "signals", "alerts", "incidents"}
+    assert result["signals"] == []
+    incident = result["incidents"][0]
+    assert set(incident) >= {
+        "id", "layer", "priority", "opened_at", "resolved_at", "suspected_cause", "hypotheses", "rejected",
+        "alerts", "pages", "summary",
+    }  # fmt: skip
+    assert incident["suspected_cause"]["fault"] == "engine-dead"
+    assert set(result["alerts"][0]) >= {
+        "fingerprint", "rule", "priority", "state", "entity", "starts_at", "ends_at", "incident", "summary",
+        "value", "muted_by",
+    }  # fmt: skip
+
+
+def test_a_report_on_an_empty_store_is_written_in_both_languages(tmp_path):
+    for language in ("en", "zh"):
+        result = answer("report", "weekly", "--lang", language, "--out", "out", cwd=tmp_path)
+        assert result["empty"] is True
+        assert all((tmp_path / path).read_text(encoding="utf-8").strip() for path in result["paths"])
+        assert len(result["paths"]) == 3
