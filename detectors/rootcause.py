@@ -206,12 +206,17 @@ def _say(text: str, **arguments: str) -> Evidence:
 
 
 def look_alikes(cause: Claim, scene: Scene) -> tuple[tuple[Hypothesis, ...], tuple[Rejected, ...]]:
-    """What the cause could be mistaken for: (not told apart, turned down)."""
+    """What the cause could be mistaken for: (not told apart, turned down).
+
+    Where the topology does not know the node or service in question nothing is said of the look-alike.
+    """
     known = scene.knowledge.get(cause.fault or "")
     if known is None:
         return (), ()
     untold, rejected = [], []
     for other in known.look_alikes:
+        if not all(scene.can_tell(condition, cause.entity) for condition in other.when):
+            continue
         entity = _stands_for(cause.entity, other, scene)
         if all(scene.holds(condition, cause.entity) for condition in other.when):
             rejected.append(Rejected(entity, other.name, f"incidents.why.{other.why}"))

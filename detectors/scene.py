@@ -71,6 +71,12 @@ class Scene:
             return not set(self.reach.services(one)).isdisjoint(self.reach.services(other))
         return False
 
+    def can_tell(self, condition: Condition, entity: EntityRef) -> bool:
+        """False when the topology does not know what the condition is about, such as the node of a replica."""
+        if condition.within == "node":
+            return bool(self.reach.nodes(entity))
+        return condition.within != "service" or bool(self.reach.services(entity))
+
     def holds(self, condition: Condition, entity: EntityRef) -> bool:
         """True when a condition of a look-alike is met at an entity. Evidence that is not there meets nothing."""
         if condition.absent is not None:

@@ -121,6 +121,12 @@ def test_a_summary_says_that_the_cause_is_unknown(language):
     assert "{" not in told
 
 
+def test_nothing_is_turned_down_on_the_word_of_a_node_that_nobody_knows():
+    alone = Topology.build([(replica(0), CHAT)])
+    _, rejected = rank([alert(replica(0), "engine-dead")], topology=alone)
+    assert {item.fault for item in rejected} == {"exporter-down", "engine-starting"}
+
+
 def test_a_condition_on_a_value_needs_that_value():
     text = """
 engine-hung:
