@@ -20,8 +20,8 @@ from collectors.adapter import (
     Section,
     Term,
 )
-from collectors.marked import Marked, Path, load_marked
-from outrider import catalog
+from outrider import catalog, yamlfile
+from outrider.errors import ConfigProblem
 from outrider.model import EntityKind, EventKind, SignalKind
 
 _TOP = {
@@ -38,30 +38,32 @@ _OPERATORS = ("gauge", "delta", "rate", "histogram", "ratio", "count", "at_least
 
 def read_adapter(text: str, file: str) -> Adapter:
     """Parse an adapter. Raises ConfigError that lists every fault in line order."""
-    marked = load_marked(text, file)
-    adapter = _Reader(marked).adapter()
-    marked.finish(f"adapter {file}")
+    reader = _Reader(yamlfile.parse(text, file))
+    adapter = reader.adapter()
+    if reader.problems:
+        raise yamlfile.refuse(reader.problems)
     return adapter
 
 
 class _Reader:
     """Walks the document once; a faulty part is noted and replaced by something harmless."""
 
-    def __init__(self, marked: Marked) -> None:
-        self._marked = marked
+    def __init__(self, document: yamlfile.Document) -> None:
+        self._document = document
+        self.problems: list[ConfigProblem] = []
         self._default = Aggregate.SUM
 
     def adapter(self) -> Adapter:
-        document = self._mapping(self._marked.document, (), _TOP)
+        document = self._mapping(self._document.value, (), _TOP)
         for key in ("adapter", "target", "entities", "signals"):
             if key not in document:
-                self._marked.problem((key,), "this key is missing")
+                self._problem((key,), "this key is missing")
         self._default = self._aggregate(document.get("aggregate", "sum"), ("aggregate",))
         if document.get("new_series", "baseline") not in {"from_zero", "baseline"}:
-            self._marked.problem(("new_series",), "expected from_zero or baseline")
+            self._problem(("new_series",), "expected from_zero or baseline")
         for key in ("up", "health", "load"):
             if key in document and document[key] not in catalog.signals():
-                self._marked.problem((key,), f"{document[key]!r} is no signal of the catalogue")
+                self._problem((key,), f"{document[key]!r} is no signal of the catalogue")
         entities = self._mapping(document.get("entities", {}), ("entities",))
         signals = self._mapping(document.get("signals", {}), ("signals",))
         specs = {self._kind(kind, ("entities", kind)): self._entity(kind, spec) for kind, spec in entities.items()}
@@ -80,31 +82,31 @@ class _Reader:
             labels=tuple(self._labels(kind, spec) for kind, spec in document.get("labels", {}).items()),
             events=tuple(self._event(event, ("events", i)) for i, event in enumerate(document.get("events", ()))),
             seen=self._seen(document.get("seen", {})),
-            file=self._marked.file,
+            file=self._document.file,
         )
 
     # --- rules ------------------------------------------------------------------------------------
 
     def _alternatives(self, name: str, value: Any, specs: dict[EntityKind, EntitySpec]) -> tuple[Rule, ...]:
-        path: Path = ("signals", name)
+        path: yamlfile.Path_ = ("signals", name)
         if name not in catalog.signals():
-            self._marked.problem(path, "no such signal in the catalogue")
+            self._problem(path, "no such signal in the catalogue")
             return ()
         if catalog.signal(name).entity not in specs:
-            self._marked.problem(path, f"this signal is about a {catalog.signal(name).entity}, which 'entities' lacks")
+            self._problem(path, f"this signal is about a {catalog.signal(name).entity}, which 'entities' lacks")
         if isinstance(value, list):
             return tuple(self._rule(name, one, (*path, i)) for i, one in enumerate(value))
         return (self._rule(name, value, path),)
 
-    def _rule(self, name: str, value: Any, path: Path) -> Rule:
+    def _rule(self, name: str, value: Any, path: yamlfile.Path_) -> Rule:
         spec = self._mapping(value, path, _RULE)
         used = [key for key in _OPERATORS if key in spec]
         if len(used) != 1:
-            self._marked.problem(path, f"expected exactly one of {', '.join(_OPERATORS)}")
+            self._problem(path, f"expected exactly one of {', '.join(_OPERATORS)}")
             return Rule(name, Operator.TERM, ())
         operator, aggregate = self._operator(used[0]), self._aggregate(spec.get("aggregate", self._default), path)
         if (operator is Operator.HISTOGRAM) is not (catalog.signal(name).kind is SignalKind.HISTOGRAM):
-            self._marked.problem((*path, used[0]), f"this signal is a {catalog.signal(name).kind} in the catalogue")
+            self._problem((*path, used[0]), f"this signal is a {catalog.signal(name).kind} in the catalogue")
         return Rule(
             signal=name,
             operator=operator,
@@ -124,11 +126,11 @@ class _Reader:
     def _operator(key: str) -> Operator:
         return Operator.TERM if key in {"gauge", "delta", "rate"} else Operator(key)
 
-    def _terms(self, operator: Operator, key: str, spec: dict[str, Any], path: Path) -> tuple[Term, ...]:
+    def _terms(self, operator: Operator, key: str, spec: dict[str, Any], path: yamlfile.Path_) -> tuple[Term, ...]:
         if operator in {Operator.RATIO, Operator.AT_LEAST}:
             pair = self._mapping(spec[key], (*path, key), {"of", "to"})
             if set(pair) != {"of", "to"}:
-                self._marked.problem((*path, key), "expected the keys of and to")
+                self._problem((*path, key), "expected the keys of and to")
             per = self._aggregate("sum", path) if "per" in spec else None
             return tuple(self._term(pair[side], (*path, key, side), per) for side in ("of", "to") if side in pair)
         if operator is Operator.TERM:
@@ -140,11 +142,11 @@ class _Reader:
         section = Section.DELTA if operator is Operator.HISTOGRAM else Section.GAUGE
         return (Term(section, self._metrics(spec[key], (*path, key)), self._where(spec, path)),)
 
-    def _term(self, value: Any, path: Path, aggregate: Aggregate | None = None) -> Term:
+    def _term(self, value: Any, path: yamlfile.Path_, aggregate: Aggregate | None = None) -> Term:
         spec = self._mapping(value, path, _TERM)
         used = [key for key in ("gauge", "delta", "rate") if key in spec]
         if len(used) != 1:
-            self._marked.problem(path, "expected exactly one of gauge, delta, rate")
+            self._problem(path, "expected exactly one of gauge, delta, rate")
             return Term(Section.GAUGE, Metrics())
         return Term(
             section=Section(used[0]),
@@ -156,35 +158,35 @@ class _Reader:
             beside=self._mapping(spec.get("otherwise", {}), (*path, "otherwise"), {"zero_beside"}).get("zero_beside"),
         )
 
-    def _codes(self, value: Any, path: Path) -> Codes:
+    def _codes(self, value: Any, path: yamlfile.Path_) -> Codes:
         spec = self._mapping(value, path, {"label", "values", "other"})
         values = self._mapping(spec.get("values", {}), (*path, "values"))
         codes = {str(name): self._number(code, (*path, "values", name)) for name, code in values.items()}
         other = self._number(spec["other"], (*path, "other")) if "other" in spec else None
         return Codes(str(spec.get("label", "")), codes, other)
 
-    def _metrics(self, value: Any, path: Path) -> Metrics:
+    def _metrics(self, value: Any, path: yamlfile.Path_) -> Metrics:
         if isinstance(value, str):
             return Metrics(first=(value,))
         if isinstance(value, list):
             return Metrics(first=self._names(value, path))
         spec = self._mapping(value, path, {"all", "maybe", "any"})
         if ("all" in spec) is ("any" in spec):
-            self._marked.problem(path, "expected a name, a list of spellings, or one of all, any")
+            self._problem(path, "expected a name, a list of spellings, or one of all, any")
         every, maybe, some = (self._names(spec.get(key, []), (*path, key)) for key in ("all", "maybe", "any"))
         return Metrics(every=every, maybe=maybe, some=some)
 
-    def _where(self, spec: dict[str, Any], path: Path) -> tuple[Match, ...]:
+    def _where(self, spec: dict[str, Any], path: yamlfile.Path_) -> tuple[Match, ...]:
         conditions = self._mapping(spec.get("where", {}), (*path, "where"))
         return tuple(self._match(label, str(text), (*path, "where", label)) for label, text in conditions.items())
 
-    def _match(self, label: str, text: str, path: Path) -> Match:
+    def _match(self, label: str, text: str, path: yamlfile.Path_) -> Match:
         wanted = not text.startswith("!")
         text = text.removeprefix("!")
         try:
             pattern = re.compile(text[1:] if text.startswith("~") else re.escape(text))
         except re.error as error:
-            self._marked.problem(path, f"not a regular expression: {error}")
+            self._problem(path, f"not a regular expression: {error}")
             pattern = re.compile("")
         return Match(label, pattern, wanted)
 
@@ -192,18 +194,18 @@ class _Reader:
         found = self._mapping(value, ("seen",))
         for kind, name in found.items():
             if name not in catalog.signals():
-                self._marked.problem(("seen", kind), f"{name!r} is no signal of the catalogue")
+                self._problem(("seen", kind), f"{name!r} is no signal of the catalogue")
         return {self._kind(kind, ("seen", kind)): str(name) for kind, name in found.items()}
 
     # --- entities, edges, labels, events ----------------------------------------------------------
 
     def _entity(self, kind: str, value: Any) -> EntitySpec:
-        path: Path = ("entities", kind)
+        path: yamlfile.Path_ = ("entities", kind)
         spec = self._mapping(value, path, {"target", "name", "namespace", "split"})
         names = spec.get("name", [])
         parts = tuple(_spellings(part) for part in ([names] if isinstance(names, str) else names))
         if not parts and not spec.get("target"):
-            self._marked.problem(path, "expected a name, or target: true")
+            self._problem(path, "expected a name, or target: true")
         return EntitySpec(
             kind=self._kind(kind, path),
             target=bool(spec.get("target", False)),
@@ -212,21 +214,21 @@ class _Reader:
             split=spec.get("split"),
         )
 
-    def _edge(self, value: Any, path: Path) -> EdgeSpec:
+    def _edge(self, value: Any, path: yamlfile.Path_) -> EdgeSpec:
         spec = self._mapping(value, path, {"from", "to", "seen_on", "where"})
         lower, upper = (self._kind(spec.get(key, ""), (*path, key)) for key in ("from", "to"))
         return EdgeSpec(lower, upper, self._names(spec.get("seen_on", []), (*path, "seen_on")), self._where(spec, path))
 
     def _labels(self, kind: str, value: Any) -> LabelSpec:
-        path: Path = ("labels", kind)
+        path: yamlfile.Path_ = ("labels", kind)
         spec = self._mapping(value, path)
         facts = {name: _spellings(labels) for name, labels in spec.items() if name != "seen_on"}
         return LabelSpec(self._kind(kind, path), self._names(spec.get("seen_on", []), (*path, "seen_on")), facts)
 
-    def _event(self, value: Any, path: Path) -> EventSpec:
+    def _event(self, value: Any, path: yamlfile.Path_) -> EventSpec:
         spec = self._mapping(value, path, {"kind", "entity", "code", "count", "code_label", "attributes"})
         if ("code" in spec) is ("count" in spec) or ("count" in spec) is not ("code_label" in spec):
-            self._marked.problem(path, "expected code, or count with code_label")
+            self._problem(path, "expected code, or count with code_label")
         attributes = self._mapping(spec.get("attributes", {}), (*path, "attributes"))
         return EventSpec(
             kind=EventKind(spec.get("kind", "xid")),
@@ -236,42 +238,45 @@ class _Reader:
             attributes={name: _spellings(labels) for name, labels in attributes.items()},
         )
 
+    def _problem(self, path: yamlfile.Path_, message: str) -> None:
+        self.problems.append(self._document.problem(path, message))
+
     # --- small readers ----------------------------------------------------------------------------
 
-    def _mapping(self, value: Any, path: Path, allowed: set[str] | None = None) -> dict[str, Any]:
+    def _mapping(self, value: Any, path: yamlfile.Path_, allowed: set[str] | None = None) -> dict[str, Any]:
         if not isinstance(value, dict):
-            self._marked.problem(path, "expected a mapping")
+            self._problem(path, "expected a mapping")
             return {}
         for key in value:
             if allowed is not None and key not in allowed:
-                self._marked.problem((*path, str(key)), f"unknown key; known are {', '.join(sorted(allowed))}")
+                self._problem((*path, str(key)), f"unknown key{yamlfile.near(str(key), allowed)}")
         return {str(key): one for key, one in value.items()}
 
-    def _names(self, value: Any, path: Path) -> tuple[str, ...]:
+    def _names(self, value: Any, path: yamlfile.Path_) -> tuple[str, ...]:
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            self._marked.problem(path, "expected a name or a list of names")
+            self._problem(path, "expected a name or a list of names")
             return ()
         return tuple(found)
 
-    def _number(self, value: Any, path: Path) -> float:
+    def _number(self, value: Any, path: yamlfile.Path_) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self._marked.problem(path, "expected a number")
+            self._problem(path, "expected a number")
             return 0.0
         return float(value)
 
-    def _kind(self, value: Any, path: Path) -> EntityKind:
+    def _kind(self, value: Any, path: yamlfile.Path_) -> EntityKind:
         try:
             return EntityKind(value)
         except ValueError:
-            self._marked.problem(path, f"{value!r} is no kind of entity; known are {', '.join(EntityKind)}")
+            self._problem(path, f"{value!r} is no kind of entity; known are {', '.join(EntityKind)}")
             return EntityKind.NODE
 
-    def _aggregate(self, value: Any, path: Path) -> Aggregate:
+    def _aggregate(self, value: Any, path: yamlfile.Path_) -> Aggregate:
         try:
             return Aggregate(value)
         except ValueError:
-            self._marked.problem(path, f"{value!r} is no aggregate; known are {', '.join(Aggregate)}")
+            self._problem(path, f"{value!r} is no aggregate; known are {', '.join(Aggregate)}")
             return Aggregate.SUM
 
 

@@ -18,9 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from collectors.marked import load_marked
 from collectors.scraped import Scrape
 from collectors.targets import Target, target_of, targets_of
+from outrider import yamlfile
 from outrider.clock import from_unix, parse_rfc3339
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
@@ -80,14 +80,12 @@ def read_recording(path: Path, target: Target | None = None, *, adapter: str = "
 def read_fleet(folder: Path) -> RecordedFleet:
     """A recorded fleet. Raises UsageError or ConfigError naming file and line."""
     file = folder / "targets.yaml"
-    try:
-        marked = load_marked(file.read_text(encoding="utf-8"), str(file))
-    except OSError as error:
-        raise UsageError(f"{folder} is no recorded fleet: {file.name} cannot be read", hint="check the path") from error
-    document = marked.document if isinstance(marked.document, dict) else {}
+    if not file.is_file():
+        raise UsageError(f"{folder} is no recorded fleet: it has no {file.name}", hint="check the path")
+    parsed = yamlfile.read(file)
+    document = parsed.value if isinstance(parsed.value, dict) else {}
     if not isinstance(document.get("targets"), list) or not document.get("cluster"):
-        marked.problem(("targets",), "expected the keys cluster and targets (a list)")
-    marked.finish(str(file))
+        raise yamlfile.refuse([parsed.problem((), "expected the keys cluster and targets (a list)")])
     cluster = str(document["cluster"])
     targets = targets_of(cluster, document["targets"], str(file))
     for target in targets:

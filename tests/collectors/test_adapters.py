@@ -62,7 +62,7 @@ def test_signals_that_others_rely_on() -> None:
         (("adapter: x\n", ""), 1, "adapter", "missing"),
         (("target: node", "target: node\ntarget: node"), 3, "target", "twice"),
         (("target: node", "target: node\nseen: {gpu: nothing}"), 3, "seen.gpu", "no signal"),
-        (("target: node", "target: ["), 4, "", "not valid YAML"),
+        (("target: node", "target: ["), 4, "(syntax)", "not valid YAML"),
     ],
 )
 def test_a_fault_is_told_with_file_line_and_key(tmp_path, change, line, key, words) -> None:
