@@ -252,10 +252,13 @@ def _shade(figure: go.Figure, around: dict[str, Any], palette: Palette, language
     figure.add_vrect(
         x0=around["opened_at"], x1=end, fillcolor=palette.faint(palette.broken, 0.09), line_width=0, layer="below"
     )
-    _marks(figure, [(around["opened_at"], fmt.say("chart.opened", language), palette.broken)])
+    begins, opened, ends = (_time(around[name]) for name in ("start", "opened_at", "end"))
+    late = (ends - opened) < (ends - begins) * 0.15
+    mark = (around["opened_at"], fmt.say("chart.opened", language), palette.broken)
+    _marks(figure, [mark], leftwards=late)
 
 
-def _marks(figure: go.Figure, marks: list[tuple[str, str, str]]) -> None:
+def _marks(figure: go.Figure, marks: list[tuple[str, str, str]], *, leftwards: bool = False) -> None:
     """Upright lines whose words stand above the plot, each on a row of its own, so that no value is hidden."""
     latest_first = sorted(marks, key=lambda mark: _time(mark[0]), reverse=True)
     for row, (at, word, colour) in enumerate(latest_first):
@@ -269,7 +272,7 @@ def _marks(figure: go.Figure, marks: list[tuple[str, str, str]]) -> None:
             yshift=1 + 15 * row,
             text=_plain(word),
             showarrow=False,
-            xanchor="left",
+            xanchor="right" if leftwards else "left",
             yanchor="bottom",
             font={"size": 11.5, "color": colour},
         )

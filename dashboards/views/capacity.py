@@ -97,6 +97,7 @@ def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
         (who.say("capacity.limits"), f"{found['floor']}–{found['ceiling']}"),
         (who.say("capacity.binding"), word("binding", found["binding"], who.language)),
         (who.say("plan.cost"), fmt.money(found["cost_per_hour"], found["currency"])),
+        *_next_day(who, found["derivation"].get("next_24h"), as_of),
     ]
     body = "".join(
         f'<tr><td class="o-muted">{escape(name)}</td><td class="o-number">{escape(value)}</td></tr>'
@@ -108,12 +109,42 @@ def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
     )
 
 
+def _next_day(who: Viewer, day: dict[str, Any] | None, as_of: str) -> list[tuple[str, str]]:
+    if not day:
+        return []
+    peak = f"{fmt.number(day['peak'])}/s, {fmt.clock(day['at'], as_of)}"
+    return [
+        (who.say("capacity.day_peak"), peak),
+        (who.say("capacity.day_need"), who.say("capacity.day_replicas", n=day["replicas"], gpus=day["gpus"])),
+    ]
+
+
 def derivation(who: Viewer, found: dict[str, Any]) -> str:
     """The arithmetic, one step a line, as the planner printed it."""
     lines = found.get("derivation_lines") or found["derivation"].get("lines") or []
     if not lines:
         return pieces.empty(who.say("capacity.no_derivation"))
-    return pieces.steps(lines)
+    return pieces.steps([*lines, *_decision(who, found)]) + _basis(who, found["derivation"].get("calibration"))
+
+
+def _decision(who: Viewer, found: dict[str, Any]) -> list[str]:
+    """From what the formula says to what is recommended: other needs, limits, and what decided."""
+    facts = found["derivation"]
+    lines = []
+    if facts.get("need_now") is not None:
+        lines.append(who.say("capacity.step_now", rate=fmt.number(facts.get("load_now")), n=facts["need_now"]))
+    if facts.get("need_survivors") is not None:
+        lines.append(who.say("capacity.step_survivors", n=facts["need_survivors"]))
+    by = word("binding", found["binding"], who.language)
+    limits = {"floor": found["floor"], "ceiling": found["ceiling"], "target": found["target_replicas"]}
+    return [*lines, who.say("capacity.step_decided", by=by, **limits)]
+
+
+def _basis(who: Viewer, calibration: dict[str, Any] | None) -> str:
+    if not calibration:
+        return ""
+    origin = word("origin", calibration["origin"], who.language)
+    return pieces.label(who.say("capacity.basis", origin=origin, samples=fmt.number(calibration["samples"], 0)))
 
 
 def model(who: Viewer, forecast: dict[str, Any] | None) -> str:

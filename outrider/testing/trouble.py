@@ -179,6 +179,11 @@ def plan(now: datetime) -> Plan:
             "gpus": 44,
             "warnings": [],
             "capacity_now": 48.64,
+            "load_now": 54.6,
+            "need_now": 9,
+            "need_survivors": 9,
+            "next_24h": {"peak": 66.4, "at": "2026-05-04T16:00:00Z", "replicas": 11, "gpus": 44},
+            "calibration": {"origin": "measured", "samples": 818, "startup_seconds": 360.0},
             "lines": [
                 "66.4 requests/s x 240 tokens/request = 15,936 tokens/s",
                 "15,936 tokens/s / 57 tokens/s per sequence = 279.6 sequences running at once",

@@ -14,6 +14,7 @@ from outrider.clock import Clock
 from outrider.i18n import LANGUAGES, Language
 from outrider.model import CycleRecord
 from outrider.ports import MetricStore, StateStore
+from outrider.topology import Topology
 from service.api.settings import ApiExtras, ApiSettings
 
 LATE_AFTER_CYCLES = 3
@@ -52,7 +53,7 @@ class CycleWatch:
 class Remembered:
     """The last answers to costly questions. One computation serves every viewer of the same cycle."""
 
-    def __init__(self, size: int = 64) -> None:
+    def __init__(self, size: int = 16) -> None:
         """``size`` answers are kept, the oldest go first."""
         self._size = size
         self._answers: dict[object, Any] = {}
@@ -83,6 +84,12 @@ class Context:
         """The newest cycle, None before the first."""
         found = self.state.cycles(1)
         return found[0] if found else None
+
+    def topology(self) -> Topology:
+        """The newest topology, read once a cycle: with 10,000 GPUs it is some megabytes."""
+        newest = self.newest_cycle()
+        found: Topology = self.remembered.get(("topology", newest.id if newest else None), self.state.topology)
+        return found
 
     def as_of(self) -> datetime:
         """The newest cycle's instant; the clock's before the first cycle."""

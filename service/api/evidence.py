@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from outrider import catalog, jsonable
-from outrider.clock import rfc3339
+from outrider.clock import parse_rfc3339, rfc3339
 from outrider.model import EntityKind, EntityRef, Floats, Incident, SignalKey, SignalKind
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 
-BEFORE, AFTER = timedelta(minutes=30), timedelta(minutes=15)
+BEFORE, LEAST_BEFORE, AFTER = timedelta(minutes=30), timedelta(minutes=5), timedelta(minutes=15)
 LONGEST = timedelta(hours=6)
 POINTS = 240
 _STEPS = (15, 30, 60, 120, 300, 600, 1800, 3600)
@@ -65,13 +65,23 @@ def charts(
     drawn = [chart(wanted, metrics, start, end, step) for wanted in choose(incident, topology)]
     return {
         "incident": incident.id,
-        "start": rfc3339(start),
+        "start": _first_value(drawn, rfc3339(incident.opened_at - LEAST_BEFORE)) or rfc3339(start),
         "end": rfc3339(end),
         "opened_at": rfc3339(incident.opened_at),
         "resolved_at": jsonable.instant(incident.resolved_at),
         "step_seconds": step.total_seconds(),
         "charts": [found for found in drawn if found["series"]],
     }
+
+
+def _first_value(drawn: list[dict[str, Any]], latest: str) -> str | None:
+    """Where the charts begin: at the first value of any of them, yet some minutes before it opened."""
+    firsts = [
+        next((at for at, value in zip(found["times"], line["values"], strict=True) if value is not None), latest)
+        for found in drawn
+        for line in found["series"]
+    ]
+    return min([*firsts, latest], key=parse_rfc3339) if firsts else None
 
 
 def span(incident: Incident, now: datetime) -> tuple[datetime, datetime]:

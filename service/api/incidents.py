@@ -31,7 +31,7 @@ def incidents(
     found, following = paging.page(
         lambda count: ctx.state.incidents(open_only=open_only, since=since, limit=count), None, cursor, limit
     )
-    topology = ctx.state.topology()
+    topology = ctx.topology()
     rows = [places.incident_json(each, topology, lang) for each in found]
     return {"incidents": rows, "next_cursor": following}
 
@@ -40,7 +40,7 @@ def incidents(
 def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """One incident: hypotheses with evidence, rejected ones, timeline, folded alerts, actions, messages."""
     found = known(ctx, incident_id)
-    story = places.with_place(jsonable.incident_story(found, lang), found, ctx.state.topology(), lang)
+    story = places.with_place(jsonable.incident_story(found, lang), found, ctx.topology(), lang)
     first = _folded(ctx, found, "", _FIRST_ALERTS, lang)
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
     story["actions"] = [jsonable.action(each) for each in ctx.state.actions(incident=incident_id)]
@@ -61,7 +61,7 @@ def folded(
 def charts(incident_id: str, ctx: Ctx) -> dict[str, Any]:
     """Series around the incident: the signals of the suspected cause and of the services it reaches."""
     found = known(ctx, incident_id)
-    return evidence.charts(found, ctx.state.topology(), ctx.metrics, ctx.as_of(), ctx.settings.interval)
+    return evidence.charts(found, ctx.topology(), ctx.metrics, ctx.as_of(), ctx.settings.interval)
 
 
 @router.post("/incidents/{incident_id}/ack")

@@ -26,7 +26,7 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     now = ctx.as_of()
     incidents = ctx.state.incidents(open_only=True, limit=1000)
     recent = ctx.state.incidents(since=now - promise.DAY, limit=_INCIDENTS)
-    plan, graph = ctx.state.plan(), ctx.state.topology()
+    plan, graph = ctx.state.plan(), ctx.topology()
     return {
         "as_of": jsonable.instant(now),
         "monitoring": monitoring(ctx, newest),
@@ -102,7 +102,7 @@ def monitoring(ctx: Context, newest: CycleRecord | None) -> dict[str, Any]:
 
 def _promised(ctx: Context) -> list[EntityRef]:
     """The services of the topology; those of the store where there is no topology yet."""
-    return list(ctx.state.topology().of_kind(EntityKind.SERVICE) or ctx.metrics.entities(EntityKind.SERVICE))
+    return list(ctx.topology().of_kind(EntityKind.SERVICE) or ctx.metrics.entities(EntityKind.SERVICE))
 
 
 def _most_urgent(incidents: tuple[Incident, ...]) -> list[Incident]:

@@ -25,10 +25,19 @@ def place(topology: Topology, entity: EntityRef, language: Language) -> str:
     return ", ".join(parts)
 
 
+def _of_incident(topology: Topology, entity: EntityRef, incident: Incident, language: Language) -> str:
+    """Also for an entity that the topology has lost with the fault: the one node among the look-alikes."""
+    known = place(topology, entity, language)
+    if known or entity in topology.entities:
+        return known
+    nodes = {found.entity.name for found in incident.rejected if found.entity.kind is EntityKind.NODE}
+    return nodes.pop() if len(nodes) == 1 else ""
+
+
 def with_place(story: dict[str, Any], incident: Incident, topology: Topology, language: Language) -> dict[str, Any]:
     """The incident's JSON with ``place`` beside the entity of every hypothesis."""
     rows = [
-        {**row, "place": place(topology, found.entity, language)}
+        {**row, "place": _of_incident(topology, found.entity, incident, language)}
         for row, found in zip(story["hypotheses"], incident.hypotheses, strict=True)
     ]
     return {**story, "hypotheses": rows, "suspected_cause": rows[0] if rows else None}

@@ -51,6 +51,7 @@ class StandingReason(StrEnum):
     CALLS_BELOW_TARGET = "calls_below_target"
     URGENT_INCIDENT = "urgent_incident"
     DAY_BELOW_TARGET = "day_below_target"
+    SLA_BELOW_TARGET = "sla_below_target"
     WITHIN_LIMITS = "within_limits"
 
 
@@ -168,6 +169,8 @@ def standing(
         return Standing.AT_RISK, StandingReason.URGENT_INCIDENT
     if day is not None and day.availability is not None and day.availability < promise.availability_ratio:
         return Standing.AT_RISK, StandingReason.DAY_BELOW_TARGET
+    if day is not None and day.sla_high is not None and day.sla_high < promise.sla_attainment_ratio:
+        return Standing.AT_RISK, StandingReason.SLA_BELOW_TARGET
     return Standing.OK, StandingReason.WITHIN_LIMITS
 
 

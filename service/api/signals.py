@@ -87,7 +87,7 @@ def topology(
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Entities, page by page, each with what it rests on and its labels."""
-    graph = ctx.state.topology()
+    graph = ctx.topology()
     every = sorted((e for e in graph.entities if kind is None or e.kind is kind), key=lambda e: e.key)
     found, following = paging.page(lambda count: every[:count], None, cursor, limit)
     return {

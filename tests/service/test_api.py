@@ -115,7 +115,7 @@ def test_overview_answers_the_four_questions(busy):
     assert found["as_of"] == "2026-05-04T13:07:30Z"
     chat, code = found["services"]
     assert (chat["service"]["name"], chat["status"], chat["reason"]) == ("chat", "broken", "calls_fail")
-    assert (code["status"], code["reason"]) == ("ok", "within_limits")
+    assert (code["status"], code["reason"]) == ("at_risk", "sla_below_target")
     assert chat["success_ratio"]["now"] < 0.99 < chat["success_ratio"]["day"]
     assert 0 < chat["sla_attainment"]["low"] < chat["sla_attainment"]["high"] < 1
     assert chat["incidents"] == [INCIDENT]

@@ -13,6 +13,7 @@ from outrider.errors import UsageError
 from outrider.model import CycleRecord
 from outrider.testing.names import GPU, LOST_GPU, NOW, SERVICE, topology
 from outrider.testing.trouble import incident
+from outrider.topology import Topology
 from service.api import evidence, paging, places, promise
 from service.api.context import CycleWatch, Remembered
 from service.api.settings import Promise, is_loopback
@@ -96,6 +97,13 @@ def test_the_verdict_on_a_service_has_a_reason(now, status, reason):
     assert promise.standing(now, None, (), Promise()) == (status, reason)
 
 
+def test_late_first_tokens_put_a_healthy_service_at_risk():
+    day = promise.Day(1.0, 1.0, 0.62, 0.99, ())
+    assert promise.standing(recent(), day, (), Promise()) == ("at_risk", "sla_below_target")
+    between_bounds = promise.Day(1.0, 1.0, 0.62, 0.999, ())
+    assert promise.standing(recent(), between_bounds, (), Promise()) == ("ok", "within_limits")
+
+
 def test_an_urgent_incident_puts_a_healthy_service_at_risk():
     open_one = incident(NOW, NOW, ())
     assert promise.standing(recent(), None, (open_one,), Promise()) == ("at_risk", "urgent_incident")
@@ -112,6 +120,12 @@ def test_a_place_names_the_node_and_the_card():
     graph = topology(NOW)
     assert places.place(graph, LOST_GPU, "en") == "node-3, GPU 2"
     assert places.place(graph, SERVICE["chat"], "en") == "node-0, node-1, +6"
+
+
+def test_a_card_that_the_topology_has_lost_is_placed_by_its_look_alikes():
+    gone = incident(NOW, NOW, ())
+    rows = places.incident_json(gone, Topology(), "en")["hypotheses"]
+    assert [row["place"] for row in rows] == ["node-3", "node-3"]
 
 
 def test_evidence_charts_are_few_and_start_with_the_cause():
