@@ -1,0 +1,68 @@
+# Sets up everything it needs on a machine with Python 3.11+, git and make; each target says what it does.
+
+PYTHON ?= python3
+UV     := .tools/uv
+BIN    := .venv/bin
+ifdef PIP_CERT
+export SSL_CERT_FILE ?= $(PIP_CERT)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench lock-check format lint types imports docs reference wheel clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(UV): scripts/fetch_uv.py
+	@$(PYTHON) scripts/fetch_uv.py && touch $(UV)
+
+# the environment of the product alone: enough for the demo
+.venv/.product: $(UV) pyproject.toml uv.lock
+	@echo "env: installing what the product needs into .venv"
+	@$(UV) sync --frozen --quiet --no-default-groups --inexact
+	@touch $@
+
+# the same with the tools of development
+.venv/.synced: .venv/.product
+	@echo "env: installing the tools of development into .venv"
+	@$(UV) sync --frozen --quiet
+	@touch $@
+
+demo: .venv/.product  ## a simulated fleet, the whole loop and the dashboard (make demo ARGS="--headless --minutes 60")
+	@$(BIN)/outrider demo $(ARGS)
+
+test: .venv/.synced  ## every test; installs Debian's servers for the live ones where it may
+	@sh scripts/system_packages.sh
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: format lint types imports reference docs wheel  ## everything but the tests
+
+format: .venv/.synced  ## is the code formatted?
+	@echo "check: format" && $(BIN)/ruff format --check --quiet .
+
+lint: .venv/.synced  ## ruff
+	@echo "check: lint" && $(BIN)/ruff check --quiet .
+
+types: .venv/.synced  ## mypy, strict
+	@echo "check: types" && $(BIN)/mypy --no-error-summary
+
+imports: .venv/.synced  ## who imports whom
+	@echo "check: imports" && $(BIN)/lint-imports --no-logo --quiet
+
+reference: .venv/.synced  ## are the generated pages of docs/reference up to date?
+	@echo "check: reference" && $(BIN)/python scripts/file_reference.py --check && $(BIN)/python scripts/measures_reference.py --check
+
+docs: .venv/.synced  ## build docs/_build/html; a warning or a dead link inside is an error
+	@echo "check: docs" && $(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+
+wheel: .venv/.synced  ## build the wheel, install it alone, test it there
+	@echo "check: wheel" && $(BIN)/python scripts/wheel_test.py
+
+bench: .venv/.synced  ## all benchmarks: figure, target, peer, ratio (make bench NAMES="store_write")
+	@$(BIN)/python benchmarks/run.py $(NAMES) -o table
+
+lock-check: $(UV)  ## does uv.lock follow from pyproject.toml?
+	@$(UV) lock --check
+
+clean:  ## remove what was built, keep .venv and .tools
+	@rm -rf dist build docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

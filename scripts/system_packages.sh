@@ -1,0 +1,38 @@
+#!/bin/sh
+# Install the Debian packages that the live tests use, where that is allowed; else say what will be skipped.
+set -eu
+
+missing=""
+for pair in prometheus:prometheus prometheus-node-exporter:prometheus-node-exporter \
+            prometheus-alertmanager:prometheus-alertmanager chromium:chromium; do
+    command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
+done
+[ -n "$missing" ] || exit 0
+
+skip() {
+    echo "packages: not installed:$missing ($1); the tests that need them are skipped"
+    exit 0
+}
+
+command -v apt-get >/dev/null 2>&1 || skip "there is no apt-get here"
+if [ "$(id -u)" = 0 ]; then
+    as_root=""
+elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+    as_root="sudo"
+else
+    skip "that takes root"
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+echo "packages: installing$missing with apt-get"
+export DEBIAN_FRONTEND=noninteractive
+install() {
+    # the tests start their own servers on free ports: RUNLEVEL=1 keeps the packages from starting theirs
+    # shellcheck disable=SC2086 # words on purpose
+    $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends $missing
+}
+install >"$log" 2>&1 || { $as_root apt-get update -q && install; } >"$log" 2>&1 || {
+    tail -n 5 "$log"
+    skip "apt-get failed, see above"
+}

@@ -1,0 +1,73 @@
+"""Build the wheel, install it alone in a clean environment, and run tests/packaging there.
+
+A flat layout lets tests pass on files that the wheel lacks; here nothing but the wheel can be
+imported. The wheel must also hold exactly the tracked files of the packages.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+
+def run(*command: str | Path, folder: Path = ROOT) -> str:
+    """Run quietly; show everything when it fails."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    done = subprocess.run(
+        [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
+        raise SystemExit(f"wheel: failed: {' '.join(map(str, command))}")
+    return done.stdout
+
+
+def uv() -> str:
+    """The uv that make set up, else the one on PATH."""
+    own = ROOT / ".tools" / "uv"
+    found = str(own) if own.exists() else shutil.which("uv")
+    if found is None:
+        raise SystemExit("wheel: there is no uv; run `make wheel`, which fetches it")
+    return found
+
+
+def compare_files(wheel: Path) -> None:
+    """The wheel holds the files of the packages that git knows, and no others."""
+    known = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGES).split("\n")
+    wanted = {name for name in known if name and (ROOT / name).exists()}
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    for name in sorted(wanted ^ held):
+        print(f"wheel: {'lacks' if name in wanted else 'has, but git does not know,'} {name}", file=sys.stderr)
+    if wanted != held:
+        raise SystemExit("wheel: its files are not those of the packages")
+
+
+def main() -> None:
+    """Build, compare, install, test."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(uv(), "build", "--wheel", "--quiet", "--out-dir", folder)
+        (wheel,) = folder.glob("*.whl")
+        compare_files(wheel)
+        run(uv(), "export", "--frozen", "--quiet", "--no-default-groups", "--no-hashes", "--no-emit-project",
+            "--output-file", folder / "locked.txt")  # fmt: skip
+        run(uv(), "venv", "--quiet", "--python", sys.executable, folder / "env")
+        python = folder / "env" / "bin" / "python"
+        run(uv(), "pip", "install", "--quiet", "--python", python, "-r", folder / "locked.txt", wheel, "pytest")
+        shutil.copytree(ROOT / "tests" / "packaging", folder / "packaging")
+        run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "packaging", folder=folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""For every test: in CI a test that skips because something is missing fails.
+
+Write ``pytest.skip("missing: prometheus is not installed")`` where a test needs a program or a
+folder that a machine may lack. With ``OUTRIDER_CI=1`` such a skip is a failure, because there the
+machine is ours to set up; other skips stay skips.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+MISSING = "missing:"
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    found = report.longrepr
+    text = found[2] if isinstance(found, tuple) else str(found)
+    return text.removeprefix("Skipped: ")
+
+
+def _judge(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if os.environ.get("OUTRIDER_CI") == "1" and report.skipped and _reason(report).startswith(MISSING):
+        report.outcome = "failed"
+        report.longrepr = f"In CI nothing may be missing: {_reason(report)}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _judge(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _judge(report)
+    return report

@@ -1,0 +1,84 @@
+"""What must hold wherever Outrider is installed; scripts/wheel_test.py runs this on the wheel alone."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import shutil
+import subprocess
+import sys
+from importlib import metadata, resources
+from pathlib import Path
+
+import pytest
+
+PACKAGES = (
+    "outrider",
+    "store",
+    "collectors",
+    "detectors",
+    "planner",
+    "remediation",
+    "alerts",
+    "reports",
+    "dashboards",
+    "simulator",
+    "service",
+)
+RUN_ON_IMPORT = ("dashboards.app", "store.migrations")  # scripts of Streamlit and of alembic
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_module_can_be_imported(name: str) -> None:
+    package = importlib.import_module(name)
+    found = [module.name for module in pkgutil.walk_packages(package.__path__, f"{name}.")]
+    for module in found:
+        if not module.startswith(RUN_ON_IMPORT) and not module.endswith("__main__"):
+            importlib.import_module(module)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_other_distribution_provides_our_names(name: str) -> None:
+    assert set(metadata.packages_distributions().get(name, [])) <= {"outrider"}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_types_are_published(name: str) -> None:
+    assert resources.files(name).joinpath("py.typed").is_file()
+
+
+def test_the_command_runs(tmp_path: Path) -> None:
+    beside = Path(sys.executable).with_name("outrider")
+    command = str(beside) if beside.exists() else shutil.which("outrider")
+    if command is None:
+        pytest.skip("missing: the outrider command is not installed")
+    done = subprocess.run([command, "version", "-o", "json"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert metadata.version("outrider") in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("package", "folder", "suffix"),
+    [
+        ("outrider", "", ".yaml"),
+        ("outrider", "i18n/en", ".yaml"),
+        ("outrider", "i18n/zh", ".yaml"),
+        ("collectors", "adapters", ".yaml"),
+        ("detectors", "knowledge", ".yaml"),
+        ("alerts", "rules", ".yaml"),
+        ("remediation", "playbooks", ".yaml"),
+        ("reports", "templates", ".j2"),
+        ("store", "migrations/versions/metrics", ".py"),
+        ("store", "migrations/versions/state", ".py"),
+    ],
+)
+def test_what_a_package_reads_is_installed_with_it(package: str, folder: str, suffix: str) -> None:
+    place = resources.files(package).joinpath(folder)
+    assert any(entry.name.endswith(suffix) for entry in place.iterdir())
+
+
+def test_a_store_can_be_made(tmp_path: Path) -> None:
+    from store import sql
+
+    url = f"sqlite:///{tmp_path}/x.db"
+    assert sql.upgrade(url) == sql.revision(url)
