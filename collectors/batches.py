@@ -8,12 +8,12 @@ import numpy as np
 
 from collectors.adapter import TARGET_KEYS, Adapter
 from collectors.change import Past
+from collectors.lost import REMEMBER_SECONDS
 from collectors.places import own_entity
 from collectors.scraped import Scrape
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, Floats, SampleBatch, SignalKey, Statuses, TrustVerdict
 
-REMEMBER_SECONDS = 15 * 60.0
 _UP, _SECONDS, _SAMPLES, _CODE = TARGET_KEYS
 # target_failure_code of the catalogue; a reset connection is an odd answer of a host that is there.
 _CODES = {
@@ -46,7 +46,7 @@ def batch_of(
     assert past.binding is not None
     keys = past.adapter.keys[kind]
     first, rows, columns = past.compiled.shapes.get(kind, (0, 0, len(keys)))
-    entities = (*past.binding.entities.get(kind, ()), *past.lost.get(kind, ()))
+    entities = (*past.binding.entities.get(kind, ()), *past.lost.of(kind))
     matrix = values[first : first + rows * columns].reshape(rows, columns)
     statuses = status[first : first + rows * columns].reshape(rows, columns)
     if len(entities) > rows:
@@ -66,7 +66,7 @@ def absent_batches(scrape: Scrape, past: Past) -> Iterator[SampleBatch]:
     for kind, keys in past.adapter.keys.items():
         known = past.binding.entities.get(kind, ()) if past.binding and recent else ()
         own = (own_entity(past.adapter, scrape.target),) if kind is past.adapter.target else ()
-        entities = tuple(dict.fromkeys((*known, *past.lost.get(kind, ()), *own)))
+        entities = tuple(dict.fromkeys((*known, *past.lost.of(kind), *own)))
         if entities:
             shape = (len(entities), len(keys))
             status = np.full(shape, CellStatus.ABSENT, dtype=np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +13,11 @@ from collectors.codes import CodeWatch
 from collectors.compile import Compiled
 from collectors.evaluate import Rows
 from collectors.exposition import Layout, Page
+from collectors.lost import Lost
 from collectors.places import Binding
-from outrider.model import CellStatus, EntityKind, EntityRef, Floats, Statuses, TrustVerdict
+from collectors.targets import Target
+from outrider.model import CellStatus, EntityRef, Floats, Statuses, TrustVerdict
+from outrider.topology import Edge
 
 _SAME_START_SECONDS = 1.0  # node_boot_time_seconds wobbles with the clock
 
@@ -32,8 +36,23 @@ class Past:
     known: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
     started: float = np.nan
     first: bool = True
-    lost: dict[EntityKind, dict[EntityRef, float]] = field(default_factory=dict)
+    lost: Lost = field(init=False)
+    bound_to: Target | None = None
+    edges: tuple[Edge, ...] = ()
+    labels: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
     codes: CodeWatch = field(default_factory=CodeWatch)
+
+    def __post_init__(self) -> None:
+        """Devices stay lost until they are back."""
+        self.lost = Lost(stays=tuple(self.adapter.seen))
+
+    def bind_to(self, target: Target, binding: Binding, at: float) -> None:
+        """Take a new binding, and the places of devices that are no longer in it."""
+        self.lost.compare(self.binding, binding, self.at if self.at is not None else at)
+        self.bound_to, self.binding = target, binding
+        kept = [edge for edges in self.lost.edges.values() for edge in edges]
+        self.edges = (*binding.edges, *kept)
+        self.labels = {**binding.labels, **self.lost.labels}
 
     def move_to(self, layout: Layout) -> None:
         """Bring the past into the row order of another layout, series by series."""

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from collectors.derive import service_batches
+from collectors.derive import device_batches, service_batches
 from collectors.exposition import Page, Parser
+from collectors.lost import LOST
 from collectors.normalise import Normaliser
 from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider import log
 from outrider.errors import CollectError
-from outrider.model import EntityRef, Event, SampleBatch
+from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
 
@@ -25,6 +26,10 @@ class Fetcher(Protocol):
 
     async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
         """One attempt, which never raises and ends by the target's deadline."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
         ...
 
 
@@ -83,11 +88,13 @@ class Collector:
             self._health.pop(gone)
             self._seen.pop(gone, None)
         self._targets = tuple(targets)
+        known = {target.name: target for target in self._targets}
         for target in targets:
             self._health.setdefault(
                 target.name, TargetHealth(target.name, target.adapter, None, None, None, None, None)
             )
-            self._seen.setdefault(target.name, (target.edges, target.facts))
+            if known.get(target.name) != target:  # new, or moved: its next page tells more
+                self._seen[target.name] = (target.edges, target.facts)
         self._topology = None
 
     @property
@@ -102,7 +109,7 @@ class Collector:
             for _, facts in self._seen.values():
                 for entity, known in facts.items():
                     labels.setdefault(entity, {}).update(known)
-            edges = [edge for found, _ in self._seen.values() for edge in found]
+            edges = _still_there([edge for found, _ in self._seen.values() for edge in found], labels)
             entities = [one for target in self._targets for one in (target.entity, target.watcher)]
             self._topology = Topology.build(edges, (*entities, *labels), labels, at)
         return replace(self._topology, at=at)
@@ -144,6 +151,7 @@ class Collector:
             events.extend(found.events)
             self._note(scrape, page, found)
         topology = self.topology(at)
+        batches.extend(device_batches(batches, topology, at))
         batches.extend(service_batches(batches, topology, at))
         return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
 
@@ -178,8 +186,27 @@ class Collector:
                 self._topology = None
 
     async def close(self) -> None:
-        """End scrapes that are still under way."""
+        """End scrapes that are still under way and close the scraper."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         self._running.clear()
+        if self._scraper is not None:
+            await self._scraper.close()
+
+
+def _still_there(edges: list[Edge], labels: Mapping[EntityRef, Mapping[str, str]]) -> list[Edge]:
+    """Leave out that a lost device holds up a pod which runs on another node by now."""
+    gone = {entity for entity, facts in labels.items() if facts.get(LOST) == "true"}
+    if not gone:
+        return edges
+    node_of = {upper: lower for lower, upper in edges if upper in gone and lower.kind is EntityKind.NODE}
+    nodes: dict[EntityRef, set[EntityRef]] = {}
+    for lower, upper in edges:
+        if lower.kind is EntityKind.NODE:
+            nodes.setdefault(upper, set()).add(lower)
+    return [
+        (lower, upper)
+        for lower, upper in edges
+        if lower not in gone or upper not in nodes or node_of.get(lower) in nodes[upper]
+    ]

@@ -33,6 +33,7 @@ _SCALARS = (
     "engine_inflight_requests", "engine_requests_running", "engine_requests_waiting", "engine_up",
     "engine_health_ok", "engine_sleep_state",
 )  # fmt: skip
+RESERVED = "engine_memory_reserved_ratio"
 _HISTOGRAMS = {
     "svc_ttft_seconds": "engine_ttft_seconds",
     "svc_latency_seconds": "engine_e2e_seconds",
@@ -99,6 +100,30 @@ def service_batches(batches: Sequence[SampleBatch], topology: Topology, at: date
             trust=_trust(replicas),
         ),
     )
+
+
+def device_batches(batches: Sequence[SampleBatch], topology: Topology, at: datetime) -> tuple[SampleBatch, ...]:
+    """The engine's own memory reservation on each device it runs on: what device memory is judged against."""
+    key = SignalKey(RESERVED)
+    found: dict[EntityRef, float] = {}
+    for batch in batches:
+        if batch.kind is EntityKind.REPLICA and key in batch.keys:
+            column = batch.keys.index(key)
+            for row, entity in enumerate(batch.entities):
+                if batch.status[row, column] == CellStatus.PRESENT:
+                    found |= dict.fromkeys(_devices_of(entity, topology), float(batch.values[row, column]))
+    if not found:
+        return ()
+    values = np.array(list(found.values()))[:, None]
+    status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
+    return (SampleBatch("devices", at, EntityKind.GPU, (key,), tuple(found), values, status),)
+
+
+def _devices_of(replica: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:
+    """The devices below a replica and below its pods: two steps down, however large the fleet."""
+    below = topology.rests_on(replica)
+    near = (*below, *(deeper for one in below if one.kind is EntityKind.POD for deeper in topology.rests_on(one)))
+    return tuple(one for one in near if one.kind is EntityKind.GPU)
 
 
 def _trust(replicas: Sequence[SampleBatch]) -> TrustVerdict:

@@ -22,7 +22,7 @@ import numpy as np
 
 from collectors import registry
 from collectors.adapter import Adapter
-from collectors.batches import REMEMBER_SECONDS, about_target, absent_batches, batch_of, fill_target, watch_batch
+from collectors.batches import about_target, absent_batches, batch_of, fill_target, watch_batch
 from collectors.change import Past, change_of, since_start
 from collectors.compile import Compiled, compile_adapter
 from collectors.evaluate import evaluate
@@ -60,8 +60,8 @@ class Normaliser:
         change = change_of(past, compiled, page, at)
         values, status = evaluate(compiled, change.rows)
         past.keep(page, at, compiled.start_row)
-        _forget_lost(past, at)
-        trust = change.trust(status, partial=any(past.lost.values()))
+        past.lost.forget_old(at)
+        trust = change.trust(status, partial=past.lost.any())
         about = about_target(scrape, past.adapter, samples=scrape.samples or page.samples)
         batches = []
         for kind in past.adapter.keys:
@@ -71,7 +71,7 @@ class Normaliser:
             batches.append(batch)
         batches.append(watch_batch(scrape, about, change.interval, trust))
         seen = tuple(batch for batch in batches if batch.entities)
-        return Collected(seen, self._events(scrape, past, compiled, page), binding.edges, binding.labels)
+        return Collected(seen, self._events(scrape, past, compiled, page), past.edges, past.labels)
 
     def unseen(self, target: Target, at: datetime) -> Collected:
         """A target about which nothing is known this round: whoever reads it for us is out of reach.
@@ -116,24 +116,15 @@ class Normaliser:
 
     def _align(self, past: Past, page: Page, target: Target, at: float) -> None:
         """Bring what is known into the order of this page, when its series are not those of the last one."""
-        if past.layout is page.layout:
+        if past.layout is page.layout and past.bound_to == target:
             return
         cache = self._compiled.setdefault(past.adapter.name, WeakKeyDictionary())
         compiled = cache.get(page.layout)
         if compiled is None:
             compiled = cache[page.layout] = compile_adapter(past.adapter, page.layout)
-        before = past.binding
         past.move_to(page.layout)
         past.compiled = compiled
-        past.binding = bind(past.adapter, compiled.places, compiled.edges, compiled.labels, target)
-        for kind in past.adapter.keys:
-            now = set(past.binding.entities.get(kind, ()))
-            lost = past.lost.setdefault(kind, {})
-            for entity in before.entities.get(kind, ()) if before else ():
-                if entity not in now:
-                    lost[entity] = past.at if past.at is not None else at
-            for entity in now & lost.keys():
-                del lost[entity]
+        past.bind_to(target, bind(past.adapter, compiled.places, compiled.edges, compiled.labels, target), at)
 
     def _events(self, scrape: Scrape, past: Past, compiled: Compiled, page: Page) -> tuple[Event, ...]:
         if not compiled.watches:
@@ -149,7 +140,7 @@ class Normaliser:
 
 
 def _failed(scrape: Scrape, past: Past) -> Collected:
-    _forget_lost(past, scrape.at.timestamp())
+    past.lost.forget_old(scrape.at.timestamp())
     about = about_target(scrape, past.adapter)
     batches = list(absent_batches(scrape, past))
     for batch in batches:
@@ -162,14 +153,7 @@ def _failed(scrape: Scrape, past: Past) -> Collected:
 def _none_left(past: Past, batch: SampleBatch) -> dict[SignalKey, float]:
     """A count of entities that were here before and of which the page shows none any more."""
     assert past.binding is not None
-    if not any(past.lost.values()):
+    if not past.lost.any():
         return {}
     columns, row = past.adapter.columns[batch.kind], batch.status[past.binding.own_row]
     return {key: 0.0 for key in past.adapter.counts if row[columns[key]] == CellStatus.ABSENT}
-
-
-def _forget_lost(past: Past, at: float) -> None:
-    """An entity that left its page goes on as ABSENT for a while; then it is gone."""
-    for lost in past.lost.values():
-        for entity in [entity for entity, seen in lost.items() if at - seen > REMEMBER_SECONDS]:
-            del lost[entity]

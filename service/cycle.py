@@ -41,6 +41,7 @@ from service.detection import Detection
 from service.planning import NoPlanning, Planning
 
 _log = log.get("cycle")
+EVENTS_LOOKED_BACK = timedelta(minutes=45)  # a rollout shows its fault once it has taken its share of the load
 ACTS_LOOKED_BACK = timedelta(hours=1)
 _STOPWATCH = SystemClock()  # how long a cycle takes is real time, whatever clock the fleet lives by
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a smaller step back is what time services do every day
@@ -109,7 +110,7 @@ class Cycle:
         findings, silent = parts.detection.look(now, collected, topology)
         plan = parts.planning.plan_if_due(now, topology)
         alerts = self._advance(findings, silent, plan, topology, now)
-        before, after = self._correlate(alerts, findings, collected, topology, now)
+        before, after = self._correlate(alerts, findings, topology, now)
         alerts = _with_incidents(alerts, after)
         alerts = alert_state.mute(alerts, after, parts.state.silences(now))
         decisions = self._decide(after, alerts, topology, now)
@@ -191,12 +192,12 @@ class Cycle:
         self,
         alerts: Sequence[Alert],
         findings: Sequence[Finding],
-        collected: Collected,
         topology: Topology,
         now: datetime,
     ) -> tuple[tuple[Incident, ...], tuple[Incident, ...]]:
         before = self.parts.state.incidents(open_only=True)
-        changed = correlate.correlate(before, alerts, findings, collected.events, topology, self.parts.knowledge, now)
+        events = self.parts.metrics.events(now - EVENTS_LOOKED_BACK, now + timedelta(seconds=1))
+        changed = correlate.correlate(before, alerts, findings, events, topology, self.parts.knowledge, now)
         by_id = {incident.id: incident for incident in before} | {incident.id: incident for incident in changed}
         return before, tuple(by_id.values())
 

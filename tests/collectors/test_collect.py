@@ -26,6 +26,9 @@ class Fetched:
         self.gate = asyncio.Event()
         self.calls: list[str] = []
 
+    async def close(self):
+        self.closed = True
+
     async def scrape_one(self, target, *, at):
         self.calls.append(target.name)
         if target.name == "slow":

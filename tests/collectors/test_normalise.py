@@ -141,8 +141,41 @@ def test_a_lost_accelerator_goes_on_as_absent_for_a_while(bench) -> None:
     one.scrape("")
     assert one.cell("hw_accel_present", EntityKind.NODE) == 0
     assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 0
-    one.scrape("", after=16 * 60)
-    assert all(batch.kind is not EntityKind.GPU for batch in one.collected.batches)
+    one.scrape(both.splitlines(keepends=True)[0], after=24 * 3600)
+    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 1
+    assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-1") == 0, "a lost device is not forgotten"
+
+
+def test_a_lost_accelerator_keeps_its_place_until_it_is_back_or_replaced(bench) -> None:
+    row = 'DCGM_FI_DEV_GPU_TEMP{{gpu="{n}",UUID="GPU-{n}",Hostname="h",pod="p",namespace="s"}} 40\n'
+    one = bench("dcgm", entity={"kind": "node", "name": "node-0"})
+    one.scrape(row.format(n=0) + row.format(n=1))
+    lost, pod = EntityRef("test", EntityKind.GPU, None, "GPU-1"), EntityRef("test", EntityKind.POD, "s", "p")
+    assert (lost, pod) in one.collected.edges
+    one.scrape(row.format(n=0))
+    assert (lost, pod) in one.collected.edges
+    assert one.collected.labels[lost]["lost"] == "true"
+    one.scrape(row.format(n=0) + row.format(n=1))
+    assert "lost" not in one.collected.labels[lost]
+    one.scrape(row.format(n=0))
+    one.scrape(row.format(n=0) + row.format(n=2))
+    assert (lost, pod) not in one.collected.edges
+    assert lost not in one.batch(EntityKind.GPU).entities
+
+
+def test_other_entities_that_leave_are_forgotten_after_a_while(bench) -> None:
+    both = "".join(f'kube_pod_info{{namespace="s",pod="p-{n}",uid="{n}",node="n"}} 1\n' for n in range(2))
+    both += "".join(
+        f'kube_pod_status_ready{{namespace="s",pod="p-{n}",uid="{n}",condition="true"}} 1\n' for n in range(2)
+    )
+    one = bench("kube_state_metrics", entity={"kind": "cluster", "name": "test"})
+    one.scrape(both)
+    left = "".join(line for line in both.splitlines(keepends=True) if "p-0" in line)
+    one.scrape(left)
+    names = {entity.name for entity in one.batch(EntityKind.POD).entities}
+    assert names == {"p-0", "p-1"}
+    one.scrape(left, after=16 * 60)
+    assert {entity.name for entity in one.batch(EntityKind.POD).entities} == {"p-0"}
 
 
 def test_an_empty_page_of_an_exporter_never_seen_counts_nothing(bench) -> None:
