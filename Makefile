@@ -47,7 +47,7 @@ types: .venv/.synced  ## mypy, strict
 	@echo "check: types" && $(BIN)/mypy --no-error-summary
 
 imports: .venv/.synced  ## who imports whom
-	@echo "check: imports" && $(BIN)/lint-imports --no-logo --quiet
+	@echo "check: imports" && found=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$found"; exit 1; }
 
 reference: .venv/.synced  ## are the generated pages of docs/reference up to date?
 	@echo "check: reference" && $(BIN)/python scripts/file_reference.py --check && $(BIN)/python scripts/measures_reference.py --check
