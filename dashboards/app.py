@@ -33,5 +33,5 @@ CAPACITY = st.Page(
 CURRENT = st.navigation([OVERVIEW, INCIDENT, CAPACITY], position="top")
 if CURRENT == OVERVIEW and "incident" in st.query_params:
     # Links in messages lead to the bare address with ?incident=ID.
-    st.switch_page(INCIDENT, query_params={"incident": st.query_params["incident"]})
+    st.switch_page(INCIDENT, query_params=st.query_params.to_dict())
 CURRENT.run()

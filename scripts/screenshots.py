@@ -55,7 +55,8 @@ def take(browser: Browser, address: str, target: Path, width: int, theme: Theme)
     complaints: list[str] = []
 
     def listen(message: ConsoleMessage) -> None:
-        if message.type == "error":
+        # Streamlit looks for its own paths below a page's address first; those answers are no fault.
+        if message.type == "error" and "/_stcore/" not in message.location.get("url", ""):
             complaints.append(message.text[:200])
 
     page.on("console", listen)

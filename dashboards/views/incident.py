@@ -38,9 +38,11 @@ def _body(who: Viewer) -> None:
 def _list(who: Viewer) -> None:
     cursor = st.session_state.get("incidents_cursor", "")
     found = who.client.get("/incidents", limit=_PAGE, cursor=cursor)
-    as_of = who.client.get("/overview")["as_of"]
+    overview = who.client.get("/overview")
+    as_of, seen = overview["as_of"], overview["monitoring"]["cycle"] is not None
     still = sum(each["resolved_at"] is None for each in found["incidents"])
-    title = who.say("incidents.title_open" if still else "incidents.title_none", n=still)
+    key = "incidents.title_open" if still else "incidents.title_none" if seen else "overview.no_cycle"
+    title = who.say(key, n=still)
     st.html(pieces.head(title, who.say("incidents.below")))
     if not found["incidents"]:
         st.html(pieces.card(pieces.empty(who.say("incidents.never"))))

@@ -190,7 +190,8 @@ def _more_services(who: Viewer, services: list[dict[str, Any]]) -> str:
 def _incidents(who: Viewer, found: dict[str, Any], incident_page: StreamlitPage) -> None:
     shown = found["incidents"][:_INCIDENTS]
     if not shown:
-        st.html(pieces.empty(who.say("incidents.none")))
+        seen = found["monitoring"]["cycle"] is not None
+        st.html(pieces.empty(who.say("incidents.none" if seen else "incidents.not_known")))
     for each in shown:
         incident_row(who, each, found["as_of"], incident_page)
         if len(shown) <= _FEW and each["evidence"]:

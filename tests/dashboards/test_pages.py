@@ -154,6 +154,7 @@ def test_a_link_with_the_incident_opens_its_page(incident, opened):
     page = text(opened(incident.url, incident=INCIDENT))
     assert "Suspected cause" in page
     assert "Confidence 94 %" in page
+    assert "疑似根因" in text(opened(incident.url, incident=INCIDENT, lang="zh"))
 
 
 def test_incident_page_shows_cause_evidence_and_what_was_ruled_out(incident, opened):
@@ -214,7 +215,9 @@ def test_capacity_page_shows_forecast_plan_and_arithmetic(incident, opened):
     ("page", "said"), [("", "Waiting for the first values"), ("incident", "No incident"), ("capacity", "No plan yet")]
 )
 def test_an_empty_store_is_told_plainly(empty, opened, page, said):
-    assert said in text(opened(empty.url, page))
+    found = text(opened(empty.url, page))
+    assert said in found
+    assert "Nothing is broken" not in found
 
 
 @pytest.mark.parametrize("page", ["", "incident", "capacity"])
