@@ -8,16 +8,19 @@ about every kind and stand in every table. Nothing of ours reads these tables.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from outrider import catalog
 from outrider.clock import rfc3339
 from outrider.model import CellStatus, EntityKind, EntityRef, Layer, SignalKey, SignalKind
-from store.merge import Merged
+from store.database import Database
+from store.merge import Ids, Merged
 
 _FIXED = ("entity_id", "cluster", "namespace", "name")
 _ROWS_AT_ONCE = 200  # times some 40 columns: below the 32,766 parameters that SQLite takes since 3.32
@@ -33,36 +36,72 @@ def columns(kind: EntityKind) -> tuple[str, ...]:
     )
 
 
-def create(connection: sa.Connection) -> None:
-    """Make the tables, and add the columns of signals that are new in the catalogue."""
+def missing(connection: sa.Connection) -> list[str]:
+    """The statements that make the tables, and add the columns of signals that are new in the catalogue."""
     inspector = sa.inspect(connection)
     tables = set(inspector.get_table_names())
+    found = []
     for kind in EntityKind:
         name = f"latest_{kind.value}"
         if name not in tables:
             fixed = "entity_id INTEGER PRIMARY KEY, cluster TEXT, namespace TEXT, name TEXT, at TEXT"
-            signals = "".join(f', "{column}" REAL' for column in columns(kind))
-            connection.exec_driver_sql(f"CREATE TABLE {name} ({fixed}{signals})")
+            found.append(f"CREATE TABLE {name} ({fixed}" + "".join(f', "{one}" REAL' for one in columns(kind)) + ")")
             continue
         present = {column["name"] for column in inspector.get_columns(name)}
-        for column in columns(kind):
-            if column not in present:
-                connection.exec_driver_sql(f'ALTER TABLE {name} ADD COLUMN "{column}" REAL')
+        found += [f'ALTER TABLE {name} ADD COLUMN "{one}" REAL' for one in columns(kind) if one not in present]
+    return found
 
 
-def update(connection: sa.Connection, merged: Merged, entities: Mapping[int, EntityRef], at: datetime) -> None:
-    """Rewrite the rows of the entities of one cycle."""
+def create(database: Database) -> None:
+    """Make what is missing. Takes no lock when nothing is, so that readers open beside a busy writer."""
+    with database.reading() as connection:
+        if not missing(connection):
+            return
+    with database.writing() as connection:
+        for statement in missing(connection):
+            connection.exec_driver_sql(statement)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The rows of a kind without their values, and where the values come from; kept between cycles."""
+
+    entities: Ids
+    keys: tuple[SignalKey, ...]
+    places: NDArray[np.intp]  # -1: a signal that the cycle does not bring
+    rows: NDArray[np.object_]
+
+
+class LatestTables:
+    """Rewrites the tables. Cycles mostly bring the same entities and keys: what follows from them is kept."""
+
+    def __init__(self) -> None:
+        """Keeps nothing yet."""
+        self._drafts: dict[EntityKind, _Draft] = {}
+
+    def update(
+        self, connection: sa.Connection, merged: Merged, entities: Mapping[int, EntityRef], at: datetime
+    ) -> None:
+        """Rewrite the rows of the entities of one cycle."""
+        draft = self._drafts.get(merged.kind)
+        if draft is None or draft.entities is not merged.entities or draft.keys is not merged.keys:
+            draft = self._drafts[merged.kind] = _draft(merged, entities)
+        cells = merged.values[draft.places].astype(np.float64)
+        empty = (merged.status[draft.places] != CellStatus.PRESENT) | (draft.places < 0)[:, None]
+        cells[empty] = np.nan  # which SQLite stores as NULL
+        draft.rows[:, len(_FIXED) :] = cells.T
+        for first in range(0, len(draft.rows), _ROWS_AT_ONCE):
+            part = draft.rows[first : first + _ROWS_AT_ONCE]
+            connection.exec_driver_sql(_statement(merged.kind, len(part)), (rfc3339(at), *part.ravel().tolist()))
+
+
+def _draft(merged: Merged, entities: Mapping[int, EntityRef]) -> _Draft:
     places = {key: place for place, key in enumerate(merged.keys)}
-    wanted = [places.get(SignalKey(name), -1) for name in columns(merged.kind)]
-    cells = merged.values[wanted].astype(np.float64)
-    cells[(merged.status[wanted] != CellStatus.PRESENT) | (np.array(wanted) < 0)[:, None]] = np.nan  # NaN becomes NULL
-    rows = np.empty((merged.entities.size, len(_FIXED) + len(wanted)), dtype=object)
+    wanted = np.array([places.get(SignalKey(name), -1) for name in columns(merged.kind)], dtype=np.intp)
+    rows = np.empty((merged.entities.size, len(_FIXED) + wanted.size), dtype=object)
     named = [(number, entities[number]) for number in merged.entities.tolist()]
     rows[:, : len(_FIXED)] = [(number, found.cluster, found.namespace, found.name) for number, found in named]
-    rows[:, len(_FIXED) :] = cells.T
-    for first in range(0, len(rows), _ROWS_AT_ONCE):
-        part = rows[first : first + _ROWS_AT_ONCE]
-        connection.exec_driver_sql(_statement(merged.kind, len(part)), (rfc3339(at), *part.ravel().tolist()))
+    return _Draft(merged.entities, merged.keys, wanted, rows)
 
 
 @cache

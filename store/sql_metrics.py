@@ -20,6 +20,7 @@ from store.chunks import Micros, Section, without_hollows
 from store.database import Database
 from store.dictionary import Dictionary, Names
 from store.grid import Grid, empty_window, wants
+from store.latest import LatestTables
 from store.merge import SCRAPE_OFFSET, Merger, column_order
 from store.migrate import upgrade_database
 from store.reading import LOOK_BACK, Rows, fill, sorted_entities
@@ -34,13 +35,13 @@ class SqlMetricStore:
         self._database = Database(url)
         try:
             upgrade_database(self._database, "metrics")
-            with self._database.writing() as connection:
-                latest.create(connection)
+            latest.create(self._database)
         except BaseException:
             self._database.close()
             raise
         self._dictionary = Dictionary()
         self._merger = Merger(self._dictionary.entities, self._dictionary.keys)
+        self._latest = LatestTables()
         self._names = Names()
         self._writer = Lock()
 
@@ -56,7 +57,7 @@ class SqlMetricStore:
             merged = self._merger.merge(at, batches)
             for found in merged:
                 blocks.write_tail(connection, self._dictionary, at, found)
-                latest.update(connection, found, self._dictionary.entities.named, at)
+                self._latest.update(connection, found, self._dictionary.entities.named, at)
             if events:
                 connection.execute(insert(schema.event).on_conflict_do_nothing(), [_event_row(one) for one in events])
         return sum(int(np.count_nonzero(~np.isnan(found.values[:-1]))) for found in merged)
