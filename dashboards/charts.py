@@ -92,12 +92,12 @@ def forecast(
     figure.update_xaxes(tickformat="%H:%M\n%m-%d")
     _value_axis(figure, found.get("unit", ""), language)
     marks = [(as_of, fmt.say("chart.now", language), palette.muted)]
-    if plan and plan.get("start_by"):
-        word = fmt.say("chart.start_by", language, time=fmt.clock(plan["start_by"], as_of))
-        marks.append((plan["start_by"], word, palette.at_risk))
     if plan and plan.get("needed_by"):
         word = fmt.say("chart.needed_by", language, time=fmt.clock(plan["needed_by"], as_of))
-        marks.append((plan["needed_by"], word, palette.broken))
+        marks.append((plan["needed_by"], word, palette.at_risk))
+    if plan and plan.get("need_at"):
+        word = fmt.say("chart.need_at", language, time=fmt.clock(plan["need_at"], as_of))
+        marks.append((plan["need_at"], word, palette.broken))
     _marks(figure, marks)
     return figure
 

@@ -178,7 +178,7 @@ class IsolationDetector:
 
     def _findings(self, window: Window, memory: Arrays, now: datetime) -> list[Finding | NoVerdict]:
         found: list[Finding | NoVerdict] = []
-        for row in np.flatnonzero(np.isfinite(memory["since"])):
+        for row in np.flatnonzero(streaks.own(np.isfinite(memory["since"]))):
             entity, score, limit = window.entities[row], float(memory["score"][row]), float(memory["threshold"][row])
             blamed = self._blamed(memory["features"][row])
             since = min(datetime.fromtimestamp(float(memory["since"][row]), tz=UTC), now)

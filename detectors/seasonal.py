@@ -138,7 +138,10 @@ class SeasonalDetector:
     ) -> list[Finding | NoVerdict]:
         z = usual.deviation(values)
         found: list[Finding | NoVerdict] = []
-        for row, place in np.argwhere(np.isfinite(memory["since"]) & usual.known):
+        deviates = np.isfinite(memory["since"]) & usual.known
+        if self.kind is not EntityKind.SERVICE:  # services are few, and each one's promise is its own
+            deviates = streaks.own(deviates)
+        for row, place in np.argwhere(deviates):
             level, reach = float(usual.level[row, place]), FAR * float(usual.scale[row, place])
             low = level - reach if self._watch_low[place] else None
             high = level + reach if self._watch_high[place] else None

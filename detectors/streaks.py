@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from outrider.model import Floats
 
 HITS, ENOUGH, CALM = 8, 6, 2
+SHARED_RATIO, SHARED_LEAST = 0.25, 4  # a quarter of the fleet at once, four at least, is the load and no oddity
 _ONES = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 
 
@@ -33,3 +34,14 @@ def advance(
     count, deviates = _ONES[moved], np.isfinite(since)
     begun = np.where(~deviates & (count >= ENOUGH), at - (HITS - 1) * seconds, since)
     return moved, np.where(deviates & (count <= CALM), np.nan, begun)
+
+
+def own(deviates: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which deviations are an entity's own, shape (entities, ...).
+
+    What many entities show at once has one cause outside them: more traffic, a rollout, a season that is
+    not known yet. The service's own signals tell that once; sixty accelerators telling it say nothing.
+    """
+    count = deviates.sum(axis=0)
+    shared = (count >= SHARED_LEAST) & (count > SHARED_RATIO * deviates.shape[0])
+    return deviates & ~shared

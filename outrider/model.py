@@ -524,7 +524,11 @@ class FleetService:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """How many replicas a service needs, by when, and why. ``derivation`` is the printed arithmetic."""
+    """How many replicas a service needs, by when, and why. ``derivation`` is the printed arithmetic.
+
+    ``need_at`` is when the load is there, ``needed_by`` when the replicas must be ordered: that moment
+    minus the measured start-up time, which is ``lead_time``.
+    """
 
     service: EntityRef
     gpu_type: str
@@ -534,8 +538,8 @@ class Recommendation:
     floor: int
     ceiling: int
     binding: str
+    need_at: datetime | None
     needed_by: datetime | None
-    start_by: datetime | None
     lead_time: timedelta
     cost_per_hour: float | None
     currency: str

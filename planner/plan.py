@@ -159,7 +159,7 @@ def _recommend(
         need_survivors=survivors,
     )
     capacity = prescale.capacity_per_second(calibration, service.current_replicas, settings.buffer)
-    needed_by = now if (load.newest or 0.0) > capacity * (1 + 1e-9) else prescale.first_need(said, capacity)
+    need_at = now if (load.newest or 0.0) > capacity * (1 + 1e-9) else prescale.first_need(said, capacity)
     bought = _formula(calibration, max(load.newest or 0.0, ahead.value), settings)
     gpus = goal.replicas * calibration.tensor_parallel * calibration.pipeline_parallel
     facts = {
@@ -182,8 +182,8 @@ def _recommend(
         floor=service.floor,
         ceiling=service.ceiling,
         binding=goal.binding,
-        needed_by=needed_by,
-        start_by=needed_by - lead if needed_by else None,
+        need_at=need_at,
+        needed_by=need_at - lead if need_at else None,
         lead_time=lead,
         cost_per_hour=None if service.price_per_gpu_hour is None else gpus * service.price_per_gpu_hour,
         currency=service.currency,

@@ -15,7 +15,7 @@ _BECAUSE = "plan"
 def from_plan(world: World, troubled: frozenset[EntityRef]) -> list[Action]:
     """One decision a service whose plan wants another number of replicas now.
 
-    A scale-out is due from ``start_by`` on. ``troubled`` services, which have an open incident, are not
+    A scale-out is due from ``needed_by`` on. ``troubled`` services, which have an open incident, are not
     scaled in.
     """
     made: list[Action] = []
@@ -28,7 +28,7 @@ def from_plan(world: World, troubled: frozenset[EntityRef]) -> list[Action]:
 def _service(world: World, entry: Recommendation, troubled: bool) -> list[Action]:
     newest = world.history.newest(sessions.PLAN_SESSION, ActionKind.SCALE, entry.service)
     grows = entry.target_replicas > entry.current_replicas
-    due = not grows or entry.start_by is None or entry.start_by <= world.now
+    due = not grows or entry.needed_by is None or entry.needed_by <= world.now
     if entry.target_replicas == entry.current_replicas or not due or (troubled and not grows):
         if newest is not None and newest.status in WAITING:
             return [approve.cancelled(newest, world.now, newest.reason, "the plan no longer wants it")]

@@ -152,7 +152,7 @@ def _capacity(week: Week, language: Language) -> Section:
             reason = Cell(word("plan_reason", each.reason, language), each.reason.value)
             blank = words.unknown(language)
             rows.append((head, *[blank] * 8, reason))
-    columns = "service now# need# gpus# peak# growth# next_week# needed_by error# reason"
+    columns = "service now# need# gpus# peak# growth# next_week# need_at error# reason"
     charted = [each for each in sorted(week.services, key=lambda s: -s.requests) if np.isfinite(each.traffic).any()]
     return _section(
         "capacity",
@@ -178,7 +178,7 @@ def _recommended(each: Recommendation, said: Forecast | None, week: Week, langua
         words.number(peak, language, digits=1),
         words.unknown(language) if growth is None else Cell(f"{growth * 100:+.0f} %", growth),
         words.number(coming, language, digits=1),
-        words.instant(each.needed_by, language),
+        words.instant(each.need_at, language),
         words.ratio(error, language, digits=1),
         Cell(word("plan_reason", each.reason, language), each.reason.value),
     )

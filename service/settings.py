@@ -188,6 +188,7 @@ class ApiSettings(Section):
 
     host: str = Field("127.0.0.1", description="loopback unless a proxy authenticates in front of it")
     port: Port = Field(8600, description="TCP port")
+    hosts: list[str] = Field([], description="names a browser may call it by, beside loopback; needed off loopback")
     token_file: Path | None = Field(None, description="admin token; generated beside the store when not given")
 
 

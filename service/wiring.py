@@ -23,7 +23,7 @@ from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
 from service import facts, targets
-from service.api.settings import ApiSettings
+from service.api.settings import LOOPBACK_NAMES, ApiSettings
 from service.cycle import Cycle, Parts, Source
 from service.detection import Detection
 from service.dispatch import Dispatcher
@@ -223,6 +223,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         token=admin_token(settings),
         host=settings.api.host,
         port=settings.api.port,
+        hosts=(*LOOPBACK_NAMES, settings.api.host, *settings.api.hosts),
         interval=settings.collect.interval,
         language=settings.notify.language,
         cluster=settings.cluster,

@@ -62,10 +62,10 @@ def headline(who: Viewer, found: dict[str, Any]) -> str:
 
 def _below(who: Viewer, found: dict[str, Any], as_of: str) -> str:
     parts = [word("plan_reason", found["reason"], who.language)]
+    if found["need_at"]:
+        parts.append(who.say("capacity.need_at", when=fmt.when(found["need_at"], as_of, who.language)))
     if found["needed_by"]:
         parts.append(who.say("capacity.needed_by", when=fmt.when(found["needed_by"], as_of, who.language)))
-    if found["start_by"]:
-        parts.append(who.say("capacity.start_by", when=fmt.when(found["start_by"], as_of, who.language)))
     parts.append(who.say("capacity.made_at", when=fmt.when(found["made_at"], as_of, who.language)))
     return " · ".join(parts)
 
@@ -91,8 +91,8 @@ def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
     lead = found["lead_time_seconds"]
     rows = [
         (who.say("plan.gpus"), f"{found['gpus']} × {found['gpu_type']}"),
-        (who.say("plan.start_by"), fmt.when(found["start_by"], as_of, who.language)),
         (who.say("plan.needed_by"), fmt.when(found["needed_by"], as_of, who.language)),
+        (who.say("plan.need_at"), fmt.when(found["need_at"], as_of, who.language)),
         (who.say("capacity.lead"), fmt.DASH if lead is None else fmt.say_span(lead, who.language)),
         (who.say("capacity.limits"), f"{found['floor']}–{found['ceiling']}"),
         (who.say("capacity.binding"), word("binding", found["binding"], who.language)),

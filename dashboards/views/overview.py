@@ -230,7 +230,7 @@ def _plan(who: Viewer, found: dict[str, Any]) -> str:
     if not plan:
         return pieces.empty(who.say("plan.none"))
     numbers = ("replicas", "gpus", "cost")
-    names = ("service", "gpu_type", "replicas", "gpus", "start_by", "needed_by", "cost", "reason")
+    names = ("service", "gpu_type", "replicas", "gpus", "needed_by", "need_at", "cost", "reason")
     cells = [(who.say(f"plan.{name}"), "o-number" if name in numbers else "") for name in names]
     return pieces.table(cells, [_plan_row(who, each, found["as_of"]) for each in plan])
 
@@ -245,8 +245,8 @@ def _plan_row(who: Viewer, each: dict[str, Any], as_of: str) -> tuple[str, ...]:
         escape(each["gpu_type"]),
         f"{each['current_replicas']} → <b>{each['target_replicas']}</b>",
         str(each["gpus"]),
-        escape(fmt.when(each["start_by"], as_of, who.language)),
         escape(fmt.when(each["needed_by"], as_of, who.language)),
+        escape(fmt.when(each["need_at"], as_of, who.language)),
         escape(fmt.money(each["cost_per_hour"], each["currency"])),
         reason,
     )

@@ -73,8 +73,8 @@ def recommendations(found: list[dict[str, Any]]) -> str:
             r["gpu_type"] or "-",
             f"{r['current_replicas']} -> {r['target_replicas']}" if r["target_replicas"] is not None else "-",
             str(r["gpus"]) if r["gpus"] is not None else "-",
-            r["start_by"] or "-",
             r["needed_by"] or "-",
+            r["need_at"] or "-",
             r["reason"],
         ]
         for r in found

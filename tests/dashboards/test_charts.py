@@ -42,8 +42,8 @@ FORECAST = {
 PLAN = {
     "current_replicas": 8,
     "target_replicas": 11,
-    "start_by": "2026-05-04T13:11:00Z",
-    "needed_by": "2026-05-04T13:17:00Z",
+    "needed_by": "2026-05-04T13:11:00Z",
+    "need_at": "2026-05-04T13:17:00Z",
     "carries": {"current": 48.0, "target": 66.0},
 }
 
@@ -90,7 +90,7 @@ def test_forecast_has_band_history_level_lines_and_marks():
         "11 replicas carry 66/s (plan)",
     ]
     words = [mark.text for mark in figure.layout.annotations]
-    assert words == ["needed by 13:17 UTC", "start by 13:11 UTC", "now"]
+    assert words == ["needed from 13:17 UTC", "start by 13:11 UTC", "now"]
     assert len({mark.yshift for mark in figure.layout.annotations}) == 3
 
 
@@ -98,7 +98,7 @@ def test_forecast_without_plan_history_or_interval_still_draws():
     bare = {**FORECAST, "quantiles": {"0.5": [2.0, 3.0]}, "history": {"times": [], "values": []}}
     figure = charts.forecast(bare, None, "2026-05-04T13:07:30Z", palette("light"), "en")
     assert [trace.name for trace in figure.data] == ["measured", "forecast"]
-    without = {**PLAN, "carries": {"current": None, "target": None}, "needed_by": None, "start_by": None}
+    without = {**PLAN, "carries": {"current": None, "target": None}, "need_at": None, "needed_by": None}
     assert len(charts.forecast(bare, without, "2026-05-04T13:07:30Z", palette("light"), "en").data) == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import NOW, found, history, live, rhythm, window  # type: ignore[import-not-found]
 
-from detectors import registry
+from detectors import registry, streaks
 from detectors.seasonal import WATCHED, SeasonalDetector
 from outrider import catalog
 from outrider.model import CellStatus, EntityKind, NoVerdict, NoVerdictReason, Priority
@@ -157,3 +157,13 @@ def test_the_defaults_are_registered_and_of_the_right_kind():
         detector = registry.DETECTORS[f"seasonal-{kind.value}"]()
         assert (detector.kind, detector.signals) == (kind, signals)
         assert all(catalog.signal(name).entity is kind for name in signals)
+
+
+def test_what_many_entities_show_at_once_is_nobodys_own():
+    deviates = np.zeros((20, 2), dtype=bool)
+    deviates[:8, 0] = True  # shared by the fleet
+    deviates[:3, 1] = True  # three of twenty: their own
+    own = streaks.own(deviates)
+    assert not own[:, 0].any()
+    assert own[:3, 1].all()
+    assert streaks.own(np.ones((3, 1), dtype=bool)).all(), "three entities are too few to call anything shared"

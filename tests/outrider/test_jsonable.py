@@ -22,7 +22,7 @@ AGREED = {
     "alert": "fingerprint rule priority state entity starts_at ends_at incident summary value muted_by",
     "incident": "id layer priority opened_at resolved_at suspected_cause hypotheses rejected alerts pages summary",
     "action": "id session kind target dry_run decision reason status started_at ended_at",
-    "recommendation": "service gpu_type current_replicas target_replicas gpus floor ceiling binding needed_by "
+    "recommendation": "service gpu_type current_replicas target_replicas gpus floor ceiling binding need_at "
     "lead_time_seconds cost_per_hour derivation reason",
 }
 

@@ -40,14 +40,14 @@ def test_a_constant_load_needs_what_the_formula_says(build):
     assert (found.target_replicas, found.gpus, found.reason) == (19, 76, PlanReason.ENOUGH)
     assert found.cost_per_hour == 76 * 2.5
     assert found.derivation["units_raw"] == pytest.approx(18.75)
-    assert found.needed_by is None
+    assert found.need_at is None
 
 
 def test_load_above_capacity_is_needed_now(build):
     found = _plan(build, _steady(build, 40.0), current_replicas=10)
     assert (found.target_replicas, found.reason, found.binding) == (19, PlanReason.LOAD_NOW, "load")
-    assert found.needed_by == build.now
-    assert found.start_by == build.now - timedelta(minutes=5)
+    assert found.need_at == build.now
+    assert found.needed_by == build.now - timedelta(minutes=5)
 
 
 def test_a_rise_to_come_is_bought_before_it_comes(build):
@@ -58,8 +58,8 @@ def test_a_rise_to_come_is_bought_before_it_comes(build):
     assert before.reason is PlanReason.FORECAST_PEAK
     assert before.binding == "forecast"
     assert before.target_replicas > 24
-    assert build.now < before.needed_by < build.now + timedelta(minutes=100)
-    assert before.start_by == before.needed_by - timedelta(minutes=90)
+    assert build.now < before.need_at < build.now + timedelta(minutes=100)
+    assert before.needed_by == before.need_at - timedelta(minutes=90)
     assert before.derivation["next_24h"]["replicas"] >= before.target_replicas
 
 

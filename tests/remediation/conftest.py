@@ -80,11 +80,11 @@ class Fleet:
         if resolve is not None:
             self.incidents[resolve] = replace(self.incidents[resolve], resolved_at=self.now)
 
-    def recommend(self, current, target, *, start_by=None, ceiling=20):
+    def recommend(self, current, target, *, needed_by=None, ceiling=20):
         self.plan = Plan(
             recommendations=(
                 Recommendation(
-                    SERVICE, "H100", current, target, target * 4, 1, ceiling, "peak", None, start_by,
+                    SERVICE, "H100", current, target, target * 4, 1, ceiling, "peak", None, needed_by,
                     timedelta(minutes=5), None, "USD", {}, PlanReason.FORECAST_PEAK, self.now,
                 ),
             )

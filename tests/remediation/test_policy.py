@@ -204,7 +204,7 @@ def test_confidence_that_grows_turns_the_question_into_a_deed(fleet):
 
 
 def test_a_planned_scale_out_starts_when_it_is_due(fleet):
-    fleet.recommend(8, 12, start_by=fleet.now + timedelta(minutes=10))
+    fleet.recommend(8, 12, needed_by=fleet.now + timedelta(minutes=10))
     assert fleet.run(40) == []
     (scale,) = fleet.run(5)
     assert (scale.kind, scale.target, scale.because) == (ActionKind.SCALE, fleet.service, "plan")

@@ -73,7 +73,7 @@ def test_gpu_hours_are_held_idle_and_lost(fleet):
 def test_capacity_carries_the_plan_and_its_reason(fleet):
     chat, embed = _table(_report(fleet), "capacity", "capacity")
     assert (chat["now"], chat["need"], chat["gpus"], chat["growth"]) == (2, 3, 6, 0.23)
-    assert chat["needed_by"] == "2026-05-11T09:00:00Z"
+    assert chat["need_at"] == "2026-05-11T09:00:00Z"
     assert chat["next_week"] == pytest.approx(36.0 * 1.23, rel=0.02)
     assert embed["need"] is None
     assert embed["reason"] == "no_calibration"

@@ -1,0 +1,179 @@
+"""The cycle as a whole, on a store in memory, fed with pages that a small exporter would give."""
+
+from datetime import UTC, datetime, timedelta
+
+from collectors.collect import Collector
+from collectors.scraped import Scrape
+from collectors.targets import targets_of
+from outrider.clock import ManualClock
+from outrider.errors import CollectError, CollectReason
+from outrider.model import Action, ActionKind, ActionStatus, AlertState, DecisionReason, EventKind, Verdict
+from outrider.ports import CycleCommit
+from service import wiring
+from service.settings import Settings
+
+START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+NAMES = ("a-0", "a-1", "a-2")
+
+
+def page(tokens):
+    labels = '{engine="0",model_name="m"}'
+    lines = [
+        f"vllm:num_requests_running{labels} 2.0",
+        f"vllm:num_requests_waiting{labels} 0.0",
+        f"vllm:kv_cache_usage_perc{labels} 0.3",
+        f"vllm:generation_tokens_total{labels} {tokens}",
+        f"vllm:iteration_tokens_total_count{labels} {tokens / 10}",
+        f'vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m"}} {tokens / 100}',
+        f'http_requests_total{{handler="/v1/completions",method="POST",status="2xx"}} {tokens / 100}',
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+class World:
+    """Three replicas of one service; ``dead`` refuse, ``frozen`` stand still."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(START)
+        self.targets = targets_of(
+            "c",
+            [
+                {
+                    "name": name, "adapter": "vllm", "url": f"http://127.0.0.1/{name}/metrics",
+                    "entity": {"kind": "replica", "namespace": "s", "name": name},
+                    "labels": {"node": f"node-{number}", "pod": name, "service": "a"},
+                }
+                for number, name in enumerate(NAMES)
+            ],
+        )  # fmt: skip
+        self.collector = Collector(self.targets)
+        self.cycle = wiring.cycle_in_memory(Settings(), self.collector, self.clock, interval=STEP)
+        self.tokens = dict.fromkeys(NAMES, 1000.0)
+        self.dead, self.down = set(), set()
+
+    @property
+    def state(self):
+        return self.cycle.parts.state
+
+    def step(self, count=1):
+        for _ in range(count):
+            now = self.clock.advance(STEP)
+            record = self.cycle.digest(
+                now, self.collector.absorb([self.scrape(target, now) for target in self.targets], now)
+            )
+        return record
+
+    def scrape(self, target, now):
+        self.tokens[target.name] += 500.0
+        if target.name in self.dead:
+            error = CollectError(f"{target.name} refuses connections", reason=CollectReason.REFUSED)
+            return Scrape(target, now, None, error, 0.001, None, None, probed=True)
+        return Scrape(target, now, page(self.tokens[target.name]), None, 0.01, 200, 2.0, probed=True)
+
+
+def test_a_quiet_service_says_nothing():
+    world = World()
+    record = world.step(20)
+    assert (record.targets, record.targets_up, record.alerts_firing, record.incidents_open) == (3, 3, 0, 0)
+    assert world.state.incidents() == ()
+
+
+def test_one_dead_engine_is_one_incident_that_resolves_when_it_is_back():
+    world = World()
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(3)
+    (incident,) = world.state.incidents(open_only=True)
+    cause = incident.suspected_cause
+    assert (cause.fault, cause.entity.name) == ("engine-dead", "a-1")
+    assert incident.services == ("a",)
+    firing = world.state.alerts(states=[AlertState.FIRING])
+    assert {alert.incident for alert in firing} == {incident.id}
+    world.dead.clear()
+    world.step(30)
+    assert world.state.incidents(open_only=True) == ()
+    assert world.state.incident(incident.id).resolved_at is not None
+
+
+def test_an_incident_pages_once_however_long_it_lasts():
+    world = World()
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(30)
+    assert [incident.pages for incident in world.state.incidents()] == [1]
+    assert sum(message.is_page for message in world.state.messages()) == 1
+
+
+def test_every_decision_is_on_record():
+    world = World()
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(4)
+    events = [record.event for record in world.state.audit()]
+    assert "incident_opened" in events
+    assert "action_decided" in events
+    assert all(record.reason for record in world.state.audit())
+    assert world.state.actions()
+    assert all(action.reason for action in world.state.actions())
+
+
+def test_by_default_nothing_is_done_without_a_person():
+    world = World()
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(10)
+    actions = world.state.actions()
+    assert actions
+    assert {action.status for action in actions} <= {
+        ActionStatus.WAITING_APPROVAL,
+        ActionStatus.REFUSED,
+        ActionStatus.CANCELLED,
+    }
+    assert all(action.dry_run for action in actions)
+
+
+def test_a_clock_that_steps_back_decides_nothing_and_says_so():
+    world = World()
+    world.step(10)
+    world.dead.add("a-1")
+    world.clock.set(START - timedelta(hours=1))
+    record = world.step()
+    assert record.findings == 0
+    assert world.state.incidents() == ()
+    assert "clock_stepped_back" in [entry.event for entry in world.state.audit()]
+    world.step(12)
+    assert len(world.state.incidents()) == 1, "values of before the step must not hide what is broken now"
+
+
+def test_a_restart_of_ours_is_no_crash():
+    world = World()
+    world.step(10)
+    target = world.targets[1].entity
+    done = Action(
+        id="act-1", session="s", kind=ActionKind.RESTART_POD, target=target, params={}, because="inc", dry_run=False,
+        decision=Verdict.ALLOWED, reason=DecisionReason.WITHIN_LIMITS, status=ActionStatus.DONE,
+        decided_at=world.clock.now(), started_at=world.clock.now(), ended_at=world.clock.now() + timedelta(seconds=1),
+    )  # fmt: skip
+    world.state.commit(CycleCommit(world.state.cycles(limit=1)[0], actions=(done,)))
+    world.dead.add("a-1")
+    world.step(8)
+    assert world.state.incidents() == ()
+    events = world.cycle.parts.metrics.events(START, world.clock.now())
+    assert {(event.kind, event.code) for event in events} == {(EventKind.ACTION, "restart_pod")}
+
+
+def test_an_interrupted_platform_goes_on_where_it_was():
+    world = World()
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(3)
+    (before,) = world.state.incidents(open_only=True)
+    again = wiring.cycle_in_memory(Settings(), world.collector, world.clock, interval=STEP)
+    world.cycle.parts.detection.checkpoint(world.state, world.clock.now())
+    again.parts.state = world.state
+    again.parts.detection.restore(world.state)
+    world.cycle = again
+    world.step(3)
+    assert [incident.id for incident in world.state.incidents(open_only=True)] == [before.id]
+    assert sum(message.is_page for message in world.state.messages()) == 1

@@ -1,0 +1,130 @@
+"""Dispatchers: at least once, a claim a row, failures told and retried, nothing done while paused."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider.clock import ManualClock
+from outrider.errors import ActuationError, DeliveryError
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    CycleRecord,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    Message,
+    NotifyReason,
+    Outcome,
+    OutcomeStatus,
+    Priority,
+    Verdict,
+)
+from outrider.ports import CycleCommit
+from service.dispatch import Dispatcher
+from store.memory import MemoryStateStore
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+NODE = EntityRef("c", EntityKind.NODE, None, "node-0")
+RECORD = CycleRecord("cycle", NOW, 0.1, 1, 1, 1, 0, 0, 0)
+CORDON = Action(
+    id="act-1", session="s", kind=ActionKind.CORDON, target=NODE, params={}, because="inc-1", dry_run=False,
+    decision=Verdict.ALLOWED, reason=DecisionReason.WITHIN_LIMITS, status=ActionStatus.INTENDED, decided_at=NOW,
+)  # fmt: skip
+PAGE = Message("m-1", "oncall", NotifyReason.OPENED, Priority.P0, "inc-1", "t", "b", NOW, is_page=True)
+
+
+class Hand:
+    def __init__(self, fault=None) -> None:
+        self.performed, self.fault = [], fault
+
+    def perform(self, action):
+        if self.fault:
+            raise self.fault
+        self.performed.append(action.id)
+        return Outcome(action.id, OutcomeStatus.DONE, "cordoned", NOW, NOW)
+
+
+class Inbox:
+    def __init__(self, *faults) -> None:
+        self.sent, self.faults = [], list(faults)
+
+    def send(self, message):
+        if self.faults:
+            raise self.faults.pop(0)
+        self.sent.append(message.id)
+
+
+def platform(hand=None, inbox=None):
+    state, clock = MemoryStateStore(), ManualClock(NOW)
+    state.commit(CycleCommit(RECORD, actions=(CORDON,), messages=(PAGE,)))
+    hand, inbox = hand or Hand(), inbox or Inbox()
+    return state, clock, hand, inbox, Dispatcher(state, {"oncall": inbox}, hand, clock)
+
+
+def test_each_row_is_worked_on_once():
+    state, _, hand, inbox, dispatcher = platform()
+    assert dispatcher.run_once() == 2
+    assert dispatcher.run_once() == 0
+    assert (hand.performed, inbox.sent) == (["act-1"], ["m-1"])
+    assert state.actions()[0].status is ActionStatus.DONE
+
+
+def test_two_dispatchers_share_the_rows():
+    state, clock, hand, inbox, first = platform()
+    second = Dispatcher(state, {"oncall": inbox}, hand, clock)
+    first.run_once()
+    second.run_once()
+    assert (hand.performed, inbox.sent) == (["act-1"], ["m-1"])
+
+
+def test_nothing_is_performed_while_paused_but_people_are_told():
+    state, clock, hand, inbox, dispatcher = platform()
+    state.set_paused(paused=True, by="ann", now=clock.now())
+    dispatcher.run_once()
+    assert (hand.performed, inbox.sent) == ([], ["m-1"])
+    state.set_paused(paused=False, by="ann", now=clock.now())
+    dispatcher.run_once()
+    assert hand.performed == ["act-1"]
+
+
+def test_a_failed_action_is_recorded_with_its_reason():
+    state, _, _, _, dispatcher = platform(hand=Hand(ActuationError("no such node", retryable=False)))
+    dispatcher.run_once()
+    action = state.actions()[0]
+    assert action.status is ActionStatus.FAILED
+    assert "no such node" in action.detail
+    assert any(record.reason == "failed" for record in state.audit())
+
+
+def test_a_refused_message_is_tried_again_later_and_arrives_once():
+    fault = DeliveryError("away", retryable=True)
+    _, clock, _, inbox, dispatcher = platform(inbox=Inbox(fault, fault))
+    for _ in range(60):
+        dispatcher.run_once()
+        clock.advance(timedelta(seconds=5))
+    assert inbox.sent == ["m-1"]
+
+
+@pytest.mark.parametrize("fault", [DeliveryError("gone", retryable=False, reason="http_status")])
+def test_what_cannot_help_is_not_tried_again(fault):
+    state, clock, _, inbox, dispatcher = platform(inbox=Inbox(fault))
+    for _ in range(10):
+        dispatcher.run_once()
+        clock.advance(timedelta(minutes=1))
+    assert inbox.sent == []
+    assert [record.reason for record in state.audit() if record.event == "message_failed"] == ["http_status"]
+
+
+def test_a_channel_that_is_no_more_fails_for_good():
+    state, clock, hand, _, _ = platform()
+    Dispatcher(state, {}, hand, clock).run_once()
+    assert [record.reason for record in state.audit() if record.event == "message_failed"] == ["no_channel"]
+
+
+def test_instants_of_outcomes_are_the_platforms():
+    state, clock, _, _, dispatcher = platform()
+    clock.set(NOW + timedelta(days=3))
+    dispatcher.run_once()
+    assert state.actions()[0].ended_at == NOW + timedelta(days=3)

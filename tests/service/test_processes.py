@@ -1,0 +1,111 @@
+"""One engine per store; children that are started again; a token only its owner can read."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import ConfigError, UnavailableError
+from service import tokens
+from service.leader import FileLeader
+from service.settings import ApiSettings, Settings, StoreSettings
+from service.supervise import Child, Supervisor
+
+FOREVER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def test_a_second_engine_on_a_store_is_refused_and_named(tmp_path):
+    first, second = FileLeader(tmp_path / "lock"), FileLeader(tmp_path / "lock")
+    first.acquire()
+    with pytest.raises(UnavailableError, match=str(os.getpid())):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_the_lock_goes_with_its_process(tmp_path):
+    script = (
+        "import sys, time; from pathlib import Path; from service.leader import FileLeader\n"
+        "leader = FileLeader(Path(sys.argv[1])); leader.acquire(); print('held', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "lock")],
+        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    ) as holder:  # fmt: skip
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(UnavailableError):
+            FileLeader(tmp_path / "lock").acquire()
+        holder.kill()
+        holder.wait()
+    leader = FileLeader(tmp_path / "lock")
+    leader.acquire()
+    leader.release()
+
+
+def test_a_child_that_dies_is_started_again_after_a_wait_that_grows():
+    child = Child("api", FOREVER)
+    child.start(0.0)
+    first = child.running.pid
+    for wait in (2.0, 4.0):
+        child.running.kill()
+        child.running.wait()
+        child.look(10.0)
+        assert child.running is None
+        assert child.wait == wait
+        child.look(10.0 + wait - 0.1)
+        assert child.running is None
+        child.look(10.0 + wait)
+        assert child.running is not None
+    assert child.running.pid != first
+    Supervisor([child]).stop()
+    assert child.running.returncode is not None
+
+
+def test_wrong_usage_is_not_tried_again():
+    child = Child("api", [sys.executable, "-c", "raise SystemExit(2)"])
+    child.start(0.0)
+    child.running.wait()
+    child.look(1.0)
+    assert child.given_up
+    child.look(1000.0)
+    assert child.running is None
+
+
+def test_a_supervisor_ends_its_children_on_sigterm():
+    script = (
+        "import sys; from service.supervise import Child, Supervisor\n"
+        "child = Child('x', [sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "s = Supervisor([child]); s.start(); print(child.running.pid, flush=True); sys.exit(s.watch())"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path.cwd())}
+    ) as supervisor:
+        grandchild = int(supervisor.stdout.readline())
+        time.sleep(0.3)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(timeout=30) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(grandchild, 0)
+
+
+def test_the_token_is_made_once_for_its_owner_alone(tmp_path):
+    settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
+    token = tokens.admin_token(settings)
+    assert len(token) >= 32
+    assert tokens.admin_token(settings) == token
+    assert stat.S_IMODE((tmp_path / "admin.token").stat().st_mode) == 0o600
+
+
+def test_a_configured_token_file_must_be_there_and_hold_something(tmp_path):
+    settings = Settings(api=ApiSettings(token_file=tmp_path / "token"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        tokens.admin_token(settings)
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ConfigError, match="is empty"):
+        tokens.admin_token(settings)
