@@ -44,4 +44,5 @@ def own(deviates: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """
     count = deviates.sum(axis=0)
     shared = (count >= SHARED_LEAST) & (count > SHARED_RATIO * deviates.shape[0])
-    return deviates & ~shared
+    mine: NDArray[np.bool_] = deviates & ~shared
+    return mine
