@@ -23,6 +23,7 @@ from outrider.model import (
     NoVerdict,
     Outcome,
     Plan,
+    Priority,
     RemediationSession,
     SampleBatch,
     SignalKey,
@@ -135,9 +136,14 @@ class StateReader(Protocol):
     """Decisions, read side: what the API, dashboard, reports and CLI use."""
 
     def alerts(
-        self, *, states: Sequence[AlertState] | None = None, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        states: Sequence[AlertState] | None = None,
+        priorities: Sequence[Priority] | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
     ) -> tuple[Alert, ...]:
-        """Alerts, newest first."""
+        """Alerts, newest first. None means every state, every priority."""
         ...
 
     def alert(self, fingerprint: str) -> Alert | None:

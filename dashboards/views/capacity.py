@@ -105,7 +105,7 @@ def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
     )
     return (
         f'<div class="o-label">{escape(who.say("plan.replicas"))}</div><div class="o-big">{escape(replicas)}</div>'
-        f'<table class="o-table"><tbody>{body}</tbody></table>'
+        f'<table class="o-table o-facts"><tbody>{body}</tbody></table>'
     )
 
 

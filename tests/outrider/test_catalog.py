@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider import catalog
+from outrider import catalog, i18n
 from outrider.model import SUM_BUCKET, SignalKind
 
 
@@ -68,3 +68,9 @@ def test_quantile_lies_in_the_bucket_that_holds_its_rank(counts, quantile):
         assert values[0] == 5.0
     else:
         assert bounds[bucket - 1] <= values[0] <= bounds[bucket]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_signal_has_a_name_that_people_read(language):
+    known = i18n.texts(language)
+    assert [name for name in catalog.signals() if f"words.signal.{name}" not in known] == []
