@@ -16,11 +16,12 @@ from outrider import log
 _log = log.get("jobs")
 CHECKPOINT_EVERY = timedelta(minutes=5)
 DISPATCH_EVERY = timedelta(seconds=1)
+COMPACT_AT_MINUTE = 2  # of each hour: the hour before is whole by then, late pages included
 _FRIENDLY = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
 
 
 class Jobs:
-    """The engine's schedule: cycles, dispatch, check-points, the weekly report."""
+    """The engine's schedule: cycles, dispatch, check-points, compaction, the weekly report."""
 
     def __init__(self) -> None:
         """Nothing runs before ``start``."""
@@ -30,9 +31,22 @@ class Jobs:
         """Run ``job`` now and then every ``duration``; a run that is late is not run twice."""
         self._scheduler.add_job(_guarded(name, job), IntervalTrigger(seconds=duration.total_seconds()), id=name)
 
+    def hourly(self, name: str, job: Callable[[], Awaitable[Any]], *, minute: int) -> None:
+        """Run ``job`` at a minute of every hour."""
+        self._scheduler.add_job(_guarded(name, job), CronTrigger(minute=minute, timezone="UTC"), id=name)
+
     def weekly(self, name: str, job: Callable[[], Awaitable[Any]], *, day: str = "mon", hour: int = 8) -> None:
         """Run ``job`` once a week, UTC."""
         self._scheduler.add_job(_guarded(name, job), CronTrigger(day_of_week=day, hour=hour, timezone="UTC"), id=name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is scheduled."""
+        return tuple(job.id for job in self._scheduler.get_jobs())
+
+    async def run(self, name: str) -> None:
+        """Run one job now, as its schedule would."""
+        await self._scheduler.get_job(name).func()
 
     def start(self) -> None:
         """Begin; needs a running event loop."""

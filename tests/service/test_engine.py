@@ -1,0 +1,52 @@
+"""The engine's schedule: what runs by the clock, and the hourly compaction of the metric store."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from outrider.clock import ManualClock
+from outrider.errors import StoreError
+from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
+from service import engine, wiring
+from service.settings import Settings, StoreSettings
+
+HOUR = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+POWER = SignalKey("hw_accel_power_watts")
+GPU = EntityRef("c", EntityKind.GPU, None, "GPU-1")
+
+
+@pytest.fixture
+def platform(tmp_path):
+    settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
+    made = wiring.platform(settings, ManualClock(HOUR + timedelta(minutes=62)))
+    for cycle in range(8):
+        at = HOUR + cycle * STEP
+        status = np.full((1, 1), CellStatus.PRESENT, np.uint8)
+        batch = SampleBatch("dcgm", at, EntityKind.GPU, (POWER,), (GPU,), np.array([[300.0 + cycle]]), status)
+        made.metrics.write(at, [batch])
+    yield made
+    asyncio.run(made.close())
+
+
+def read(platform):
+    return platform.metrics.read_windows(EntityKind.GPU, [POWER], HOUR, HOUR + 8 * STEP, STEP).values.ravel()
+
+
+def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
+    schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
+    assert set(schedule.names) == {"cycle", "dispatch", "checkpoint", "compact", "weekly_report"}
+    assert list(read(platform)) == [300.0 + cycle for cycle in range(8)]
+    asyncio.run(schedule.run("compact"))
+    assert platform.metrics.compact(HOUR + timedelta(hours=2)) == 0, "nothing was left to compact"
+    assert list(read(platform)) == [300.0 + cycle for cycle in range(8)]
+
+
+def test_a_failed_compaction_is_told_and_ends_nothing(platform, capsys):
+    schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
+    with mock.patch.object(platform, "metrics", mock.Mock(compact=mock.Mock(side_effect=StoreError("disk full")))):
+        asyncio.run(schedule.run("compact"))
+    assert "disk full" in "".join(capsys.readouterr())
