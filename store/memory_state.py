@@ -19,6 +19,7 @@ from outrider.model import (
     Message,
     Outcome,
     Plan,
+    Priority,
     RemediationSession,
 )
 from outrider.ports import CycleCommit, Silence
@@ -60,13 +61,19 @@ class MemoryStateStore:
     # --- read -------------------------------------------------------------------------------------
 
     def alerts(
-        self, *, states: Sequence[AlertState] | None = None, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        states: Sequence[AlertState] | None = None,
+        priorities: Sequence[Priority] | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
         found = [
             alert
             for alert in self._alerts.values()
             if (states is None or alert.state in states)
+            and (priorities is None or alert.priority in priorities)
             and (since is None or alert.ends_at is None or alert.ends_at >= since)
         ]
         return tuple(sorted(found, key=lambda alert: (-alert.starts_at.timestamp(), alert.fingerprint))[:limit])

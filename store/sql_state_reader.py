@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from outrider.audit import AuditRecord
-from outrider.model import Action, Alert, AlertState, CycleRecord, Incident, Message, Plan, RemediationSession
+from outrider.model import Action, Alert, AlertState, CycleRecord, Incident, Message, Plan, Priority, RemediationSession
 from outrider.ports import Silence
 from outrider.topology import Topology
 from store import codec, schema, state_rows
@@ -33,13 +33,20 @@ class SqlStateReader:
         return tuple(codec.loads(kind, body) for body in bodies)
 
     def alerts(
-        self, *, states: Sequence[AlertState] | None = None, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        states: Sequence[AlertState] | None = None,
+        priorities: Sequence[Priority] | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
         table = schema.alert
         asked = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.fingerprint).limit(limit)
         if states is not None:
             asked = asked.where(table.c.state.in_([state.value for state in states]))
+        if priorities is not None:
+            asked = asked.where(table.c.priority.in_([priority.value for priority in priorities]))
         if since is not None:
             asked = asked.where(table.c.ends_at_us.is_(None) | (table.c.ends_at_us >= micros(since)))
         return self._read(Alert, asked)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider import jsonable
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import UsageError
-from outrider.model import Alert, AlertState, EntityKind, EntityRef, Priority
+from outrider.model import AlertState, EntityKind, EntityRef, Priority
 from outrider.ports import Silence
 from service.api import paging
 from service.api.context import Ctx, Lang
@@ -52,13 +52,8 @@ def alerts(
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Alerts, newest first."""
-    wanted = frozenset(priority or ())
-
-    def of_priority(found: Alert) -> bool:
-        return found.priority in wanted
-
     found, following = paging.page(
-        lambda count: ctx.state.alerts(states=state, limit=count), of_priority if wanted else None, cursor, limit
+        lambda count: ctx.state.alerts(states=state, priorities=priority, limit=count), None, cursor, limit
     )
     return {"alerts": [jsonable.alert(each, lang) for each in found], "next_cursor": following}
 

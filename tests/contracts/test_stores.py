@@ -415,6 +415,18 @@ def test_alerts_by_state_by_time_and_newest_spell_first(state: StateStore) -> No
     assert state.alert("f1") == new
 
 
+def test_alerts_by_priority(state: StateStore) -> None:
+    paging = alert("f1", T0)
+    weekly = replace(alert("f2", T0 + MINUTE), priority=Priority.P3)
+    done = replace(alert("f3", T0 + 2 * MINUTE, AlertState.RESOLVED), priority=Priority.P3)
+    state.commit(commit(alerts=(paging, weekly, done)))
+    assert state.alerts(priorities=[Priority.P3]) == (done, weekly)
+    assert state.alerts(priorities=[Priority.P3], limit=1) == (done,)
+    assert state.alerts(priorities=[Priority.P3], states=[AlertState.FIRING]) == (weekly,)
+    assert state.alerts(priorities=[paging.priority, Priority.P3]) == (done, weekly, paging)
+    assert state.alerts(priorities=[]) == ()
+
+
 def test_incidents_open_since_and_newest_first(state: StateStore) -> None:
     done = incident("i1", T0, T0 + MINUTE)
     going = incident("i2", T0 + STEP)

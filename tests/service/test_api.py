@@ -3,13 +3,14 @@
 import asyncio
 import math
 from datetime import timedelta
+from unittest import mock
 
 import httpx
 import pytest
 
 from outrider.audit import AuditEvent
 from outrider.clock import ManualClock
-from outrider.model import ActionStatus, AlertState
+from outrider.model import ActionStatus, AlertState, Priority
 from outrider.testing.names import GPU, LOST_GPU, NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
@@ -169,6 +170,12 @@ def test_alerts_are_filtered_by_state_and_priority(busy):
     rows = busy.get("/alerts", priority="P3", state="resolved", limit=1000)["alerts"]
     assert rows
     assert {(row["priority"], row["state"]) for row in rows} == {("P3", "resolved")}
+
+
+def test_a_filtered_page_asks_the_store_for_no_more_than_the_page(busy):
+    with mock.patch.object(busy.state, "alerts", wraps=busy.state.alerts) as asked:
+        busy.get("/alerts", priority="P0", limit=5)
+    asked.assert_called_once_with(states=None, priorities=[Priority.P0], limit=6)
 
 
 def test_an_alert_is_found_by_a_fingerprint_with_slashes(busy):
