@@ -8,9 +8,9 @@ from urllib.parse import quote
 import typer
 
 from outrider import jsonable
-from outrider.clock import SystemClock, rfc3339
 from outrider.errors import UsageError
 from outrider.model import AlertState, EntityRef
+from outrider.ports import StateReader
 from outrider.units import parse_duration
 from service import wiring
 from service.cli import client, tables
@@ -46,8 +46,15 @@ def show_alert(context: Context, fingerprint: Fingerprint) -> None:
 
 
 @leaf(alerts_app, "ack", example="outrider alerts ack inc-20261121T0805-3f2a")
-def acknowledge(context: Context, incident: IncidentId) -> None:
+def acknowledge(
+    context: Context,
+    identifier: Annotated[
+        str, typer.Argument(metavar="ID", help="id of the incident, or fingerprint of an alert of it")
+    ],
+) -> None:
     """Say "I am on it": the incident's messages are not repeated any more."""
+    with wiring.state_reader(context.settings()) as store:
+        incident = _incident_of(store, identifier)
     context.show(client.write(context, "POST", f"/incidents/{quote(incident, safe='')}/ack"))
 
 
@@ -70,7 +77,7 @@ def silence(
         raise UsageError("a silence needs --rule or --entity", hint="a silence of everything is not offered")
     body: dict[str, Any] = {
         "rule": rule,
-        "until": rfc3339(SystemClock().now() + parse_duration(duration)),
+        "duration_seconds": parse_duration(duration).total_seconds(),
         "comment": comment,
     }
     if entity is not None:
@@ -115,6 +122,24 @@ def _story(context: Context, incident: str) -> dict[str, Any]:
     if found is None:
         raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
     return jsonable.incident_story(found, context.language)
+
+
+def _incident_of(store: StateReader, identifier: str) -> str:
+    """The incident of that id, else the one that holds the alert of that fingerprint. Raises UsageError."""
+    if store.incident(identifier) is not None:
+        return identifier
+    alert = store.alert(identifier)
+    if alert is None:
+        raise UsageError(
+            f"no incident has the id {identifier!r}, and no alert that fingerprint",
+            hint="outrider incidents list and outrider alerts list show them",
+        )
+    if alert.incident is None:
+        raise UsageError(
+            f"alert {identifier!r} belongs to no incident, so there is nothing to acknowledge",
+            hint="outrider alerts resolve or outrider alerts silence may be what you want",
+        )
+    return alert.incident
 
 
 def _entity(text: str) -> dict[str, Any]:

@@ -5,13 +5,20 @@ import io
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from unittest import mock
+from urllib.parse import quote
 
 import pytest
 
+from outrider.ports import CycleCommit
+from outrider.testing.story import Story
+from outrider.testing.trouble import INCIDENT
+from service import wiring
 from service.cli import main
+from service.settings import Settings, StoreSettings
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests" / "recordings"
@@ -72,6 +79,7 @@ def test_the_formula_with_both_readings_of_batch(tmp_path):
         (("collect", "once", "--page", "nothing"), "ADAPTER=PATH_OR_URL"),
         (("collect", "once", "--page", "abacus=x.txt"), "abacus"),
         (("alerts", "show", "0000"), "0000"),
+        (("alerts", "ack", "0000"), "0000"),
         (("incidents", "show", "inc-none"), "inc-none"),
         (("capacity", "plan", "--service", "none"), "none"),
         (("report", "weekly", "--week", "soon"), "soon"),
@@ -109,6 +117,35 @@ def test_writes_need_the_api_and_say_so(tmp_path):
 def test_reads_of_an_empty_store_are_empty(tmp_path):
     for command in (("alerts", "list"), ("incidents", "list"), ("remediate", "list"), ("capacity", "plan")):
         assert answer(*command, cwd=tmp_path) == []
+
+
+@pytest.fixture
+def incident_at_hand(tmp_path):
+    """A store in the middle of an incident; what the command line writes to the API is caught."""
+    story = Story(history=timedelta(minutes=1))
+    settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/.outrider/outrider.db"))
+    with wiring.stores(settings) as (state, metrics):
+        story.fill(state, metrics)
+        folded = next(alert for alert in state.alerts() if alert.incident == INCIDENT)
+        alone = replace(folded, fingerprint="alone", incident=None)
+        state.commit(CycleCommit(replace(state.cycles(limit=1)[0], id="one-more"), alerts=(alone,)))
+    with mock.patch("service.cli.client.write", return_value={}) as written:
+        yield folded.fingerprint, written
+
+
+def test_an_incident_is_acknowledged_by_its_id_or_by_one_of_its_alerts(tmp_path, incident_at_hand):
+    fingerprint, written = incident_at_hand
+    for identifier in (INCIDENT, fingerprint):
+        answer("alerts", "ack", identifier, cwd=tmp_path)
+    asked = [call.args[1:] for call in written.call_args_list]
+    assert asked == [("POST", f"/incidents/{quote(INCIDENT, safe='')}/ack")] * 2
+
+
+def test_an_alert_of_no_incident_cannot_be_acknowledged(tmp_path, incident_at_hand):
+    _, written = incident_at_hand
+    error = answer("alerts", "ack", "alone", cwd=tmp_path, code=2)["error"]
+    assert "belongs to no incident" in error["message"]
+    assert not written.called
 
 
 def test_collect_once_names_what_needs_two_scrapes(tmp_path):
