@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from outrider.ports import MetricStore, StateStore
 from service.api import actions, alerts, errors, health, incidents, overview, plan, signals
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
+from service.api.own_metrics import StateCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
 from service.api.settings import ApiExtras, ApiSettings
 
@@ -45,6 +46,7 @@ def create_app(
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
     app.include_router(health.router)
+    parts.registry.register(StateCollector(state))
     app.middleware("http")(_timed(parts.registry))
     app.middleware("http")(_known_host(settings.hosts))
     return app
