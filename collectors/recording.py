@@ -33,6 +33,7 @@ _REASONS = (
     ("HTTP", CollectReason.HTTP_STATUS),
     ("reset", CollectReason.RESET),
 )
+_SPELLED = frozenset(reason for name, reason in vars(CollectReason).items() if name.isupper())
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:
 
 
 def _error(target: Target, text: str) -> CollectError:
+    if text in _SPELLED:
+        return CollectError(f"{target.name}: {text}", reason=text)
     reason = next((reason for words, reason in _REASONS if words in text), CollectReason.OTHER)
     return CollectError(f"{target.name}: {text}", reason=reason)
 

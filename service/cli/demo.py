@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import httpx
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from outrider.clock import SystemClock
 from outrider.i18n import translate
 from service import demo, supervise
 from service.cli import tables
 from service.cli.common import Context, leaf
+from service.cli.progress import bars
 from service.cli.serve import children
 
 
@@ -42,7 +38,7 @@ def add(app: typer.Typer) -> None:
 
         Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40.
         """
-        with _bars(context) as progress:
+        with bars(context) as progress:
             if headless:
                 found = asyncio.run(
                     demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress)
@@ -64,7 +60,7 @@ def add(app: typer.Typer) -> None:
 
 async def _with_dashboard(context: Context, seed: int, port: int, api_port: int, speed: float) -> None:
     started = SystemClock().now().replace(microsecond=0) - demo.LEAD_IN
-    with _bars(context) as progress:
+    with bars(context) as progress:
         running = await demo.start(seed=seed, start_at=started, port=port, api_port=api_port, progress=progress)
         cycles = round(demo.LEAD_IN / running.interval)
         for cycle in range(cycles):
@@ -96,19 +92,3 @@ async def _tell(running: demo.Demo, stop: asyncio.Event, context: Context) -> No
             except httpx.HTTPError:
                 await asyncio.sleep(0.3)
     typer.echo(translate("cli.demo_ready", context.language, url=url), err=True)
-
-
-@contextmanager
-def _bars(context: Context) -> Iterator[demo.Progress]:
-    """A progress bar a stage on standard error; silent when asked or when it is no terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not context.progress or not sys.stderr.isatty()) as shown:
-
-        def progress(stage: str, share: float) -> None:
-            if stage not in tasks:
-                tasks[stage] = shown.add_task(translate(f"cli.stage_{stage}", context.language), total=1.0)
-            shown.update(tasks[stage], completed=share)
-
-        yield progress

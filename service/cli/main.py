@@ -10,7 +10,7 @@ import typer
 
 from outrider.errors import OutriderError
 from service import wiring
-from service.cli import alerts, capacity, collect, common, config, demo, remediate, replay, serve, store
+from service.cli import alerts, capacity, collect, common, config, demo, record, remediate, replay, serve, store
 from service.cli.common import Context, leaf
 from store import migrate
 
@@ -47,6 +47,7 @@ def version(context: Context) -> None:
 demo.add(app)
 serve.add(app)
 replay.add(app)
+record.add(app)
 collect.add_doctor(app)
 for name, group in {
     "config": config.app,

@@ -80,6 +80,7 @@ def test_the_formula_with_both_readings_of_batch(tmp_path):
         (("collect", "once", "--page", "abacus=x.txt"), "abacus"),
         (("alerts", "show", "0000"), "0000"),
         (("alerts", "ack", "0000"), "0000"),
+        (("record", "--out", "flight"), "no targets"),
         (("incidents", "show", "inc-none"), "inc-none"),
         (("capacity", "plan", "--service", "none"), "none"),
         (("report", "weekly", "--week", "soon"), "soon"),

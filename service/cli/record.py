@@ -1,0 +1,34 @@
+"""``outrider record``: the flight recorder."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outrider.clock import SystemClock
+from service import flight
+from service.cli.common import Context, leaf
+from service.cli.progress import bars
+
+
+def add(app: typer.Typer) -> None:
+    """Register the command on the root."""
+
+    @leaf(app, "record", example="outrider record --minutes 10 --out flight")
+    def record(
+        context: Context,
+        out: Annotated[Path, typer.Option("--out", help="new or empty folder for the recording")],
+        minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="how long to record")] = 10.0,
+    ) -> None:
+        """Record the pages of every target as they come; outrider replay reads the folder."""
+        with bars(context) as progress:
+            found = asyncio.run(
+                flight.record(context.settings(), timedelta(minutes=minutes), out, SystemClock(), progress)
+            )
+        context.show(
+            found, lambda shown: f"{shown['scrapes']} scrapes of {shown['targets']} targets are in {shown['dir']}"
+        )

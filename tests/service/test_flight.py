@@ -1,0 +1,129 @@
+"""The flight recorder over HTTP, and the replay of what it wrote."""
+
+import asyncio
+import gzip
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from collectors import recording
+from outrider.clock import ManualClock
+from outrider.errors import CollectReason, UsageError
+from service import flight, replay
+from service.settings import Settings
+from simulator.exporters import serve
+from simulator.faults import inject
+from simulator.fleet import Fleet
+from simulator.spec import default_spec
+
+START = datetime(2026, 11, 18, 12, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+SECRET = "s3cr3t-token"
+
+
+class FleetClock(ManualClock):
+    """Sleeping lets the fleet live."""
+
+    def __init__(self, fleet, server) -> None:
+        super().__init__(fleet.now)
+        self._fleet, self._server = fleet, server
+
+    async def sleep(self, duration):
+        self.advance(duration)
+        self._fleet.step(duration)
+        await self._server.sync()
+
+
+def silent(stage, share):
+    assert 0 < share <= 1
+
+
+async def recorded(folder, rounds):
+    """Record a fleet in which one engine dies after five rounds; returns the answer and the victim."""
+    fleet = Fleet(default_spec(), seed=3, start=START)
+    fleet.step(STEP)
+    server = await serve(fleet)
+    try:
+        listed = server.targets()
+        for target in listed["targets"]:
+            target["headers"] = {"Authorization": f"Bearer {SECRET}"}
+            target["url"] += f"?token={SECRET}"
+        settings = Settings.model_validate({"cluster": listed["cluster"], "collect": {"targets": listed["targets"]}})
+        truth = inject(fleet, "engine-dead", start=fleet.now + 5 * STEP)
+        answer = await flight.record(settings, rounds * STEP, folder, FleetClock(fleet, server), silent)
+        return answer, truth
+    finally:
+        await server.close()
+
+
+@pytest.fixture(scope="module")
+def flown(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("flight") / "new"
+    return folder, *asyncio.run(recorded(folder, 12))
+
+
+def test_every_scrape_of_every_target_is_there(flown):
+    folder, answer, _ = flown
+    assert answer == {"dir": str(folder), "targets": 33, "scrapes": 33 * 12}
+    fleet = recording.read_fleet(folder)
+    assert len(fleet.targets) == 33
+    scrapes = list(fleet.scrapes())
+    assert len(scrapes) == 33 * 12
+    assert {scrape.at for scrape in scrapes} == {START + STEP + number * STEP for number in range(12)}
+
+
+def test_a_refused_scrape_keeps_its_reason_and_the_engine_probe_its_answers(flown):
+    folder, _, truth = flown
+    victim = [scrape for scrape in recording.read_fleet(folder).scrapes() if scrape.target.name == truth.entity.name]
+    assert all(scrape.probed for scrape in victim)
+    assert (victim[0].health, victim[0].error) == (200, None)
+    assert victim[0].load >= 0
+    assert CollectReason.REFUSED in {scrape.error.reason for scrape in victim if scrape.error}
+
+
+def test_no_address_and_no_secret_enters_a_recording(flown):
+    folder, _, _ = flown
+    texts = [(folder / "targets.yaml").read_text()]
+    texts += [gzip.decompress(path.read_bytes()).decode() for path in folder.glob("*.gz")]
+    assert len(texts) == 34
+    assert not any(SECRET in text or "127.0.0.1" in text for text in texts)
+
+
+def test_replay_sees_what_happened(flown):
+    folder, _, truth = flown
+    result = replay.replay([folder], adapter="vllm", emit=["incidents"], settings=Settings(), language="en")
+    assert result["cycles"] == 12
+    (incident,) = result["incidents"]
+    cause = incident["suspected_cause"]
+    assert (cause["fault"], cause["entity"]["name"]) == ("engine-dead", truth.entity.name)
+
+
+def test_a_folder_in_use_is_left_alone(flown):
+    folder, _, _ = flown
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(UsageError, match="is not empty"):
+        asyncio.run(recorded(folder, 1))
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("reason", ["tls", "too_large", "truncated", "not_metrics", "timeout", "http_status"])
+def test_every_reason_reads_back(tmp_path, reason):
+    from collectors import flight as writer
+    from collectors.scraped import Scrape
+    from collectors.targets import target_of
+    from outrider.errors import CollectError
+
+    target = target_of("c", {"name": "x", "adapter": "vllm", "url": f"http://u:{SECRET}@127.0.0.1/metrics"})
+    recorder = writer.FlightRecorder(tmp_path, "c", [target])
+    error = CollectError(f"x: {target.url} answered HTTP 503", reason=reason)
+    recorder.add([Scrape(target, START, None, error, 0.1)])
+    recorder.close()
+    (scrape,) = recording.read_fleet(tmp_path).scrapes()
+    assert scrape.error.reason == reason
+    assert SECRET not in json.dumps(scrape.error.message)
+
+
+def test_without_targets_there_is_nothing_to_record(tmp_path):
+    with pytest.raises(UsageError, match="no targets"):
+        asyncio.run(flight.record(Settings(), STEP, tmp_path / "x", ManualClock(START), silent))
