@@ -73,7 +73,7 @@ class FlightRecorder:
 
 
 def _opened(path: Path) -> io.TextIOWrapper:
-    return io.TextIOWrapper(gzip.open(path, "wb", compresslevel=6), encoding="utf-8")  # noqa: SIM115 - close() closes
+    return io.TextIOWrapper(gzip.open(path, "wb", compresslevel=6), encoding="utf-8")
 
 
 def _described(target: Target) -> dict[str, Any]:
