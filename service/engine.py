@@ -18,7 +18,7 @@ _log = log.get("engine")
 
 
 def run(settings: Settings) -> None:
-    """Work until SIGTERM or SIGINT.
+    """Work until SIGTERM, SIGINT or SIGHUP.
 
     Raises UnavailableError when another engine works on the store, StoreError when it cannot be opened.
     """
@@ -42,7 +42,7 @@ async def _run(settings: Settings) -> None:
     schedule = schedule_of(platform, clock)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after SIGHUP the supervisor starts it anew
         loop.add_signal_handler(number, stopped.set)
     schedule.start()
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
