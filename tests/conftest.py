@@ -11,6 +11,7 @@ import os
 from collections.abc import Generator
 
 import pytest
+import structlog
 
 MISSING = "missing:"
 
@@ -39,3 +40,10 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     _judge(report)
     return report
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_come() -> Generator[None]:
+    """A command run by one test sets up logs on that test's own streams: give the next one a fresh start."""
+    yield
+    structlog.reset_defaults()
