@@ -107,14 +107,20 @@ async def start(*, seed: int, start_at: datetime, port: int, api_port: int, prog
     """Make the fleet, its history and its platform on a fresh store; the story is set."""
     spec = default_spec()
     fleet = Fleet(spec, seed=seed, start=start_at)
-    server = await exporters.serve(fleet)
-    listed = server.targets()
-    settings = _write_settings(settings_of(spec, server.base_url, listed["targets"], port, api_port))
-    clock = ManualClock(start_at)
-    platform = wiring.platform(settings, clock, lockstep=True)
-    _backfill(platform, spec, seed, start_at, progress)
-    platform.warm(start_at)
+    demo = await watched(fleet, port=port, api_port=api_port)
+    _backfill(demo.platform, spec, seed, start_at, progress)
+    demo.platform.warm(start_at)
     story.arrange(fleet, seed)
+    return demo
+
+
+async def watched(fleet: Fleet, *, port: int = 8501, api_port: int = 8600) -> Demo:
+    """Serve a fleet and watch it by a platform on a fresh store, without any history or fault."""
+    server = await exporters.serve(fleet)
+    written = settings_of(fleet.spec, server.base_url, server.targets()["targets"], port, api_port)
+    settings = _write_settings(written)
+    clock = ManualClock(fleet.now)
+    platform = wiring.platform(settings, clock, lockstep=True)
     return Demo(fleet, server, clock, platform, settings, settings.collect.interval)
 
 

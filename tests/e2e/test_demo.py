@@ -1,0 +1,183 @@
+"""The demo's whole loop on real pages over HTTP: what is named, what is done, what is left alone."""
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime, timedelta
+from unittest import mock
+
+import pytest
+
+from outrider.clock import ManualClock
+from outrider.model import EntityKind
+from service import demo
+from simulator import story
+from simulator.faults import inject
+from simulator.fleet import Fleet
+from simulator.spec import default_spec
+
+SEED = 7
+START = datetime(2026, 11, 18, 12, tzinfo=UTC)
+SERVICES = {"chat-70b", "code-14b"}
+
+
+def silent(stage, share):
+    assert 0 <= share <= 1
+
+
+# --- the first chapter, as `outrider demo --headless` tells it --------------------------------------
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    noon = mock.patch.object(
+        demo, "SystemClock", return_value=ManualClock(START)
+    )  # the same load at every hour of ours
+    with contextlib.chdir(tmp_path_factory.mktemp("demo")), noon:
+        return asyncio.run(demo.headless(minutes=7.5, seed=SEED, language="en", progress=silent))
+
+
+@pytest.fixture(scope="module")
+def truth():
+    """The device that the story takes away, the replica that runs on it, and its node."""
+    fleet = Fleet(default_spec(), seed=SEED, start=START)
+    lost, _, _ = story.arrange(fleet, SEED)
+    gpu = next(gpu for gpu in range(fleet.gpus.size) if fleet.gpu_uuid(gpu) == lost.entity.name)
+    pod = fleet.pods.pods[int(fleet.pods.owner[gpu])]
+    return lost.entity.name, pod.name, fleet.nodes.names[pod.node]
+
+
+def performed(seen):
+    return {(act["kind"], act["target"]["name"]): act for act in seen["actions"]}
+
+
+def test_the_answer_has_the_keys_that_people_script_against(seen):
+    assert set(seen) >= {
+        "cycles", "targets", "signals_written", "alerts", "incidents", "forecasts", "recommendations", "actions",
+    }  # fmt: skip
+    assert seen["cycles"] == 30
+    assert seen["targets"] >= 33, "16 engines, 8 nodes with two exporters each, one cluster; and what was scaled out"
+    assert seen["signals_written"] > 30 * 33
+    for incident in seen["incidents"]:
+        assert set(incident) >= {
+            "id", "layer", "priority", "opened_at", "resolved_at", "suspected_cause", "hypotheses", "rejected",
+            "alerts", "pages", "summary",
+        }  # fmt: skip
+    for action in seen["actions"]:
+        assert set(action) >= {
+            "id", "session", "kind", "target", "dry_run", "decision", "reason", "status", "started_at", "ended_at",
+        }  # fmt: skip
+    for recommendation in seen["recommendations"]:
+        assert set(recommendation) >= {
+            "service", "gpu_type", "current_replicas", "target_replicas", "gpus", "floor", "ceiling", "binding",
+            "needed_by", "lead_time_seconds", "cost_per_hour", "derivation", "reason",
+        }  # fmt: skip
+
+
+def test_the_lost_device_is_the_one_open_incident(seen, truth):
+    gpu, _, _ = truth
+    (incident,) = seen["incidents"]
+    cause = incident["suspected_cause"]
+    assert (cause["fault"], cause["entity"]["kind"], cause["entity"]["name"]) == ("gpu-lost", "gpu", gpu)
+    assert cause["confidence"] > 0.5
+    assert incident["hypotheses"][0] == cause
+    assert incident["resolved_at"] is None
+    assert incident["layer"] == "hardware"
+    assert incident["pages"] == 1
+    assert "chat-70b" in incident["services"]
+
+
+def test_the_engine_that_died_of_it_is_folded_in(seen, truth):
+    _, replica, _ = truth
+    (incident,) = seen["incidents"]
+    fired = {(alert["rule"], alert["entity"]["name"]): alert for alert in seen["alerts"]}
+    assert ("engine-dead", replica) in fired
+    assert {alert["incident"] for alert in seen["alerts"]} == {incident["id"]}
+    assert incident["alerts"] == len(seen["alerts"]) >= 2
+
+
+def test_traffic_is_shifted_the_node_cordoned_and_the_pod_restarted(seen, truth):
+    _, replica, node = truth
+    acts = performed(seen)
+    for kind, target in (("shift_traffic", replica), ("cordon", node), ("restart_pod", replica)):
+        action = acts[kind, target]
+        assert (action["decision"], action["reason"], action["status"]) == ("allowed", "within_limits", "done")
+        assert action["dry_run"] is False
+        assert action["started_at"] <= action["ended_at"]
+    assert acts["cordon", node]["started_at"] <= acts["restart_pod", replica]["started_at"], "not onto the same node"
+
+
+def test_what_reaches_further_waits_for_a_person(seen, truth):
+    _, _, node = truth
+    drain = performed(seen)["drain", node]
+    assert (drain["decision"], drain["status"]) == ("ask", "waiting_approval")
+    assert drain["reason"] in {"needs_approval", "no_headroom"}, "the latter while the load wants every replica"
+    assert drain["started_at"] is None
+
+
+def test_the_node_stays_cordoned_while_its_device_is_lost(seen):
+    assert "uncordon" not in {action["kind"] for action in seen["actions"]}
+    assert {action["kind"] for action in seen["actions"]} <= {
+        "shift_traffic", "cordon", "restart_pod", "drain", "restore_traffic", "scale",
+    }  # fmt: skip
+
+
+def test_there_is_a_forecast_and_a_plan_for_both_services(seen):
+    assert seen["forecasts"] >= len(SERVICES)
+    plans = {entry["service"]: entry for entry in seen["recommendations"]}
+    assert set(plans) == SERVICES
+    for entry in plans.values():
+        assert entry["floor"] <= entry["target_replicas"] <= entry["ceiling"]
+        assert entry["gpus"] % entry["target_replicas"] == 0
+        assert entry["reason"]
+
+
+# --- the other chapters, each alone and without history ---------------------------------------------
+
+
+async def chapter(fault, entity, minutes):
+    """Two quiet minutes, then a fault; returns its truth, what was seen, and the fleet as it is then."""
+    fleet = Fleet(default_spec(), seed=SEED, start=START)
+    running = await demo.watched(fleet)
+    try:
+        truth = inject(fleet, fault, entity, START + timedelta(minutes=2), timedelta(minutes=10), SEED)
+        for _ in range(round(timedelta(minutes=minutes) / running.interval)):
+            await running.step()
+        return truth, demo.seen(running, "en"), fleet
+    finally:
+        await running.close()
+
+
+def played(tmp_path, *chapter_of):
+    with contextlib.chdir(tmp_path):
+        return asyncio.run(chapter(*chapter_of))
+
+
+def instant(text):
+    return datetime.fromisoformat(text)
+
+
+def test_a_hung_engine_is_restarted_and_served_again(tmp_path):
+    truth, seen, _ = played(tmp_path, "engine-hung", "code-14b-2", 7)
+    (incident,) = seen["incidents"]
+    cause = incident["suspected_cause"]
+    assert (cause["fault"], cause["entity"]["name"]) == ("engine-hung", "code-14b-2")
+    assert truth.start < instant(incident["opened_at"]) <= truth.start + timedelta(minutes=2)
+    assert incident["resolved_at"] is not None
+    assert truth.entity.kind is EntityKind.REPLICA
+    acts = performed(seen)
+    assert acts["shift_traffic", "code-14b-2"]["reason"] == "within_limits"
+    assert acts["restart_pod", "code-14b-2"]["status"] == "done"
+    assert acts["restore_traffic", "code-14b-2"]["reason"] == "recovered"
+    assert not {kind for kind, _ in acts} & {"cordon", "drain", "scale"}, "the device is whole and the load as usual"
+
+
+def test_a_traffic_surge_is_scaled_out_and_restarts_nobody(tmp_path):
+    truth, seen, fleet = played(tmp_path, "traffic-surge", "chat-70b", 7)
+    (incident,) = seen["incidents"]
+    cause = incident["suspected_cause"]
+    assert (cause["fault"], cause["entity"]["name"]) == ("traffic-surge", "chat-70b")
+    assert truth.start < instant(incident["opened_at"]) <= truth.start + timedelta(minutes=2)
+    (action,) = seen["actions"]
+    assert (action["kind"], action["decision"], action["status"]) == ("scale", "allowed", "done")
+    replicas = [pod for pod in fleet.pods.of_service("chat-70b") if pod.exists]
+    assert 10 < len(replicas) <= fleet.spec.service("chat-70b").ceiling
