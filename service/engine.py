@@ -47,7 +47,7 @@ async def _run(settings: Settings) -> None:
     schedule.start()
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()
-    schedule.stop()
+    await schedule.stop()
     platform.checkpoint(clock.now())
     await platform.close()
 

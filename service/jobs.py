@@ -26,18 +26,21 @@ class Jobs:
     def __init__(self) -> None:
         """Nothing runs before ``start``."""
         self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=_FRIENDLY)
+        self._running: set[asyncio.Future[None]] = set()
 
     def every(self, duration: timedelta, name: str, job: Callable[[], Awaitable[Any]]) -> None:
         """Run ``job`` now and then every ``duration``; a run that is late is not run twice."""
-        self._scheduler.add_job(_guarded(name, job), IntervalTrigger(seconds=duration.total_seconds()), id=name)
+        self._scheduler.add_job(self._guarded(name, job), IntervalTrigger(seconds=duration.total_seconds()), id=name)
 
     def hourly(self, name: str, job: Callable[[], Awaitable[Any]], *, minute: int) -> None:
         """Run ``job`` at a minute of every hour."""
-        self._scheduler.add_job(_guarded(name, job), CronTrigger(minute=minute, timezone="UTC"), id=name)
+        self._scheduler.add_job(self._guarded(name, job), CronTrigger(minute=minute, timezone="UTC"), id=name)
 
     def weekly(self, name: str, job: Callable[[], Awaitable[Any]], *, day: str = "mon", hour: int = 8) -> None:
         """Run ``job`` once a week, UTC."""
-        self._scheduler.add_job(_guarded(name, job), CronTrigger(day_of_week=day, hour=hour, timezone="UTC"), id=name)
+        self._scheduler.add_job(
+            self._guarded(name, job), CronTrigger(day_of_week=day, hour=hour, timezone="UTC"), id=name
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,20 +55,25 @@ class Jobs:
         """Begin; needs a running event loop."""
         self._scheduler.start()
 
-    def stop(self) -> None:
-        """End; a job in flight is left to finish."""
+    async def stop(self) -> None:
+        """Begin nothing more and wait for what is in flight: a cycle is never cut in two by a stop."""
+        self._scheduler.pause()
+        if self._running:
+            await asyncio.wait(self._running)
         self._scheduler.shutdown(wait=False)
 
+    def _guarded(self, name: str, job: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
+        """The cycle boundary: a failure is told with the job's name, and the schedule goes on."""
 
-def _guarded(name: str, job: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
-    """The cycle boundary: a failure is counted and told with the job's name, and the schedule goes on."""
+        async def run() -> None:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._running.add(ended)
+            try:
+                await job()
+            except Exception as error:  # noqa: BLE001 - the one place where a failed stage must not stop the platform
+                _log.exception("job_failed", job=name, error=str(error))
+            finally:
+                self._running.discard(ended)
+                ended.set_result(None)
 
-    async def run() -> None:
-        try:
-            await job()
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the one place where a failed stage must not stop the platform
-            _log.exception("job_failed", job=name, error=str(error))
-
-    return run
+        return run

@@ -10,7 +10,7 @@ import pytest
 from outrider.clock import ManualClock
 from outrider.errors import StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
-from service import engine, wiring
+from service import engine, jobs, wiring
 from service.settings import Settings, StoreSettings
 
 HOUR = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -43,6 +43,28 @@ def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     asyncio.run(schedule.run("compact"))
     assert platform.metrics.compact(HOUR + timedelta(hours=2)) == 0, "nothing was left to compact"
     assert list(read(platform)) == [300.0 + cycle for cycle in range(8)]
+
+
+def test_stopping_waits_for_the_cycle_in_flight():
+    done = []
+
+    async def begin_and_stop():
+        schedule, begun = jobs.Jobs(), asyncio.Event()
+
+        async def cycle():
+            begun.set()
+            await asyncio.to_thread(done.append, "committed")
+
+        schedule.every(timedelta(milliseconds=10), "cycle", cycle)
+        schedule.start()
+        await begun.wait()
+        await schedule.stop()
+        count = len(done)
+        await asyncio.sleep(0.05)
+        return count
+
+    count = asyncio.run(begin_and_stop())
+    assert count == len(done) >= 1, "nothing begins after the stop, and what had begun is done"
 
 
 def test_a_failed_compaction_is_told_and_ends_nothing(platform, capsys):
