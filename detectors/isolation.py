@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import IsolationForest
 
 from detectors import peers, readings, streaks
 from detectors.baseline import Baseline, follow
@@ -37,6 +37,9 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import IsolationForest
 
 SEED = 20_261_121
 RESERVOIR_ROWS = 4096
@@ -288,6 +291,9 @@ def _refit(pool: Arrays, now: float) -> None:
 @lru_cache(maxsize=8)
 def _forest(content: bytes, width: int) -> tuple[IsolationForest, float]:
     """The forest of these rows and the score beyond which a row is odd; a function of its arguments alone."""
+    # scikit-learn takes seconds to import, and only a process that learns needs it
+    from sklearn.ensemble import IsolationForest  # noqa: PLC0415
+
     rows = np.frombuffer(content, dtype=np.float32).reshape(-1, width)
     forest = IsolationForest(n_estimators=TREES, max_samples=min(SUBSAMPLE, rows.shape[0]), random_state=SEED)
     forest.fit(rows)
