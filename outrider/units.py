@@ -82,8 +82,10 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta | float) -> str:
-    """The two largest parts: ``1h 30m``, ``5m``, ``15s``, ``0s``."""
+    """The two largest parts: ``1h 30m``, ``5m``, ``15s``, ``250ms``, ``0s``."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if 0.001 <= abs(seconds) < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
     sign, left = ("-" if seconds < 0 else ""), abs(round(seconds))
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,9 @@ from collectors.scraped import Scrape
 from collectors.targets import target_of
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, SignalKey
+
+# what tests of several folders share
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
