@@ -18,8 +18,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.common import Result, add_options, show, use_data
 
 BENCHMARKS = {
+    "parse": "benchmarks.parse",
+    "scrape": "benchmarks.scrape",
+    "cycle": "benchmarks.cycle",
     "store_write": "benchmarks.store_write",
     "store_read": "benchmarks.store_read",
+    "detect_tick": "benchmarks.detect_tick",
+    "forecast_speed": "benchmarks.forecast_speed",
+    "plan_answer": "benchmarks.plan_answer",
 }
 RESULTS = Path(__file__).with_name("results.json")
 

@@ -1,0 +1,198 @@
+"""A whole cycle at 1,000 GPUs and 1,000 replicas: scrape, parse, normalise, store, detect, alert, correlate, decide.
+
+Everything is real: pages over HTTP on loopback from another process, SQLite on disk with one durable
+commit a cycle, every detector and every packaged rule. The time of the cycle's stages stands beside
+the figure. No peer does the same work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Result, main, result
+from benchmarks.fleet_pages import FleetPages, fleet, server
+from collectors.collect import Collector
+from collectors.scrape import Scraper
+from collectors.scraped import Scrape
+from detectors.registry import DETECTORS
+from outrider.clock import ManualClock
+from outrider.model import EntityKind, Floats, SampleBatch, SignalKey, Window
+from outrider.ports import Collected, MetricStore
+from service import wiring
+from service.cycle import Cycle
+from service.detection import Detection
+from service.settings import Settings
+from service.window_cache import WindowCache
+from simulator.fleet import Fleet
+
+TARGET_SECONDS, TARGET_BYTES = 4.0, 1.5e9
+CYCLES, WARM_UP = 9, 3
+SLOTS = 42  # cycles that the longest window of a detector spans
+STEP = timedelta(seconds=15)
+
+
+class Stages:
+    """Seconds of the stages of each cycle, by wrapping the functions that are a stage."""
+
+    def __init__(self) -> None:
+        self.cycles: list[dict[str, float]] = []
+
+    def wrap(self, owner: Any, name: str, stage: str) -> None:
+        """Add the time of every call of ``owner.name`` to a stage."""
+        inner: Callable[..., Any] = getattr(owner, name)
+
+        def timed(*given: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return inner(*given, **named)
+            finally:
+                took = time.perf_counter() - start
+                self.cycles[-1][stage] = self.cycles[-1].get(stage, 0.0) + took
+
+        setattr(owner, name, timed)
+
+    def medians(self) -> dict[str, float]:
+        """The median of each stage over the warm cycles."""
+        warm = self.cycles[WARM_UP:]
+        names = dict.fromkeys(name for cycle in warm for name in cycle)
+        return {name: round(statistics.median(cycle.get(name, 0.0) for cycle in warm), 4) for name in names}
+
+
+def watched(cycle: Cycle, collector: Collector) -> Stages:
+    """The stages of a cycle, measured from now on."""
+    stages, parts = Stages(), cycle.parts
+    stages.wrap(collector, "collect", "start")
+    stages.wrap(collector, "absorb", "parse_normalise")
+    stages.wrap(parts.metrics, "write", "store")
+    stages.wrap(parts.detection, "look", "detect")
+    stages.wrap(cycle, "_advance", "alerts")
+    stages.wrap(cycle, "_correlate", "correlate")
+    stages.wrap(cycle, "_decide", "decide")
+    stages.wrap(parts.state, "commit", "commit")
+    stages.wrap(cycle, "digest", "after_collect")
+    return stages
+
+
+class _LastDay:
+    """A store that remembers a day of the fleet: the values of one round with some noise on them."""
+
+    def __init__(self, at: datetime, batches: Sequence[SampleBatch], steps: int = 288) -> None:
+        needs: dict[EntityKind, list[SignalKey]] = {}
+        for make in DETECTORS.values():
+            detector = make()
+            needs.setdefault(detector.kind, []).extend(detector.keys)
+        self._cache, self._steps = WindowCache(needs, 3), steps
+        self._cache.push(at, batches)
+
+    def read_windows(
+        self, kind: EntityKind, keys: Sequence[SignalKey], _start: datetime, end: datetime, step: timedelta
+    ) -> Window:
+        """A day in steps of five minutes."""
+        now = self._cache.window(kind, keys, STEP, STEP)
+        noise = np.random.default_rng(1).normal(1.0, 0.05, (len(now.entities), self._steps, len(keys)))
+        times = end.timestamp() - step.total_seconds() * np.arange(self._steps, 0, -1)
+        status = np.repeat(now.status[:, -1:], self._steps, axis=1)
+        return replace(now, times=times, values=noise * now.values[:, -1:], status=status, step=step)
+
+
+def teach(detection: Detection, world: Fleet, pages: FleetPages, start: datetime) -> None:
+    """What detection knows after a day: baselines, forests, and full rings of the last minutes."""
+    collector = Collector(pages.targets(""))
+    first = start - (SLOTS + 1) * STEP
+    for at in (first, first + STEP):
+        world.step(STEP)
+        bodies = pages.bodies()
+        collected = collector.absorb(
+            [
+                Scrape(target, at, bodies[target.url][0], None, 0.01, 200, 1.0, probed=target.probe)
+                for target in collector.targets
+            ],
+            at,
+        )
+    detection.warm(cast("MetricStore", _LastDay(first, collected.batches)), first, timedelta(days=1))
+    random = np.random.default_rng(2)
+    for slot in range(1, SLOTS + 1):
+        at = first + slot * STEP
+        noisy = tuple(replace(batch, values=_noisy(batch.values, random)) for batch in collected.batches)
+        detection.look(at, Collected(noisy), collector.topology(at))
+
+
+def _noisy(values: Floats, random: np.random.Generator) -> Floats:
+    """Each value within some per cent; states stay what they are."""
+    return np.where((values == 0) | (values == 1), values, values * random.normal(1.0, 0.02, values.shape))
+
+
+async def _cycles(folder: Path) -> tuple[list[float], Stages, float]:
+    """Seconds of each warm cycle, its stages, and the process's resident bytes at the end."""
+    start = datetime(2026, 11, 18, 10, tzinfo=UTC)
+    world = fleet()
+    pages = FleetPages(world)
+    settings = Settings.model_validate({"cluster": "bench", "store": {"url": f"sqlite:///{folder}/bench.db"}})
+    clock = ManualClock(start)
+    platform = wiring.platform(settings, clock)
+    seconds: list[float] = []
+    teach(platform.cycle.parts.detection, world, pages, start)
+    with server(folder) as shown:
+        collector = Collector(pages.targets(shown.base), Scraper(), deadline=STEP / 2)
+        platform.collector = platform.cycle.parts.source = collector
+        stages = watched(platform.cycle, collector)
+        for _ in range(CYCLES):
+            world.step(STEP)
+            shown.show(pages.bodies())
+            clock.advance(STEP)
+            stages.cycles.append({})
+            gc.collect()
+            begun = time.perf_counter()
+            record = await platform.cycle.run_in_thread()
+            seconds.append(time.perf_counter() - begun)
+            whole = record.targets_up == record.targets == len(collector.targets)
+            assert whole or len(seconds) <= WARM_UP, "a page did not come"
+        grown = _resident_bytes()
+        await platform.close()
+    return seconds[WARM_UP:], stages, grown
+
+
+def _resident_bytes() -> float:
+    """The most memory that this process ever held, the simulated fleet included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+def run() -> list[Result]:
+    """Seconds of a whole cycle, and the memory it takes."""
+    with tempfile.TemporaryDirectory() as name:
+        seconds, stages, resident = asyncio.run(_cycles(Path(name)))
+    median = statistics.median(seconds)
+    found = stages.medians()
+    found["fetch"] = round(median - found["after_collect"] - found["parse_normalise"], 4)
+    found.pop("start", None)
+    return [
+        result(
+            "cycle",
+            median,
+            "s",
+            TARGET_SECONDS,
+            median <= TARGET_SECONDS,
+            slowest=round(max(seconds), 3),
+            stages=found,
+        ),
+        result("cycle_memory", resident, "bytes", TARGET_BYTES, resident <= TARGET_BYTES),
+    ]
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,166 @@
+"""Pages of 1,000 replicas and 125 device exporters that change from cycle to cycle, and a server for them.
+
+The fleet is the simulator's, its pages those of real exporters; a replica's page is filled up to 600
+samples with the HTTP series of more handlers, as servers with more routes have them. The server is a
+process of its own, so that it uses the other core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import multiprocessing
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from aiohttp import web
+
+from collectors.targets import Target, target_of
+from simulator.fleet import Fleet
+from simulator.spec import FleetSpec, PoolSpec, default_spec
+from simulator.targets import Pages, targets
+
+REPLICAS, SERVICES, NODES, SAMPLES = 1000, 20, 125, 600
+HANDLERS = ("/v1/embeddings", "/v1/responses", "/tokenize", "/detokenize", "/pooling", "/score", "/rerank")
+_HANDLER = re.compile(rb'handler="[^"]*"')
+Bodies = dict[str, tuple[bytes, float]]  # by path: the page, and the requests in flight
+
+
+def filled(page: bytes, samples: int = SAMPLES) -> bytes:
+    """The page with the HTTP series of more handlers, so that it has so many samples."""
+    lines = page.splitlines(keepends=True)
+    missing = samples - sum(not line.startswith(b"#") for line in lines)
+    known = [line for line in lines if b'handler="' in line]
+    first = _HANDLER.search(known[0])
+    own = [line for line in known if first is not None and first[0] in line]
+    names = (f"{name}{'' if turn == 0 else turn}" for turn in range(missing) for name in HANDLERS)
+    more: list[bytes] = []
+    for name in names:
+        if len(more) >= missing:
+            break
+        more += [_HANDLER.sub(f'handler="{name}"'.encode(), line) for line in own]
+    return page + b"".join(more[: max(0, missing)])
+
+
+def fleet(replicas: int = REPLICAS, services: int = SERVICES, nodes: int = NODES) -> Fleet:
+    """So many replicas of one GPU each, spread over services, on nodes with eight GPUs."""
+    gpu_type, one = default_spec().pools[0].gpu_type, default_spec().services[0]
+    each = replicas // services
+    spec = FleetSpec(
+        cluster="bench",
+        pools=(PoolSpec("pool", gpu_type, nodes),),
+        services=tuple(
+            replace(one, name=f"service-{number:02}", tensor_parallel=1, replicas=each, ceiling=each)
+            for number in range(services)
+        ),
+    )
+    return Fleet(spec)
+
+
+class FleetPages:
+    """The targets of a fleet and their pages now."""
+
+    def __init__(self, world: Fleet) -> None:
+        """Node exporters are left out: the figure is about devices and replicas."""
+        self._pages = Pages(world)
+        self._targets = [one for one in targets(world) if one.adapter in {"vllm", "dcgm"}]
+
+    def targets(self, base: str) -> list[Target]:
+        """What a collector scrapes; replicas are probed as well."""
+        return [target_of("bench", one.as_config(base + one.path)) for one in self._targets]
+
+    def bodies(self) -> Bodies:
+        """Every page by path."""
+        found: Bodies = {}
+        for one in self._targets:
+            page = self._pages.page(one) or b""
+            body = filled(page) if one.adapter == "vllm" else page
+            found[one.path] = (body, self._pages.probe(one)[1] or 0.0)
+        return found
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[PageServer]:
+    """A server of pages in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_serve, args=(theirs,), daemon=True)
+    child.start()
+    theirs.close()  # so that a child that fails is noticed
+    try:
+        yield PageServer(ours.recv(), folder)
+    finally:
+        child.terminate()
+        child.join()
+
+
+class PageServer:
+    """Serves what it is told to: ``/x/metrics``, ``/x/health``, ``/x/load``; and targets that misbehave."""
+
+    def __init__(self, port: int, folder: Path) -> None:
+        """Pages travel through a file in ``folder``."""
+        self.port, self._file = port, folder / "pages.pickle"
+        self.base = f"http://127.0.0.1:{port}"
+
+    def show(self, bodies: Bodies) -> None:
+        """Serve these pages from now on."""
+        self._file.write_bytes(pickle.dumps(bodies))
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/pages", json.dumps(str(self._file)))
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def _serve(pipe: Connection) -> None:
+    asyncio.run(_serving(pipe))
+
+
+async def _serving(pipe: Connection) -> None:
+    bodies: Bodies = {}
+
+    async def take(request: web.Request) -> web.Response:
+        path = Path(json.loads(await request.text()))
+        bodies.clear()
+        bodies.update(pickle.loads(await asyncio.to_thread(path.read_bytes)))
+        return web.Response()
+
+    async def answer(request: web.Request) -> web.Response:
+        path, _, what = request.path.rpartition("/")
+        body, load = bodies[f"{path}/metrics"]
+        if what == "health":
+            return web.Response()
+        if what == "load":
+            return web.json_response({"server_load": int(load)})
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    app = web.Application()
+    app.router.add_post("/pages", take)
+    app.router.add_get("/bad/{how}/metrics", _misbehave)
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
+    await site.start()
+    pipe.send(runner.addresses[0][1])
+    await asyncio.Event().wait()
+
+
+async def _misbehave(request: web.Request) -> web.StreamResponse:
+    """Hang for ever, trickle a byte at a time, or never end."""
+    how = request.match_info["how"]
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    if how == "hang":
+        await asyncio.Event().wait()
+    await response.prepare(request)
+    part = b"x" if how == "trickle" else b"endless_total 1\n" * 4096
+    with suppress(ConnectionError):  # the scraper has had enough
+        while True:
+            await response.write(part)
+            await asyncio.sleep(0.05 if how == "trickle" else 0.001)
+    return response

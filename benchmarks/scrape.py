@@ -1,0 +1,112 @@
+"""1,000 targets over HTTP on loopback: fetch with probes, parse and normalise 600-sample pages in one round.
+
+Then the same round with a target that hangs, one that trickles and one that never ends among them: how
+much later the last of the others is done. The server is a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Result, main, result
+from benchmarks.fleet_pages import FleetPages, PageServer, fleet, server
+from collectors.collect import Collector
+from collectors.scrape import Scraper
+from collectors.scraped import Scrape
+from collectors.targets import Target, target_of
+
+LIMIT, MOST_DELAY = 15.0, 0.1  # seconds: the interval; the delay that odd targets may cost the others
+ROUNDS, WARM_UP, PAIRS = 7, 2, 7
+STEP, TIMEOUT = timedelta(seconds=15), timedelta(seconds=4)
+BAD = ("hang", "trickle", "endless")
+
+
+class _Timed(Scraper):
+    """Notes when each target was done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: dict[str, float] = {}
+
+    async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
+        found = await super().scrape_one(target, at=at)
+        self.done[target.name] = time.perf_counter()
+        return found
+
+
+async def _rounds(shown: PageServer, pages: FleetPages) -> tuple[float, int]:
+    """Median seconds of a warm round, and the samples of one."""
+    targets = [target for target in pages.targets(shown.base) if target.adapter == "vllm"]
+    collector, seconds = Collector(targets, Scraper()), []
+    at = datetime(2026, 11, 18, 10, tzinfo=UTC)
+    for number in range(ROUNDS):
+        begun = time.perf_counter()
+        await collector.collect(at + number * STEP)
+        seconds.append(time.perf_counter() - begun)
+    assert all(health.up for health in collector.health), "a page did not come"
+    samples = sum(health.samples or 0 for health in collector.health)
+    await collector.close()
+    return statistics.median(seconds[WARM_UP:]), samples
+
+
+async def _delay(shown: PageServer, odd: PageServer, pages: FleetPages) -> tuple[float, float]:
+    """Seconds by which the others are later when three targets misbehave: (median, worst) over pairs of rounds."""
+    good = [target for target in pages.targets(shown.base) if target.adapter == "vllm"]
+    bad = [_bad(odd, how) for how in BAD]
+    at, scraper, later = datetime(2026, 11, 18, 10, tzinfo=UTC), _Timed(), []
+    for number in range(PAIRS + 1):
+        alone = await _last_of(scraper, good, good, at)
+        among = await _last_of(scraper, [*bad, *good], good, at)
+        if number:  # the first pair opens the connections
+            later.append(among - alone)
+    await scraper.close()
+    return statistics.median(later), max(later)
+
+
+async def _last_of(scraper: _Timed, targets: list[Target], good: list[Target], at: datetime) -> float:
+    """Seconds until the last good target was done."""
+    begun = time.perf_counter()
+    found = await scraper.scrape(targets, at=at)
+    wrong = {one.target.name for one in found if one.error is not None}
+    assert wrong == {target.name for target in targets if target not in good}, wrong
+    return max(scraper.done[target.name] for target in good) - begun
+
+
+def _bad(shown: PageServer, how: str) -> Target:
+    return target_of(
+        "bench",
+        {
+            "name": how,
+            "adapter": "vllm",
+            "url": f"{shown.base}/bad/{how}/metrics",
+            "timeout": TIMEOUT,
+            "probe": False,
+            "limit_bytes": 4 * 1024 * 1024,
+        },
+    )
+
+
+def run() -> list[Result]:
+    """Seconds of a round of 1,000 targets, and the delay that three bad targets cause the others."""
+    pages = FleetPages(fleet())
+    with tempfile.TemporaryDirectory() as name, server(Path(name)) as shown, server(Path(name)) as odd:
+        shown.show(pages.bodies())
+        seconds, samples = asyncio.run(_rounds(shown, pages))
+        delay, worst = asyncio.run(_delay(shown, odd, pages))
+    return [
+        result("scrape", seconds, "s", LIMIT, seconds <= LIMIT, share_of_interval=round(seconds / LIMIT, 3),
+               samples=samples),
+        result("scrape_delay", max(0.0, delay), "s", MOST_DELAY, delay <= MOST_DELAY, slowest=round(worst, 3)),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(run)
