@@ -55,6 +55,10 @@ class Topology:
         """Every (supporter, supported) pair."""
         return tuple((lower, upper) for lower, uppers in self._above.items() for upper in uppers)
 
+    def shares_graph(self, other: Topology | None) -> bool:
+        """True when the other was made from this one with another instant only; a copy says False."""
+        return other is not None and self.entities is other.entities and self.labels is other.labels
+
     def rests_on(self, entity: EntityRef) -> tuple[EntityRef, ...]:
         """What directly holds the entity up: a pod's node, a replica's pods."""
         return self._below.get(entity, ())

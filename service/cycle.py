@@ -43,6 +43,7 @@ from service.planning import NoPlanning, Planning
 _log = log.get("cycle")
 EVENTS_LOOKED_BACK = timedelta(minutes=45)  # a rollout shows its fault once it has taken its share of the load
 ACTS_LOOKED_BACK = timedelta(hours=1)
+TOPOLOGY_EVERY = timedelta(minutes=5)  # also when it stands still, should another engine have written meanwhile
 _STOPWATCH = SystemClock()  # how long a cycle takes is real time, whatever clock the fleet lives by
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a smaller step back is what time services do every day
 
@@ -78,6 +79,7 @@ class Parts:
     policy: policy.Policy
     messaging: pipeline.Messaging
     last_at: datetime | None = None
+    committed: Topology | None = None  # the topology as it was last committed
 
 
 class Cycle:
@@ -115,18 +117,20 @@ class Cycle:
         alerts = alert_state.mute(alerts, after, parts.state.silences(now))
         decisions = self._decide(after, alerts, topology, now)
         told = pipeline.messages(before, after, alerts, decisions.actions, parts.messaging, now)
+        targets, targets_up = facts.targets(collected)
         record = CycleRecord(
             id=cycle_id,
             at=now,
             duration_seconds=_STOPWATCH.monotonic() - started,
-            targets=facts.targets(collected)[0],
-            targets_up=facts.targets(collected)[1],
+            targets=targets,
+            targets_up=targets_up,
             signals_written=written,
             findings=len(findings),
             alerts_firing=sum(alert.state is AlertState.FIRING for alert in alerts),
             incidents_open=sum(incident.resolved_at is None for incident in told.incidents),
         )
         trail = audit_trail.of_cycle(record, before, told.incidents, alerts, decisions.actions, plan)
+        news = self._unless_committed(topology)
         parts.state.commit(
             CycleCommit(
                 cycle=record,
@@ -137,13 +141,21 @@ class Cycle:
                 sessions=decisions.sessions,
                 messages=told.messages,
                 audit=trail,
-                topology=topology,
+                topology=news,
             )
         )
+        parts.committed = news or parts.committed
         _log.info(
             "cycle", cycle=cycle_id, findings=len(findings), firing=record.alerts_firing, open=record.incidents_open
         )
         return record
+
+    def _unless_committed(self, topology: Topology) -> Topology | None:
+        """A topology that is new or was not committed for a while: a large one takes long to write."""
+        last = self.parts.committed
+        if last is None or last.at is None or topology.at is None or not topology.shares_graph(last):
+            return topology
+        return topology if abs(topology.at - last.at) >= TOPOLOGY_EVERY else None
 
     def _our_own_acts(self, topology: Topology, now: datetime) -> Iterator[Event]:
         """What the dispatcher did since the last cycle, as events: a restart of ours is no crash."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 import numpy as np
@@ -52,17 +52,34 @@ def targets(collected: Collected) -> tuple[int, int]:
 def replicas(service: EntityRef, topology: Topology, detection: Detection, alerts: Iterable[Alert]) -> tuple[int, int]:
     """(current, ready) replicas: ready ones answer their scrape and no alert says they do not serve."""
     members = set(topology.below(service, EntityKind.REPLICA))
+    return len(members), len(members & _serving(detection, alerts))
+
+
+def ready_replicas(topology: Topology, detection: Detection, alerts: Iterable[Alert]) -> dict[EntityRef, int]:
+    """How many replicas of each service are ready."""
+    serving = _serving(detection, alerts)
+    return {
+        service: len(serving.intersection(topology.below(service, EntityKind.REPLICA)))
+        for service in topology.of_kind(EntityKind.SERVICE)
+    }
+
+
+def _serving(detection: Detection, alerts: Iterable[Alert]) -> set[EntityRef]:
     broken = {alert.entity for alert in alerts if alert.state is AlertState.FIRING and alert.fault in NOT_SERVING}
-    answering = _where(detection, EntityKind.REPLICA, UP, 1.0)
-    return len(members), len((members & answering) - broken)
+    return _where(detection, EntityKind.REPLICA, UP, 1.0) - broken
 
 
-def service_context(alerts: Sequence[Alert], plan: Plan, topology: Topology, detection: Detection) -> ServiceContext:
-    """Which services burn their budget and which have lost their redundancy."""
-    services = topology.of_kind(EntityKind.SERVICE)
+def service_context(
+    alerts: Sequence[Alert],
+    plan: Plan,
+    topology: Topology,
+    detection: Detection,
+    ready: Mapping[EntityRef, int] | None = None,
+) -> ServiceContext:
+    """Which services burn their budget and which have lost their redundancy. ``ready`` when it is known already."""
     return context_of(
         alerts,
-        ready_replicas={service: replicas(service, topology, detection, alerts)[1] for service in services},
+        ready_replicas=ready_replicas(topology, detection, alerts) if ready is None else ready,
         needed_replicas=needed(plan),
         service_of=lambda entity: topology.above(entity, EntityKind.SERVICE),
     )
@@ -89,18 +106,19 @@ def fleet_facts(
     nodes = set(topology.of_kind(EntityKind.NODE))
     cordoned = _where(detection, EntityKind.NODE, UNSCHEDULABLE, 1.0) & nodes
     ours = {node for session in state.sessions() for node in session.cordoned}
-    services = topology.of_kind(EntityKind.SERVICE)
+    ready = ready_replicas(topology, detection, alerts)
+    doubtful = untrusted(alerts, topology, detection)
     return FleetFacts(
         paused=state.paused(),
         blind=any(_is_blind(incident) for incident in incidents),
-        untrusted=untrusted(alerts, topology, detection),
+        untrusted=doubtful,
         nodes_total=len(nodes),
         nodes_cordoned_by_us=frozenset(ours & (cordoned | ours)),
         nodes_cordoned_by_others=frozenset(cordoned - ours),
-        ready_replicas={service: replicas(service, topology, detection, alerts)[1] for service in services},
+        ready_replicas=ready,
         needed_replicas=needed(plan),
-        healthy=healthy(alerts, topology, detection),
-        burning=service_context(alerts, plan, topology, detection).burning,
+        healthy=healthy(alerts, topology, detection, doubtful),
+        burning=service_context(alerts, plan, topology, detection, ready).burning,
     )
 
 
@@ -137,8 +155,10 @@ def _explained(alerts: Sequence[Alert], topology: Topology) -> set[EntityRef]:
     return found
 
 
-def healthy(alerts: Sequence[Alert], topology: Topology, detection: Detection) -> frozenset[EntityRef]:
-    """Nodes and replicas that answer and that no active alert speaks against."""
+def healthy(
+    alerts: Sequence[Alert], topology: Topology, detection: Detection, doubtful: frozenset[EntityRef]
+) -> frozenset[EntityRef]:
+    """Nodes and replicas that answer, are not ``doubtful``, and that no active alert speaks against."""
     bad: set[EntityRef] = set()
     for alert in alerts:
         if alert.state is AlertState.RESOLVED:
@@ -147,8 +167,7 @@ def healthy(alerts: Sequence[Alert], topology: Topology, detection: Detection) -
         known = faults().get(alert.fault or "")
         if known is not None and known.layer in (Layer.HARDWARE, Layer.PLATFORM):
             bad.update(topology.below(alert.entity, EntityKind.NODE))
-    silent = untrusted(alerts, topology, detection)
-    nodes = set(topology.of_kind(EntityKind.NODE)) - silent
+    nodes = set(topology.of_kind(EntityKind.NODE)) - doubtful
     answering = _where(detection, EntityKind.REPLICA, UP, 1.0)
     return frozenset((nodes | answering) - bad)
 

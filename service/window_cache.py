@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses, Window
 
 _GROWTH = 1.5
+_MOST_MAPS = 1_000
+_ColumnMap = tuple[tuple[SignalKey, ...], NDArray[np.intp], NDArray[np.intp]]
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class WindowCache:
         self._times = np.full(slots, np.nan)
         self._events: list[Event] = []
         self._cycles = 0
-        self._columns: dict[tuple[EntityKind, tuple[SignalKey, ...]], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
+        self._columns: dict[tuple[EntityKind, int], _ColumnMap] = {}
 
     def push(self, at: datetime, batches: Iterable[SampleBatch], events: Iterable[Event] = ()) -> None:
         """Open the slot of a new cycle and put the cycle's values into it.
@@ -95,41 +97,48 @@ class WindowCache:
         for ring in self._rings.values():
             ring.values[:, slot] = np.nan
             ring.status[:, slot] = CellStatus.ABSENT
-        for batch in batches:
-            self._put(batch, slot)
+        for alike in _alike(batches):
+            self._put(alike, slot)
         if self._cycles % self._slots == 0:
             for ring in self._rings.values():
                 ring.forget(self._cycles - self._slots)
         oldest = np.nanmin(self._times)
         self._events = [event for event in (*self._events, *events) if event.at.timestamp() > oldest]
 
-    def _put(self, batch: SampleBatch, slot: int) -> None:
-        ring = self._rings.get(batch.kind)
-        if ring is None or not batch.entities:
+    def _put(self, batches: Sequence[SampleBatch], slot: int) -> None:
+        """Put batches of one kind and with the same keys, at once where each entity stands in one of them."""
+        ring = self._rings.get(batches[0].kind)
+        if ring is None:
             return
-        source, target = self._column_map(ring, batch)
-        rows = ring.rows(batch.entities)
+        rows = ring.rows([entity for batch in batches for entity in batch.entities])
+        if len(batches) > 1 and np.unique(rows).size < rows.size:
+            for batch in batches:
+                self._put((batch,), slot)
+            return
+        source, target = self._column_map(ring, batches[0])
         ring.last_seen[rows] = self._cycles
         if not source.size:
             return
-        values = batch.values[:, source]
-        status = batch.status[:, source]
-        place = np.ix_(rows, target)
-        held_values, held_status = ring.values[:, slot][place], ring.status[:, slot][place]
+        values = np.concatenate([batch.values for batch in batches])[:, source]
+        status = np.concatenate([batch.status for batch in batches])[:, source]
+        place = (rows[:, None], slot, target[None, :])
+        held_values, held_status = ring.values[place], ring.status[place]
         better = (status < held_status) | ((status == held_status) & np.isnan(held_values))
-        ring.values[rows[:, None], slot, target[None, :]] = np.where(better, values, held_values)
-        ring.status[rows[:, None], slot, target[None, :]] = np.where(better, status, held_status)
+        ring.values[place] = np.where(better, values, held_values)
+        ring.status[place] = np.where(better, status, held_status)
 
     def _column_map(self, ring: _Ring, batch: SampleBatch) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        found = self._columns.get((batch.kind, batch.keys))
+        """Which columns of the batch go to which of the ring. Told apart by identity: hashing keys costs more."""
+        place = (batch.kind, id(batch.keys))
+        found = self._columns.get(place)
         if found is None:
             pairs = [(index, ring.column_of[key]) for index, key in enumerate(batch.keys) if key in ring.column_of]
             source = np.array([pair[0] for pair in pairs], dtype=np.intp)
             target = np.array([pair[1] for pair in pairs], dtype=np.intp)
-            if len(self._columns) > 10_000:
+            if len(self._columns) > _MOST_MAPS:
                 self._columns.clear()
-            found = self._columns[batch.kind, batch.keys] = (source, target)
-        return found
+            found = self._columns[place] = (batch.keys, source, target)  # the keys are held, so their id stays theirs
+        return found[1], found[2]
 
     def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta, step: timedelta) -> Window:
         """The slots within ``span`` before the newest cycle, oldest first."""
@@ -160,6 +169,15 @@ class WindowCache:
         recent = self._times[order] > self._times[order[-1]] - span.total_seconds()
         found: NDArray[np.intp] = order[recent]
         return found
+
+
+def _alike(batches: Iterable[SampleBatch]) -> Iterable[Sequence[SampleBatch]]:
+    """Batches with entities, grouped by kind and keys: a thousand pages are a handful of groups."""
+    groups: dict[tuple[EntityKind, int], list[SampleBatch]] = {}
+    for batch in batches:
+        if batch.entities:
+            groups.setdefault((batch.kind, id(batch.keys)), []).append(batch)
+    return groups.values()
 
 
 def _empty(kind: EntityKind, keys: tuple[SignalKey, ...], times: Floats, step: timedelta) -> Window:
