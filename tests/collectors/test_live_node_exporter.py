@@ -19,9 +19,7 @@ from outrider.model import CellStatus, EntityKind, SignalKey
 BINARY = shutil.which("prometheus-node-exporter")
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(
-        BINARY is None, reason="prometheus-node-exporter (Debian package of that name) is not installed"
-    ),
+    pytest.mark.skipif(BINARY is None, reason="missing: prometheus-node-exporter (Debian package of that name)"),
 ]
 
 

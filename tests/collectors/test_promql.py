@@ -311,7 +311,7 @@ def prometheus(folder, target_port):
 
 
 @pytest.mark.live
-@pytest.mark.skipif(BINARY is None, reason="prometheus (Debian package of that name) is not installed")
+@pytest.mark.skipif(BINARY is None, reason="missing: prometheus (Debian package of that name)")
 def test_a_real_prometheus_gives_what_scraping_gives(tmp_path) -> None:
     pages, clock = Pages(), SystemClock()
 
