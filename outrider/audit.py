@@ -6,12 +6,18 @@ catalogue; a new kind of record is a new member.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-_SECRET_WORDS = ("token", "secret", "password", "passwd", "authorization", "api_key", "apikey", "webhook_url")
+_SECRET_WORDS = (
+    "token", "secret", "password", "passwd", "authorization", "api_key", "apikey", "access_key", "private_key",
+    "credential", "bearer", "dsn", "webhook_url",
+)  # fmt: skip
+# what a URL may hide: the user before the @, and the values of its query
+_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)|(?<=[?&])([\w.-]+)=[^&\s'\"#]+")
 REDACTED = "[redacted]"
 
 
@@ -57,8 +63,15 @@ class AuditRecord:
 
 
 def redact(values: Mapping[str, str]) -> dict[str, str]:
-    """Replace the values of keys that name a secret."""
-    return {key: REDACTED if is_secret(key) else value for key, value in values.items()}
+    """Replace the values of keys that name a secret, and secrets inside the URLs of other values."""
+    return {key: REDACTED if is_secret(key) else redact_text(value) for key, value in values.items()}
+
+
+def redact_text(text: str) -> str:
+    """Take users and query values out of every URL in a text; everything else stays readable."""
+    if "://" not in text:
+        return text
+    return _IN_URL.sub(lambda found: f"{found[1]}={REDACTED}" if found[1] else REDACTED, text)
 
 
 def is_secret(key: str) -> bool:

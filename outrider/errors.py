@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from outrider.audit import redact_text
+
 
 class OutriderError(Exception):
     """The root. ``hint`` says what to do next."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        """``message`` is one sentence."""
-        super().__init__(message)
-        self.message = message
+        """``message`` is one sentence; what its URLs hide is taken out of it."""
+        self.message = redact_text(message)
+        super().__init__(self.message)
         self.hint = hint
 
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import structlog
 
-from outrider.audit import REDACTED, is_secret
+from outrider.audit import REDACTED, is_secret, redact_text
 
 
 def _redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for key in event:
         if is_secret(key):
             event[key] = REDACTED
+        elif isinstance(event[key], str):
+            event[key] = redact_text(event[key])
     return event
 
 

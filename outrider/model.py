@@ -610,6 +610,7 @@ class DecisionReason(StrEnum):
     APPROVED = "approved"
     REJECTED_BY_HAND = "rejected_by_hand"
     RECOVERED = "recovered"
+    EXPIRED = "expired"
 
 
 class ActionStatus(StrEnum):

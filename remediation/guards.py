@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from outrider.model import ActionKind, DecisionReason, EntityRef, Verdict
-from remediation.history import CORDONING, History
+from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Verdict
+from remediation.history import CORDONING, UNDO, History
 from remediation.limits import FleetFacts, Policy
 
 _HOUR = timedelta(hours=1)
+INTENT_EXPIRES = timedelta(minutes=15)  # one outage of the engine; the next cycle decides anew
 Judgement = tuple[Verdict, DecisionReason]
 
 
@@ -103,6 +104,33 @@ def judge_undo(facts: FleetFacts) -> Judgement:
     if facts.blind:
         return Verdict.REFUSED, DecisionReason.MONITOR_BLIND
     return Verdict.ALLOWED, DecisionReason.RECOVERED
+
+
+def recheck(action: Action, policy: Policy, facts: FleetFacts, now: datetime) -> DecisionReason | None:
+    """Asked once more at the moment an intent is performed: the fleet may have changed since, None means go on.
+
+    An approval does not lift a guard rail, and what nobody approved is not done long after it was decided.
+    Putting back what we changed is held by a pause and a blind monitor alone.
+    """
+    held = _hold(policy, facts) if action.kind not in UNDO else judge_undo(facts)[1]
+    if held not in (None, DecisionReason.RECOVERED):
+        return held
+    if action.kind in UNDO:
+        return None
+    if action.approved_by is None and now - action.decided_at > INTENT_EXPIRES:
+        return DecisionReason.EXPIRED
+    shrinks = action.kind is ActionKind.SCALE and action.params.get("replicas", 0) < action.params.get("current", 0)
+    if (action.kind in CORDONING or shrinks) and action.target in facts.untrusted:
+        return DecisionReason.VALUES_NOT_TRUSTED
+    if action.kind in CORDONING:
+        ours, others = facts.nodes_cordoned_by_us - {action.target}, facts.nodes_cordoned_by_others - {action.target}
+        return None if policy.node_allowed(len(ours), len(others), facts.nodes_total) else DecisionReason.TOO_MANY_NODES
+    if shrinks:
+        needed = facts.needed_replicas.get(action.target)
+        if needed is None:
+            return DecisionReason.VALUES_NOT_TRUSTED
+        return DecisionReason.NO_HEADROOM if action.params["replicas"] < needed else None
+    return None
 
 
 def _hold(policy: Policy, facts: FleetFacts) -> DecisionReason | None:

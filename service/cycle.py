@@ -20,10 +20,12 @@ from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock, SystemClock, rfc3339
 from outrider.model import (
+    Action,
     ActionStatus,
     Alert,
     AlertState,
     CycleRecord,
+    DecisionReason,
     EntityKind,
     Event,
     EventKind,
@@ -35,7 +37,7 @@ from outrider.model import (
 from outrider.ports import Collected, CycleCommit, MetricStore, StateStore
 from outrider.rules import Rule
 from outrider.topology import Topology
-from remediation import policy
+from remediation import guards, policy
 from service import audit_trail, facts
 from service.detection import Detection
 from service.planning import NoPlanning, Planning
@@ -88,6 +90,17 @@ class Cycle:
     def __init__(self, parts: Parts) -> None:
         """``parts`` is shared with nobody."""
         self.parts = parts
+        self._facts: policy.FleetFacts | None = None
+
+    def may_act(self) -> bool:
+        """True once the fleet has been looked at: intents of an earlier life wait for the first cycle."""
+        return self._facts is not None
+
+    def recheck(self, action: Action, now: datetime) -> DecisionReason | None:
+        """Why an intent must not be performed now, None when it may."""
+        if self._facts is None:
+            return DecisionReason.VALUES_NOT_TRUSTED
+        return guards.recheck(action, self.parts.policy, self._facts, now)
 
     async def run(self) -> CycleRecord:
         """One whole round at the clock's instant."""
@@ -217,6 +230,9 @@ class Cycle:
         self, incidents: Sequence[Incident], alerts: Sequence[Alert], topology: Topology, now: datetime
     ) -> policy.Decisions:
         parts = self.parts
+        self._facts = facts.fleet_facts(
+            parts.state, incidents, alerts, parts.planning.latest, topology, parts.detection
+        )
         return policy.decide(
             parts.policy,
             incidents,
@@ -225,7 +241,7 @@ class Cycle:
             parts.state.actions(since=now - timedelta(hours=24)),
             parts.state.sessions(),
             topology,
-            facts.fleet_facts(parts.state, incidents, alerts, parts.planning.latest, topology, parts.detection),
+            self._facts,
             now,
         )
 

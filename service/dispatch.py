@@ -10,12 +10,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import ActuationError, DeliveryError
-from outrider.model import Action, Message, Outcome, OutcomeStatus
+from outrider.model import Action, DecisionReason, Message, Outcome, OutcomeStatus
 from outrider.ports import Actuator, Notifier, StateStore
 
 _log = log.get("dispatch")
@@ -25,11 +26,26 @@ LAST_RETRY = timedelta(minutes=10)
 GIVE_UP_AFTER = timedelta(hours=24)
 
 
+class Gate(Protocol):
+    """The guard rails at the moment of acting."""
+
+    def may_act(self) -> bool:
+        """False while the fleet has not been looked at."""
+        ...
+
+    def recheck(self, action: Action, now: datetime) -> DecisionReason | None:
+        """Why an action must not be performed now, None when it may."""
+        ...
+
+
 class Dispatcher:
     """Empties the two queues of one store. Several may run; each row goes to one of them."""
 
-    def __init__(self, state: StateStore, notifiers: Mapping[str, Notifier], actuator: Actuator, clock: Clock) -> None:
-        """``notifiers`` by channel name."""
+    def __init__(
+        self, state: StateStore, notifiers: Mapping[str, Notifier], actuator: Actuator, clock: Clock, gate: Gate
+    ) -> None:
+        """``notifiers`` by channel name; ``gate`` is asked before every action."""
+        self._gate = gate
         self._state = state
         self._notifiers = notifiers
         self._actuator = actuator
@@ -40,7 +56,8 @@ class Dispatcher:
         """One round over both queues; returns how many rows were worked on."""
         now = self._clock.now()
         # a pause also stops what was decided or approved before it
-        actions = () if self._state.paused() else self._state.claim_actions(self._owner, now, LEASE)
+        held = self._state.paused() or not self._gate.may_act()
+        actions = () if held else self._state.claim_actions(self._owner, now, LEASE)
         for action in actions:
             self._perform(action)
         messages = self._state.claim_messages(self._owner, now, LEASE)
@@ -51,7 +68,11 @@ class Dispatcher:
     def _perform(self, action: Action) -> None:
         started = self._clock.now()
         try:
-            outcome = self._actuator.perform(action)
+            held = self._gate.recheck(action, started)
+            if held is not None:
+                outcome = Outcome(action.id, OutcomeStatus.FAILED, f"not performed: {held}", started, started)
+            else:
+                outcome = self._actuator.perform(action)
         except ActuationError as error:
             detail = f"{error.message}; {error.hint}" if error.hint else error.message
             outcome = Outcome(action.id, OutcomeStatus.FAILED, detail, started, started)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from collectors import recording
+from collectors import recording, registry
 from collectors.collect import Collector
 from collectors.scraped import Scrape
 from collectors.targets import Target
@@ -53,6 +53,7 @@ def load(path: Path, adapter: str) -> Recorded:
     if path.is_dir():
         fleet = recording.read_fleet(path)
         return Recorded(list(fleet.targets), list(fleet.scrapes()), list(fleet.events))
+    registry.adapter(adapter)
     target = recording.target_of_file(path, adapter)
     return Recorded([target], list(recording.read_recording(path, target)))
 

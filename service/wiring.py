@@ -108,7 +108,7 @@ def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Pla
     state, metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
     collector = targets.source(settings, clock)
     cycle = _cycle(settings, collector, clock, state, metrics, in_background=not lockstep)
-    dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock)
+    dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
     return Platform(cycle, dispatcher, metrics, state, collector, settings)
 
 

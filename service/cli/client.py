@@ -16,6 +16,11 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
     """Call the API with the admin token. Raises UnavailableError when no API answers, UsageError when it refuses."""
     settings = context.settings()
     base = f"http://{settings.api.host}:{settings.api.port}/api/v1"
+    away = UnavailableError(
+        f"no API answers at {base}", hint="start it with: outrider serve, or name its configuration with --config"
+    )
+    if not token_file(settings).exists() and settings.api.token_file is None:
+        raise away
     token = read_secret(token_file(settings))
     try:
         answer = httpx.request(
@@ -27,9 +32,7 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
             timeout=10,
         )
     except httpx.HTTPError as error:
-        raise UnavailableError(
-            f"no API answers at {base}", hint="start it with: outrider serve, or name its configuration with --config"
-        ) from error
+        raise away from error
     if answer.is_success:
         return answer.json()
     said = answer.json().get("error", {}) if "json" in answer.headers.get("content-type", "") else {}

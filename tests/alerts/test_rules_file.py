@@ -48,7 +48,7 @@ def test_defaults_of_the_service():
     assert rules["gpu-lost"].priority is None, "gpu-lost takes the pair of its fault"
     assert rules["monitor-blind"].priority is Priority.P0
     assert rules["anomaly"].priority is Priority.P3
-    assert rules["anomaly"].wait == timedelta(minutes=10)
+    assert rules["anomaly"].wait == timedelta(minutes=30)
 
 
 def test_only_the_promise_of_the_service_is_service_level():

@@ -143,3 +143,19 @@ def test_holding_cells_are_those_that_hold_scale_in():
         "RESET",
         "UNTRUSTED",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "http://ann:hunter2@h:9/m?token=sekrit&x=1 refuses",
+            "http://[redacted]@h:9/m?token=[redacted]&x=[redacted] refuses",
+        ),
+        ("http://127.0.0.1:9/metrics refuses connections", "http://127.0.0.1:9/metrics refuses connections"),
+        ("no address in here: a@b", "no address in here: a@b"),
+    ],
+)
+def test_what_urls_hide_is_taken_out_of_texts(text, shown):
+    assert audit.redact_text(text) == shown
+    assert str(UsageError(text)) == shown

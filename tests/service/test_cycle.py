@@ -7,7 +7,7 @@ from collectors.scraped import Scrape
 from collectors.targets import targets_of
 from outrider.clock import ManualClock
 from outrider.errors import CollectError, CollectReason
-from outrider.model import Action, ActionKind, ActionStatus, AlertState, DecisionReason, EventKind, Verdict
+from outrider.model import Action, ActionKind, ActionStatus, AlertState, DecisionReason, EntityKind, EventKind, Verdict
 from outrider.ports import CycleCommit
 from service import wiring
 from service.settings import Settings
@@ -177,3 +177,19 @@ def test_an_interrupted_platform_goes_on_where_it_was():
     world.step(3)
     assert [incident.id for incident in world.state.incidents(open_only=True)] == [before.id]
     assert sum(message.is_page for message in world.state.messages()) == 1
+
+
+def test_a_topology_is_committed_when_it_changed_and_every_few_minutes():
+    world = World()
+    world.step(3)
+    first = world.state.topology()
+    world.step(10)
+    assert world.state.topology() is first
+    world.step(12)
+    again = world.state.topology()
+    assert again is not first
+    assert again.shares_graph(first)
+    world.collector.set_targets(world.targets[:2])
+    world.targets = world.targets[:2]
+    world.step()
+    assert len(world.state.topology().of_kind(EntityKind.REPLICA)) == 2

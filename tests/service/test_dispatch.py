@@ -46,6 +46,19 @@ class Hand:
         return Outcome(action.id, OutcomeStatus.DONE, "cordoned", NOW, NOW)
 
 
+class Gate:
+    """Open, closed, or with an objection."""
+
+    def __init__(self, objection=None, *, looked=True) -> None:
+        self.objection, self.looked = objection, looked
+
+    def may_act(self):
+        return self.looked
+
+    def recheck(self, action, now):
+        return self.objection
+
+
 class Inbox:
     def __init__(self, *faults) -> None:
         self.sent, self.faults = [], list(faults)
@@ -56,11 +69,11 @@ class Inbox:
         self.sent.append(message.id)
 
 
-def platform(hand=None, inbox=None):
+def platform(hand=None, inbox=None, gate=None):
     state, clock = MemoryStateStore(), ManualClock(NOW)
     state.commit(CycleCommit(RECORD, actions=(CORDON,), messages=(PAGE,)))
     hand, inbox = hand or Hand(), inbox or Inbox()
-    return state, clock, hand, inbox, Dispatcher(state, {"oncall": inbox}, hand, clock)
+    return state, clock, hand, inbox, Dispatcher(state, {"oncall": inbox}, hand, clock, gate or Gate())
 
 
 def test_each_row_is_worked_on_once():
@@ -73,7 +86,7 @@ def test_each_row_is_worked_on_once():
 
 def test_two_dispatchers_share_the_rows():
     state, clock, hand, inbox, first = platform()
-    second = Dispatcher(state, {"oncall": inbox}, hand, clock)
+    second = Dispatcher(state, {"oncall": inbox}, hand, clock, Gate())
     first.run_once()
     second.run_once()
     assert (hand.performed, inbox.sent) == (["act-1"], ["m-1"])
@@ -87,6 +100,24 @@ def test_nothing_is_performed_while_paused_but_people_are_told():
     state.set_paused(paused=False, by="ann", now=clock.now())
     dispatcher.run_once()
     assert hand.performed == ["act-1"]
+
+
+def test_intents_of_an_earlier_life_wait_until_the_fleet_was_looked_at():
+    gate = Gate(looked=False)
+    _, _, hand, _, dispatcher = platform(gate=gate)
+    dispatcher.run_once()
+    assert hand.performed == []
+    gate.looked = True
+    dispatcher.run_once()
+    assert hand.performed == ["act-1"]
+
+
+def test_the_guard_rails_are_asked_again_at_the_moment_of_acting():
+    state, _, hand, _, dispatcher = platform(gate=Gate(DecisionReason.MONITOR_BLIND))
+    dispatcher.run_once()
+    assert hand.performed == []
+    action = state.actions()[0]
+    assert (action.status, action.detail) == (ActionStatus.FAILED, "not performed: monitor_blind")
 
 
 def test_a_failed_action_is_recorded_with_its_reason():
@@ -119,7 +150,7 @@ def test_what_cannot_help_is_not_tried_again(fault):
 
 def test_a_channel_that_is_no_more_fails_for_good():
     state, clock, hand, _, _ = platform()
-    Dispatcher(state, {}, hand, clock).run_once()
+    Dispatcher(state, {}, hand, clock, Gate()).run_once()
     assert [record.reason for record in state.audit() if record.event == "message_failed"] == ["no_channel"]
 
 

@@ -81,3 +81,19 @@ def test_an_empty_cache_gives_an_empty_window():
     seen = window(cache())
     assert seen.values.shape == (0, 0, 2)
     assert cache().window(EntityKind.NODE, [A], STEP, STEP).entities == ()
+
+
+def test_alike_batches_enter_together_and_say_the_same_as_one_by_one():
+    keys = (A, B)
+    found = [batch(START, {f"x{number}": [float(number), np.nan]}, keys) for number in range(5)]
+    together, single = cache(), cache()
+    together.push(START, found)
+    single.push(START, [batch(START, {f"x{number}": [float(number), np.nan]}, (A, B)) for number in range(5)])
+    assert np.array_equal(window(together).values, window(single).values, equal_nan=True)
+    assert window(together).column(A)[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_an_entity_in_two_alike_batches_keeps_the_first_present_value():
+    keys, ring = (A,), cache()
+    ring.push(START, [batch(START, {"x": [value]}, keys) for value in (np.nan, 1.0, 2.0)])
+    assert window(ring).column(A)[0].tolist() == [1.0]

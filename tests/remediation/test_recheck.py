@@ -1,0 +1,66 @@
+"""What is asked once more when an intent is performed, minutes or an approval after it was decided."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
+from remediation.guards import INTENT_EXPIRES, recheck
+from remediation.limits import FleetFacts, Policy
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+NODES = [EntityRef("c", EntityKind.NODE, None, f"node-{n}") for n in range(10)]
+SERVICE = EntityRef("c", EntityKind.SERVICE, None, "chat")
+POLICY = Policy(autonomy="act", dry_run=False)
+WELL = FleetFacts(nodes_total=10, ready_replicas={SERVICE: 6}, needed_replicas={SERVICE: 4})
+
+
+def intent(kind, target, **params):
+    return Action(
+        id="a", session="s", kind=kind, target=target, params=params, because="i", dry_run=False,
+        decision=Verdict.ALLOWED, reason=DecisionReason.WITHIN_LIMITS, status=ActionStatus.CLAIMED, decided_at=NOW,
+    )  # fmt: skip
+
+
+CORDON = intent(ActionKind.CORDON, NODES[0])
+UNCORDON = intent(ActionKind.UNCORDON, NODES[0])
+SCALE_IN = intent(ActionKind.SCALE, SERVICE, replicas=5, current=6)
+
+
+@pytest.mark.parametrize("action", [CORDON, UNCORDON, SCALE_IN, intent(ActionKind.RESTART_POD, NODES[0])])
+def test_what_was_allowed_stays_allowed_while_nothing_changed(action):
+    assert recheck(action, POLICY, WELL, NOW) is None
+
+
+@pytest.mark.parametrize("action", [CORDON, UNCORDON, SCALE_IN])
+def test_a_blind_monitor_and_a_pause_hold_everything(action):
+    assert recheck(action, POLICY, replace(WELL, blind=True), NOW) is DecisionReason.MONITOR_BLIND
+    assert recheck(action, POLICY, replace(WELL, paused=True), NOW) is DecisionReason.PAUSED
+
+
+def test_values_lost_since_hold_a_cordon_and_a_scale_in_but_no_undo():
+    facts = replace(WELL, untrusted=frozenset({NODES[0], SERVICE}))
+    assert recheck(CORDON, POLICY, facts, NOW) is DecisionReason.VALUES_NOT_TRUSTED
+    assert recheck(SCALE_IN, POLICY, facts, NOW) is DecisionReason.VALUES_NOT_TRUSTED
+    assert recheck(UNCORDON, POLICY, facts, NOW) is None
+
+
+def test_the_breaker_counts_the_nodes_of_now():
+    facts = replace(WELL, nodes_cordoned_by_us=frozenset(NODES[1:3]))
+    assert recheck(CORDON, POLICY, facts, NOW) is DecisionReason.TOO_MANY_NODES
+    approved = replace(CORDON, approved_by="ann")
+    assert recheck(approved, POLICY, facts, NOW) is DecisionReason.TOO_MANY_NODES, "an approval lifts no breaker"
+    assert recheck(UNCORDON, POLICY, facts, NOW) is None
+
+
+def test_a_scale_in_below_the_load_of_now_is_held():
+    assert recheck(SCALE_IN, POLICY, replace(WELL, needed_replicas={SERVICE: 6}), NOW) is DecisionReason.NO_HEADROOM
+    assert recheck(SCALE_IN, POLICY, replace(WELL, needed_replicas={}), NOW) is DecisionReason.VALUES_NOT_TRUSTED
+
+
+def test_what_nobody_approved_expires():
+    late = NOW + INTENT_EXPIRES + timedelta(seconds=1)
+    assert recheck(CORDON, POLICY, WELL, late) is DecisionReason.EXPIRED
+    assert recheck(replace(CORDON, approved_by="ann"), POLICY, WELL, late) is None
+    assert recheck(UNCORDON, POLICY, WELL, late) is None
