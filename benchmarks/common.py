@@ -100,12 +100,21 @@ def show(found: Result | Sequence[Result], output: str) -> None:
     if output == "json":
         print(json.dumps(found, ensure_ascii=False, indent=2))
         return
-    lines = [found] if isinstance(found, dict) else list(found)
-    columns = ("name", "value", "unit", "target", "holds", "peer", "peer_value", "ratio")
+    lines = [line | {"x target": _margin(line)} for line in ([found] if isinstance(found, dict) else found)]
+    columns = ("name", "value", "unit", "target", "x target", "holds", "peer", "peer_value", "ratio")
     cells = [[_cell(line.get(column)) for column in columns] for line in lines]
     widths = [max(len(column), *(len(row[place]) for row in cells)) for place, column in enumerate(columns)]
     for row in [list(columns), *cells]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _margin(line: Result) -> float | None:
+    """How many times better than its target a figure is, below 1 when it misses it, whichever way is better."""
+    value, target = line["value"], line["target"]
+    if line["holds"] is None or not value or not target:
+        return None
+    margin = max(value / target, target / value)
+    return _rounded(margin if line["holds"] else 1.0 / margin)
 
 
 def _cell(value: Any) -> str:

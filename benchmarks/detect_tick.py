@@ -77,6 +77,7 @@ def _ticks(detector: IsolationDetector | SeasonalDetector, signals: list[str]) -
         begun = time.perf_counter()
         state, _ = detector.detect(state, window, topology, from_unix(float(window.times[-1])))
         seconds.append(time.perf_counter() - begun)
+    assert state.arrays.get("fitted", np.ones(1)).shape[0], "the forest was never fitted"
     return statistics.median(seconds[2:])
 
 

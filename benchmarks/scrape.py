@@ -22,9 +22,10 @@ from collectors.collect import Collector
 from collectors.scrape import Scraper
 from collectors.scraped import Scrape
 from collectors.targets import Target, target_of
+from outrider import log
 
 LIMIT, MOST_DELAY = 15.0, 0.1  # seconds: the interval; the delay that odd targets may cost the others
-ROUNDS, WARM_UP, PAIRS = 7, 2, 7
+ROUNDS, WARM_UP, PAIRS = 7, 2, 9
 STEP, TIMEOUT = timedelta(seconds=15), timedelta(seconds=4)
 BAD = ("hang", "trickle", "endless")
 
@@ -96,6 +97,7 @@ def _bad(shown: PageServer, how: str) -> Target:
 
 def run() -> list[Result]:
     """Seconds of a round of 1,000 targets, and the delay that three bad targets cause the others."""
+    log.configure(level="error")
     pages = FleetPages(fleet())
     with tempfile.TemporaryDirectory() as name, server(Path(name)) as shown, server(Path(name)) as odd:
         shown.show(pages.bodies())
