@@ -7,6 +7,9 @@ ifdef PIP_CERT
 export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
+# certificates as the machine has them: a proxy that inspects TLS has its own
+export UV_SYSTEM_CERTS ?= 1
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench lock-check format lint types imports docs reference wheel clean
 

@@ -76,6 +76,8 @@ def controls(who: Viewer) -> None:
                 st.text_input(
                     who.say("token.label"), type="password", key="token", help=who.say("token.help"), autocomplete="off"
                 )
+                if st.session_state.get("token") and not who.may_change:
+                    st.error(who.say("token.wrong"))
         st.segmented_control(
             who.say("language"),
             LANGUAGES,
@@ -108,11 +110,26 @@ def _language() -> Language:
     return "zh" if wanted.lower().startswith("zh") else "en"
 
 
+def _accepted(token: str) -> bool:
+    """Whether the API takes the token; asked once for each that is typed."""
+    if st.session_state.get("token_asked") != token:
+        try:
+            Client(options().api_url, _language(), token).post("/session")
+        except ApiAwayError:
+            return False  # asked again at the next run
+        except ApiError:
+            st.session_state["token_taken"] = False
+        else:
+            st.session_state["token_taken"] = True
+        st.session_state["token_asked"] = token
+    return bool(st.session_state["token_taken"])
+
+
 def _token() -> str:
     path = options().token_file
     if path is None:
-        typed = st.session_state.get("token", "")
-        return str(typed).strip()
+        typed = str(st.session_state.get("token", "")).strip()
+        return typed if typed and _accepted(typed) else ""
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError:

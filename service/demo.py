@@ -23,12 +23,14 @@ from outrider.clock import ManualClock, SystemClock
 from outrider.i18n import Language
 from outrider.model import AlertReason, AlertState
 from service import wiring
+from service.leader import FileLeader
 from service.settings import Settings
 from simulator import exporters, history, story
 from simulator.fleet import Fleet
 from simulator.spec import FleetSpec, default_spec
 
 FOLDER = Path(".outrider")
+LOCK = FOLDER / "demo.engine.lock"
 HISTORY = timedelta(days=15)
 HISTORY_STEP = timedelta(minutes=5)
 LEAD_IN = timedelta(minutes=6)
@@ -48,6 +50,7 @@ class Demo:
     platform: wiring.Platform
     settings: Settings
     interval: timedelta
+    leader: FileLeader
 
     async def step(self) -> None:
         """One interval of fleet time: the fleet moves, the cycle looks, the dispatcher acts."""
@@ -69,6 +72,7 @@ class Demo:
         """Stop the fleet and release the store."""
         await self.platform.close()
         await self.server.close()
+        self.leader.release()
 
 
 def settings_of(
@@ -116,12 +120,14 @@ async def start(*, seed: int, start_at: datetime, port: int, api_port: int, prog
 
 async def watched(fleet: Fleet, *, port: int = 8501, api_port: int = 8600) -> Demo:
     """Serve a fleet and watch it by a platform on a fresh store, without any history or fault."""
+    leader = FileLeader(LOCK)
+    leader.acquire()  # another demo in this folder keeps its store
     server = await exporters.serve(fleet)
     written = settings_of(fleet.spec, server.base_url, server.targets()["targets"], port, api_port)
     settings = _write_settings(written)
     clock = ManualClock(fleet.now)
     platform = wiring.platform(settings, clock, lockstep=True)
-    return Demo(fleet, server, clock, platform, settings, settings.collect.interval)
+    return Demo(fleet, server, clock, platform, settings, settings.collect.interval, leader)
 
 
 def _write_settings(written: dict[str, Any]) -> Settings:

@@ -22,7 +22,7 @@ def run(settings: Settings) -> None:
 
     Raises UnavailableError when another engine works on the store, StoreError when it cannot be opened.
     """
-    leader = FileLeader(_lock_file(settings))
+    leader = FileLeader(lock_file(settings))
     leader.acquire()
     try:
         asyncio.run(_run(settings))
@@ -30,7 +30,15 @@ def run(settings: Settings) -> None:
         leader.release()
 
 
-def _lock_file(settings: Settings) -> Path:
+def check_alone(settings: Settings) -> None:
+    """Raise UnavailableError when an engine works on the store already."""
+    leader = FileLeader(lock_file(settings))
+    leader.acquire()
+    leader.release()
+
+
+def lock_file(settings: Settings) -> Path:
+    """The lock of a store."""
     name = settings.store.url.rsplit("/", 1)[-1].removesuffix(".db") or "store"
     return folder_of(settings) / f"{name}.engine.lock"
 

@@ -12,12 +12,13 @@ from collectors import doctor as examine
 from collectors import recording, registry
 from collectors.collect import Collector
 from collectors.exposition import Parser
+from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.scraped import Scrape
 from collectors.targets import Target, target_of
 from outrider import catalog, jsonable
 from outrider.clock import Clock, rfc3339
-from outrider.errors import CollectError, UsageError
+from outrider.errors import CollectError, CollectReason, UnavailableError, UsageError
 from outrider.model import EntityKind
 from outrider.ports import Collected
 from service import facts, listing, targets
@@ -35,6 +36,8 @@ class _Look:
 async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Clock) -> dict[str, Any]:
     """The JSON of ``outrider collect once``. Raises UsageError for a page that cannot be read."""
     at = clock.now()
+    if not pages and settings.collect.prometheus is not None:
+        return await _from_prometheus(settings, clock)
     looks = await _looks(settings, pages, at)
     collector = Collector([look.target for look in looks])
     collected = collector.absorb([look.scrape for look in looks], at)
@@ -49,12 +52,44 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
         ]  # fmt: skip
     health = [jsonable.target(one) for one in collector.health]
     if pages and not any(target["up"] for target in health):
-        raise UsageError(health[0]["error"] or "no page could be read", hint="check the path and the adapter")
+        raise _unreadable(looks, health[0]["error"] or "no page could be read")
     return {"at": rfc3339(at), "targets": health, "signals": found}
+
+
+def _unreadable(looks: Sequence[_Look], message: str) -> UsageError | UnavailableError:
+    """A server that is away is unavailable; a page that is none is the caller's to mend."""
+    errors = [look.scrape.error for look in looks if look.scrape.error is not None]
+    if errors and errors[0].reason not in (CollectReason.NOT_METRICS, CollectReason.TRUNCATED, CollectReason.TOO_LARGE):
+        return UnavailableError(message, hint="is it running, and is the address right?")
+    return UsageError(message, hint="check the path and the adapter")
+
+
+async def _from_prometheus(settings: Settings, clock: Clock) -> dict[str, Any]:
+    """One reading of the configured Prometheus. Raises UnavailableError when it cannot be reached."""
+    source = PrometheusSource(
+        settings.collect.prometheus.url if settings.collect.prometheus else "",
+        cluster=settings.cluster,
+        jobs=settings.collect.prometheus.jobs if settings.collect.prometheus else {},
+    )
+    try:
+        at = clock.now()
+        collected = await source.collect(at)
+    finally:
+        await source.close()
+    server, *rest = source.health
+    if not server.up:
+        raise UnavailableError(server.error or "Prometheus cannot be reached", hint="check collect.prometheus.url")
+    found = [row for row in listing.signals(collected) if not _is_watcher(row)]
+    return {"at": rfc3339(at), "targets": [jsonable.target(one) for one in rest], "signals": found}
 
 
 async def doctor(settings: Settings, pages: Sequence[tuple[str, str]], clock: Clock) -> dict[str, Any]:
     """The JSON of ``outrider doctor``. A target that cannot be read is listed with its error."""
+    if not pages and settings.collect.prometheus is not None:
+        raise UsageError(
+            "doctor looks at pages, and this configuration reads a Prometheus",
+            hint="name a page: outrider doctor --page vllm=http://host:8000/metrics",
+        )
     found = []
     parser = Parser()
     for look in await _looks(settings, pages, clock.now()):
@@ -104,7 +139,7 @@ def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | No
 
 def _since_start(collector: Collector, look: _Look) -> list[dict[str, Any]]:
     """Quantiles over everything the process has seen; said so, and never fed to a detector."""
-    if look.scrape.body is None:
+    if look.scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
         return []
     page = collector.parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
     batches = collector.normaliser.since_start(look.scrape, page)

@@ -43,6 +43,12 @@ def reject(action_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
     return _decide(ctx, action_id, False, by)
 
 
+@router.post("/session")
+def session(by: Writer) -> dict[str, str]:
+    """Whether the token is the right one, and the name that writes are recorded under. Changes nothing."""
+    return {"by": by}
+
+
 @router.get("/remediation")
 def remediation(ctx: Ctx) -> dict[str, Any]:
     """Whether remediation is paused, and its open sessions."""

@@ -14,10 +14,10 @@ from outrider.ports import StateReader
 from outrider.units import parse_duration
 from service import wiring
 from service.cli import client, tables
-from service.cli.common import Context, leaf
+from service.cli.common import ON_A_TERMINAL, Context, leaf
 
-alerts_app = typer.Typer(help="Read alerts and act on them.", no_args_is_help=True)
-incidents_app = typer.Typer(help="Read incidents and their story.", no_args_is_help=True)
+alerts_app = typer.Typer(help="Read alerts and act on them.", no_args_is_help=ON_A_TERMINAL)
+incidents_app = typer.Typer(help="Read incidents and their story.", no_args_is_help=ON_A_TERMINAL)
 
 Fingerprint = Annotated[str, typer.Argument(help="fingerprint of the alert")]
 IncidentId = Annotated[str, typer.Argument(help="id of the incident")]

@@ -10,13 +10,15 @@ import typer
 from outrider import jsonable
 from outrider.clock import parse_rfc3339
 from outrider.errors import UsageError
+from outrider.i18n import translate
 from outrider.model import NoRecommendation, Recommendation
+from outrider.summaries import word
 from planner import capacity
 from service import wiring
 from service.cli import tables
-from service.cli.common import Context, leaf
+from service.cli.common import ON_A_TERMINAL, Context, leaf
 
-app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=True)
+app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
 
 
 class BatchPer(StrEnum):
@@ -80,7 +82,7 @@ def explain(
         blocks = []
         for item in made:
             if isinstance(item, Recommendation):
-                lines = capacity.derivation_lines(item.derivation.get("formula", item.derivation), context.language)
+                lines = [*capacity.derivation_lines(item.derivation, context.language), _bounds(context, item)]
                 blocks.append(
                     "\n".join([f"{item.service.name}: {item.target_replicas} replicas, {item.gpus} GPUs", *lines])
                 )
@@ -89,6 +91,19 @@ def explain(
         return "\n\n".join(blocks) or "no service is known yet"
 
     context.show([jsonable.recommendation(item) for item in made], table)
+
+
+def _bounds(context: Context, item: Recommendation) -> str:
+    """The last step: from what the formula asks for to what is recommended."""
+    return translate(
+        "cli.explain_target",
+        context.language,
+        now=item.derivation.get("need_now") or "-",
+        floor=item.floor,
+        ceiling=item.ceiling,
+        binding=word("binding", item.binding, context.language),
+        target=item.target_replicas,
+    )
 
 
 def _recommendations(context: Context, service: str | None, at: str | None) -> list[Recommendation | NoRecommendation]:

@@ -11,9 +11,9 @@ from outrider.clock import SystemClock
 from outrider.errors import UsageError
 from service import pages
 from service.cli import tables
-from service.cli.common import Context, leaf
+from service.cli.common import ON_A_TERMINAL, Context, leaf
 
-app = typer.Typer(help="Collect by hand.", no_args_is_help=True)
+app = typer.Typer(help="Collect by hand.", no_args_is_help=ON_A_TERMINAL)
 Pages = Annotated[list[str] | None, typer.Option("--page", help="ADAPTER=PATH_OR_URL, instead of the configuration")]
 
 
@@ -46,7 +46,13 @@ def _pairs(page: list[str] | None) -> list[tuple[str, str]]:
 
 def _once_table(result: dict[str, Any]) -> str:
     targets = [
-        [t["target"], t["adapter"], "up" if t["up"] else "DOWN", str(t["samples"]), t["error"] or ""]
+        [
+            t["target"],
+            t["adapter"],
+            "up" if t["up"] else "DOWN",
+            "-" if t["samples"] is None else str(t["samples"]),
+            t["error"] or "",
+        ]
         for t in result["targets"]
     ]
     rows = [

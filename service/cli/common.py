@@ -21,6 +21,7 @@ from outrider.i18n import Language
 from service import settings as settings_file
 
 YES, NO, USAGE, UNAVAILABLE = 0, 1, 2, 3
+ON_A_TERMINAL = sys.stdout.isatty()  # a group without a command shows its help to people, an error to scripts
 
 
 class Output(StrEnum):

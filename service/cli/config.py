@@ -10,9 +10,9 @@ import typer
 from outrider.errors import ConfigError, UsageError
 from service import config_template
 from service import settings as settings_file
-from service.cli.common import NO, YES, Context, leaf
+from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 
-app = typer.Typer(help="Write a configuration, check one.", no_args_is_help=True)
+app = typer.Typer(help="Write a configuration, check one.", no_args_is_help=ON_A_TERMINAL)
 
 
 @leaf(app, "init", example="outrider config init --prometheus http://prometheus:9090")

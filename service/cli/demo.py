@@ -10,13 +10,15 @@ from typing import Annotated
 import httpx
 import typer
 
+from outrider import log
 from outrider.clock import SystemClock
 from outrider.i18n import translate
-from service import demo, supervise
+from service import demo, ports_free, supervise
 from service.cli import tables
 from service.cli.common import Context, leaf
 from service.cli.progress import bars
 from service.cli.serve import children
+from service.tokens import token_file
 
 
 def add(app: typer.Typer) -> None:
@@ -38,6 +40,9 @@ def add(app: typer.Typer) -> None:
 
         Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40.
         """
+        log.configure(level="error")  # what fails here is part of the story
+        if not headless:
+            ports_free.need({"--port": ("127.0.0.1", port), "--api-port": ("127.0.0.1", api_port)})
         with bars(context) as progress:
             if headless:
                 found = asyncio.run(
@@ -66,6 +71,8 @@ async def _with_dashboard(context: Context, seed: int, port: int, api_port: int,
         for cycle in range(cycles):
             await running.step()
             progress("fleet", (cycle + 1) / cycles)
+        while running.fleet.now + running.interval <= SystemClock().now():
+            await running.step()  # the preparation took time, and the dashboard opens on the present
     supervisor = supervise.Supervisor(children(running.settings, demo.FOLDER / "demo.yaml", with_engine=False))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -92,3 +99,6 @@ async def _tell(running: demo.Demo, stop: asyncio.Event, context: Context) -> No
             except httpx.HTTPError:
                 await asyncio.sleep(0.3)
     typer.echo(translate("cli.demo_ready", context.language, url=url), err=True)
+    config = demo.FOLDER / "demo.yaml"
+    token = token_file(running.settings)
+    typer.echo(translate("cli.demo_token", context.language, token=token, config=config), err=True)

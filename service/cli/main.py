@@ -16,7 +16,7 @@ from store import migrate
 
 app = typer.Typer(
     name="outrider",
-    no_args_is_help=True,
+    no_args_is_help=common.ON_A_TERMINAL,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -69,7 +69,8 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except _WRONG_USAGE as error:
-        code = common.fail(error.format_message(), "outrider --help shows every command", common.USAGE)
+        said = error.format_message() or "name a command"
+        code = common.fail(said, "outrider --help shows every command", common.USAGE)
     except OutriderError as error:
         code = common.fail(error.message, error.hint, common.code_of(error))
     except (KeyboardInterrupt, typer.Abort):

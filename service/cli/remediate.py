@@ -11,9 +11,9 @@ from outrider import jsonable
 from outrider.model import ActionStatus
 from service import wiring
 from service.cli import client, tables
-from service.cli.common import Context, leaf
+from service.cli.common import ON_A_TERMINAL, Context, leaf
 
-app = typer.Typer(help="What Outrider did, would do, and asks for.", no_args_is_help=True)
+app = typer.Typer(help="What Outrider did, would do, and asks for.", no_args_is_help=ON_A_TERMINAL)
 _AHEAD = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED, ActionStatus.CLAIMED)
 
 ActionId = Annotated[str, typer.Argument(help="id of the action")]

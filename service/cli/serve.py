@@ -8,7 +8,7 @@ import typer
 
 from dashboards import run as dashboard
 from outrider import log
-from service import engine, supervise, wiring
+from service import engine, ports_free, supervise, wiring
 from service import settings as settings_file
 from service.api import serve as api_server
 from service.cli.common import Context, leaf
@@ -23,6 +23,11 @@ def add(app: typer.Typer) -> None:
         """Run the platform: engine, API and dashboard, each a process that is started again when it dies."""
         settings = context.settings()
         log.configure(level=settings.log.level)
+        places = {"api.port": (settings.api.host, settings.api.port)}
+        if settings.dashboard.enabled:
+            places["dashboard.port"] = (settings.dashboard.host, settings.dashboard.port)
+        ports_free.need(places)
+        engine.check_alone(settings)
         wiring.upgrade(settings)
         supervisor = supervise.Supervisor(children(settings, settings_file.find(context.config)))
         supervisor.start()

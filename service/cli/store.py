@@ -14,12 +14,12 @@ from outrider.units import parse_duration
 from planner import backtest
 from service import reporting, wiring
 from service.cli import tables
-from service.cli.common import NO, YES, Context, leaf
+from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 
-db_app = typer.Typer(help="The database.", no_args_is_help=True)
-report_app = typer.Typer(help="Reports.", no_args_is_help=True)
-notify_app = typer.Typer(help="Notification channels.", no_args_is_help=True)
-forecast_app = typer.Typer(help="Forecasts.", no_args_is_help=True)
+db_app = typer.Typer(help="The database.", no_args_is_help=ON_A_TERMINAL)
+report_app = typer.Typer(help="Reports.", no_args_is_help=ON_A_TERMINAL)
+notify_app = typer.Typer(help="Notification channels.", no_args_is_help=ON_A_TERMINAL)
+forecast_app = typer.Typer(help="Forecasts.", no_args_is_help=ON_A_TERMINAL)
 
 
 @leaf(db_app, "upgrade", example="outrider db upgrade")

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 Rows = Sequence[Sequence[str]]
+_WHOLE = 34
 
 
 def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
@@ -16,11 +18,14 @@ def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
     if not rows:
         return empty
     drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        drawn.add_column(heading, overflow="fold")
+    widths = [max(len(cell) for cell in column) for column in zip(headings, *rows, strict=True)]
+    for heading, width in zip(headings, widths, strict=True):
+        whole = width <= _WHOLE  # ids, instants and words are copied: they are never broken
+        drawn.add_column(heading, overflow="fold", no_wrap=whole, min_width=width if whole else _WHOLE)
     for row in rows:
-        drawn.add_row(*row)
-    console = Console()
+        drawn.add_row(*(escape(cell) for cell in row))
+    needed = sum(min(width, _WHOLE) for width in widths) + 2 * len(widths)
+    console = Console(width=max(Console().width, needed))
     with console.capture() as capture:
         console.print(drawn)
     return capture.get().rstrip()

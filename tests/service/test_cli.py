@@ -76,6 +76,9 @@ def test_the_formula_with_both_readings_of_batch(tmp_path):
         (("capacity", "formula", "--qps", "-1", *FORMULA[4:]), "--qps"),
         (("config", "check", "missing.yaml"), "missing.yaml"),
         (("replay", "missing.metrics.jsonl.gz"), "missing.metrics.jsonl.gz"),
+        (("replay", str(RECORDINGS / "a_idle.metrics.jsonl.gz"), "--adapter", "abacus"), "abacus"),
+        ((), "Missing command"),
+        (("config",), "Missing command"),
         (("collect", "once", "--page", "nothing"), "ADAPTER=PATH_OR_URL"),
         (("collect", "once", "--page", "abacus=x.txt"), "abacus"),
         (("alerts", "show", "0000"), "0000"),
@@ -113,6 +116,22 @@ def test_writes_need_the_api_and_say_so(tmp_path):
     assert done.returncode == 3
     assert "outrider serve" in json.loads(done.stdout)["error"]["hint"]
     assert "secret-token" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", [("collect", "once"), ("remediate", "pause")])
+def test_what_is_away_is_unavailable(tmp_path, command):
+    answer("config", "init", "--prometheus", "http://127.0.0.1:1", cwd=tmp_path)
+    done = run(*command, cwd=tmp_path)
+    assert done.returncode == 3
+    error = json.loads(done.stdout)["error"]
+    assert "127.0.0.1" in error["message"]
+    assert error["hint"]
+
+
+def test_a_refused_page_is_unavailable_and_a_file_that_is_no_page_is_unreadable(tmp_path):
+    assert run("collect", "once", "--page", "vllm=http://127.0.0.1:1/metrics", cwd=tmp_path).returncode == 3
+    (tmp_path / "page.txt").write_text("<html>no</html>\n")
+    assert run("collect", "once", "--page", "vllm=page.txt", cwd=tmp_path).returncode == 2
 
 
 def test_reads_of_an_empty_store_are_empty(tmp_path):

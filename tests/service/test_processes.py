@@ -1,7 +1,9 @@
 """One engine per store; children that are started again; a token only its owner can read."""
 
+import asyncio
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -11,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigError, UnavailableError
-from service import tokens
+from service import demo, ports_free, tokens
 from service.leader import FileLeader
 from service.settings import ApiSettings, Settings, StoreSettings
 from service.supervise import Child, Supervisor
+from simulator.fleet import Fleet
+from simulator.spec import default_spec
 
 FOREVER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -109,3 +113,26 @@ def test_a_configured_token_file_must_be_there_and_hold_something(tmp_path):
     (tmp_path / "token").write_text("\n")
     with pytest.raises(ConfigError, match="is empty"):
         tokens.admin_token(settings)
+
+
+def test_a_taken_port_is_named_before_anything_is_prepared():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(UnavailableError, match=str(port)) as caught:
+            ports_free.need({"--port": ("127.0.0.1", port)})
+        assert "--port" in caught.value.hint
+    ports_free.need({"--port": ("127.0.0.1", port), "any": ("127.0.0.1", 0)})
+
+
+def test_a_demo_beside_a_running_one_keeps_its_hands_off_the_store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    leader = FileLeader(demo.LOCK)
+    leader.acquire()
+    store = demo.FOLDER / "demo.db"
+    store.write_text("kept")
+    with pytest.raises(UnavailableError, match="another engine"):
+        asyncio.run(demo.watched(Fleet(default_spec(), seed=1)))
+    assert store.read_text() == "kept"
+    leader.release()
