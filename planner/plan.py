@@ -159,9 +159,9 @@ def _recommend(
         need_survivors=survivors,
     )
     capacity = prescale.capacity_per_second(calibration, service.current_replicas, settings.buffer)
-    need_at = now if (load.newest or 0.0) > capacity * (1 + 1e-9) else prescale.first_need(said, capacity)
-    if goal.replicas < service.current_replicas:
-        need_at = None  # what is given back now is ordered again by the plan of that hour
+    # what is left after a scale-in must be added to again: the moment counts from there
+    left = capacity * min(1.0, goal.replicas / max(1, service.current_replicas))
+    need_at = now if (load.newest or 0.0) > capacity * (1 + 1e-9) else prescale.first_need(said, left)
     bought = _formula(calibration, max(load.newest or 0.0, ahead.value), settings)
     gpus = goal.replicas * calibration.tensor_parallel * calibration.pipeline_parallel
     facts = {
