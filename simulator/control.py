@@ -134,7 +134,7 @@ class Control:
             return Answer(OutcomeStatus.ALREADY, f"{name} has weight {weight:g} already")
         for slot in slots:
             weights[slot] = weight
-        return Answer(OutcomeStatus.DONE, f"{len(slots)} replicas of {name} get {weight:.0%} of their share")
+        return Answer(OutcomeStatus.DONE, f"{name}: {weight:.0%} of its share of the traffic")
 
     def _slots(self, name: str, kind: EntityKind | None) -> list[int]:
         """The replicas an entity stands for: itself, those on a node, or the one on a device."""
