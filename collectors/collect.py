@@ -87,8 +87,8 @@ class Collector:
             self.normaliser.forget(gone)
             self._health.pop(gone)
             self._seen.pop(gone, None)
-        self._targets = tuple(targets)
         known = {target.name: target for target in self._targets}
+        self._targets = tuple(targets)
         for target in targets:
             self._health.setdefault(
                 target.name, TargetHealth(target.name, target.adapter, None, None, None, None, None)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from alerts import pipeline
 from alerts import state as alert_state
+from collectors.collect import TargetHealth
 from detectors import correlate, knowledge
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
@@ -59,6 +60,11 @@ class Source(Protocol):
 
     def topology(self, at: datetime) -> Topology:
         """What is known of the topology."""
+        ...
+
+    @property
+    def health(self) -> list[TargetHealth]:
+        """How each target fares; a Prometheus speaks of itself first."""
         ...
 
     async def close(self) -> None:

@@ -31,10 +31,8 @@ from simulator.spec import FleetSpec, default_spec
 
 FOLDER = Path(".outrider")
 LOCK = FOLDER / "demo.engine.lock"
-HISTORY = timedelta(days=15)
 HISTORY_STEP = timedelta(minutes=5)
 LEAD_IN = timedelta(minutes=6)
-CONTROL_PORT = 8690
 PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configured price
 
 Progress = Callable[[str, float], None]
@@ -98,7 +96,7 @@ def settings_of(
         ],
         "notify": {
             "channels": {"demo-inbox": {"type": "webhook", "url": f"{control_url}/control/inbox"}},
-            "groups": {group: ["demo-inbox"] for group in ("phone", "sms", "im", "mail", "report")},
+            "groups": {group: ["demo-inbox"] for group in wiring.GROUPS},
             "public_url": f"http://127.0.0.1:{port}",
         },
         "remediation": {"autonomy": "act", "dry_run": False, "actuator": "simulated", "control_url": control_url},
@@ -141,10 +139,10 @@ def _write_settings(written: dict[str, Any]) -> Settings:
 
 
 def _backfill(platform: wiring.Platform, spec: FleetSpec, seed: int, end: datetime, progress: Progress) -> None:
-    begin = end - HISTORY
+    begin = end - wiring.HISTORY
     for block in history.backfill(spec, seed, begin, end, HISTORY_STEP):
         platform.metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
-        done = (block.times[-1] - begin.timestamp()) / HISTORY.total_seconds()
+        done = (block.times[-1] - begin.timestamp()) / wiring.HISTORY.total_seconds()
         progress("history", min(1.0, float(done)))
 
 

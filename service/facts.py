@@ -113,7 +113,7 @@ def fleet_facts(
         blind=any(_is_blind(incident) for incident in incidents),
         untrusted=doubtful,
         nodes_total=len(nodes),
-        nodes_cordoned_by_us=frozenset(ours & (cordoned | ours)),
+        nodes_cordoned_by_us=frozenset(ours),
         nodes_cordoned_by_others=frozenset(cordoned - ours),
         ready_replicas=ready,
         needed_replicas=needed(plan),

@@ -12,7 +12,6 @@ from collectors import doctor as examine
 from collectors import recording, registry
 from collectors.collect import Collector
 from collectors.exposition import Parser
-from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.scraped import Scrape
 from collectors.targets import Target, target_of
@@ -66,11 +65,7 @@ def _unreadable(looks: Sequence[_Look], message: str) -> UsageError | Unavailabl
 
 async def _from_prometheus(settings: Settings, clock: Clock) -> dict[str, Any]:
     """One reading of the configured Prometheus. Raises UnavailableError when it cannot be reached."""
-    source = PrometheusSource(
-        settings.collect.prometheus.url if settings.collect.prometheus else "",
-        cluster=settings.cluster,
-        jobs=settings.collect.prometheus.jobs if settings.collect.prometheus else {},
-    )
+    source = targets.source(settings, clock)
     try:
         at = clock.now()
         collected = await source.collect(at)

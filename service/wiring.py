@@ -79,21 +79,14 @@ def revision_text(revisions: Mapping[Any, str | None]) -> str:
 @contextmanager
 def state_reader(settings: Settings) -> Iterator[StateReader]:
     """The decisions of a store, for reading; an empty store is made when there is none."""
-    upgrade(settings)
-    state_url, _ = sql.urls_of(settings.store.url)
-    store = sql.open_state(state_url)
-    try:
-        yield store
-    finally:
-        store.close()
+    with stores(settings) as (state, _):
+        yield state
 
 
 @contextmanager
 def stores(settings: Settings) -> Iterator[tuple[StateStore, sql.SqlMetricStore]]:
     """Both stores, opened and closed."""
-    upgrade(settings)
-    state_url, metrics_url = sql.urls_of(settings.store.url)
-    state, metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
+    state, metrics = _open(settings)
     try:
         yield state, metrics
     finally:
@@ -101,11 +94,16 @@ def stores(settings: Settings) -> Iterator[tuple[StateStore, sql.SqlMetricStore]
         metrics.close()
 
 
-def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Platform:
-    """A platform on its store. In ``lockstep`` the planner runs inside the cycle."""
+def _open(settings: Settings) -> tuple[StateStore, sql.SqlMetricStore]:
+    """Both stores at this program's schema; closing them stays with the caller."""
     upgrade(settings)
     state_url, metrics_url = sql.urls_of(settings.store.url)
-    state, metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
+    return sql.open_state(state_url), sql.open_metrics(metrics_url)
+
+
+def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Platform:
+    """A platform on its store. In ``lockstep`` the planner runs inside the cycle."""
+    state, metrics = _open(settings)
     collector = targets.source(settings, clock)
     cycle = _cycle(settings, collector, clock, state, metrics, in_background=not lockstep)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)

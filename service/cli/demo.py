@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 import typer
@@ -43,24 +43,22 @@ def add(app: typer.Typer) -> None:
         log.configure(level="error")  # what fails here is part of the story
         if not headless:
             ports_free.need({"--port": ("127.0.0.1", port), "--api-port": ("127.0.0.1", api_port)})
-        with bars(context) as progress:
-            if headless:
-                found = asyncio.run(
-                    demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress)
-                )
-        if headless:
-            context.show(
-                found,
-                lambda shown: "\n\n".join(
-                    [
-                        tables.incidents(shown["incidents"]),
-                        tables.actions(shown["actions"]),
-                        tables.recommendations(shown["recommendations"]),
-                    ]
-                ),
-            )
+            asyncio.run(_with_dashboard(context, seed, port, api_port, speed))
             return
-        asyncio.run(_with_dashboard(context, seed, port, api_port, speed))
+        with bars(context) as progress:
+            found = asyncio.run(demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress))
+        context.show(found, _seen)
+
+
+def _seen(shown: dict[str, Any]) -> str:
+    """What a headless run saw, as tables."""
+    return "\n\n".join(
+        [
+            tables.incidents(shown["incidents"]),
+            tables.actions(shown["actions"]),
+            tables.recommendations(shown["recommendations"]),
+        ]
+    )
 
 
 async def _with_dashboard(context: Context, seed: int, port: int, api_port: int, speed: float) -> None:

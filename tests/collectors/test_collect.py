@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -164,3 +165,14 @@ def test_edges_of_a_target() -> None:
     edges = [(str(lower), str(upper)) for lower, upper in one.edges]
     assert edges == [("node/n", "replica/default/r"), ("replica/default/r", "service/default/r")]
     assert target_of("c", {"name": "n", "adapter": "node_exporter", "labels": {"node": "n"}}).edges == ()
+
+
+def test_a_target_that_never_answered_has_its_place_and_one_that_moved_has_the_new_one():
+    (first,) = targets("a")
+    collector = Collector([first])
+    topology = collector.topology(AT)
+    assert topology.label(first.watcher, "stands_for") == first.entity.key
+    assert first.node in topology.causes_of(first.entity)
+    moved = replace(first, labels={**first.labels, "node": "elsewhere"})
+    collector.set_targets([moved])
+    assert {node.name for node in collector.topology(AT).below(first.entity, EntityKind.NODE)} == {"elsewhere"}
