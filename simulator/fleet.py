@@ -13,6 +13,8 @@ from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, Floats
 from simulator.engine import EngineBank, Work
 from simulator.gpus import Activity, Gpus, activity
+from simulator.journal import Journal
+from simulator.levers import Levers
 from simulator.names import gpu_uuid
 from simulator.nodes import Nodes
 from simulator.pods import Phase, Pod, Pods
@@ -52,6 +54,8 @@ class Fleet:
         self.traffic = Traffic(self.spec, seed)
         self.bank = EngineBank([pod.service.engine for pod in self.pods.pods], seed, self.spec.patience_seconds)
         slots = len(self.pods.pods)
+        self.levers = Levers(self.gpus.size, self.nodes.size, slots, len(self.spec.services))
+        self.journal = Journal()
         self.hung = np.zeros(slots, dtype=bool)
         self.hung_since = np.zeros(slots)
         self.cpu_seconds = np.zeros(slots)
@@ -153,6 +157,7 @@ class Fleet:
         self.cpu_seconds[slot] = 0.0
 
     def _tick(self, seconds: float) -> None:
+        self.levers.reset()
         for injection in list(self.injections):
             if injection.advance(self):
                 self.injections.remove(injection)

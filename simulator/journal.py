@@ -1,0 +1,92 @@
+"""What happens in a fleet beside its numbers: kernel-log and engine-log lines, Kubernetes events, changes.
+
+The journal is what the fleet's logs and its Kubernetes view are written from. Nobody writes the
+truth about a fault into it: only what the driver, the kernel, the engine, the kubelet or a
+deployment would say.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from outrider.clock import from_unix
+from outrider.model import EntityRef, Event, EventKind
+
+MOST_KEPT = 20_000
+
+
+class Voice(StrEnum):
+    """Who says it."""
+
+    KERNEL = "kernel"  # the node's kernel log: XID lines, OOM kills, link changes
+    ENGINE = "engine"  # the log of a model server's container
+    KUBERNETES = "kubernetes"  # an Event object of the API server
+    CHANGE = "change"  # a rollout, a flag change, a new driver, a scale order
+
+
+_KIND = {
+    Voice.KERNEL: EventKind.LOG,
+    Voice.ENGINE: EventKind.LOG,
+    Voice.KUBERNETES: EventKind.KUBERNETES,
+    Voice.CHANGE: EventKind.CHANGE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One line. ``at`` is unix seconds; ``code`` a short word (``xid``, ``OOMKilling``, ``rollout``)."""
+
+    number: int
+    at: float
+    voice: Voice
+    entity: EntityRef
+    code: str
+    text: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def event(self) -> Event:
+        """The same as the platform knows it. An XID is an event kind of its own, its code the number."""
+        xid = self.attributes.get("xid")
+        kind = EventKind.XID if xid else _KIND[self.voice]
+        key = f"{self.entity.cluster}:{self.voice.value}:{self.number}"
+        return Event(
+            id=key,
+            kind=kind,
+            entity=self.entity,
+            at=from_unix(self.at),
+            source=self.voice.value,
+            code=xid or self.code,
+            attributes={**self.attributes, "text": self.text},
+            dedup_key=key,
+        )
+
+
+class Journal:
+    """Happenings in order of time; the oldest are forgotten beyond ``MOST_KEPT``."""
+
+    def __init__(self) -> None:
+        self._lines: list[Happening] = []
+        self._next = 1
+
+    def say(self, at: float, voice: Voice, entity: EntityRef, code: str, text: str, **attributes: str) -> Happening:
+        """Write a line. Numbers rise by one and never start anew."""
+        line = Happening(self._next, at, voice, entity, code, text, attributes)
+        self._next += 1
+        self._lines.append(line)
+        if len(self._lines) > MOST_KEPT:
+            del self._lines[: MOST_KEPT // 10]
+        return line
+
+    def after(self, number: int = 0) -> tuple[Happening, ...]:
+        """Everything with a higher number, oldest first."""
+        place = bisect_right(self._lines, number, key=lambda line: line.number)
+        return tuple(self._lines[place:])
+
+    @property
+    def newest(self) -> int:
+        """The number of the last line, 0 when there is none."""
+        return self._next - 1
