@@ -47,8 +47,13 @@ PLAIN = (
     "generation_tokens",
     "finished_stop",
     "finished_length",
+    "finished_abort",
+    "finished_error",
     "preemptions",
     "http_ok",
+    "http_4xx",
+    "http_5xx",
+    "kv_transfer_failures",
 )
 
 

@@ -10,7 +10,7 @@ in a slice are filled at the next one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,6 +28,33 @@ class Ledger:
     finished: int = 0
     failed: int = 0
     gave_up: int = 0
+
+
+def _all(value: float) -> Floats:
+    return np.full(1, value)
+
+
+@dataclass(slots=True)
+class Conditions:
+    """What bends the engines, each of shape (replicas,) or (1,) for all alike; neutral by default.
+
+    ``slow`` stretches every step, ``prefill`` only what prompts add to it; ``kv`` is the share of the KV
+    blocks that can be used, ``batch`` that of the most sequences at once. ``stalled`` ones (boolean) stand
+    still; once they go on, what they had scheduled happens that much later. ``transfer_failures`` per
+    second: each is a KV block set that did not arrive, so a prompt is computed from its beginning.
+    """
+
+    slow: Floats = field(default_factory=lambda: _all(1.0))
+    prefill: Floats = field(default_factory=lambda: _all(1.0))
+    kv: Floats = field(default_factory=lambda: _all(1.0))
+    batch: Floats = field(default_factory=lambda: _all(1.0))
+    stalled: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=bool))
+    transfer_failures: Floats = field(default_factory=lambda: _all(0.0))
+
+    def of(self, replicas: int) -> Conditions:
+        """The same with every array of shape (replicas,)."""
+        each = (self.slow, self.prefill, self.kv, self.batch, self.stalled, self.transfer_failures)
+        return Conditions(*(np.broadcast_to(values, replicas) for values in each))
 
 
 @dataclass(slots=True)
@@ -69,8 +96,12 @@ class EngineBank:
         self.waiting = np.zeros(self.size)
         self.kv_used_ratio = np.zeros(self.size)
         self.step_time = self.step_base.copy()
+        self._usable_blocks = self.kv_blocks
+        self._usable_sequences = self.max_sequences
         self._free_at = np.zeros(self.size)  # when each replica's prefill pipe is free
         self._carry = np.zeros(self.size)  # fractions of steps not yet counted
+        self._failures = np.zeros(self.size)  # fractions of transfer failures not yet counted
+        self._stalled_since = np.full(self.size, np.nan)
         self._random = np.random.default_rng([seed, 2])
 
     @property
@@ -78,15 +109,63 @@ class EngineBank:
         """Requests accepted by each HTTP server and not yet answered, stalled ones too."""
         return np.bincount(self.table.replica, minlength=self.size).astype(np.float64)
 
-    def accept(self, replica: np.ndarray, at: Floats, prompt: Floats, computed: Floats, output: Floats) -> None:
-        """New requests, in order of arrival."""
-        self.table.append(replica, at, prompt, computed, output)
+    def accept(
+        self,
+        replica: np.ndarray,
+        at: Floats,
+        prompt: Floats,
+        computed: Floats,
+        output: Floats,
+        leaves: Floats | None = None,
+    ) -> None:
+        """New requests, in order of arrival. ``leaves``: when each client goes away, inf for those that stay."""
+        self.table.append(replica, at, prompt, computed, output, leaves)
         self.ledger.arrived += int(at.size)
 
     def refuse(self, count: int) -> None:
         """Requests that reached no engine."""
         self.ledger.arrived += count
         self.ledger.failed += count
+
+    def fail(self, replica: np.ndarray) -> None:
+        """Requests (one entry each, replicas may repeat) that their engine answers 500 at once."""
+        self.refuse(int(replica.size))
+        one = np.ones(replica.size)
+        self.counters.add("finished_error", replica, one)
+        self.counters.add("http_5xx", replica, one)
+
+    def refuse_by_server(self, replica: np.ndarray) -> None:
+        """Requests that the HTTP server answers 503 because there is no core behind it: nothing else counts them."""
+        self.refuse(int(replica.size))
+        self.counters.add("http_5xx", replica, np.ones(replica.size))
+
+    def reject(self, replica: np.ndarray) -> None:
+        """Bad requests, answered 400 before the scheduler sees them: they show in the HTTP counters only."""
+        self.refuse(int(replica.size))
+        self.counters.add("http_4xx", replica, np.ones(replica.size))
+
+    def abort(self, rows: np.ndarray, at: Floats, counted: bool = False) -> None:
+        """Requests of the table end before their answer does.
+
+        Clients that leave count as 2xx answers and nowhere among the finished ones, as vLLM 0.32 has it;
+        ``counted``: those that the engine itself gives up count with the reason abort.
+        """
+        if rows.size == 0:
+            return
+        table, counters = self.table, self.counters
+        replica, took = table.replica[rows], np.maximum(at - table.at[rows], 0.0)
+        counters.add("http_ok", replica, np.ones(rows.size))
+        counters.observe("http_fine", replica, took)
+        counters.observe("http", replica, took)
+        if counted:
+            counters.add("finished_abort", replica, np.ones(rows.size))
+        self.ledger.gave_up += int(rows.size)
+        self._remove(rows)
+
+    def _remove(self, rows: np.ndarray) -> None:
+        stays = np.ones(len(self.table), dtype=bool)
+        stays[rows] = False
+        self.table.keep(stays)
 
     def drop(self, replica: int) -> int:
         """The process of a replica ends: its requests fail, its counters start anew. How many failed."""
@@ -97,40 +176,65 @@ class EngineBank:
         self.counters.reset(replica)
         for gauge in (self.running, self.waiting, self.kv_used_ratio, self._free_at, self._carry):
             gauge[replica] = 0.0
+        self._stalled_since[replica] = np.nan
         return count
 
     def release(self, replica: int, now: float, stalled_seconds: float) -> None:
         """A stalled replica goes on at ``now``: what it had scheduled happens that much later."""
-        rows = (self.table.replica == replica) & (self.table.state == RUNNING)
-        for times in (self.table.begin, self.table.ready):
-            late = rows & (times > now - stalled_seconds)
-            times[late] += stalled_seconds
-        self._free_at[replica] = max(self._free_at[replica], now)
+        late = np.zeros(self.size)
+        late[replica] = stalled_seconds
+        self._postpone(now, late)
+        self._stalled_since[replica] = np.nan
 
-    def step(self, start: float, span: float, slow: Floats, stalled: np.ndarray) -> Work:
-        """Advance by ``span`` seconds. ``slow`` stretches each replica's steps; ``stalled`` ones stand still."""
+    def _postpone(self, now: float, late: Floats) -> None:
+        """What was due after ``now - late`` happens ``late`` seconds later, in each replica where that is above 0."""
+        by = late[self.table.replica]
+        rows = (by > 0) & (self.table.state == RUNNING)
+        for times in (self.table.begin, self.table.ready):
+            due = rows & (times > now - by)
+            times[due] += by[due]
+        self._free_at[late > 0] = np.maximum(self._free_at[late > 0], now)
+
+    def _mark_stalled(self, now: float, stalled: np.ndarray) -> None:
+        """Note when replicas begin to stand still; let those go on that do so no longer."""
+        known = ~np.isnan(self._stalled_since)
+        if not (known.any() or stalled.any()):
+            return
+        over = known & ~stalled
+        if over.any():
+            self._postpone(now, np.where(over, now - self._stalled_since, 0.0))
+            self._stalled_since[over] = np.nan
+        self._stalled_since[stalled & ~known] = now
+
+    def step(self, start: float, span: float, conditions: Conditions) -> Work:
+        """Advance by ``span`` seconds from ``start`` (unix seconds) under ``conditions``."""
+        given = conditions.of(self.size)
+        slow, stalled = given.slow, given.stalled
+        self._usable_blocks = np.maximum(np.floor(self.kv_blocks * given.kv), 1.0)
+        self._usable_sequences = np.maximum(np.floor(self.max_sequences * given.batch), 1.0)
+        self._mark_stalled(start, stalled)
         self._give_up(start)
-        self._admit(start, slow, stalled)
+        self._admit(start, span, given)
         work = self._decode(start, span, slow, stalled)
         self._preempt(stalled)
         self._measure(start + span, stalled)
         return work
 
     def _give_up(self, now: float) -> None:
-        """Clients without a first token leave once their patience is over."""
+        """Clients leave: those without a first token once their patience is over, others when they want to."""
         table = self.table
-        gone = (table.at < now - self.patience) & (table.first > now)
+        gone = ((table.at < now - self.patience) & (table.first > now)) | (table.leaves <= now)
         if gone.any():
-            self.ledger.gave_up += int(gone.sum())
-            table.keep(~gone)
+            rows = np.flatnonzero(gone)
+            self.abort(rows, np.minimum(table.leaves[rows], now))
 
     def _needed_blocks(self, rows: np.ndarray) -> Floats:
         tokens = self.table.prompt[rows] + self.table.generated[rows] + 1
         return np.asarray(np.ceil(tokens / self.block[self.table.replica[rows]]), dtype=np.float64)
 
-    def _admit(self, start: float, slow: Floats, stalled: np.ndarray) -> None:
+    def _admit(self, start: float, span: float, given: Conditions) -> None:
         table = self.table
-        waiting = np.flatnonzero((table.state == WAITING) & ~stalled[table.replica])
+        waiting = np.flatnonzero((table.state == WAITING) & ~given.stalled[table.replica])
         if waiting.size == 0:
             return
         order = waiting[np.argsort(table.replica[waiting], kind="stable")]
@@ -138,18 +242,31 @@ class EngineBank:
         running = np.flatnonzero(table.state == RUNNING)
         on = table.replica[running]
         batch = np.bincount(on, minlength=self.size)
-        free_blocks = self.kv_blocks - group_sum(on, self._needed_blocks(running), self.size)
+        free_blocks = self._usable_blocks - group_sum(on, self._needed_blocks(running), self.size)
         rank, blocks = positions_in_group(replica, self._needed_blocks(order))
-        fits = (rank < (self.max_sequences - batch)[replica]) & (blocks <= free_blocks[replica])
-        self._prefill(order[fits], start, slow, batch)
+        fits = (rank < (self._usable_sequences - batch)[replica]) & (blocks <= free_blocks[replica])
+        self._lose_transfers(order[fits], rank[fits], span, given)
+        self._prefill(order[fits], start, given, batch)
 
-    def _prefill(self, rows: np.ndarray, start: float, slow: Floats, batch: np.ndarray) -> None:
+    def _lose_transfers(self, rows: np.ndarray, rank: np.ndarray, span: float, given: Conditions) -> None:
+        """KV blocks that should have come from elsewhere did not: their prompts are computed in full."""
+        if not given.transfer_failures.any():
+            return
+        due = self._failures + given.transfer_failures * span
+        hit = rows[rank < due[self.table.replica[rows]] - 1e-9]
+        self.table.computed[hit] = np.maximum(self.table.computed[hit], self.table.prompt[hit])
+        whole = np.floor(due)
+        self._failures = due - whole
+        self.counters.add("kv_transfer_failures", np.arange(self.size), whole)
+
+    def _prefill(self, rows: np.ndarray, start: float, given: Conditions, batch: np.ndarray) -> None:
         """Queue admitted rows (grouped by replica, in order) for prefill, one after another."""
         table, replica = self.table, self.table.replica[rows]
         chunk = np.maximum(self.budget - batch, 256.0)[replica]
         steps = np.maximum(1.0, np.ceil(table.computed[rows] / chunk))
-        step = (self.step_time * slow)[replica]
-        duration = table.computed[rows] * (self.prefill_token * slow)[replica] + steps * step
+        step = (self.step_time * given.slow)[replica]
+        token = (self.prefill_token * given.slow * given.prefill)[replica]
+        duration = table.computed[rows] * token + steps * step
         # A request joins at the end of the step that is under way.
         rest = self._random.random(rows.size) * step * (batch > 0)[replica]
         ready = np.maximum(table.at[rows], start) - start + rest
@@ -254,9 +371,7 @@ class EngineBank:
         counters.add("finished_stop", replica, (~cut).astype(np.float64))
         counters.add("http_ok", replica, np.ones(rows.size))
         self.ledger.finished += int(rows.size)
-        gone = np.zeros(len(table), dtype=bool)
-        gone[rows] = True
-        table.keep(~gone)
+        self._remove(rows)
 
     def _count_steps(
         self,
@@ -290,7 +405,7 @@ class EngineBank:
         rows = np.flatnonzero((table.state == RUNNING) & ~stalled[table.replica])
         need = self._needed_blocks(rows)
         used = group_sum(table.replica[rows], need, self.size)
-        excess = used - self.kv_blocks
+        excess = used - self._usable_blocks
         if not (excess > 0).any():
             return
         order = np.lexsort((-table.at[rows], table.replica[rows]))

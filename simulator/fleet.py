@@ -11,7 +11,7 @@ import numpy as np
 from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, Floats
-from simulator.engine import EngineBank, Work
+from simulator.engine import Conditions, EngineBank, Work
 from simulator.gpus import Activity, Gpus, activity
 from simulator.journal import Journal
 from simulator.levers import Levers
@@ -172,7 +172,7 @@ class Fleet:
         for part in range(parts):
             begin = self._at + part * span
             self._deliver(begin, span, rates, shares, ready)
-            works.append(self.bank.step(begin, span, slow, self.hung))
+            works.append(self.bank.step(begin, span, self._conditions(slow)))
         self._at += seconds
         self._advance_hardware(seconds, works, ready, shares, rates)
 
@@ -183,6 +183,19 @@ class Fleet:
         self.bank.refuse(int((~taken).sum()))
         self.bank.accept(
             slot[taken], arrivals.at[taken], arrivals.prompt[taken], arrivals.computed[taken], arrivals.output[taken]
+        )
+
+    def _conditions(self, slow: Floats) -> Conditions:
+        """What bends the engines now."""
+        lever = self.levers.slots
+        still = self.hung | (lever.hung > 0.5) | (lever.core_dead > 0.5) | (lever.asleep > 0.5)
+        return Conditions(
+            slow=slow * lever.step_factor,
+            prefill=lever.prefill_factor,
+            kv=lever.kv_factor,
+            batch=lever.batch_factor,
+            stalled=still,
+            transfer_failures=lever.kv_transfer_failures_per_second,
         )
 
     def _slow(self) -> Floats:

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from outrider.model import Floats
-from simulator.engine import EngineBank, Work
+from simulator.engine import Conditions, EngineBank, Work
 from simulator.gpus import activity
 from simulator.spec import ServiceSpec
 from simulator.traffic import Arrivals, fit_to_engine
@@ -66,7 +66,7 @@ def profile(service: ServiceSpec) -> Profile:
     load = np.repeat(rates, TWINS)
     bank = EngineBank([service.engine] * load.size, 1, patience_seconds=600.0)
     random = np.random.default_rng(1)
-    calm, slow = np.zeros(load.size, dtype=bool), np.ones(load.size)
+    calm = Conditions()
     samples: dict[str, list[Floats]] = {}
     slices, warm = round((WARM_SECONDS + MEASURED_SECONDS) / SLICE_SECONDS), round(WARM_SECONDS / SLICE_SECONDS)
     for number in range(slices):
@@ -75,7 +75,7 @@ def profile(service: ServiceSpec) -> Profile:
                 bank.counters.reset(replica)
         start = number * SLICE_SECONDS
         _arrive(bank, service, random, load, start)
-        work = bank.step(start, SLICE_SECONDS, slow, calm)
+        work = bank.step(start, SLICE_SECONDS, calm)
         if number >= warm:
             _note(samples, bank, work)
     return _summary(bank, rates, samples)

@@ -13,6 +13,7 @@ _COLUMNS: dict[str, type] = {
     "state": np.uint8,
     "counted": np.bool_,  # its first token has been counted
     "at": np.float64,  # arrival, unix seconds
+    "leaves": np.float64,  # when its client goes away, inf when it stays
     "begin": np.float64,  # start of the current prefill
     "ready": np.float64,  # end of the current prefill: it decodes from here
     "first": np.float64,  # first token
@@ -33,6 +34,7 @@ class RequestTable:
     state: np.ndarray
     counted: np.ndarray
     at: Floats
+    leaves: Floats
     begin: Floats
     ready: Floats
     first: Floats
@@ -52,13 +54,23 @@ class RequestTable:
         """Requests in flight."""
         return int(self.at.size)
 
-    def append(self, replica: np.ndarray, at: Floats, prompt: Floats, computed: Floats, output: Floats) -> None:
+    def append(
+        self,
+        replica: np.ndarray,
+        at: Floats,
+        prompt: Floats,
+        computed: Floats,
+        output: Floats,
+        leaves: Floats | None = None,
+    ) -> None:
         """Add waiting requests behind the others."""
         count = at.size
         fresh: dict[str, np.ndarray] = {name: np.zeros(count, dtype=kind) for name, kind in _COLUMNS.items()}
         fresh.update(replica=replica.astype(np.int64), at=at, prompt=prompt, computed=computed, output=output)
-        for name in ("begin", "ready", "first"):
+        for name in ("begin", "ready", "first", "leaves"):
             fresh[name] = np.full(count, np.inf)
+        if leaves is not None:
+            fresh["leaves"] = leaves
         for name in _COLUMNS:
             setattr(self, name, np.concatenate([getattr(self, name), fresh[name]]))
 

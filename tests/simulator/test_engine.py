@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine import EngineBank
+from simulator.engine import Conditions, EngineBank
 from simulator.spec import EngineModel, ServiceSpec, default_spec
 from simulator.table import positions_in_group, running_maximum
 from simulator.traffic import fit_to_engine
@@ -23,14 +23,14 @@ def run(
     bank: EngineBank, service: ServiceSpec, per_second: float, seconds: float, seed: int = 0, slow: float = 1.0
 ) -> None:
     random = np.random.default_rng(seed)
-    stretch, stalled = np.full(bank.size, slow), np.zeros(bank.size, dtype=bool)
+    given = Conditions(slow=np.full(bank.size, slow))
     for number in range(round(seconds / 0.5)):
         start = number * 0.5
         count = int(random.poisson(per_second * bank.size * 0.5))
         at = start + 0.5 * np.sort(random.random(count))
         drawn = fit_to_engine(random, [service], np.zeros(count, dtype=np.int64), at)
         bank.accept(random.integers(bank.size, size=count), at, drawn.prompt, drawn.computed, drawn.output)
-        bank.step(start, 0.5, stretch, stalled)
+        bank.step(start, 0.5, given)
 
 
 def one(bank: EngineBank, at: float, prompt: float, output: float, replica: int = 0) -> None:
@@ -39,7 +39,7 @@ def one(bank: EngineBank, at: float, prompt: float, output: float, replica: int 
 
 def steps(bank: EngineBank, seconds: float, start: float = 0.0, stalled: bool = False) -> None:
     for number in range(round(seconds / 0.5)):
-        bank.step(start + number * 0.5, 0.5, np.ones(bank.size), np.full(bank.size, stalled))
+        bank.step(start + number * 0.5, 0.5, Conditions(stalled=np.full(bank.size, stalled)))
 
 
 @given(load=st.floats(0.1, 1.6), seed=st.integers(0, 1000))
@@ -75,7 +75,7 @@ def test_counters_never_fall_while_it_runs() -> None:
         at = number * 0.5 + 0.5 * np.sort(random.random(4))
         drawn = fit_to_engine(random, [CHAT], np.zeros(4, dtype=np.int64), at)
         bank.accept(random.integers(2, size=4), at, drawn.prompt, drawn.computed, drawn.output)
-        bank.step(number * 0.5, 0.5, np.ones(2), np.zeros(2, dtype=bool))
+        bank.step(number * 0.5, 0.5, Conditions())
         for name, values in bank.counters.buckets.items():
             assert (values >= before[name]).all(), name
         before = {name: values.copy() for name, values in bank.counters.buckets.items()}
