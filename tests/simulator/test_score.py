@@ -1,0 +1,152 @@
+"""The score follows its published rules."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider.faults import faults
+from outrider.model import EntityKind, EntityRef, Priority
+from simulator.score import Acted, Injected, Opened, Run, drill_result, has_remedy, poisson_upper95, score, verdicts
+
+START = datetime(2026, 11, 18, 10, tzinfo=UTC)
+REPLICA = EntityRef("c", EntityKind.REPLICA, "serving", "chat-0")
+OTHER = EntityRef("c", EntityKind.REPLICA, "serving", "chat-1")
+SERVICE = EntityRef("c", EntityKind.SERVICE, "serving", "chat")
+
+
+def at(minutes: float) -> datetime:
+    return START + timedelta(minutes=minutes)
+
+
+def fault(
+    name: str = "engine-hung", entity: EntityRef = REPLICA, start: float = 5, end: float = 15, **more
+) -> Injected:
+    return Injected(name, entity, at(start), at(end), frozenset({entity, SERVICE}), **more)
+
+
+def incident(number: int, minutes: float, *named, entities=(REPLICA,), priority=Priority.P1, paged=True, until=None):
+    return Opened(
+        id=f"i{number}",
+        opened_at=at(minutes),
+        resolved_at=None if until is None else at(until),
+        priority=priority,
+        hypotheses=tuple(named),
+        entities=frozenset(entities),
+        paged_at=at(minutes) if paged else None,
+    )
+
+
+def run(injected=(), incidents=(), **more) -> Run:
+    values = {"scenario": "s", "start": at(0), "end": at(20), "targets": 36, "alerts": 10} | more
+    return Run(injected=tuple(injected), incidents=tuple(incidents), **values)
+
+
+@pytest.mark.parametrize(("minutes", "found"), [(4.9, False), (5, True), (15, True), (17, True), (17.1, False)])
+def test_an_incident_counts_from_the_start_to_two_minutes_after_the_end(minutes: float, found: bool) -> None:
+    (verdict,) = verdicts(run([fault()], [incident(1, minutes)]))
+    assert (verdict.incident is not None) is found
+
+
+def test_an_incident_off_the_path_detects_nothing_and_is_a_false_page() -> None:
+    seen = score([run([fault()], [incident(1, 6, entities=(OTHER,))])])
+    assert seen["recall"] == 0
+    assert seen["precision"] == 0
+    assert seen["false_pages"] == 1
+    assert seen["distinct_incidents_lost"] == 1
+
+
+def test_one_incident_answers_for_one_fault_and_the_earliest_goes_first() -> None:
+    both = [fault(start=5), fault("kv-pressure", start=6)]
+    one = score([run(both, [incident(1, 7)])])
+    assert one["recall"] == 0.5
+    assert one["by_fault"]["engine-hung"]["detected"] == 1
+    assert one["distinct_incidents_lost"] == 1
+    two = score([run(both, [incident(2, 8), incident(1, 7)])])
+    assert two["recall"] == 1
+    assert two["median_delay_seconds"] == 120
+
+
+def test_precision_counts_loud_incidents_only_and_recall_any() -> None:
+    seen = score(
+        [run([fault()], [incident(1, 6, priority=Priority.P3, paged=False), incident(2, 9, entities=(OTHER,))])]
+    )
+    assert seen["recall"] == 1
+    assert seen["precision"] == 0
+
+
+def test_naming_needs_the_entity_and_the_fault_together() -> None:
+    named = [(REPLICA, "engine-dead"), (OTHER, "engine-hung"), (REPLICA, "engine-hung")]
+    seen = score([run([fault()], [incident(1, 6, *named)])])
+    assert seen["ac1"] == 0
+    assert seen["ac3"] == 1
+    assert seen["by_fault"]["engine-hung"]["named_instead"] == {"engine-dead": 1}
+    below_three = [(OTHER, "engine-hung"), *named]
+    assert score([run([fault()], [incident(1, 6, *below_three)])])["ac3"] == 0
+
+
+def test_abstaining_on_a_negative_allows_p3() -> None:
+    quiet = run(negative=True)
+    murmur = run(negative=True, incidents=[incident(1, 6, priority=Priority.P3, paged=False)])
+    loud = run(negative=True, incidents=[incident(1, 6, priority=Priority.P2, paged=False)])
+    assert score([quiet, murmur, loud])["right_abstention"] == pytest.approx(2 / 3)
+
+
+def test_folding_looks_at_storms_only() -> None:
+    storm = run([fault()], [incident(1, 6)], storm=True, alerts=50)
+    calm = run([fault()], [incident(1, 6)], alerts=1)
+    assert score([storm, calm])["folding_ratio"] == pytest.approx(0.98)
+    assert score([calm])["folding_ratio"] is None
+
+
+def test_a_repair_needs_an_action_before_the_recovery_and_five_minutes() -> None:
+    act = Acted("i1", "restart_pod", REPLICA, at(6))
+    for recovered, acted, repaired in (
+        (at(9), (act,), 1.0),
+        (at(11), (act,), 0.0),
+        (at(5.5), (act,), 0.0),
+        (at(9), (), 0.0),
+        (None, (act,), 0.0),
+        (at(9), (Acted("other", "restart_pod", OTHER, at(6)),), 0.0),
+    ):
+        seen = score([run([fault(recovered_at=recovered)], [incident(1, 6)], acted=acted)])
+        assert seen["remediated_ratio"] == repaired, (recovered, acted)
+
+
+def test_faults_for_people_are_not_counted_as_repairs() -> None:
+    assert score([run([fault("clock-skew")], [incident(1, 6)])])["remediated_ratio"] is None
+    assert not has_remedy("gpu-ecc-storm")
+    assert has_remedy("engine-dead")
+    assert sum(has_remedy(name) for name in faults()) > 20
+
+
+def test_nothing_gives_no_shares() -> None:
+    empty = score([])
+    assert empty["scenarios"] == empty["events"] == empty["false_pages"] == 0
+    for share in ("precision", "recall", "ac1", "right_abstention", "false_pages_per_target_day_upper95"):
+        assert empty[share] is None
+
+
+@pytest.mark.parametrize(("count", "bound"), [(0, 2.996), (1, 4.744), (3, 7.754), (10, 16.962)])
+def test_the_poisson_bound_is_that_of_the_tables(count: int, bound: float) -> None:
+    assert poisson_upper95(count) == pytest.approx(bound, abs=2e-3)
+
+
+def test_target_days_and_their_bound() -> None:
+    seen = score([run(), run()])
+    assert seen["target_days"] == pytest.approx(2 * 36 * 20 / 1440)
+    assert seen["false_pages_per_target_day_upper95"] == pytest.approx(2.996, abs=0.01)
+
+
+def test_a_drill_is_passed_when_found_named_and_repaired() -> None:
+    named = [(REPLICA, "engine-hung")]
+    good = run(
+        [fault(recovered_at=at(8))], [incident(1, 6, *named)], acted=(Acted("i1", "shift_traffic", REPLICA, at(6)),)
+    )
+    result = drill_result(good, "engine-hung", 7, {})
+    assert (result.passed, result.detect_seconds, result.recover_seconds, result.pages) == (True, 60, 180, 1)
+    unrepaired = drill_result(run([fault()], [incident(1, 6, *named)]), "engine-hung", 7, {})
+    assert not unrepaired.passed
+    misnamed = drill_result(run([fault()], [incident(1, 6, (REPLICA, "engine-dead"))]), "engine-hung", 7, {})
+    assert (misnamed.passed, misnamed.named_entity_correct, misnamed.named_fault_correct) == (False, True, False)
