@@ -8,9 +8,12 @@ model: 1,294 output tokens/s at batch <= 64; weights of tens of GB load in 0.5 t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from outrider.errors import UsageError
+
+if TYPE_CHECKING:
+    from simulator.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,10 @@ class TrafficSpec:
     """A service's load: ``peak_ratio`` of its capacity at the daily peak, with a shape around it.
 
     ``trough_ratio`` and ``weekend_ratio`` are relative to the peak. ``noise_ratio`` is the standard
-    deviation of the slow noise on top; arrivals are Poisson around all of that.
+    deviation of the slow noise on top; arrivals are Poisson around all of that. ``shape`` is a name of
+    ``simulator.shapes.SHAPES``. What a shape is named after (a launch, a holiday, a wave) begins at
+    ``event_at`` (unix seconds; None: once in every week, when the seed says), takes ``event_seconds``
+    and is ``event_factor`` strong; None leaves both to the shape. ``trace`` is what shape ``trace`` replays.
     """
 
     peak_ratio: float = 0.66
@@ -81,6 +87,24 @@ class TrafficSpec:
     weekend_ratio: float = 0.78
     peak_hour: float = 14.5
     noise_ratio: float = 0.025
+    shape: str = "weekly"
+    event_at: float | None = None
+    event_seconds: float | None = None
+    event_factor: float | None = None
+    trace: Trace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSpec:
+    """Who sends a part of a service's requests: ``share`` of them (relative to the others' shares).
+
+    ``lengths`` None: those of the service. A smaller ``priority`` is served first by engines that know priorities.
+    """
+
+    name: str
+    share: float
+    lengths: Lengths | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +119,7 @@ class ServiceSpec:
     ceiling: int
     traffic: TrafficSpec = field(default_factory=TrafficSpec)
     namespace: str = "serving"
+    tenants: tuple[TenantSpec, ...] = ()
 
     def capacity_per_second(self, replicas: int | None = None) -> float:
         """Requests per second that ``replicas`` (default: those at the start) sustain with full batches.
