@@ -55,6 +55,8 @@ class Fleet:
         self.bank = EngineBank([pod.service.engine for pod in self.pods.pods], seed, self.spec.patience_seconds)
         slots = len(self.pods.pods)
         self.levers = Levers(self.gpus.size, self.nodes.size, slots, len(self.spec.services))
+        of_slot = np.array([self.spec.services.index(pod.service) for pod in self.pods.pods], dtype=np.int64)
+        self.traffic.attend(self.levers.services, self.bank, of_slot)
         self.journal = Journal()
         self.hung = np.zeros(slots, dtype=bool)
         self.hung_since = np.zeros(slots)
@@ -152,7 +154,9 @@ class Fleet:
         self._at = start  # whole seconds again, whatever the additions left
 
     def _forget_engine(self, slot: int) -> None:
-        self.bank.drop(slot)
+        _ = self.traffic.edge  # what it has answered is counted before its counters start anew
+        cut = self.bank.drop(slot)
+        self.traffic.unanswered(np.full(cut, self.spec.services.index(self.pods.pods[slot].service)))
         self.hung[slot] = False
         self.cpu_seconds[slot] = 0.0
 
@@ -181,8 +185,16 @@ class Fleet:
         slot = self.router.route(arrivals, shares)
         taken = (slot >= 0) & ready[np.maximum(slot, 0)]
         self.bank.refuse(int((~taken).sum()))
+        self.traffic.unanswered(arrivals.service[~taken])
+        self.bank.reject(slot[taken & arrivals.bad])
+        good = taken & ~arrivals.bad
         self.bank.accept(
-            slot[taken], arrivals.at[taken], arrivals.prompt[taken], arrivals.computed[taken], arrivals.output[taken]
+            slot[good],
+            arrivals.at[good],
+            arrivals.prompt[good],
+            arrivals.computed[good],
+            arrivals.output[good],
+            arrivals.aborts_at[good],
         )
 
     def _conditions(self, slow: Floats) -> Conditions:

@@ -158,6 +158,7 @@ def retry_storm(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 def trace(spec: TrafficSpec, times: Floats, salt: int) -> Load:
     """A recorded trace, its peak being the service's peak. Raises UsageError when the service has none."""
+    del salt
     if spec.trace is None:
         raise UsageError("the load shape trace needs a trace", hint="give TrafficSpec.trace what read_trace returned")
     return Load(spec.trace.at(times) / max(spec.trace.peak, 1e-9))
