@@ -43,6 +43,8 @@ class AuditEvent(StrEnum):
     CONFIG_LOADED = "config_loaded"
     MESSAGE_FAILED = "message_failed"
     WRITE_REFUSED = "write_refused"
+    DRILL_STARTED = "drill_started"
+    DRILL_STOPPED = "drill_stopped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,30 @@ class Silence:
     comment: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """A fault put into a simulated fleet on purpose, and the truth about it. For people: no detector reads it.
+
+    ``game_day`` names the scheduled game day it belongs to, None when a person started it;
+    ``stopped_at`` is set when it was ended before its time.
+    """
+
+    id: str
+    fault: str
+    entity: EntityRef
+    seed: int
+    starts_at: datetime
+    ends_at: datetime
+    by: str
+    symptoms: tuple[str, ...] = ()
+    game_day: str | None = None
+    stopped_at: datetime | None = None
+
+    def running(self, now: datetime) -> bool:
+        """True while it is at work."""
+        return self.stopped_at is None and self.starts_at <= now < self.ends_at
+
+
 class StateReader(Protocol):
     """Decisions, read side: what the API, dashboard, reports and CLI use."""
 
@@ -194,6 +218,10 @@ class StateReader(Protocol):
         """Silences in force."""
         ...
 
+    def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
+        """Drills, newest first. ``since`` keeps those that end at or after that instant."""
+        ...
+
     def paused(self) -> bool:
         """True while remediation is paused."""
         ...
@@ -246,6 +274,10 @@ class StateStore(StateReader, Protocol):
 
     def remove_silence(self, silence_id: str) -> bool:
         """Unmute; False when unknown."""
+        ...
+
+    def save_drill(self, drill: Drill) -> None:
+        """Write a drill, or what became of it."""
         ...
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:

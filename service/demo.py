@@ -25,6 +25,7 @@ from outrider.model import AlertReason, AlertState
 from service import wiring
 from service.leader import FileLeader
 from service.settings import Settings
+from service.simulated import services_of
 from simulator import exporters, history, story
 from simulator.fleet import Fleet
 from simulator.spec import FleetSpec, default_spec
@@ -33,7 +34,6 @@ FOLDER = Path(".outrider")
 LOCK = FOLDER / "demo.engine.lock"
 HISTORY_STEP = timedelta(minutes=5)
 LEAD_IN = timedelta(minutes=6)
-PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configured price
 
 Progress = Callable[[str, float], None]
 
@@ -81,19 +81,7 @@ def settings_of(
         "cluster": spec.cluster,
         "store": {"url": f"sqlite:///{FOLDER}/demo.db"},
         "collect": {"interval": "15s", "targets": targets},
-        "services": [
-            {
-                "name": service.name,
-                "namespace": service.namespace,
-                "gpu_type": "H100",
-                "tensor_parallel": service.tensor_parallel,
-                "floor": 2,
-                "ceiling": service.ceiling,
-                "startup": f"{spec.startup.total_seconds:.0f}s",
-                "price_per_gpu_hour": PRICE_PER_GPU_HOUR,
-            }
-            for service in spec.services
-        ],
+        "services": services_of(spec),
         "notify": {
             "channels": {"demo-inbox": {"type": "webhook", "url": f"{control_url}/control/inbox"}},
             "groups": {group: ["demo-inbox"] for group in wiring.GROUPS},

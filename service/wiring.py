@@ -110,10 +110,12 @@ def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Pla
     return Platform(cycle, dispatcher, metrics, state, collector, settings)
 
 
-def cycle_in_memory(settings: Settings, source: Source, clock: Clock, *, interval: timedelta) -> Cycle:
-    """A cycle on stores in memory, without planning: for replays.
+def cycle_in_memory(
+    settings: Settings, source: Source, clock: Clock, *, interval: timedelta, messaging: Messaging | None = None
+) -> Cycle:
+    """A cycle on stores in memory, without planning: for replays and drills.
 
-    Messages go to an outbox that nobody empties, so that pages are counted as they would be sent.
+    By default messages go to an outbox that nobody empties, so that pages are counted as they would be sent.
     """
     return _cycle(
         settings,
@@ -123,7 +125,7 @@ def cycle_in_memory(settings: Settings, source: Source, clock: Clock, *, interva
         memory.MemoryMetricStore(),
         interval=interval,
         plans=False,
-        messaging=Messaging(routes=dict.fromkeys(GROUPS, ("replay",))),
+        messaging=messaging or Messaging(routes=dict.fromkeys(GROUPS, ("replay",))),
     )
 
 

@@ -22,7 +22,7 @@ from outrider.model import (
     Priority,
     RemediationSession,
 )
-from outrider.ports import CycleCommit, Silence
+from outrider.ports import CycleCommit, Drill, Silence
 from outrider.topology import Topology
 from store import state_rows
 
@@ -55,6 +55,7 @@ class MemoryStateStore:
         self._audit: list[AuditRecord] = []
         self._topology = Topology()
         self._silences: dict[str, Silence] = {}
+        self._drills: dict[str, Drill] = {}
         self._paused = False
         self._states: dict[str, DetectorState] = {}
 
@@ -140,6 +141,11 @@ class MemoryStateStore:
     def topology(self) -> Topology:
         """The newest topology; empty when none was committed."""
         return self._topology
+
+    def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
+        """Drills, newest first."""
+        found = [drill for drill in self._drills.values() if since is None or drill.ends_at >= since]
+        return tuple(sorted(found, key=lambda drill: (drill.starts_at, drill.id), reverse=True)[:limit])
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Silences in force, the one that ends first first."""
@@ -281,6 +287,10 @@ class MemoryStateStore:
     def remove_silence(self, silence_id: str) -> bool:
         """Unmute; False when unknown. The caller audits it."""
         return self._silences.pop(silence_id, None) is not None
+
+    def save_drill(self, drill: Drill) -> None:
+        """Write a drill, or what became of it. The caller audits it."""
+        self._drills[drill.id] = drill
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append audit records outside a cycle."""

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import sqlalchemy as sa
 
 Database = Literal["metrics", "state"]
-HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0001"}
+HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0002"}
 VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
 RAW = "raw"  # the tier of values as they were collected; roll-ups will be tiers of their own
 
@@ -191,6 +191,15 @@ silence = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("until_us", sa.BigInteger, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+)
+drill = sa.Table(
+    "drill",
+    state,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("starts_at_us", sa.BigInteger, nullable=False),
+    sa.Column("ends_at_us", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("drill_by_start", "starts_at_us"),
 )
 flag = sa.Table(
     "flag",

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
-from outrider.ports import CycleCommit, Silence
+from outrider.ports import CycleCommit, Drill, Silence
 from outrider.topology import Topology
 from store import codec, schema, state_rows
 from store.database import Database
@@ -201,6 +201,17 @@ class SqlStateStore(SqlStateReader):
         with self._database.writing() as connection:
             done = connection.execute(sa.delete(schema.silence).where(schema.silence.c.id == silence_id))
         return bool(done.rowcount)
+
+    def save_drill(self, drill: Drill) -> None:
+        """Write a drill, or what became of it. The caller audits it."""
+        row = {
+            "id": drill.id,
+            "starts_at_us": micros(drill.starts_at),
+            "ends_at_us": micros(drill.ends_at),
+            "body": codec.dumps(drill),
+        }
+        with self._database.writing() as connection:
+            _put(connection, schema.drill, row)
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append audit records outside a cycle."""

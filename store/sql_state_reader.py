@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from outrider.audit import AuditRecord
 from outrider.model import Action, Alert, AlertState, CycleRecord, Incident, Message, Plan, Priority, RemediationSession
-from outrider.ports import Silence
+from outrider.ports import Drill, Silence
 from outrider.topology import Topology
 from store import codec, schema, state_rows
 from store.database import Database
@@ -136,6 +136,14 @@ class SqlStateReader:
         table = schema.silence
         asked = sa.select(table.c.body).where(table.c.until_us > micros(now))
         return self._read(Silence, asked.order_by(table.c.until_us, table.c.id))
+
+    def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
+        """Drills, newest first."""
+        table = schema.drill
+        asked = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.id.desc()).limit(limit)
+        if since is not None:
+            asked = asked.where(table.c.ends_at_us >= micros(since))
+        return self._read(Drill, asked)
 
     def paused(self) -> bool:
         """True while remediation is paused."""

@@ -52,7 +52,7 @@ from outrider.model import (
     TimelineEntry,
     Verdict,
 )
-from outrider.ports import CycleCommit, MetricStore, Silence, StateStore
+from outrider.ports import CycleCommit, Drill, MetricStore, Silence, StateStore
 from outrider.topology import Topology
 from store.memory import MemoryMetricStore, MemoryStateStore
 from store.sql import open_metrics, open_state, urls_of
@@ -604,6 +604,32 @@ def test_silences_end_and_can_be_removed(state: StateStore) -> None:
     assert state.silences(T0 + MINUTE) == (long,)
     assert state.remove_silence("l")
     assert not state.remove_silence("l")
+
+
+def test_drills_are_kept_with_what_became_of_them(state: StateStore) -> None:
+    first, second = (
+        Drill(
+            name,
+            "engine-hung",
+            EntityRef("c", EntityKind.REPLICA, "n", name),
+            7,
+            T0 + start,
+            T0 + start + MINUTE,
+            "ann",
+        )
+        for name, start in (("a", timedelta()), ("b", 5 * MINUTE))
+    )
+    state.save_drill(first)
+    state.save_drill(second)
+    assert state.drills() == (second, first)
+    assert state.drills(since=T0 + 2 * MINUTE) == (second,)
+    assert state.drills(limit=1) == (second,)
+    stopped = replace(first, stopped_at=T0 + MINUTE / 2, game_day="tuesday")
+    state.save_drill(stopped)
+    assert state.drills() == (second, stopped)
+    assert not stopped.running(T0 + MINUTE / 4)
+    assert first.running(T0)
+    assert not first.running(first.ends_at)
 
 
 def test_the_audit_is_newest_first_and_keeps_the_order_inside_an_instant(state: StateStore) -> None:

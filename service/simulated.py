@@ -1,0 +1,27 @@
+"""What an operator would configure for a simulated fleet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.spec import FleetSpec
+
+PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configured price
+
+
+def services_of(spec: FleetSpec) -> list[dict[str, Any]]:
+    """The ``services`` of a configuration for this fleet."""
+    gpu_type = spec.pools[0].gpu_type.split()[1] if " " in spec.pools[0].gpu_type else spec.pools[0].gpu_type
+    return [
+        {
+            "name": service.name,
+            "namespace": service.namespace,
+            "gpu_type": gpu_type,
+            "tensor_parallel": service.tensor_parallel,
+            "floor": min(2, service.replicas),
+            "ceiling": service.ceiling,
+            "startup": f"{spec.startup.total_seconds:.0f}s",
+            "price_per_gpu_hour": PRICE_PER_GPU_HOUR,
+        }
+        for service in spec.services
+    ]
