@@ -6,6 +6,9 @@ bucket being +Inf. Bounds are those vLLM 0.32 publishes.
 
 from __future__ import annotations
 
+import operator
+from itertools import accumulate, repeat
+
 import numpy as np
 
 from outrider import catalog
@@ -20,6 +23,20 @@ HTTP_FINE_BOUNDS = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
     *(2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0, 30.0, 60.0),
 )
+
+# Finer than vLLM's, for engines that tell more: the queue ladder of SGLang 0.5 with the 35 geometric steps of TGI.
+STEP_BOUNDS = tuple(accumulate(repeat(1.5, 35), operator.mul, initial=0.0001))[1:]
+QUEUE_BOUNDS = (
+    *(0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, *(float(second) for second in range(1, 6))),
+    *(
+        10.0,
+        15.0,
+        *(float(second) for second in range(20, 100, 10)),
+        *(float(second) for second in range(100, 1000, 100)),
+    ),
+    *(1000.0, 1200.0, 1400.0, 1600.0, 1800.0, 2000.0, 2500.0, 3000.0),
+)
+FINE_BOUNDS = tuple(sorted({*STEP_BOUNDS, *QUEUE_BOUNDS}))
 
 HISTOGRAMS: dict[str, tuple[float, ...]] = {
     "prompt_length": LENGTH_BOUNDS,
@@ -39,6 +56,9 @@ HISTOGRAMS: dict[str, tuple[float, ...]] = {
     "inference": REQUEST_BOUNDS,
     "http_fine": HTTP_FINE_BOUNDS,
     "http": (0.1, 0.5, 1.0),
+    "queue_fine": FINE_BOUNDS,
+    "prefill_fine": FINE_BOUNDS,
+    "step": STEP_BOUNDS,
 }
 MOST_UNSETTLED = 256
 PLAIN = (

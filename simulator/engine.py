@@ -354,7 +354,9 @@ class EngineBank:
             ("http_fine", at - arrived),
             ("http", at - arrived),
             ("queue", queued),
+            ("queue_fine", queued),
             ("prefill", first - arrived - queued),
+            ("prefill_fine", first - arrived - queued),
             ("decode", decode),
             ("inference", at - arrived - queued),
             ("tpot", decode / np.maximum(output - 1, 1.0)),
@@ -395,6 +397,8 @@ class EngineBank:
             mixed_ratio = np.nan_to_num(prefill / (plain + prefill))
         self.counters.observe("iteration", everyone, np.maximum(np.round(batch), 1.0), whole - mixed)
         self.counters.observe("iteration", everyone, np.round(batch + per_prefill), mixed)
+        self.counters.observe("step", everyone, self.step_time * slow, whole - mixed)
+        self.counters.observe("step", everyone, long_gap, mixed)
         in_mixed = np.round(made * mixed_ratio)
         self.counters.observe("itl", everyone, self.step_time * slow, made - in_mixed)
         self.counters.observe("itl", everyone, long_gap, in_mixed)
