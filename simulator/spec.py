@@ -1,199 +1,53 @@
-"""What a fleet consists of: GPU types, engines, services, pools, start-up times.
+"""Fleets ready to run: the demo's, the one for drills and its standby, and one of any size.
 
-Everything is frozen and hashable, so that profiles of an engine can be cached by its description.
 The constants are priors for a plausible fleet, sized from public figures (H100 TP2 serving a 70 B
 model: 1,294 output tokens/s at batch <= 64; weights of tens of GB load in 0.5 to 2 minutes).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
 
 from outrider.errors import UsageError
+from simulator.devices import GPU_TYPES, GpuType, gpu_type
+from simulator.parts import (
+    ENGINE_KINDS,
+    EngineModel,
+    FleetSpec,
+    Lengths,
+    PoolSpec,
+    ServiceSpec,
+    StartupSpec,
+    TenantSpec,
+    TrafficSpec,
+)
 
-if TYPE_CHECKING:
-    from simulator.trace import Trace
+__all__ = [
+    "ENGINE_KINDS",
+    "GPU_TYPES",
+    "EngineModel",
+    "FleetSpec",
+    "GpuType",
+    "Lengths",
+    "PoolSpec",
+    "ServiceSpec",
+    "StartupSpec",
+    "TenantSpec",
+    "TrafficSpec",
+    "default_spec",
+    "drill_spec",
+    "spec_of",
+    "standby_spec",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class GpuType:
-    """A device model. ``clock_megahertz`` is the boost clock it holds while it is cool."""
-
-    name: str
-    memory_mebibytes: int
-    idle_watts: float
-    limit_watts: float
-    clock_megahertz: float
-    memory_clock_megahertz: float
-    throttle_celsius: float
-
-
-GPU_TYPES = {
-    gpu.name: gpu
-    for gpu in (
-        GpuType("NVIDIA H100 80GB HBM3", 81559, 72.0, 700.0, 1980.0, 2619.0, 84.0),
-        GpuType("NVIDIA A100-SXM4-80GB", 81920, 60.0, 400.0, 1410.0, 1593.0, 82.0),
-    )
-}
-
-
-@dataclass(frozen=True, slots=True)
-class EngineModel:
-    """How one vLLM replica behaves.
-
-    A decode step takes ``step_seconds + step_per_sequence_seconds * batch +
-    step_per_context_token_seconds * context``; a prompt token that is not cached adds
-    ``prefill_per_token_seconds``, at most ``token_budget`` tokens a step (chunked prefill).
-    """
-
-    model: str
-    step_seconds: float
-    step_per_sequence_seconds: float
-    step_per_context_token_seconds: float
-    prefill_per_token_seconds: float
-    max_sequences: int
-    token_budget: int
-    kv_blocks: int
-    max_model_length: int
-    block_size: int = 16
-    memory_reserved_ratio: float = 0.92
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Log-normal prompt and output lengths in tokens, and the share of a prompt found in the prefix cache."""
-
-    prompt_mean: float
-    prompt_sigma: float
-    output_mean: float
-    output_sigma: float
-    cached_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class TrafficSpec:
-    """A service's load: ``peak_ratio`` of its capacity at the daily peak, with a shape around it.
-
-    ``trough_ratio`` and ``weekend_ratio`` are relative to the peak. ``noise_ratio`` is the standard
-    deviation of the slow noise on top; arrivals are Poisson around all of that. ``shape`` is a name of
-    ``simulator.shapes.SHAPES``. What a shape is named after (a launch, a holiday, a wave) begins at
-    ``event_at`` (unix seconds; None: once in every week, when the seed says), takes ``event_seconds``
-    and is ``event_factor`` strong; None leaves both to the shape. ``trace`` is what shape ``trace`` replays.
-    """
-
-    peak_ratio: float = 0.66
-    trough_ratio: float = 0.36
-    weekend_ratio: float = 0.78
-    peak_hour: float = 14.5
-    noise_ratio: float = 0.025
-    shape: str = "weekly"
-    event_at: float | None = None
-    event_seconds: float | None = None
-    event_factor: float | None = None
-    trace: Trace | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TenantSpec:
-    """Who sends a part of a service's requests: ``share`` of them (relative to the others' shares).
-
-    ``lengths`` None: those of the service. A smaller ``priority`` is served first by engines that know priorities.
-    """
-
-    name: str
-    share: float
-    lengths: Lengths | None = None
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceSpec:
-    """A model service: ``replicas`` run at the start, ``ceiling`` is the most it may ever have."""
-
-    name: str
-    engine: EngineModel
-    lengths: Lengths
-    tensor_parallel: int
-    replicas: int
-    ceiling: int
-    traffic: TrafficSpec = field(default_factory=TrafficSpec)
-    namespace: str = "serving"
-    tenants: tuple[TenantSpec, ...] = ()
-
-    def capacity_per_second(self, replicas: int | None = None) -> float:
-        """Requests per second that ``replicas`` (default: those at the start) sustain with full batches.
-
-        Little's law at a full batch: N = rate x output x step / (1 - rate x prefill), solved for the rate.
-        """
-        engine, lengths = self.engine, self.lengths
-        batch = min(
-            engine.max_sequences,
-            engine.kv_blocks * engine.block_size / (lengths.prompt_mean + lengths.output_mean / 2),
-        )
-        context = batch * (lengths.prompt_mean + lengths.output_mean / 2)
-        step = (
-            engine.step_seconds
-            + engine.step_per_sequence_seconds * batch
-            + engine.step_per_context_token_seconds * context
-        )
-        prefill = lengths.prompt_mean * (1 - lengths.cached_ratio) * engine.prefill_per_token_seconds
-        per_replica = batch / (lengths.output_mean * step + batch * prefill)
-        return per_replica * (self.replicas if replicas is None else replicas)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSpec:
-    """Nodes of one kind."""
-
-    name: str
-    gpu_type: str
-    nodes: int
-    gpus_per_node: int = 8
-    cpus: int = 32
-    memory_bytes: float = 2.0e12
-
-
-@dataclass(frozen=True, slots=True)
-class StartupSpec:
-    """Seconds of each phase of a cold start; each start scatters them by ``scatter_ratio``."""
-
-    schedule_seconds: float = 4.0
-    pull_seconds: float = 32.0
-    load_seconds: float = 118.0
-    warm_seconds: float = 56.0
-    scatter_ratio: float = 0.12
-
-    @property
-    def total_seconds(self) -> float:
-        """Mean time from the order to the first served request."""
-        return self.schedule_seconds + self.pull_seconds + self.load_seconds + self.warm_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSpec:
-    """A whole fleet. ``patience_seconds``: a client that has no first token by then goes away.
-
-    ``slice_seconds`` is the grain of the engine model: within it a request's times are exact,
-    while a freed batch slot is refilled at the next slice.
-    """
-
-    cluster: str
-    pools: tuple[PoolSpec, ...]
-    services: tuple[ServiceSpec, ...]
-    startup: StartupSpec = field(default_factory=StartupSpec)
-    patience_seconds: float = 120.0
-    health_check_seconds: float = 5.0
-    slice_seconds: float = 0.5
-
-    def service(self, name: str) -> ServiceSpec:
-        """The service of that name. Raises UsageError when there is none."""
-        for service in self.services:
-            if service.name == name:
-                return service
-        known = ", ".join(service.name for service in self.services)
-        raise UsageError(f"the fleet has no service {name!r}", hint=f"its services are: {known}")
-
+H100 = "NVIDIA H100 80GB HBM3"
+NODE_GPUS = 8
+# From this size on a step of 15 s uses a coarser grain, so that it stays far faster than real time.
+COARSE_FROM_GPUS, COARSE_SECONDS = 512, 5.0
+USED_RATIO = 0.8  # of the devices of a type; the others are spare
 
 _CHAT = EngineModel(
     model="chat-70b-instruct-fp8",
@@ -217,35 +71,125 @@ _CODE = EngineModel(
     kv_blocks=12288,
     max_model_length=16384,
 )
+_MIXTURE = replace(_CHAT, model="mixture-235b-a22b-fp8", step_seconds=0.021, max_sequences=128, kv_blocks=24576)
+_MIDDLE = replace(_CHAT, model="assist-32b-instruct", step_seconds=0.0115, max_sequences=64, kv_blocks=8192)
+_SMALL = replace(_CODE, model="support-8b-instruct", step_seconds=0.006, max_sequences=48, kv_blocks=4096)
+_TINY = replace(
+    _CODE, model="classify-1b", step_seconds=0.0022, max_sequences=32, kv_blocks=4096, max_model_length=4096
+)
+
+_TALK = Lengths(prompt_mean=900, prompt_sigma=0.7, output_mean=300, output_sigma=0.6, cached_ratio=0.45)
+_PROGRAM = Lengths(prompt_mean=1600, prompt_sigma=0.6, output_mean=380, output_sigma=0.7, cached_ratio=0.6)
+_LABEL = Lengths(prompt_mean=400, prompt_sigma=0.5, output_mean=60, output_sigma=0.5, cached_ratio=0.5)
+_OFFICE = TrafficSpec(peak_ratio=0.64, trough_ratio=0.3, weekend_ratio=0.6, peak_hour=15.5)
+
+_CHAT_SERVICE = ServiceSpec("chat-70b", _CHAT, _TALK, tensor_parallel=4, replicas=10, ceiling=13)
+_CODE_SERVICE = ServiceSpec("code-14b", _CODE, _PROGRAM, tensor_parallel=2, replicas=6, ceiling=10, traffic=_OFFICE)
+_TENANTS = (
+    TenantSpec("consumer", 0.6),
+    TenantSpec("enterprise", 0.3, replace(_TALK, prompt_mean=1100), priority=-1),
+    TenantSpec("internal", 0.1, priority=1),
+)
 
 
 def default_spec(size: Literal["small"] = "small") -> FleetSpec:
     """The demo's fleet: 2 services, 16 replicas, 8 nodes, 64 GPUs, 12 of them spare."""
     del size
+    return FleetSpec("demo", (PoolSpec("h100-a", H100, 4), PoolSpec("h100-b", H100, 4)), (_CHAT_SERVICE, _CODE_SERVICE))
+
+
+def drill_spec() -> FleetSpec:
+    """A fleet to break: 64 GPUs in 2 racks, 1 storage, 2 services with tenants, 20 GPUs spare for repairs."""
     return FleetSpec(
-        cluster="demo",
-        pools=(PoolSpec("h100-a", "NVIDIA H100 80GB HBM3", 4), PoolSpec("h100-b", "NVIDIA H100 80GB HBM3", 4)),
-        services=(
-            ServiceSpec(
-                name="chat-70b",
-                engine=_CHAT,
-                lengths=Lengths(
-                    prompt_mean=900, prompt_sigma=0.7, output_mean=300, output_sigma=0.6, cached_ratio=0.45
-                ),
-                tensor_parallel=4,
-                replicas=10,
-                ceiling=13,
-            ),
-            ServiceSpec(
-                name="code-14b",
-                engine=_CODE,
-                lengths=Lengths(
-                    prompt_mean=1600, prompt_sigma=0.6, output_mean=380, output_sigma=0.7, cached_ratio=0.6
-                ),
-                tensor_parallel=2,
-                replicas=6,
-                ceiling=10,
-                traffic=TrafficSpec(peak_ratio=0.64, trough_ratio=0.3, weekend_ratio=0.6, peak_hour=15.5),
-            ),
-        ),
+        "drill",
+        (PoolSpec("h100-a", H100, 4), PoolSpec("h100-b", H100, 4)),
+        (replace(_CHAT_SERVICE, replicas=8, tenants=_TENANTS), _CODE_SERVICE),
+        slice_seconds=1.0,
     )
+
+
+def standby_spec() -> FleetSpec:
+    """The cluster beside that of ``drill_spec``: the same services, ready for their whole load."""
+    return replace(drill_spec(), cluster="standby", prefix="standby-")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A service that large fleets have: ``share`` of the fleet's GPUs, all of one type."""
+
+    name: str
+    share: float
+    gpu_type: str
+    engine: EngineModel
+    engine_kind: str
+    lengths: Lengths
+    tensor_parallel: int
+
+
+_KINDS = (
+    _Kind("chat-70b", 0.28, "H100", _CHAT, "vllm", _TALK, 8),
+    _Kind("code-14b", 0.14, "H100", _CODE, "vllm", _PROGRAM, 4),
+    _Kind("reason-235b", 0.12, "H200", _MIXTURE, "sglang", _TALK, 8),
+    _Kind("assist-32b", 0.18, "A100", _MIDDLE, "tgi", _TALK, 8),
+    _Kind("draft-32b", 0.14, "910B", _MIDDLE, "mindie", _TALK, 8),
+    _Kind("support-8b", 0.09, "A30", _SMALL, "triton", _TALK, 4),
+    _Kind("classify-1b", 0.05, "T4", _TINY, "triton", _LABEL, 2),
+)
+
+
+def spec_of(gpus: int, cluster: str = "fleet", *, seed: int = 7) -> FleetSpec:
+    """A fleet of exactly ``gpus`` GPUs, meant for 8 to 10,000: one type when small, six from 256 GPUs on.
+
+    A fifth of each type is spare. ``seed`` varies the services' load and the hour of their peaks. From
+    512 GPUs on its grain is coarser. Raises UsageError for fewer than 1 GPU.
+    """
+    if gpus < 1:
+        raise UsageError(f"a fleet of {gpus} GPUs has nothing to run on", hint="give a number from 8 to 10000")
+    random = np.random.default_rng([seed, 9])
+    kinds = (
+        _KINDS
+        if gpus >= 256
+        else tuple(replace(kind, tensor_parallel=kind.tensor_parallel // 2) for kind in _KINDS[:2])
+    )
+    if gpus < 2 * NODE_GPUS:
+        kinds = (replace(_KINDS[1], tensor_parallel=min(2, gpus), share=1.0),)
+    pools = _pools(gpus, kinds)
+    services = []
+    for kind in kinds:
+        name = gpu_type(kind.gpu_type).name
+        mine = sum(other.share for other in kinds if other.gpu_type == kind.gpu_type)
+        there = sum(pool.nodes * pool.gpus_per_node for pool in pools if pool.gpu_type == name)
+        most = max(1, int(there * kind.share / mine / kind.tensor_parallel))
+        load = TrafficSpec(peak_ratio=float(random.uniform(0.55, 0.7)), peak_hour=float(random.uniform(9.0, 21.0)))
+        services.append(
+            ServiceSpec(
+                kind.name,
+                kind.engine.on(name),
+                kind.lengths,
+                kind.tensor_parallel,
+                max(1, round(most * USED_RATIO)),
+                most,
+                load,
+                engine_kind=kind.engine_kind,
+                gpu_type=name,
+            )
+        )
+    found = FleetSpec(cluster, pools, tuple(services))
+    coarse = gpus >= COARSE_FROM_GPUS
+    return replace(found, slice_seconds=COARSE_SECONDS, tick_seconds=COARSE_SECONDS) if coarse else found
+
+
+def _pools(gpus: int, kinds: tuple[_Kind, ...]) -> tuple[PoolSpec, ...]:
+    """Whole nodes for each type by its share; the first type takes what rounding leaves, a part of a node too."""
+    shares: dict[str, float] = {}
+    for kind in kinds:
+        shares[kind.gpu_type] = shares.get(kind.gpu_type, 0.0) + kind.share
+    total, first = sum(shares.values()), next(iter(shares))
+    nodes = {short: int(gpus / NODE_GPUS * share / total) for short, share in shares.items()}
+    left = gpus - NODE_GPUS * sum(nodes.values())
+    nodes[first] += left // NODE_GPUS
+    names = {short: gpu_type(short).name for short in nodes}
+    pools = [PoolSpec(short.lower(), names[short], count) for short, count in nodes.items() if count]
+    if left % NODE_GPUS:
+        pools.append(PoolSpec(f"{first.lower()}-rest", names[first], 1, gpus_per_node=left % NODE_GPUS))
+    return tuple(pools)
