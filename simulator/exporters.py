@@ -21,6 +21,7 @@ from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
 from simulator.control import Control
+from simulator.doors import add_routes
 from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.targets import Pages, SimulatedTarget, targets
@@ -118,6 +119,7 @@ class FleetServer:
         app.router.add_post("/control/faults", self._break)
         app.router.add_post("/control/inbox", self._receive)
         app.router.add_get("/control/inbox", self._show_inbox)
+        add_routes(app, self.fleet)
         return app
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:

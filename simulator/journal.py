@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from outrider.clock import from_unix
-from outrider.model import EntityRef, Event, EventKind
+from outrider.model import EntityKind, EntityRef, Event, EventKind
 
 MOST_KEPT = 20_000
 
@@ -49,14 +49,20 @@ class Happening:
 
     @property
     def event(self) -> Event:
-        """The same as the platform knows it. An XID is an event kind of its own, its code the number."""
+        """The same as the platform knows it. An XID is an event kind of its own, its code the number.
+
+        A log belongs to a pod; what its engine says is known of the replica, which bears the same name.
+        """
         xid = self.attributes.get("xid")
         kind = EventKind.XID if xid else _KIND[self.voice]
+        entity = self.entity
+        if self.voice is Voice.ENGINE and entity.kind is EntityKind.POD:
+            entity = replace(entity, kind=EntityKind.REPLICA)
         key = f"{self.entity.cluster}:{self.voice.value}:{self.number}"
         return Event(
             id=key,
             kind=kind,
-            entity=self.entity,
+            entity=entity,
             at=from_unix(self.at),
             source=self.voice.value,
             code=xid or self.code,

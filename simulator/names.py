@@ -18,3 +18,14 @@ def gpu_uuid(cluster: str, node: int, index: int) -> str:
 def pod_uid(cluster: str, name: str, generation: int) -> str:
     """The uid of one incarnation of a pod."""
     return str(uuid.uuid5(_SPACE, f"{cluster}/pod/{name}/{generation}"))
+
+
+@cache
+def boot_id(cluster: str, node: int, boot: float) -> str:
+    """What tells one boot of a node from another; ``boot`` in unix seconds."""
+    return str(uuid.uuid5(_SPACE, f"{cluster}/boot/{node}/{boot:.0f}"))
+
+
+def pci_address(index: int) -> str:
+    """The PCI address of a node's device, in the spelling of DCGM: ``00000000:19:00.0``."""
+    return f"00000000:{(0x19 + 0x11 * index) % 256:02X}:00.0"
