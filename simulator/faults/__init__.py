@@ -1,7 +1,7 @@
-"""Faults: one file each. ``inject`` breaks one component of a fleet and returns the ground truth.
+"""Faults: one YAML file each in ``catalogue``. ``inject`` breaks one component and returns the ground truth.
 
-The platform under test never sees this package: it sees pages. A fault acts on the fleet's own
-handles (a device's health, a process, a fan, the arrivals), and what the pages show follows from it.
+The platform under test never sees this package: it sees pages, logs and events. A fault bends the
+levers of the fleet and does a few deeds; what the pages show follows from the fleet's physics.
 """
 
 from simulator.faults.base import Injection, Truth

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.model import EntityRef
 from simulator.faults.base import Injection, Truth
-from simulator.faults.engine_dead import EngineDead
-from simulator.faults.engine_hung import EngineHung
-from simulator.faults.exporter_down import ExporterDown
-from simulator.faults.gpu_lost import GpuLost
-from simulator.faults.gpu_thermal_throttle import GpuThermalThrottle
-from simulator.faults.traffic_surge import TrafficSurge
+from simulator.faults.compose import conflict
+from simulator.faults.declared import Declared
+from simulator.faults.loader import load
+from simulator.faults.needs import unmet
+from simulator.faults.places import choose, places, spots
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
 
-FAULTS: dict[str, type[Injection]] = {
-    "engine-dead": EngineDead,
-    "engine-hung": EngineHung,
-    "exporter-down": ExporterDown,
-    "gpu-lost": GpuLost,
-    "gpu-thermal-throttle": GpuThermalThrottle,
-    "traffic-surge": TrafficSurge,
-}
+
+class _Catalogue(Mapping[str, Declared]):
+    """The fault files by id, read at the first look."""
+
+    def __getitem__(self, fault: str) -> Declared:
+        return _loaded()[fault]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_loaded())
+
+    def __len__(self) -> int:
+        return len(_loaded())
+
+
+@cache
+def _loaded() -> dict[str, Declared]:
+    return load()
+
+
+FAULTS: Mapping[str, Declared] = _Catalogue()
 
 
 def inject(
@@ -40,39 +53,56 @@ def inject(
     duration: timedelta | None = None,
     seed: int = 0,
 ) -> Truth:
-    """Plan a fault and return the truth about it.
+    """Plan a fault and return the truth about it; the fault at work is then the last of ``fleet.injections``.
 
     ``entity`` None lets ``seed`` choose among those on which it does harm; a string is an entity's
     name. ``start`` defaults to now, ``duration`` to the fault's own. Raises UsageError for a fault or
-    an entity that does not exist, naming near matches.
+    an entity that does not exist, naming near matches, and with the reason when it cannot hold there
+    or beside another fault.
     """
-    kind = FAULTS.get(fault)
-    if kind is None:
+    declared = FAULTS.get(fault)
+    if declared is None:
         raise UsageError(f"the simulator has no fault {fault!r}", hint=_near(fault, list(FAULTS)))
     if duration is not None and duration <= timedelta(0):
         raise UsageError("a fault must last longer than 0 s", hint="give a positive duration such as 5m")
-    chosen = _choose(fleet, kind, seed) if entity is None else _find(fleet, kind, entity)
-    injection = kind(chosen, fleet.now if start is None else start, kind.lasts if duration is None else duration, seed)
+    begin = fleet.now if start is None else start
+    if begin < fleet.now:
+        raise UsageError(f"{rfc3339(begin)} is past in the fleet", hint=f"start at {rfc3339(fleet.now)} or later")
+    chosen = _choose(fleet, declared, seed) if entity is None else _find(fleet, declared, entity)
+    lasts = declared.lasts if duration is None else duration
+    injection = Injection(fleet, declared, chosen, begin, lasts, seed)
+    _refuse(fleet, injection)
     fleet.injections.append(injection)
     return injection.truth
 
 
-def _choose(fleet: Fleet, kind: type[Injection], seed: int) -> EntityRef:
-    likely = kind.likely(fleet)
-    if not likely:
+def _refuse(fleet: Fleet, new: Injection) -> None:
+    """Raise when it cannot hold: with its reason."""
+    why = conflict(new, fleet.injections)
+    if why:
+        raise UsageError(why, hint="choose another entity, or a time after the other fault's end")
+    missing = unmet(fleet, new.declared.needs, places(fleet, new.entity)) if new.truth.start <= fleet.now else ""
+    if missing:
+        name = f"{new.entity.kind.value} {new.entity.name}"
+        raise UsageError(f"{name} {missing}", hint=f"choose another entity for {new.truth.fault}")
+
+
+def _choose(fleet: Fleet, declared: Declared, seed: int) -> EntityRef:
+    chosen = choose(fleet, declared.kind, declared.likely, np.random.default_rng([seed, 7]))
+    if chosen is None:
         raise UsageError(
-            f"nothing in the fleet can have {kind.fault} now", hint="wait until a replica serves, or name an entity"
+            f"nothing in the fleet can have {declared.fault} now", hint="wait until a replica serves, or name an entity"
         )
-    return likely[int(np.random.default_rng([seed, 7]).integers(len(likely)))]
+    return chosen
 
 
-def _find(fleet: Fleet, kind: type[Injection], entity: EntityRef | str) -> EntityRef:
-    known = kind.candidates(fleet)
+def _find(fleet: Fleet, declared: Declared, entity: EntityRef | str) -> EntityRef:
+    known = list(spots(fleet, declared.kind))
     name = entity if isinstance(entity, str) else entity.name
     found = next((ref for ref in known if entity in (ref, ref.name)), None)
     if found is None:
         raise UsageError(
-            f"the fleet has no {kind.kind.value} {name!r} for {kind.fault}",
+            f"the fleet has no {declared.kind.value} {name!r} for {declared.fault}",
             hint=_near(name, [ref.name for ref in known]),
         )
     return found

@@ -1,0 +1,54 @@
+"""Which faults can hold together, and why others cannot.
+
+Different faults on one entity compose: their levers multiply, add up, or set different things. Refused
+are the same fault twice on one entity at a time, faults that a file excludes, two that set one lever
+of the same places, and any fault that would begin on something another one has removed by then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outrider.clock import rfc3339
+
+if TYPE_CHECKING:
+    from simulator.faults.base import Injection
+
+
+def conflict(new: Injection, others: list[Injection]) -> str:
+    """Why ``new`` cannot be injected beside ``others``, empty when it can."""
+    for other in others:
+        if not (new.truth.start < other.truth.end and other.truth.start < new.truth.end):
+            continue
+        why = _same(new, other) or _removed(new, other) or _removed(other, new) or _contrary(new, other)
+        if why:
+            return f"{why} ({other.truth.fault} holds until {rfc3339(other.truth.end)})"
+    return ""
+
+
+def _same(new: Injection, other: Injection) -> str:
+    if new.truth.entity != other.truth.entity:
+        return ""
+    kind, name = new.entity.kind.value, new.entity.name
+    if new.truth.fault == other.truth.fault:
+        return f"{kind} {name} has {other.truth.fault} already"
+    if other.truth.fault in new.declared.excludes or new.truth.fault in other.declared.excludes:
+        return f"{kind} {name} cannot have {new.truth.fault} and {other.truth.fault} at once"
+    return ""
+
+
+def _removed(one: Injection, by: Injection) -> str:
+    """``one`` begins on something that ``by`` has taken away by then."""
+    if not by.declared.removes or one.truth.start < by.truth.start or one.truth.entity not in by.truth.touches:
+        return ""
+    kind, name = one.entity.kind.value, one.entity.name
+    return f"{kind} {name} is gone with {by.truth.fault} of {by.entity.name}: {one.truth.fault} cannot strike it then"
+
+
+def _contrary(new: Injection, other: Injection) -> str:
+    if new.truth.entity != other.truth.entity:
+        return ""
+    mine = {(effect.group, effect.lever) for effect in new.declared.effects if effect.do == "set"}
+    theirs = {(effect.group, effect.lever) for effect in other.declared.effects if effect.do == "set"}
+    both = sorted(mine & theirs)
+    return f"both set {both[0][0]}.{both[0][1]} of {new.entity.name}" if both else ""

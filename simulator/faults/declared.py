@@ -1,0 +1,75 @@
+"""What a fault file says, once it is read: plain frozen values. ``loader`` describes the file's format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from outrider.model import EntityKind, Layer
+from simulator.faults.onset import Onset
+
+Doing = Literal["multiply", "add", "set"]
+Hold = Literal["place", "process", "revision"]
+DOINGS: tuple[Doing, ...] = ("multiply", "add", "set")
+HOLDS: tuple[Hold, ...] = ("place", "process", "revision")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One lever bent. ``low`` to ``high`` is the range of magnitude, from mild to severe.
+
+    ``onset`` None is the fault's own; ``after_seconds`` delays it. With ``of_capacity`` the value is
+    the share of the service's capacity that its requests shall reach, turned into a factor of what
+    they are when it begins, and never below ``least``.
+    """
+
+    group: str
+    lever: str
+    do: Doing
+    low: float
+    high: float
+    onset: Onset | None = None
+    after_seconds: float = 0.0
+    of_capacity: bool = False
+    least: float = 0.0
+
+    def value(self, draw: float) -> float:
+        """The magnitude for a draw of 0 to 1."""
+        return self.low + draw * (self.high - self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredDeed:
+    """A call of a function of ``deeds``: ``at_seconds`` after the start, None for the end, again every so often."""
+
+    do: str
+    at_seconds: float | None
+    every_seconds: float | None = None
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A whole fault file. ``removes``: the entity and all its parts are gone while the fault lasts."""
+
+    fault: str
+    kind: EntityKind
+    layer: Layer | None
+    negative: bool
+    lasts: timedelta
+    onset: Onset
+    likely: str
+    holds: Hold
+    effects: tuple[Effect, ...]
+    deeds: tuple[DeclaredDeed, ...]
+    symptoms: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    removes: bool = False
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The lever groups it bends."""
+        return frozenset(effect.group for effect in self.effects)

@@ -1,0 +1,94 @@
+"""When a bent lever hurts: read from the fleet's state, so that a remedy counts only when it worked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.faults.places import Places, ready_slots, service_of_slots
+
+if TYPE_CHECKING:
+    from simulator.fleet import Fleet
+
+SLOWED_CLOCK_RATIO = 0.99
+QUEUE_RATIO = 0.05  # of the most sequences at once: a queue longer than this makes requests wait
+
+Mask = np.ndarray  # bool, shape (slots,)
+
+
+def served(fleet: Fleet, here: Places) -> Mask:
+    """Slots of these places that get requests."""
+    found = np.zeros(fleet.bank.size, dtype=bool)
+    found[here.slots] = fleet.requests_per_second[here.slots] > 0
+    return found
+
+
+def _slowed(fleet: Fleet, here: Places) -> Mask:
+    """Those with a device here whose clock has really fallen."""
+    low = here.gpus[fleet.gpus.clock_ratio[here.gpus] < SLOWED_CLOCK_RATIO]
+    owners = fleet.pods.owner[low]
+    found = np.zeros(fleet.bank.size, dtype=bool)
+    found[owners[owners >= 0]] = True
+    return np.asarray(found & served(fleet, here))
+
+
+def _starting(fleet: Fleet, here: Places) -> Mask:
+    """Those that should serve and do not yet."""
+    found = np.zeros(fleet.bank.size, dtype=bool)
+    found[here.slots] = True
+    return np.asarray(found & ~ready_slots(fleet))
+
+
+def _queued(fleet: Fleet, here: Places) -> Mask:
+    """Those with more requests waiting than a batch takes in its stride."""
+    return np.asarray(served(fleet, here) & (fleet.bank.waiting > QUEUE_RATIO * fleet.bank.max_sequences))
+
+
+def _asked(fleet: Fleet, here: Places) -> Mask:
+    """Slots of services that people send requests to here, whether or not these arrive."""
+    wanted = (fleet.traffic.rates(fleet.at) > 0)[service_of_slots(fleet)]
+    found = np.zeros(fleet.bank.size, dtype=bool)
+    found[here.slots] = True
+    return np.asarray(found & wanted)
+
+
+def _nobody(fleet: Fleet, here: Places) -> Mask:
+    del here
+    return np.zeros(fleet.bank.size, dtype=bool)
+
+
+def _each(group: str, rule: Callable[[Fleet, Places], Mask], *levers: str) -> dict[tuple[str, str], Rule]:
+    return {(group, lever): rule for lever in levers}
+
+
+Rule = Callable[["Fleet", Places], Mask]
+_RULES: dict[tuple[str, str], Rule] = {
+    **_each("gpus", _slowed, "cooling_factor", "power_limit_ratio"),
+    **_each("gpus", _starting, "pcie_factor"),
+    **_each("gpus", _nobody, "link_errors_per_second", "pcie_replays_per_second", "extra_memory_mebibytes"),
+    **_each("gpus", _nobody, "ecc_correctable_per_second", "ecc_uncorrectable_per_second"),
+    **_each("gpus", _nobody, "row_remap_pending", "row_remap_failed"),
+    **_each("nodes", _slowed, "fan_factor"),
+    **_each("nodes", _starting, "disk_factor", "storage_factor", "pull_factor"),
+    **_each("nodes", _nobody, "disk_lost_ratio", "clock_offset_seconds", "rdma_errors_per_second"),
+    **_each("nodes", _nobody, "neighbour_cpu_ratio", "supplies_failed", "port_up"),
+    **_each("nodes", _asked, "reachable", "alive"),
+    **_each("slots", _starting, "load_factor", "load_fails"),
+    **_each("slots", _nobody, "host_memory_bytes", "page_frozen", "names_changed"),
+    **_each("services", _queued, "rate_factor", "prompt_factor", "output_factor", "retry_ratio"),
+    **_each("services", _asked, "gateway_error_ratio", "entry_fails"),
+    **_each("services", _queued, "autoscaler_stuck", "desired_extra"),
+    **_each("services", _nobody, "kpi_factor"),
+    **_each("cluster", _asked, "alive"),
+    **_each("cluster", _nobody, "seen"),
+}
+
+
+def hurt_slots(fleet: Fleet, group: str, lever: str, here: Places) -> Mask:
+    """The slots of ``here`` that a bent lever hurts now, bool of shape (slots,).
+
+    A lever without a rule of its own hurts every slot on its places that gets requests.
+    """
+    return _RULES.get((group, lever), served)(fleet, here)

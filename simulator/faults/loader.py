@@ -1,0 +1,369 @@
+"""Reads fault files: one YAML a fault, in ``catalogue``. Every mistake is told with file, line and key.
+
+::
+
+    fault: gpu-power-throttle     # id of outrider/faults.yaml, or of its never_a_fault with negative: true
+    negative: true                # a state that looks alarming and is no fault; needs entity:
+    entity: service               # with negative only: the kind of entity it concerns
+    lasts: 12m
+    onset: {shape: ramp, seconds: 60}   # step (the default) | ramp (seconds) | intermittent (on_seconds, off_seconds)
+    likely: serving               # whom a seed may choose: a word of places.LIKELY (any is the default)
+    holds: place                  # place (the default): whatever is on the entity, as long as it is there
+                                  # process: the engine processes of the beginning; a new one is free of it
+                                  # revision: pods of the revision that a deed rollout brought; a rollback cures
+    needs: [traffic]              # what must be there when it is injected: a word of needs.NEEDS
+    excludes: [gpu-lost]          # faults that cannot hold the same entity at the same time
+    removes: true                 # the entity and its parts are gone meanwhile: nothing else can break on them
+    effects:                      # levers bent (simulator/levers.py); from mild to severe: one draw of the
+                                  # seed places the whole fault in all its ranges; one number is no range
+      - {lever: gpus.power_limit_ratio, do: multiply, to: [0.7, 0.45]}
+      - {lever: nodes.rdma_errors_per_second, do: add, to: [5, 40], after: 10s, onset: {shape: step}}
+      - {lever: services.rate_factor, do: multiply, to: [1.1, 1.3], of: capacity, least: 1.7}
+    deeds:                        # functions of deeds.py with their arguments
+      - {at: start, do: xid, code: [79]}            # at: start | end | a duration after the start
+      - {at: 40s, every: 2m, do: kubernetes_event, code: NodeNotReady, about: node, text: "Node {node} ..."}
+    symptoms: [hw_accel_power_watts, engine_tpot_seconds]   # signals, in the order in which they should move
+
+``multiply`` puts ``1 + (value - 1) * strength`` on a lever, ``add`` ``value * strength``, ``set`` the value
+once the strength is above a half. A lever reaches what the entity stands for (places.py). ``of: capacity``
+reads the value as the share of their service's capacity that requests shall reach, at least ``least``.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from outrider.catalog import signals
+from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.faults import faults
+from outrider.model import EntityKind
+from outrider.units import parse_duration
+from outrider.yamlfile import Document, Path_, near, read
+from simulator.faults.declared import DOINGS, HOLDS, Declared, DeclaredDeed, Effect
+from simulator.faults.deeds import ABOUT, DEEDS, FIELDS
+from simulator.faults.lines import KNOWN_XIDS
+from simulator.faults.needs import NEEDS
+from simulator.faults.onset import SHAPES, Onset
+from simulator.faults.places import LIKELY
+from simulator.levers import ClusterLevers, GpuLevers, NodeLevers, ServiceLevers, SlotLevers
+
+CATALOGUE = Path(__file__).parent / "catalogue"
+LEVERS = {
+    "gpus": GpuLevers.NEUTRAL,
+    "nodes": NodeLevers.NEUTRAL,
+    "slots": SlotLevers.NEUTRAL,
+    "services": ServiceLevers.NEUTRAL,
+    "cluster": ClusterLevers.NEUTRAL,
+}
+_ALL_LEVERS = tuple(f"{group}.{lever}" for group, levers in LEVERS.items() for lever in levers)
+_FILE = {"fault", "negative", "entity", "lasts", "onset", "likely", "holds", "needs", "excludes", "removes"}
+_KEYS = tuple(sorted(_FILE | {"effects", "deeds", "symptoms"}))
+_EFFECT = ("lever", "do", "to", "onset", "after", "of", "least")
+_ONSET = {"step": (), "ramp": ("seconds",), "intermittent": ("on_seconds", "off_seconds")}
+MOST_LASTS = timedelta(days=2)
+
+
+@cache
+def never_a_fault() -> tuple[str, ...]:
+    """The states that look alarming and are none."""
+    text = resources.files("outrider").joinpath("faults.yaml").read_text(encoding="utf-8")
+    return tuple(yaml.safe_load(text)["never_a_fault"])
+
+
+def load(folder: Path = CATALOGUE) -> dict[str, Declared]:
+    """Every fault file of a folder, by id. Raises ConfigError with all problems of all files, in order of lines."""
+    found: dict[str, Declared] = {}
+    problems: list[ConfigProblem] = []
+    for path in sorted(folder.glob("*.yaml")):
+        reader = _Reader(read(path))
+        declared = reader.declared()
+        if declared is not None and declared.fault != path.stem:
+            reader.problem(("fault",), f'is "{declared.fault}" in a file named {path.name}: they must be alike')
+        problems += reader.problems
+        if declared is not None:
+            found[declared.fault] = declared
+    if problems:
+        raise _refusal(problems)
+    return found
+
+
+def load_document(document: Document) -> Declared:
+    """One fault from a parsed file. Raises ConfigError with every problem in it."""
+    reader = _Reader(document)
+    declared = reader.declared()
+    if reader.problems or declared is None:
+        raise _refusal(reader.problems)
+    return declared
+
+
+def _refusal(problems: Sequence[ConfigProblem]) -> ConfigError:
+    ordered = tuple(sorted(problems, key=lambda problem: (problem.file, problem.line)))
+    more = f" (and {len(ordered) - 1} more)" if len(ordered) > 1 else ""
+    return ConfigError(f"{ordered[0]}{more}", ordered, hint="mend the lines named; simulator/faults/loader.py explains")
+
+
+class _Reader:
+    """Reads one document and gathers what is wrong with it instead of stopping at the first mistake."""
+
+    def __init__(self, document: Document) -> None:
+        self.problems: list[ConfigProblem] = []
+        self._document = document
+
+    def problem(self, path: Path_, message: str) -> None:
+        """Note a mistake at a key."""
+        self.problems.append(self._document.problem(path, message))
+
+    def declared(self) -> Declared | None:
+        """The fault, or None when the file is no mapping or names no known fault."""
+        top = self._mapping(self._document.value, ())
+        self._known(top, (), _KEYS)
+        kind = self._kind(top)
+        if kind is None:
+            return None
+        fault = str(top["fault"])
+        negative = bool(top.get("negative", False))
+        holds = self._word(top, ("holds",), HOLDS, "place")
+        deeds = tuple(self._deeds(top))
+        if holds == "revision" and not any(deed.do == "rollout" for deed in deeds):
+            self.problem(("holds",), "is revision, and no deed is a rollout that would bring one")
+        return Declared(
+            fault=fault,
+            kind=kind,
+            layer=None if negative else faults()[fault].layer,
+            negative=negative,
+            lasts=self._lasts(top),
+            onset=self._onset(top, ()) or Onset(),
+            likely=self._word(top, ("likely",), tuple(LIKELY), "any"),
+            holds=holds,  # type: ignore[arg-type]  # one of HOLDS by now
+            effects=tuple(self._effects(top, kind)),
+            deeds=deeds,
+            symptoms=self._words(top, "symptoms", tuple(signals()), "signal"),
+            needs=self._words(top, "needs", tuple(NEEDS), "need"),
+            excludes=self._words(top, "excludes", tuple(faults()), "fault id"),
+            removes=bool(top.get("removes", False)),
+        )
+
+    # --- the head of the file -------------------------------------------------------------------------
+
+    def _kind(self, top: Mapping[str, Any]) -> EntityKind | None:
+        fault, negative = str(top.get("fault", "")), bool(top.get("negative", False))
+        known = never_a_fault() if negative else tuple(faults())
+        if "fault" not in top:
+            self.problem(("fault",), "is missing")
+            return None
+        if fault not in known:
+            what = "state of never_a_fault" if negative else "fault id"
+            self.problem(("fault",), f'"{fault}" is no {what}{near(fault, known)}')
+            return None
+        if not negative:
+            if "entity" in top:
+                self.problem(("entity",), "is given by the fault id; only a negative file names one")
+            return faults()[fault].entity
+        kind = self._word(top, ("entity",), tuple(kind.value for kind in EntityKind), "")
+        if "entity" not in top:
+            self.problem(("entity",), "is missing: a negative file names the kind of entity it concerns")
+        return EntityKind(kind) if kind else EntityKind.SERVICE
+
+    def _lasts(self, top: Mapping[str, Any]) -> timedelta:
+        lasts = self._duration(top, ("lasts",)) if "lasts" in top else None
+        if "lasts" not in top:
+            self.problem(("lasts",), "is missing: give a duration such as 12m")
+        elif lasts is not None and not timedelta(0) < lasts <= MOST_LASTS:
+            self.problem(("lasts",), "must be more than 0 s and at most 2 days")
+        return lasts or timedelta(minutes=10)
+
+    def _onset(self, of: Mapping[str, Any], path: Path_) -> Onset | None:
+        if "onset" not in of:
+            return None
+        path = (*path, "onset")
+        given = self._mapping(of["onset"], path)
+        shape = self._word(given, (*path, "shape"), SHAPES, "")
+        if not shape:
+            if "shape" not in given:
+                self.problem(path, f"needs a shape: {', '.join(SHAPES)}")
+            return None
+        wanted = _ONSET[shape]
+        self._known(given, path, ("shape", *wanted))
+        seconds = {key: self._number(given.get(key), (*path, key)) for key in wanted}
+        if any(value <= 0 for value in seconds.values()):
+            self.problem(path, f"{shape} needs {' and '.join(wanted)} above 0")
+            return None
+        return Onset(shape, **seconds)  # type: ignore[arg-type]  # one of SHAPES by now
+
+    # --- effects --------------------------------------------------------------------------------------
+
+    def _effects(self, top: Mapping[str, Any], kind: EntityKind) -> list[Effect]:
+        found = []
+        for number, entry in enumerate(self._list(top, "effects")):
+            path: Path_ = ("effects", number)
+            given = self._mapping(entry, path)
+            self._known(given, path, _EFFECT)
+            lever = str(given.get("lever", ""))
+            group, _, name = lever.partition(".")
+            if name not in LEVERS.get(group, {}):
+                self.problem((*path, "lever"), f'"{lever}" is no lever{near(lever, _ALL_LEVERS)}')
+                continue
+            if group == "cluster" and kind is not EntityKind.CLUSTER:
+                self.problem((*path, "lever"), f"bends the whole cluster, and the fault is about one {kind.value}")
+            found.append(self._effect(given, path, group, name))
+        return found
+
+    def _effect(self, given: Mapping[str, Any], path: Path_, group: str, lever: str) -> Effect:
+        do = self._word(given, (*path, "do"), DOINGS, "set")
+        if "do" not in given:
+            self.problem(path, f"needs do: {', '.join(DOINGS)}")
+        written = given.get("to")
+        bounds = written if isinstance(written, list) else [written, written]
+        if len(bounds) != 2:
+            self.problem((*path, "to"), "is a number, or two: from mild to severe")
+            bounds = [0.0, 0.0]
+        low, high = (self._number(bound, (*path, "to")) for bound in bounds)
+        of_capacity = self._word(given, (*path, "of"), ("capacity",), "") == "capacity"
+        if of_capacity and group != "services":
+            self.problem((*path, "of"), "capacity is a measure of services only")
+        neutral = {"multiply": 1.0, "add": 0.0}.get(do, LEVERS[group][lever])
+        if not of_capacity and (abs(high - neutral) < abs(low - neutral) or (low - neutral) * (high - neutral) < 0):
+            self.problem(
+                (*path, "to"), f"runs from {low:g} to {high:g}: write it from mild to severe, away from {neutral:g}"
+            )
+        after = self._duration(given, (*path, "after")) if "after" in given else None
+        return Effect(
+            group=group,
+            lever=lever,
+            do=do,  # type: ignore[arg-type]  # one of DOINGS by now
+            low=low,
+            high=high,
+            onset=self._onset(given, path),
+            after_seconds=after.total_seconds() if after else 0.0,
+            of_capacity=of_capacity,
+            least=self._number(given.get("least", 0.0), (*path, "least")),
+        )
+
+    # --- deeds ----------------------------------------------------------------------------------------
+
+    def _deeds(self, top: Mapping[str, Any]) -> list[DeclaredDeed]:
+        found = []
+        for number, entry in enumerate(self._list(top, "deeds")):
+            path: Path_ = ("deeds", number)
+            given = self._mapping(entry, path)
+            name = str(given.get("do", ""))
+            if name not in DEEDS:
+                self.problem((*path, "do"), f'"{name}" is no deed{near(name, DEEDS)}')
+                continue
+            every = self._duration(given, (*path, "every")) if "every" in given else None
+            if every is not None and every <= timedelta(0):
+                self.problem((*path, "every"), "must be more than 0 s")
+            found.append(
+                DeclaredDeed(
+                    name,
+                    self._at(given, path),
+                    every.total_seconds() if every else None,
+                    self._arguments(given, path, name),
+                )
+            )
+        return found
+
+    def _at(self, given: Mapping[str, Any], path: Path_) -> float | None:
+        at = given.get("at")
+        if at == "end":
+            if "every" in given:
+                self.problem((*path, "every"), "makes no sense at the end")
+            return None
+        if at == "start":
+            return 0.0
+        if at is None:
+            self.problem(path, "needs at: start, end, or a duration after the start")
+            return 0.0
+        after = self._duration(given, (*path, "at"))
+        return after.total_seconds() if after else 0.0
+
+    def _arguments(self, given: Mapping[str, Any], path: Path_, name: str) -> dict[str, object]:
+        deed = DEEDS[name]
+        self._known(given, path, ("at", "every", "do", *deed.arguments))
+        for missing in sorted(deed.required - set(given)):
+            self.problem(path, f"{name} needs {missing}")
+        return {key: self._argument(given, (*path, key), deed.arguments[key]) for key in deed.arguments if key in given}
+
+    def _argument(self, given: Mapping[str, Any], path: Path_, kind: str) -> object:
+        value = given[str(path[-1])]
+        if kind.startswith("timedelta"):
+            return self._duration(given, path)
+        if kind.startswith("tuple[int"):
+            codes = tuple(value) if isinstance(value, list) else (value,)
+            if unknown := [code for code in codes if code not in KNOWN_XIDS]:
+                self.problem(path, f"{unknown[0]} is no XID the driver's words are known of")
+            return codes
+        expected = {"int": int, "float": (int, float), "bool": bool, "str": str}[kind.removesuffix(" | None")]
+        if not isinstance(value, expected) or (isinstance(value, bool) and kind != "bool"):  # type: ignore[arg-type]
+            self.problem(path, f"{value!r} is no {kind}")
+        elif isinstance(value, str):
+            self._text(value, path)
+        return value
+
+    def _text(self, text: str, path: Path_) -> None:
+        if path[-1] == "about" and text not in ABOUT:
+            self.problem(path, f'"{text}" is none of {", ".join(ABOUT)}')
+        try:
+            fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
+        except ValueError as error:
+            self.problem(path, f"its braces do not match: {error}")
+            return
+        for field in fields:
+            if field not in FIELDS:
+                self.problem(path, f'"{{{field}}}" is no field{near(field, FIELDS)}; fields are {", ".join(FIELDS)}')
+
+    # --- single values --------------------------------------------------------------------------------
+
+    def _mapping(self, value: Any, path: Path_) -> Mapping[str, Any]:
+        if isinstance(value, dict):
+            return {str(key): inner for key, inner in value.items()}
+        self.problem(path, "is no mapping of keys to values")
+        return {}
+
+    def _known(self, given: Mapping[str, Any], path: Path_, keys: Sequence[str]) -> None:
+        for key in given:
+            if key not in keys:
+                self.problem((*path, key), f"unknown key{near(key, keys)}")
+
+    def _list(self, top: Mapping[str, Any], key: str) -> list[Any]:
+        value = top.get(key, [])
+        if isinstance(value, list):
+            return value
+        self.problem((key,), "is no list")
+        return []
+
+    def _words(self, top: Mapping[str, Any], key: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+        words = tuple(str(word) for word in self._list(top, key))
+        for number, word in enumerate(words):
+            if word not in known:
+                self.problem((key, number), f'"{word}" is no {what}{near(word, known)}')
+        return words
+
+    def _word(self, given: Mapping[str, Any], path: Path_, known: Sequence[str], default: str) -> str:
+        word = str(given.get(str(path[-1]), default))
+        if word in known or (word == default and str(path[-1]) not in given):
+            return word
+        self.problem(path, f'"{word}" is none of {", ".join(known)}')
+        return default
+
+    def _number(self, value: Any, path: Path_) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        self.problem(path, "is missing" if value is None else f"{value!r} is no number")
+        return 0.0
+
+    def _duration(self, given: Mapping[str, Any], path: Path_) -> timedelta | None:
+        written = given[str(path[-1])]
+        try:
+            return parse_duration(str(written))
+        except UsageError:
+            self.problem(path, f"{written!r} is no duration: write it as 15s, 5m or 1h30m")
+            return None
