@@ -1,0 +1,123 @@
+"""The sampler against pages and collectors: cell by cell, value and status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from collectors import targets as configured
+from collectors.collect import Collector
+from collectors.scraped import Scrape
+from outrider.errors import CollectError, CollectReason
+from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
+from simulator.batches import SCRAPE_SECONDS, Sampler
+from simulator.fleet import Fleet
+from simulator.spec import FleetSpec, default_spec
+from simulator.targets import Pages, targets
+
+STEP = timedelta(seconds=15)
+NOT_IN_IT = {"target_samples", "target_scrape_seconds"}
+# Pages show rounded numbers, so increases over one scrape differ by the grain of what is rounded.
+LOOSE = {
+    "node_cpu_utilization_ratio": 2e-3,
+    "node_disk_busy_ratio": 2e-4,
+    "node_network_bytes_per_second": 1.0,
+    "hw_accel_energy_joules_total": 1e-2,
+}
+Cells = dict[tuple[EntityRef, SignalKey], tuple[float, int]]
+
+
+def small() -> FleetSpec:
+    spec = default_spec()
+    return replace(spec, services=tuple(replace(one, replicas=3, ceiling=4) for one in spec.services))
+
+
+def cells(batches: Iterable[SampleBatch]) -> Cells:
+    """What a reader ends up with: of several statements about one cell the best one counts."""
+    found: Cells = {}
+    for batch in batches:
+        for row, entity in enumerate(batch.entities):
+            for column, key in enumerate(batch.keys):
+                said = float(batch.values[row, column]), int(batch.status[row, column])
+                held = found.get((entity, key))
+                if held is None or said[1] < held[1]:
+                    found[entity, key] = said
+    return found
+
+
+class Both:
+    """One fleet read twice: by its pages and collectors, and by the sampler."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.pages, self.sampler, self.collector = Pages(fleet), Sampler(fleet), Collector([])
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.fleet.step(STEP)
+
+    def look(self) -> tuple[Cells, Cells]:
+        listed = targets(self.fleet)
+        documents = [target.as_config("http://fleet.invalid/metrics") for target in listed]
+        known = configured.targets_of(self.fleet.spec.cluster, documents)
+        if known != self.collector.targets:
+            self.collector.set_targets(known)
+        scrapes = []
+        for target, simulated in zip(known, listed, strict=True):
+            body = self.pages.page(simulated)
+            health, load = self.pages.probe(simulated)
+            error = None if body is not None else CollectError("refused", reason=CollectReason.REFUSED)
+            scrapes.append(
+                Scrape(target, self.fleet.now, body, error, SCRAPE_SECONDS, health, load, probed=target.probe)
+            )
+        collected = self.collector.absorb(scrapes, self.fleet.now)
+        return cells(collected.batches), cells(self.sampler.batches())
+
+
+def different(pages: Cells, sampled: Cells) -> list[str]:
+    """Where the two disagree; a column that the sampler does not have is ABSENT."""
+    wrong = []
+    for place in pages.keys() | sampled.keys():
+        entity, key = place
+        value, status = pages.get(place, (np.nan, CellStatus.ABSENT))
+        ours, our_status = sampled.get(place, (np.nan, CellStatus.ABSENT))
+        if key.name in NOT_IN_IT and status == our_status == CellStatus.PRESENT:
+            continue
+        tolerance = LOOSE.get(key.name, 1e-6)
+        same = (np.isnan(value) and np.isnan(ours)) or abs(value - ours) <= tolerance + 1e-6 * abs(value)
+        if not same or status != our_status:
+            wrong.append(
+                f"{entity} {key}: {value} {CellStatus(status).name}, sampled {ours} {CellStatus(our_status).name}"
+            )
+    return sorted(wrong)
+
+
+def test_every_signal_of_a_quiet_fleet_is_the_same() -> None:
+    both = Both(Fleet(small(), 3))
+    for _ in range(3):
+        pages, sampled = both.look()
+        assert different(pages, sampled) == []
+        both.step()
+    assert len(sampled) > 1000
+    kinds = {entity.kind for entity, _ in sampled}
+    assert kinds >= {EntityKind.REPLICA, EntityKind.GPU, EntityKind.NODE, EntityKind.PORT, EntityKind.POD}
+    assert kinds >= {EntityKind.SERVICE, EntityKind.WORKLOAD, EntityKind.CLUSTER}
+
+
+@pytest.mark.parametrize("fault", ["engine-hung", "gpu-lost", "exporter-down"])
+def test_every_signal_of_a_broken_fleet_is_the_same(fault: str) -> None:
+    from simulator.faults import inject
+
+    both = Both(Fleet(small(), 3))
+    both.look()
+    both.step()
+    both.look()
+    inject(both.fleet, fault, duration=timedelta(seconds=70), seed=2)
+    for _ in range(10):
+        both.step()
+        pages, sampled = both.look()
+        assert different(pages, sampled) == []
