@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from simulator.pods import Pod
 
 Undo = Callable[["Fleet"], None]
-FIELDS = ("entity", "cluster", "service", "namespace", "pod", "node", "gpu", "index", "pci", "model", "revision")
+FIELDS = (
+    *("entity", "cluster", "service", "namespace", "pod", "node", "gpu", "index", "pci", "model", "revision"),
+    "sequences",
+)
 RESTART_SECONDS = 10.0  # the kubelet starts a killed container again after its first back-off
 ABOUT = ("entity", "gpu", "node", "pod", "service", "cluster")
 
@@ -171,6 +174,30 @@ def rollout(fleet: Fleet, fault: Injection, text: str = "", revision: str = "") 
         fleet.rollout(service.name, name, text=told)
 
 
+def reconfigure(fleet: Fleet, fault: Injection, text: str, before: str = "", after: str = "") -> Undo:
+    """The services here get a flag changed and are all reloaded with it at once, processes and counters kept.
+
+    That makes a revision, the one that ``holds: revision`` means; at the end the flag is as before. ``before``
+    and ``after`` are how the flag is written.
+    """
+    reloaded: dict[str, tuple[str, str]] = {}
+    for number in fault.here(fleet).services.tolist():
+        service = fleet.spec.services[number]
+        name = _next_revision(fleet, service.name)
+        fault.roll_out(name)
+        reloaded[service.name] = (name, fleet.pods.revisions[service.name])
+        _reload(fleet, service.name, name)
+        flags = {"from": before.format(sequences=service.engine.max_sequences), "to": after, "revision": name}
+        where = fleet.entity(EntityKind.SERVICE, service.name, service.namespace)
+        fleet.journal.say(fleet.at, Voice.CHANGE, where, "flags", _fill(fleet, fault, text), **flags)
+
+    def restored(fleet: Fleet) -> None:
+        for service, (name, old) in reloaded.items():
+            _reload(fleet, service, old, only=name)
+
+    return restored
+
+
 def rollback(fleet: Fleet, fault: Injection) -> None:
     """The services here that still run the fault's revision go back to the one before."""
     for number in fault.here(fleet).services.tolist():
@@ -211,6 +238,7 @@ _FUNCTIONS = (
     evict,
     exporter_down,
     rollout,
+    reconfigure,
     rollback,
     scale,
 )
@@ -258,6 +286,15 @@ def _cure(fault: Injection, pod: Pod) -> Undo:
 
 def _order(fleet: Fleet, service: str, wanted: int) -> None:
     Control(fleet).act("order", "scale", service, {"replicas": wanted})
+
+
+def _reload(fleet: Fleet, service: str, revision: str, only: str = "") -> None:
+    """The pods of a service, or those of one revision, become another revision without a restart."""
+    for pod in fleet.pods.of_service(service):
+        if pod.exists and only in ("", pod.revision):
+            pod.revision = revision
+    if only in ("", fleet.pods.revisions[service]):
+        fleet.pods.revisions[service] = revision
 
 
 def _next_revision(fleet: Fleet, service: str) -> str:
@@ -322,4 +359,5 @@ def _fill(fleet: Fleet, fault: Injection, text: str, pod: Pod | None = None, nod
         index=index,
         pci=lines.pci(index),
         revision=fault.revision,
+        sequences=service.engine.max_sequences,
     )

@@ -10,7 +10,7 @@
     likely: serving               # whom a seed may choose: a word of places.LIKELY (any is the default)
     holds: place                  # place (the default): whatever is on the entity, as long as it is there
                                   # process: the engine processes of the beginning; a new one is free of it
-                                  # revision: pods of the revision that a deed rollout brought; a rollback cures
+                                  # revision: pods of the revision that a deed brought; a rollback cures
     needs: [traffic]              # what must be there when it is injected: a word of needs.NEEDS
     excludes: [gpu-lost]          # faults that cannot hold the same entity at the same time
     removes: true                 # the entity and its parts are gone meanwhile: nothing else can break on them
@@ -132,8 +132,8 @@ class _Reader:
         negative = bool(top.get("negative", False))
         holds = self._word(top, ("holds",), HOLDS, "place")
         deeds = tuple(self._deeds(top))
-        if holds == "revision" and not any(deed.do == "rollout" for deed in deeds):
-            self.problem(("holds",), "is revision, and no deed is a rollout that would bring one")
+        if holds == "revision" and not any(deed.do in ("rollout", "reconfigure") for deed in deeds):
+            self.problem(("holds",), "is revision, and no deed is a rollout or reconfigure that would bring one")
         return Declared(
             fault=fault,
             kind=kind,
