@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import yaml
 
 _E_NOTATION_FROM = 1e6
 
@@ -57,7 +62,7 @@ class Template:
 
     def family(self, name: str, kind: str, text: str) -> None:
         """The HELP and TYPE lines of a family."""
-        self._open.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
+        self._open.append(header(name, kind, text))
 
     def sample(self, name: str, pairs: Mapping[str, str], column: int) -> None:
         """A line whose number is ``values[column]``."""
@@ -77,3 +82,56 @@ class Template:
         parts[0::2] = [*self._pieces, "".join(self._open)]
         parts[1::2] = [number(values[column]) for column in self._columns]
         return "".join(parts).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric family of a page's table. ``value`` names its numbers; ``needs`` is what must be there for it."""
+
+    name: str
+    kind: str
+    text: str
+    value: str
+    needs: tuple[str, ...] = ()
+
+    @property
+    def header(self) -> str:
+        """Its HELP and TYPE lines."""
+        return header(self.name, self.kind, self.text)
+
+
+@cache
+def families(file: str) -> tuple[Family, ...]:
+    """The families listed in a YAML file of this package, in page order."""
+    text = resources.files("simulator.pages").joinpath(file).read_text(encoding="utf-8")
+    return tuple(
+        Family(one["name"], one["type"], one["help"], one["value"], tuple(one.get("needs", ())))
+        for one in yaml.safe_load(text)["families"]
+    )
+
+
+def header(name: str, kind: str, text: str) -> str:
+    """The HELP and TYPE lines of a family; without a help text only TYPE, as Envoy writes them."""
+    told = f"# HELP {name} {text}\n" if text else ""
+    return f"{told}# TYPE {name} {kind}\n"
+
+
+def grid(
+    heads: Sequence[tuple[str, str]], rows: Sequence[str], values: Sequence[Sequence[float]], end: str = ""
+) -> str:
+    """Families that all have the same rows: ``heads`` are (name, its header), ``rows`` label texts.
+
+    ``values`` are Python floats, one list a family and one number a row; ``end`` follows each number
+    (a time stamp). No template is kept, so ten thousand devices cost no memory.
+    """
+    number = go_number
+    parts: list[str] = []
+    for (name, head), numbers in zip(heads, values, strict=True):
+        parts.append(head)
+        parts += [f"{name}{row} {number(value)}{end}\n" for row, value in zip(rows, numbers, strict=True)]
+    return "".join(parts)
+
+
+def stamp(at: float) -> str:
+    """An explicit time stamp in milliseconds, to stand behind a number."""
+    return f" {round(at * 1000)}"

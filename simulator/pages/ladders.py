@@ -1,0 +1,65 @@
+"""Histograms of one ladder of buckets read through another, and quantiles of what came in between."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from outrider.model import Floats
+
+
+@cache
+def _weights(source: tuple[float, ...], target: tuple[float, ...]) -> Floats:
+    """Shape (source, target): the counts at the target's bounds as sums over those at the source's.
+
+    Linear between neighbours, so that a quantile by linear interpolation is the same on both ladders.
+    The weights are fixed and none is negative: counts that only grow still only grow.
+    """
+    bounds = np.array(source)
+    found = np.zeros((bounds.size, len(target)))
+    for column, bound in enumerate(target):
+        above = int(np.searchsorted(bounds, bound, side="left"))
+        if above == bounds.size:  # nothing is known beyond the last bound
+            found[-1, column] = 1.0
+            continue
+        low = bounds[above - 1] if above else 0.0
+        share = 1.0 if bounds[above] <= low else (bound - low) / (bounds[above] - low)
+        found[above, column] = max(share, 0.0)
+        if above:
+            found[above - 1, column] = 1.0 - share
+    return found
+
+
+def through(counts: Floats, source: tuple[float, ...], target: tuple[float, ...]) -> Floats:
+    """Cumulated counts at the target's bounds and +Inf.
+
+    ``counts`` are those per bucket, shape (rows, source + 1), the last bucket being +Inf. The result has
+    shape (rows, target + 1) and whole numbers that rise along it.
+    """
+    cumulated = np.cumsum(counts, axis=1)
+    if source == target:
+        return cumulated
+    inside = np.floor(cumulated[:, :-1] @ _weights(source, target) + 1e-6)
+    return np.concatenate([inside, cumulated[:, -1:]], axis=1)
+
+
+def quantiles(counts: Floats, bounds: tuple[float, ...], wanted: tuple[float, ...]) -> Floats:
+    """Quantiles of each row's observations by linear interpolation, shape (rows, wanted); NaN without any.
+
+    ``counts`` are per bucket, shape (rows, bounds + 1). What lies beyond the last bound reads as that bound.
+    """
+    cumulated = np.cumsum(counts, axis=1)
+    edges = np.array([0.0, *bounds, bounds[-1]])
+    rows = np.arange(counts.shape[0])
+    found = np.full((counts.shape[0], len(wanted)), np.nan)
+    total = cumulated[:, -1]
+    for column, quantile in enumerate(wanted):
+        rank = quantile * total
+        bucket = np.minimum((cumulated < rank[:, None]).sum(axis=1), len(bounds))
+        here = counts[rows, bucket]
+        before = cumulated[rows, bucket] - here
+        share = np.clip((rank - before) / np.where(here > 0, here, 1.0), 0.0, 1.0)
+        value = edges[bucket] + share * (edges[bucket + 1] - edges[bucket])
+        found[:, column] = np.where(total > 0, value, np.nan)
+    return found
