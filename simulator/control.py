@@ -114,18 +114,10 @@ class Control:
             raise UsageError(f"replicas {wanted!r} is not a whole number", hint='give params {"replicas": 12}')
         if wanted > service.ceiling:
             return Answer(OutcomeStatus.FAILED, f"{name} may have at most {service.ceiling} replicas")
-        slots = fleet.pods.of_service(name)
-        present = [pod for pod in slots if pod.exists]
-        if wanted == len(present):
+        if wanted == sum(pod.exists for pod in fleet.pods.of_service(name)):
             return Answer(OutcomeStatus.ALREADY, f"{name} has {wanted} replicas already")
-        for pod in [pod for pod in slots if not pod.exists][: max(0, wanted - len(present))]:
-            fleet.pods.create(pod.slot, fleet.at)
-        # Those that do not serve leave first, then the youngest.
-        leaving = sorted(present, key=lambda pod: (pod.ready, -pod.created_at, -pod.slot))
-        for pod in leaving[: max(0, len(present) - wanted)]:
-            fleet.remove(pod.slot)
-        fleet.desired[name] = wanted
-        return Answer(OutcomeStatus.DONE, f"{name} goes from {len(present)} to {wanted} replicas")
+        before = fleet.scale(name, wanted)
+        return Answer(OutcomeStatus.DONE, f"{name} goes from {before} to {wanted} replicas")
 
     def _set_weight(self, name: str, kind: EntityKind | None, weight: float) -> Answer:
         slots = self._slots(name, kind)

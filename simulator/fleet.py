@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,25 +12,28 @@ import numpy as np
 from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, Floats
+from simulator import coupling
+from simulator.autoscaler import Autoscaler
+from simulator.containers import Containers
 from simulator.engine import Conditions, EngineBank, Work
-from simulator.gpus import Activity, Gpus, activity
-from simulator.journal import Journal
+from simulator.gpus import Gpus
+from simulator.journal import Happening, Journal, Voice
+from simulator.kubelet import Kubelets
 from simulator.levers import Levers
 from simulator.names import gpu_uuid
 from simulator.nodes import Nodes
-from simulator.pods import Phase, Pod, Pods
+from simulator.pods import Pod, Pods
+from simulator.rollouts import Rollouts
 from simulator.routing import Router
 from simulator.spec import FleetSpec, default_spec
-from simulator.table import group_sum
 from simulator.traffic import Traffic
 
 if TYPE_CHECKING:
     from simulator.faults.base import Injection
+    from simulator.world import World
 
-TICK_SECONDS = 1.0
 WARM_SECONDS = 180.0
 AGE_FACTOR = 960  # the counters of the warm-up are multiplied by this: engines look two days old
-LOADED_RATIO = {Phase.READY: 1.0, Phase.WARMING: 1.0, Phase.LOADING: 0.45}
 
 
 class Fleet:
@@ -37,6 +41,8 @@ class Fleet:
 
     ``now`` moves by ``step`` only. Every random draw comes from ``seed``: the same seed, start and
     sequence of steps, faults and actions give the same fleet. Not safe for use by two threads at once.
+    ``entry`` is the share of each service's demand that this cluster is sent, shape (services,);
+    ``stalled`` are the slots whose engine core stands still (bool). ``desired`` replicas are by service.
     """
 
     def __init__(self, spec: FleetSpec | None = None, seed: int = 7, start: datetime | None = None) -> None:
@@ -47,26 +53,32 @@ class Fleet:
         self.spec = default_spec() if spec is None else spec
         self.seed = seed
         self._at = first.timestamp() - WARM_SECONDS
+        self.journal = Journal()
         self.gpus = Gpus(self.spec, seed)
         self.nodes = Nodes(self.spec, seed, self._at)
-        self.pods = Pods(self.spec, self.gpus.node, self.gpus.healthy, seed)
+        self.pods = Pods(self.spec, self.gpus.node, self.gpus.healthy, seed, self.journal)
         self.router = Router(self.pods, self.spec.health_check_seconds, seed)
         self.traffic = Traffic(self.spec, seed)
         self.bank = EngineBank([pod.service.engine for pod in self.pods.pods], seed, self.spec.patience_seconds)
         slots = len(self.pods.pods)
         self.levers = Levers(self.gpus.size, self.nodes.size, slots, len(self.spec.services))
-        of_slot = np.array([self.spec.services.index(pod.service) for pod in self.pods.pods], dtype=np.int64)
-        self.traffic.attend(self.levers.services, self.bank, of_slot)
-        self.journal = Journal()
-        self.hung = np.zeros(slots, dtype=bool)
-        self.hung_since = np.zeros(slots)
-        self.cpu_seconds = np.zeros(slots)
+        self.traffic.attend(self.levers.services, self.bank, self.pods.service_of_slot)
+        self.containers = Containers(self.pods)
+        self.kubelets = Kubelets(self)
+        self.rollouts = Rollouts(self)
+        self.autoscaler = Autoscaler(self.spec)
+        self.stalled = np.zeros(slots, dtype=bool)
+        self.reserved_ratio = np.array([pod.service.engine.memory_reserved_ratio for pod in self.pods.pods])
         self.desired = {service.name: service.replicas for service in self.spec.services}
+        self.entry = np.ones(len(self.spec.services))
+        self.demand: Callable[[float], Floats] = self.traffic.rates
+        self.world: World | None = None
         self.exporters_down: set[str] = set()
         self.injections: list[Injection] = []
         self.after_step: list[Callable[[], None]] = []
         self.requests_per_second = np.zeros(slots)
-        self._max_batch = self.bank.max_sequences
+        self._coreless = np.zeros(slots, dtype=bool)
+        self._random = np.random.default_rng([seed, 10])
         self._start_warm(first.timestamp())
 
     @property
@@ -79,33 +91,31 @@ class Fleet:
         """The fleet's instant in unix seconds."""
         return self._at
 
+    @property
+    def cpu_seconds(self) -> Floats:
+        """CPU time of each slot's process, shape (slots,)."""
+        return self.containers.cpu_seconds
+
     def step(self, duration: timedelta) -> None:
         """Move on by ``duration``."""
         left = duration.total_seconds()
         while left > 1e-9:
-            seconds = min(TICK_SECONDS, left)
-            self._tick(seconds)
+            seconds = min(self.spec.tick_seconds, left)
+            self.tick(seconds)
             left -= seconds
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell those who follow the fleet that it has moved."""
         for told in self.after_step:
             told()
 
     # --- what faults and actions do to it -----------------------------------------------------------
 
-    def crash(self, slot: int, why: str) -> None:
-        """The engine process of a slot dies; its requests fail."""
-        self.pods.crash(slot, self._at, why)
+    def crash(self, slot: int, why: str, *, held: bool = True, ended: str = "Error") -> None:
+        """The engine process of a slot dies; its requests fail. While ``held`` it stays down (see ``Pods.crash``)."""
+        self.pods.crash(slot, self._at, why, held=held, ended=ended)
         self._forget_engine(slot)
-
-    def hang(self, slot: int) -> None:
-        """The engine core of a slot stands still; its HTTP server goes on."""
-        if self.pods.pods[slot].ready and not self.hung[slot]:
-            self.hung[slot], self.hung_since[slot] = True, self._at
-
-    def unhang(self, slot: int) -> None:
-        """The engine core goes on where it stopped, with everything that came meanwhile in its queue."""
-        if self.hung[slot]:
-            self.hung[slot] = False
-            self.bank.release(slot, self._at, self._at - self.hung_since[slot])
 
     def restart(self, slot: int) -> None:
         """Delete the pod of a slot; its controller makes a new one, which starts cold."""
@@ -117,24 +127,81 @@ class Fleet:
         self._forget_engine(slot)
         self.pods.delete(slot)
 
-    def lose_gpu(self, gpu: int, why: str) -> int | None:
-        """A device falls off the bus; the slot of the engine that used it, None when it was free."""
-        self.gpus.healthy[gpu] = False
-        slot = int(self.pods.owner[gpu])
-        if slot < 0:
-            return None
-        self.crash(slot, why)
-        return slot
+    def scale(self, service: str, replicas: int) -> int:
+        """Order so many replicas; how many there were. Those that do not serve leave first, then the youngest.
+
+        Raises UsageError for an unknown service, and for more replicas than its ceiling or fewer than 0.
+        """
+        if not 0 <= replicas <= self.spec.service(service).ceiling:
+            most = self.spec.service(service).ceiling
+            raise UsageError(f"{service} may have at most {most} replicas", hint=f"give a number from 0 to {most}")
+        slots = self.pods.of_service(service)
+        present = [pod for pod in slots if pod.exists]
+        for pod in [pod for pod in slots if not pod.exists][: max(0, replicas - len(present))]:
+            self.pods.create(pod.slot, self._at)
+        leaving = sorted(present, key=lambda pod: (pod.ready, -pod.created_at, -pod.slot))
+        for pod in leaving[: max(0, len(present) - replicas)]:
+            self.remove(pod.slot)
+        self.desired[service] = replicas
+        return len(present)
+
+    def change(self, entity: EntityRef, code: str, text: str, **attributes: str) -> Happening:
+        """Somebody changed something: a line in the journal."""
+        return self.journal.say(self._at, Voice.CHANGE, entity, code, text, **attributes)
+
+    def rollout(self, service: str, revision: str, *, text: str = "", instantly: bool = False) -> None:
+        """Bring a service to a revision, pod by pod; ``instantly``: in the processes that run, as a flag does.
+
+        Raises UsageError for an unknown service, and when it is at that revision already.
+        """
+        self.rollouts.begin(self.spec.service(service).name, revision, text=text, instantly=instantly)
+
+    def rollback(self, service: str, *, text: str = "") -> str | None:
+        """Bring a service back to the revision before, the way it left it; its name, None when there is none.
+
+        Raises UsageError for an unknown service.
+        """
+        return self.rollouts.back(self.spec.service(service).name, text=text)
+
+    def restore(self) -> None:
+        """End every fault at once and put back whatever faults and operators changed: weights, cordons, revisions."""
+        for injection in list(self.injections):
+            injection.stop(self)
+        self.injections.clear()
+        self.traffic.surges.clear()
+        self.exporters_down.clear()
+        self.levers.reset()
+        self.gpus.healthy[:] = self.gpus.visible[:] = True
+        self.gpus.xid[:] = 0
+        self.router.weights[:] = 1.0
+        self.pods.cordoned[:] = False
+        self.rollouts.reset()
+        for service in self.spec.services:
+            if self.desired[service.name] != service.replicas:
+                self.scale(service.name, service.replicas)
+        for pod in self.pods.pods:
+            self.pods.cure(pod.slot, pod.generation, pod.why, self._at)
 
     # --- who is who ---------------------------------------------------------------------------------
 
     def pod_named(self, name: str) -> Pod | None:
         """The pod (and replica) of that name, if it exists."""
-        return next((pod for pod in self.pods.pods if pod.name == name and pod.exists), None)
+        slot = self.pods.slot_named.get(name)
+        return self.pods.pods[slot] if slot is not None and self.pods.existing[slot] else None
 
     def gpu_uuid(self, gpu: int) -> str:
         """The UUID of a device: fixed by cluster and place."""
         return gpu_uuid(self.spec.cluster, int(self.gpus.node[gpu]), int(self.gpus.index[gpu]))
+
+    @cached_property
+    def gpu_named(self) -> dict[str, int]:
+        """The number of each device by its UUID."""
+        return {self.gpu_uuid(gpu): gpu for gpu in range(self.gpus.size)}
+
+    @cached_property
+    def node_named(self) -> dict[str, int]:
+        """The number of each host by its name."""
+        return {name: node for node, name in enumerate(self.nodes.names)}
 
     def entity(self, kind: EntityKind, name: str, namespace: str | None = None) -> EntityRef:
         """An entity of this cluster."""
@@ -146,48 +213,68 @@ class Fleet:
         for service in self.spec.services:
             for pod in self.pods.of_service(service.name)[: service.replicas]:
                 self.pods.start_ready(pod.slot, self._at, start - WARM_SECONDS * AGE_FACTOR)
-        for _ in range(round(WARM_SECONDS / TICK_SECONDS)):
-            self._tick(TICK_SECONDS)
+        self.router.trust()
+        self.containers.settle()
+        for _ in range(round(WARM_SECONDS / self.spec.tick_seconds)):
+            self.tick(self.spec.tick_seconds)
         self.bank.counters.scale(AGE_FACTOR)
-        self.cpu_seconds *= AGE_FACTOR
+        self.containers.age(AGE_FACTOR)
         self.gpus.temperature = self.gpus.steady_temperature(self.gpus.power, start)
         self._at = start  # whole seconds again, whatever the additions left
 
     def _forget_engine(self, slot: int) -> None:
         _ = self.traffic.edge  # what it has answered is counted before its counters start anew
         cut = self.bank.drop(slot)
-        self.traffic.unanswered(np.full(cut, self.spec.services.index(self.pods.pods[slot].service)))
-        self.hung[slot] = False
-        self.cpu_seconds[slot] = 0.0
+        self.traffic.unanswered(np.full(cut, self.pods.service_of_slot[slot]))
+        self.containers.forget(slot)
 
-    def _tick(self, seconds: float) -> None:
+    def tick(self, seconds: float) -> None:
+        """Move on by one tick of at most ``spec.tick_seconds``; nobody is told. Call ``step`` instead."""
         self.levers.reset()
         for injection in list(self.injections):
-            if injection.advance(self):
+            if injection.advance(self) and injection in self.injections:
                 self.injections.remove(injection)
-        self.pods.advance(self._at)
-        rates = self.traffic.rates(self._at)
-        shares = self.router.shares(self._at)
-        ready = np.array([pod.ready for pod in self.pods.pods])
-        slow = self._slow()
+        self.kubelets.advance()
+        self.rollouts.advance()
+        self.pods.advance(self._at, coupling.pace(self))
+        self._lose_cores()
+        self.stalled = coupling.stalled(self)
+        self.router.look(self._at, coupling.answering(self))
+        rates = self.demand(self._at) * self.entry
+        shares = self.router.shares(self.levers)
+        conditions, failing = self._conditions(), coupling.failing_ratio(self)
         parts = max(1, round(seconds / self.spec.slice_seconds))
         span = seconds / parts
         works = []
         for part in range(parts):
             begin = self._at + part * span
-            self._deliver(begin, span, rates, shares, ready)
-            works.append(self.bank.step(begin, span, self._conditions(slow)))
+            self._deliver(begin, span, rates, shares, failing)
+            works.append(self.bank.step(begin, span, conditions))
         self._at += seconds
-        self._advance_hardware(seconds, works, ready, shares, rates)
+        self.requests_per_second = shares * rates[self.pods.service_of_slot]
+        self._advance_hardware(seconds, works)
 
-    def _deliver(self, begin: float, span: float, rates: Floats, shares: Floats, ready: np.ndarray) -> None:
+    def _deliver(self, begin: float, span: float, rates: Floats, shares: Floats, failing: Floats) -> None:
         arrivals = self.traffic.draw(begin, span, rates)
+        if self.levers.cluster.alive[0] < 0.5:
+            self.bank.refuse(len(arrivals))  # the gateway is gone, too: nobody counts them
+            return
         slot = self.router.route(arrivals, shares)
-        taken = (slot >= 0) & ready[np.maximum(slot, 0)]
+        place = np.maximum(slot, 0)
+        there = coupling.on_slots(self, self.levers.nodes.reachable, 1.0) > 0.5
+        taken = (slot >= 0) & (self.pods.ready & there)[place]
         self.bank.refuse(int((~taken).sum()))
         self.traffic.unanswered(arrivals.service[~taken])
+        coreless = taken & self._coreless[place]
+        if coreless.any():
+            self.bank.refuse_by_server(slot[coreless])
+            taken &= ~coreless
         self.bank.reject(slot[taken & arrivals.bad])
         good = taken & ~arrivals.bad
+        if failing.any():
+            fails = good & (self._random.random(len(arrivals)) < failing[place])
+            self.bank.fail(slot[fails])
+            good &= ~fails
         self.bank.accept(
             slot[good],
             arrivals.at[good],
@@ -197,67 +284,32 @@ class Fleet:
             arrivals.aborts_at[good],
         )
 
-    def _conditions(self, slow: Floats) -> Conditions:
+    def _lose_cores(self) -> None:
+        """What was in flight fails when a core dies behind its HTTP server."""
+        coreless = (self.levers.slots.core_dead > 0.5) & self.pods.ready
+        for slot in np.flatnonzero(coreless & ~self._coreless).tolist():
+            self._forget_engine(slot)
+        self._coreless = coreless
+
+    def _conditions(self) -> Conditions:
         """What bends the engines now."""
         lever = self.levers.slots
-        still = self.hung | (lever.hung > 0.5) | (lever.core_dead > 0.5) | (lever.asleep > 0.5)
         return Conditions(
-            slow=slow * lever.step_factor,
+            slow=coupling.stretch(self),
             prefill=lever.prefill_factor,
             kv=lever.kv_factor,
             batch=lever.batch_factor,
-            stalled=still,
+            stalled=self.stalled,
             transfer_failures=lever.kv_transfer_failures_per_second,
         )
 
-    def _slow(self) -> Floats:
-        """A tensor-parallel group runs at the pace of its slowest device."""
-        slow = np.ones(self.bank.size)
-        used = self.pods.owner >= 0
-        np.maximum.at(slow, self.pods.owner[used], self.gpus.slow[used])
-        return slow
+    def _advance_hardware(self, seconds: float, works: list[Work]) -> None:
+        work, load = coupling.device_work(self, works)
+        self.gpus.advance(self._at, seconds, work, load, self.levers.gpus, self._fans())
+        self.containers.advance(seconds, self.stalled, self.levers.slots)
+        self.nodes.advance(seconds, coupling.host_work(self), self.levers.nodes)
+        self.autoscaler.advance(seconds, self.desired, self.levers.services)
 
-    def _advance_hardware(
-        self, seconds: float, works: list[Work], ready: np.ndarray, shares: Floats, rates: Floats
-    ) -> None:
-        def mean(name: str) -> Floats:
-            return np.asarray(np.mean([getattr(work, name) for work in works], axis=0), dtype=np.float64)
-
-        def on_gpus(values: Floats) -> Floats:
-            return np.where(self.pods.owner >= 0, values[np.maximum(self.pods.owner, 0)], 0.0)
-
-        batch, busy = mean("batch"), mean("busy_ratio") * ready
-        shown = activity(batch, self._max_batch, mean("prefill_ratio"), busy)
-        tokens = mean("tokens_per_second") + mean("prompt_tokens_per_second")
-        loaded = np.array(
-            [LOADED_RATIO.get(pod.phase, 0.0) * pod.service.engine.memory_reserved_ratio for pod in self.pods.pods]
-        )
-        self.gpus.advance(
-            self._at,
-            seconds,
-            Activity(
-                on_gpus(shown.utilization),
-                on_gpus(shown.tensor),
-                on_gpus(shown.memory_bandwidth),
-                on_gpus(shown.power_share),
-            ),
-            on_gpus(loaded),
-            on_gpus(tokens),
-        )
-        by_service = np.array([self.spec.services.index(pod.service) for pod in self.pods.pods])
-        self.requests_per_second = shares * rates[by_service]
-        self.cpu_seconds += seconds * ready * np.where(self.hung, 0.02, 0.9)
-        self._advance_nodes(seconds, ready)
-
-    def _advance_nodes(self, seconds: float, ready: np.ndarray) -> None:
-        placed = [pod for pod in self.pods.pods if pod.node is not None]
-        where = np.array([pod.node for pod in placed], dtype=np.int64)
-        slots = np.array([pod.slot for pod in placed], dtype=np.int64)
-        loading = np.array([pod.phase is Phase.LOADING for pod in placed], dtype=np.float64)
-        size = self.nodes.size
-        self.nodes.advance(
-            seconds,
-            group_sum(where, self.requests_per_second[slots], size),
-            group_sum(where, ready[slots].astype(np.float64), size),
-            group_sum(where, loading, size),
-        )
+    def _fans(self) -> Floats:
+        """How much less heat leaves each device for want of air, shape (gpus,)."""
+        return 1.0 / np.maximum(self.levers.nodes.fan_factor, 0.1)[self.gpus.node]

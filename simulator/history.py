@@ -15,7 +15,7 @@ import numpy as np
 
 from outrider import catalog
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, EntityRef, Floats, SignalKey, Statuses
-from simulator.gpus import COOLING, Gpus, ambient_celsius
+from simulator.gpus import Gpus, ambient_celsius
 from simulator.names import gpu_uuid
 from simulator.nodes import Nodes, steady_cpu, steady_memory_available
 from simulator.pods import Pod, Pods
@@ -91,7 +91,7 @@ class _Past:
         gpus = self._gpus
         values = np.zeros((gpus.size, times.size, len(_GPU_KEYS)))
         values[:, :, 2] = (4.0 / gpus.memory)[:, None]
-        values[:, :, 3] = ambient_celsius(times) + (2.0 + gpus.offset + COOLING * gpus.idle)[:, None]
+        values[:, :, 3] = ambient_celsius(times) + (2.0 + gpus.offset + gpus.kelvin_per_watt * gpus.idle)[:, None]
         values[:, :, 4] = gpus.idle[:, None]
         return values
 
@@ -112,7 +112,8 @@ class _Past:
         warm = gpus.idle[index, None] + (gpus.limit - gpus.idle)[index, None] * drawn.at("power_share", "mean")
         held = pod.service.engine.memory_reserved_ratio - gpus.spread[index] / gpus.memory[index]
         values[:, :, 2] = held[:, None]
-        values[:, :, 3] = ambient_celsius(times) + (2.0 + gpus.offset[index])[:, None] + COOLING * warm
+        values[:, :, 3] = ambient_celsius(times) + (2.0 + gpus.offset[index])[:, None]
+        values[:, :, 3] += gpus.kelvin_per_watt[index, None] * warm
         values[:, :, 3] += random.normal(0.0, 0.4, shape)
         values[:, :, 4] = power
         return values

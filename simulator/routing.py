@@ -5,43 +5,67 @@ from __future__ import annotations
 import numpy as np
 
 from outrider.model import Floats
-from simulator.pods import Phase, Pods
+from simulator.levers import Levers
+from simulator.pods import Pods
 from simulator.traffic import Arrivals
 
 
 class Router:
     """Spreads each service's requests over its replicas by weight.
 
-    A dead replica gets requests until the health check has seen it, a new one none until then. A
-    hung engine that answers its health check keeps its share.
+    ``weights`` are what operators set, shape (slots,). A dead replica gets requests until the health
+    check has seen it, a new one none until then. A hung or sleeping engine that answers its health check
+    keeps its share; one without a core, or on a host nobody can reach, loses it. ``believed_up`` is what
+    the last check said, bool of shape (slots,).
     """
 
     def __init__(self, pods: Pods, health_check_seconds: float, seed: int) -> None:
-        self.weights = np.ones(len(pods.pods))
+        slots = len(pods.pods)
+        self.weights = np.ones(slots)
+        self.believed_up = np.zeros(slots, dtype=bool)
         self._pods = pods
         self._lag = health_check_seconds
-        self._service = np.array([pods.spec.services.index(pod.service) for pod in pods.pods], dtype=np.int64)
+        self._healthy = np.zeros(slots, dtype=bool)
+        self._since = np.full(slots, -np.inf)
+        self._process = np.zeros(slots, dtype=np.int64)
+        self._service = pods.service_of_slot
+        self._services = len(pods.spec.services)
         self._random = np.random.default_rng([seed, 6])
 
-    def shares(self, at: float) -> Floats:
-        """The part of its service's requests that each slot is sent at an instant."""
-        raw = self.weights * np.array([self._believed_up(slot, at) for slot in range(self.weights.size)])
-        totals = np.bincount(self._service, raw, len(self._pods.spec.services))[self._service]
+    def look(self, at: float, answering: np.ndarray) -> None:
+        """One round of health checks; ``answering`` slots (bool) say 200 when they are asked.
+
+        A pod that was deleted leaves at once: its endpoint goes with it.
+        """
+        pods = self._pods
+        healthy = pods.ready & answering
+        fresh = pods.process != self._process
+        self._process = pods.process.copy()
+        changed = (healthy != self._healthy) | fresh
+        self._since[changed] = at
+        self._healthy = healthy
+        due = at >= self._since + self._lag
+        self.believed_up = np.where(due, healthy, self.believed_up & ~fresh)
+        self.believed_up &= pods.ready | (pods.crashed_at > -np.inf)
+
+    def trust(self) -> None:
+        """Believe at once what is ready, as after a long time."""
+        self._healthy = self.believed_up = self._pods.ready.copy()
+        self._process = self._pods.process.copy()
+
+    def shares(self, levers: Levers) -> Floats:
+        """The part of its service's requests that each slot is sent, shape (slots,)."""
+        raw = self.weights * levers.slots.weight_factor * self.believed_up
+        totals = np.bincount(self._service, raw, self._services)[self._service]
         return np.asarray(np.divide(raw, totals, out=np.zeros_like(raw), where=totals > 0), dtype=np.float64)
 
     def route(self, arrivals: Arrivals, shares: Floats) -> np.ndarray:
         """The slot of each request; -1 where no replica takes it."""
         cumulated = np.cumsum(shares) + 0.0
-        by_service = np.bincount(self._service, shares, len(self._pods.spec.services))
+        by_service = np.bincount(self._service, shares, self._services)
         # Slots stand in order of service, so each service owns one stretch of the cumulated shares.
         offset = np.concatenate([[0.0], np.cumsum(by_service)[:-1]])
         drawn = offset[arrivals.service] + self._random.random(len(arrivals)) * by_service[arrivals.service]
         slot = np.minimum(np.searchsorted(cumulated, drawn, side="right"), shares.size - 1)
         taken = (by_service[arrivals.service] > 0) & (shares[slot] > 0)
         return np.where(taken, slot, -1)
-
-    def _believed_up(self, slot: int, at: float) -> bool:
-        pod = self._pods.pods[slot]
-        if pod.phase is Phase.READY:
-            return pod.ready_at is not None and at >= pod.ready_at + self._lag
-        return pod.phase is Phase.CRASHED and pod.crashed_at is not None and at < pod.crashed_at + self._lag

@@ -87,8 +87,8 @@ def test_a_cold_start_has_its_phases_and_takes_minutes() -> None:
     fleet.restart(0)
     seen, took = [], 0
     while not fleet.pods.pods[0].ready:
-        step(fleet, 5)
-        took += 5
+        step(fleet, 2)
+        took += 2
         phase = fleet.pods.pods[0].phase
         if phase not in seen:
             seen.append(phase)

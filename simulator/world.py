@@ -1,0 +1,150 @@
+"""Several clusters that serve the same services, and the entry that sends each service's demand to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from outrider.errors import UsageError
+from outrider.model import EntityKind
+from simulator.fleet import Fleet
+from simulator.spec import drill_spec, standby_spec
+from simulator.targets import SimulatedTarget, targets
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTarget:
+    """A target and its fleet. ``name`` is the target's own at home, and begins with the cluster elsewhere."""
+
+    fleet: Fleet
+    target: SimulatedTarget
+    name: str
+
+    def as_config(self, url: str) -> dict[str, object]:
+        """The target as a configuration lists it, its cluster said."""
+        found = self.target.as_config(url)
+        return {**found, "name": self.name, "entity": {**found["entity"], "cluster": self.fleet.spec.cluster}}
+
+
+class World:
+    """Fleets that move together. The first is at home: its traffic is the demand, and all of it goes there at first.
+
+    ``weights`` are by service: the share of its demand that each fleet is sent, shape (fleets,).
+    """
+
+    def __init__(self, fleets: Sequence[Fleet]) -> None:
+        """Raises UsageError for no fleet, twins, other services than the first's, or another instant."""
+        if not fleets:
+            raise UsageError("a world has no fleet", hint="give it one or more")
+        self.fleets = tuple(fleets)
+        self.home = self.fleets[0]
+        names = [fleet.spec.cluster for fleet in self.fleets]
+        if len(set(names)) < len(names):
+            raise UsageError(f"two fleets are called {names[0]}", hint="give each cluster a name of its own")
+        wanted = [service.name for service in self.home.spec.services]
+        for fleet in self.fleets:
+            if [service.name for service in fleet.spec.services] != wanted:
+                raise UsageError(
+                    f"cluster {fleet.spec.cluster} does not serve what {names[0]} does", hint=f"give it {wanted}"
+                )
+            if fleet.now != self.home.now:
+                raise UsageError("the fleets do not stand at the same instant", hint="start them together")
+        self.weights = {name: self._all_to(self.home) for name in wanted}
+        for fleet in self.fleets:
+            fleet.world = self
+            fleet.demand = self.home.traffic.rates
+        self._send()
+
+    @property
+    def now(self) -> datetime:
+        """The world's instant."""
+        return self.home.now
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The names of the clusters."""
+        return tuple(fleet.spec.cluster for fleet in self.fleets)
+
+    def fleet(self, cluster: str) -> Fleet:
+        """The fleet of a cluster. Raises UsageError when there is none."""
+        for fleet in self.fleets:
+            if fleet.spec.cluster == cluster:
+                return fleet
+        raise UsageError(f"there is no cluster {cluster!r}", hint=f"clusters are: {', '.join(self.clusters)}")
+
+    def step(self, duration: timedelta) -> None:
+        """Move every fleet on by ``duration``, tick by tick."""
+        left = duration.total_seconds()
+        finest = min(fleet.spec.tick_seconds for fleet in self.fleets)
+        while left > 1e-9:
+            seconds = min(finest, left)
+            for fleet in self.fleets:
+                fleet.tick(seconds)
+            left -= seconds
+        for fleet in self.fleets:
+            fleet.tell()
+
+    def switch_entry(self, service: str, cluster: str, share: float = 1.0) -> None:
+        """Send ``share`` (0 to 1) of a service's demand to a cluster; the others keep the rest in their proportions.
+
+        What is left goes home where the others had nothing. Raises UsageError for an unknown service, cluster or share.
+        """
+        name, fleet = self.home.spec.service(service).name, self.fleet(cluster)
+        if not 0.0 <= share <= 1.0:
+            raise UsageError(f"a share of {share:g} is not between 0 and 1", hint="give 1 to send everything there")
+        number = self.fleets.index(fleet)
+        others = self.weights[name].copy()
+        others[number] = 0.0
+        if others.sum() <= 0:
+            others[0 if number else min(1, len(self.fleets) - 1)] = 1.0
+        self.weights[name] = others / others.sum() * (1.0 - share)
+        self.weights[name][number] += share
+        self._send()
+        where = fleet.entity(EntityKind.SERVICE, name, fleet.spec.service(name).namespace)
+        fleet.change(where, "entry", f"entry of {name}: {share:.0%} to {cluster}", to=cluster)
+
+    def entries(self, service: str) -> Mapping[str, float]:
+        """The share of a service's demand that each cluster is sent. Raises UsageError for an unknown service."""
+        weights = self.weights[self.home.spec.service(service).name]
+        return dict(zip(self.clusters, weights.tolist(), strict=True))
+
+    def targets(self) -> list[ClusterTarget]:
+        """The targets of every cluster; names are unique."""
+        return [
+            ClusterTarget(fleet, target, target.name if fleet is self.home else f"{fleet.spec.cluster}-{target.name}")
+            for fleet in self.fleets
+            for target in targets(fleet)
+        ]
+
+    def restore(self) -> None:
+        """Every fleet as it was, every entry at home (see ``Fleet.restore``)."""
+        for fleet in self.fleets:
+            fleet.restore()
+        self.weights = {name: self._all_to(self.home) for name in self.weights}
+        self._send()
+
+    def _all_to(self, home: Fleet) -> np.ndarray:
+        return np.array([float(fleet is home) for fleet in self.fleets])
+
+    def _send(self) -> None:
+        for number, fleet in enumerate(self.fleets):
+            fleet.entry = np.array([self.weights[service.name][number] for service in fleet.spec.services])
+
+
+def standby_world(seed: int = 7, start: datetime | None = None, load: str = "") -> World:
+    """The cluster of ``drill_spec`` and its standby. ``load`` names a shape of ``simulator.shapes`` for both."""
+    specs = [drill_spec(), standby_spec()]
+    if load:
+        specs = [
+            replace(
+                spec,
+                services=tuple(
+                    replace(service, traffic=replace(service.traffic, shape=load)) for service in spec.services
+                ),
+            )
+            for spec in specs
+        ]
+    return World([Fleet(spec, seed, start) for spec in specs])
