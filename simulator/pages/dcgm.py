@@ -1,198 +1,183 @@
-"""The page of dcgm-exporter 4.x on one node, with the counters for profiling, ECC and throttling turned on."""
+"""The page of dcgm-exporter 4.x on one node, with the counters for profiling, ECC, throttling and health turned on."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
 from outrider.model import Floats
 from simulator.fleet import Fleet
-from simulator.gpus import Gpus
-from simulator.pages.text import Template
+from simulator.names import pci_address
+from simulator.pages.text import Family, families, go_number, grid, header, labels
+from simulator.pages.xids import WINDOW_SECONDS, XidWindow, xid_text
 
 DRIVER = "580.95.05"
 RESERVED_MEBIBYTES = 512.0
-_PCIE = (
-    "The rate of data {} over the PCIe bus - including both protocol headers and data payloads - in bytes per second."
-)
-XID_TEXT = {0: "No Error", 79: "GPU has fallen off the bus"}
-
-
-def _zeros(gpus: Gpus) -> Floats:
-    return np.zeros(gpus.size)
-
-
-_FAMILIES: tuple[tuple[str, str, str, Callable[[Gpus], Floats]], ...] = (
-    ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", lambda g: np.rint(g.top_clock * g.clock_ratio)),
-    ("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).", lambda g: g.memory_clock),
-    ("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C).", lambda g: np.rint(g.temperature + 9)),
-    ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", lambda g: np.rint(g.temperature)),
-    ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", lambda g: np.round(g.power, 3)),
-    ("DCGM_FI_DEV_POWER_MGMT_LIMIT", "gauge", "Current power limit (in W).", lambda g: g.limit),
-    (
-        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-        "counter",
-        "Total energy consumption since boot (in mJ).",
-        lambda g: np.floor(g.energy_millijoules),
-    ),
-    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries.", _zeros),
-    ("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", lambda g: np.rint(100 * g.utilization)),
-    ("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %).", lambda g: np.rint(80 * g.bandwidth)),
-    ("DCGM_FI_DEV_ENC_UTIL", "gauge", "Encoder utilization (in %).", _zeros),
-    ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder utilization (in %).", _zeros),
-    (
-        "DCGM_FI_DEV_POWER_VIOLATION",
-        "counter",
-        "Throttling duration due to power constraints (in ns).",
-        lambda g: g.power_nanoseconds,
-    ),
-    (
-        "DCGM_FI_DEV_THERMAL_VIOLATION",
-        "counter",
-        "Throttling duration due to thermal constraints (in ns).",
-        lambda g: g.thermal_nanoseconds,
-    ),
-    (
-        "DCGM_FI_DEV_FB_FREE",
-        "gauge",
-        "Framebuffer memory free (in MiB).",
-        lambda g: np.rint(g.memory - RESERVED_MEBIBYTES - g.memory_used),
-    ),
-    ("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).", lambda g: np.rint(g.memory_used)),
-    (
-        "DCGM_FI_DEV_FB_RESERVED",
-        "gauge",
-        "Framebuffer memory reserved (in MiB).",
-        lambda g: np.full(g.size, RESERVED_MEBIBYTES),
-    ),
-    ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter", "Total number of single-bit volatile ECC errors.", _zeros),
-    ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Total number of double-bit volatile ECC errors.", _zeros),
-    (
-        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
-        "counter",
-        "Number of remapped rows for uncorrectable errors",
-        _zeros,
-    ),
-    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for correctable errors", _zeros),
-    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed", _zeros),
-    ("DCGM_FI_DEV_ROW_REMAP_PENDING", "gauge", "Whether remapping of rows is pending", _zeros),
-    (
-        "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
-        "counter",
-        "Total number of NVLink flow-control CRC errors.",
-        _zeros,
-    ),
-    ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "counter", "Total number of NVLink retries.", _zeros),
-    (
-        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
-        "counter",
-        "Total number of NVLink bandwidth counters for all lanes.",
-        lambda g: np.floor(g.nvlink_megabytes),
-    ),
-    ("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status", _zeros),
-    (
-        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
-        "gauge",
-        "Ratio of time the graphics engine is active.",
-        lambda g: np.round(g.utilization, 6),
-    ),
-    (
-        "DCGM_FI_PROF_SM_ACTIVE",
-        "gauge",
-        "The ratio of cycles an SM has at least 1 warp assigned.",
-        lambda g: np.round(0.8 * g.utilization, 6),
-    ),
-    (
-        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-        "gauge",
-        "Ratio of cycles the tensor (HMMA) pipe is active.",
-        lambda g: np.round(g.tensor, 6),
-    ),
-    (
-        "DCGM_FI_PROF_DRAM_ACTIVE",
-        "gauge",
-        "Ratio of cycles the device memory interface is active sending or receiving data.",
-        lambda g: np.round(g.bandwidth, 6),
-    ),
-    (
-        "DCGM_FI_PROF_PCIE_TX_BYTES",
-        "gauge",
-        _PCIE.format("transmitted"),
-        lambda g: np.rint(0.4 * g.pcie),
-    ),
-    (
-        "DCGM_FI_PROF_PCIE_RX_BYTES",
-        "gauge",
-        _PCIE.format("received"),
-        lambda g: np.rint(0.6 * g.pcie),
-    ),
-    (
-        "DCGM_FI_PROF_NVLINK_TX_BYTES",
-        "gauge",
-        "The rate of data transmitted over NVLink in bytes per second.",
-        lambda g: np.rint(g.nvlink),
-    ),
-    (
-        "DCGM_FI_PROF_NVLINK_RX_BYTES",
-        "gauge",
-        "The rate of data received over NVLink in bytes per second.",
-        lambda g: np.rint(g.nvlink),
-    ),
-)
+# The exporter calls the host Hostname in its releases up to 4.8.2 and hostname after them; pools differ in age.
+_HOST_LABELS = ("Hostname", "hostname")
+# What devices lack: a T4 has no NVLink and no sensor in its memory, and Turing retires pages instead of rows.
+_EVERYTHING = frozenset({"profiling", "nvlink", "hbm", "remapping"})
+_HAVE = {"Tesla T4": frozenset({"retirement"}), "NVIDIA A30": _EVERYTHING - {"hbm"}}
 _XID = ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered.")
+_COUNT = ("DCGM_EXP_XID_ERRORS_COUNT", "counter", "reported XIDs during last window")
+_HEALTH = ("DCGM_EXP_GPU_HEALTH_STATUS", "counter", "DCGM reported health status")
+_WATCHES = ("PCIE", "NVLINK", "MEM", "THERMAL")
+_WARN, _FAIL = 10.0, 20.0
+_MOST_REPLAYS_PER_SECOND = 1.0
 
 
 class DcgmPages:
-    """Writes the page of any node. Rows of a device that fell off the bus are missing."""
+    """Writes the page of any node with NVIDIA devices. Rows of a device that fell off the bus are missing."""
 
     def __init__(self) -> None:
-        self._templates: dict[int, tuple[tuple[object, ...], Template]] = {}
         self._at: float | None = None
-        self._numbers: Floats = np.empty((0, 0))
+        self._numbers: dict[str, Floats] = {}
+        self._health: Floats = np.empty((0, 0))
+        self._window = XidWindow()
+        self._labels: dict[int, tuple[int, str]] = {}
+        self._nodes: Devices | None = None
 
     def page(self, fleet: Fleet, node: int) -> bytes:
         """The page of a node."""
-        gpus = fleet.gpus
+        if self._nodes is None:
+            self._nodes = Devices(fleet)
         if self._at != fleet.at:
-            self._numbers = np.stack([value(gpus) for *_, value in _FAMILIES])
+            self._numbers, self._health = numbers(fleet), _health(fleet)
+            self._window.advance(fleet)
             self._at = fleet.at
-        shown = np.flatnonzero((gpus.node == node) & gpus.visible)
-        state = (tuple(shown), tuple(fleet.pods.owner[shown]), tuple(gpus.xid[shown]))
-        known = self._templates.get(node)
-        if known is None or known[0] != state:
-            known = self._templates[node] = (state, _template(fleet, shown))
-        return known[1].render(self._numbers[:, shown].ravel().tolist())
+        shown = self._nodes.visible(fleet, node)
+        if shown.size == 0:
+            return b""
+        open_rows = [self._open(fleet, int(gpu)) for gpu in shown]
+        listed = _published(fleet.gpus.type_name[int(shown[0])])
+        rows = [f"{row}}}" for row in open_rows]
+        values = [self._numbers[family.value][shown].tolist() for family in listed]
+        text = grid([(family.name, family.header) for family in listed], rows, values)
+        return (text + self._events(fleet, shown, open_rows)).encode()
+
+    def _events(self, fleet: Fleet, shown: np.ndarray, rows: list[str]) -> str:
+        parts = [header(*_XID)]
+        for gpu, row in zip(shown, rows, strict=True):
+            # The code is a label too, so the series changes its identity with the code, and stays.
+            code = int(fleet.gpus.xid[gpu])
+            parts.append(f'{_XID[0]}{row},err_code="{code}",err_msg="{xid_text(code)}"}} {code}\n')
+        parts.append(header(*_COUNT))
+        window = f'window_size_in_ms="{round(WINDOW_SECONDS * 1000)}"'
+        for gpu, row in zip(shown, rows, strict=True):
+            counts = self._window.counts.get(fleet.gpu_uuid(int(gpu)))
+            if not counts:
+                parts.append(f"{_COUNT[0]}{row},{window}}} 0\n")
+                continue
+            parts += [f'{_COUNT[0]}{row},{window},xid="{code}"}} {count}\n' for code, count in counts.items()]
+        parts.append(header(*_HEALTH))
+        for gpu, row in zip(shown, rows, strict=True):
+            for watch, value in zip(_WATCHES, self._health[:, gpu].tolist(), strict=True):
+                parts.append(f'{_HEALTH[0]}{row},health_watch="{watch}"}} {go_number(value)}\n')
+        return "".join(parts)
+
+    def _open(self, fleet: Fleet, gpu: int) -> str:
+        """The labels of a device without the closing brace. They change when another pod takes it."""
+        owner = int(fleet.pods.owner[gpu])
+        known = self._labels.get(gpu)
+        if known is None or known[0] != owner:
+            known = self._labels[gpu] = (owner, labels(_labels(fleet, gpu, owner))[:-1])
+        return known[1]
 
 
-def _template(fleet: Fleet, shown: np.ndarray) -> Template:
-    page = Template()
-    labels = [_labels(fleet, int(gpu)) for gpu in shown]
-    for number, (name, kind, text, _) in enumerate(_FAMILIES):
-        page.family(name, kind, text)
-        for place, pairs in enumerate(labels):
-            page.sample(name, pairs, number * shown.size + place)
-    page.family(*_XID)
-    for gpu, pairs in zip(shown, labels, strict=True):
-        # The code is a label too, so the series changes its identity with the code, and stays.
-        code = int(fleet.gpus.xid[gpu])
-        page.fixed(_XID[0], {**pairs, "err_code": str(code), "err_msg": XID_TEXT.get(code, "Unknown Error")}, code)
-    return page
+class Devices:
+    """The devices of each node, found once."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        order = np.argsort(fleet.gpus.node, kind="stable")
+        counts = np.bincount(fleet.gpus.node, minlength=fleet.nodes.size)
+        self._of_node = np.split(order, np.cumsum(counts)[:-1])
+
+    def visible(self, fleet: Fleet, node: int) -> np.ndarray:
+        """Those the driver still sees, in order of their index."""
+        mine = self._of_node[node]
+        return np.asarray(mine[fleet.gpus.visible[mine]])
 
 
-def _labels(fleet: Fleet, gpu: int) -> dict[str, str]:
-    index = int(fleet.gpus.index[gpu])
+def _published(type_name: str) -> list[Family]:
+    have = _HAVE.get(type_name, _EVERYTHING)
+    return [family for family in families("dcgm.yaml") if set(family.needs) <= have]
+
+
+def numbers(fleet: Fleet) -> dict[str, Floats]:
+    """Everything a page shows, each of shape (gpus,), by the names of the table of families."""
+    gpus = fleet.gpus
+    return {
+        "zero": np.zeros(gpus.size),
+        "sm_clock": np.rint(gpus.top_clock * gpus.clock_ratio),
+        "memory_clock": gpus.memory_clock,
+        "memory_celsius": np.rint(gpus.temperature + 9),
+        "celsius": np.rint(gpus.temperature),
+        "watts": np.round(gpus.power, 3),
+        "limit_watts": np.round(gpus.power_limit, 3),
+        "energy_millijoules": np.floor(gpus.energy_millijoules),
+        "utilization_percent": np.rint(100 * gpus.utilization),
+        "copy_percent": np.rint(80 * gpus.bandwidth),
+        "power_nanoseconds": np.floor(gpus.power_nanoseconds),
+        "thermal_nanoseconds": np.floor(gpus.thermal_nanoseconds),
+        "free_mebibytes": np.rint(gpus.memory) - RESERVED_MEBIBYTES - np.rint(gpus.memory_used),
+        "used_mebibytes": np.rint(gpus.memory_used),
+        "reserved_mebibytes": np.full(gpus.size, RESERVED_MEBIBYTES),
+        "nvlink_megabytes": np.floor(gpus.nvlink_megabytes),
+        "active_ratio": np.round(gpus.utilization, 6),
+        "sm_ratio": np.round(0.8 * gpus.utilization, 6),
+        "tensor_ratio": np.round(gpus.tensor, 6),
+        "dram_ratio": np.round(gpus.bandwidth, 6),
+        "pcie_sent": np.rint(0.4 * gpus.pcie),
+        "pcie_received": np.rint(0.6 * gpus.pcie),
+        "nvlink": np.rint(gpus.nvlink),
+        **_error_counters(fleet),
+    }
+
+
+def _error_counters(fleet: Fleet) -> dict[str, Floats]:
+    gpus, lever = fleet.gpus, fleet.levers.gpus
+    return {
+        "ecc_correctable": np.floor(gpus.ecc_correctable),
+        "ecc_uncorrectable": np.floor(gpus.ecc_uncorrectable),
+        "rows_uncorrectable": np.floor(gpus.rows_remapped_uncorrectable),
+        "rows_correctable": np.floor(gpus.rows_remapped_correctable),
+        "pcie_replays": np.floor(gpus.pcie_replays),
+        "link_errors": np.floor(gpus.link_errors),
+        "link_replays": np.floor(0.4 * gpus.link_errors),
+        "remap_pending": (lever.row_remap_pending > 0.5).astype(np.float64),
+        "remap_failed": (lever.row_remap_failed > 0.5).astype(np.float64),
+    }
+
+
+def _health(fleet: Fleet) -> Floats:
+    """What DCGM's background checks say, shape (watches, gpus): 0 pass, 10 warn, 20 fail."""
+    gpus, lever = fleet.gpus, fleet.levers.gpus
+    memory = np.where(lever.row_remap_pending > 0.5, _WARN, 0.0)
+    memory[(lever.row_remap_failed > 0.5) | (lever.ecc_uncorrectable_per_second > 0)] = _FAIL
+    links = np.where(lever.link_errors_per_second > 0, _WARN, 0.0)
+    links[lever.link_factor < 0.5] = _FAIL
+    return np.stack(
+        [
+            np.where(lever.pcie_replays_per_second > _MOST_REPLAYS_PER_SECOND, _WARN, 0.0),
+            links,
+            memory,
+            np.where(gpus.temperature > gpus.throttle_at, _WARN, 0.0),
+        ]
+    )
+
+
+def _labels(fleet: Fleet, gpu: int, owner: int) -> dict[str, str]:
+    index, node = int(fleet.gpus.index[gpu]), int(fleet.gpus.node[gpu])
+    pools = [pool.name for pool in fleet.spec.pools]
     found = {
         "gpu": str(index),
         "UUID": fleet.gpu_uuid(gpu),
-        "pci_bus_id": f"00000000:{0x19 + 0x11 * index:02X}:00.0",
+        "pci_bus_id": pci_address(index),
         "device": f"nvidia{index}",
         "modelName": fleet.gpus.type_name[gpu],
-        "Hostname": fleet.nodes.names[int(fleet.gpus.node[gpu])],
+        _HOST_LABELS[pools.index(fleet.nodes.pool[node]) % 2]: fleet.nodes.names[node],
         "DCGM_FI_DRIVER_VERSION": DRIVER,
     }
-    owner = int(fleet.pods.owner[gpu])
     if owner >= 0:
         pod = fleet.pods.pods[owner]
-        found |= {"container": "vllm", "namespace": pod.service.namespace, "pod": pod.name}
+        found |= {"container": pod.service.engine_kind, "namespace": pod.service.namespace, "pod": pod.name}
     return found

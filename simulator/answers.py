@@ -1,0 +1,74 @@
+"""What a target answers, before any page is written: whether a connection stands, and how long it takes."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from simulator.fleet import Fleet
+
+PATIENCE_SECONDS = 5.0  # what a scraper waits by default; a page that needs longer never arrives
+_TURN_SECONDS = 0.002  # connect, ask and the first byte on a healthy network
+_BYTES_PER_SECOND = 2.0e8
+_SEGMENT_BYTES = 1448
+_FIRST_RETRY_SECONDS, _RETRY_SECONDS = 1.0, 0.2  # Linux: a lost SYN is sent again after 1 s, anything else after 0.2 s
+_MOST_RETRIES = 6
+
+
+class Status(StrEnum):
+    """How an attempt to read a page ends."""
+
+    OK = "ok"
+    REFUSED = "refused"  # nothing listens
+    TIMEOUT = "timeout"  # no answer, or none that is whole in time
+    HTTP_503 = "http_503"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``body`` is set only when ``status`` is ok. ``seconds`` is how long it took.
+
+    ``health`` is the HTTP code of ``GET /health``, None when nothing answers or the target is no
+    engine; ``load`` the requests in flight by ``GET /load``, None where an engine does not tell.
+    """
+
+    status: Status
+    body: bytes | None
+    seconds: float
+    health: int | None = None
+    load: float | None = None
+
+
+def host_status(fleet: Fleet, node: int | None) -> Status:
+    """Whether a connection to a host stands: timeout when it, its network or its cluster is out of sight.
+
+    ``node`` None stands for hosts outside the pools, such as those of the control plane.
+    """
+    levers = fleet.levers
+    if levers.cluster.alive[0] < 0.5 or levers.cluster.seen[0] < 0.5:
+        return Status.TIMEOUT
+    if node is not None and (levers.nodes.alive[node] < 0.5 or levers.nodes.reachable[node] < 0.5):
+        return Status.TIMEOUT
+    return Status.OK
+
+
+def transfer_seconds(size_bytes: int, loss_ratio: float, key: str) -> float:
+    """Seconds to read a page over a network that loses ``loss_ratio`` of its packets.
+
+    A slow-start sender doubles its window each turn, and a turn with a loss at its end waits for a
+    timer that doubles too. ``key`` seeds the draw, so that one page at one instant has one answer.
+    """
+    seconds = _TURN_SECONDS + size_bytes / _BYTES_PER_SECOND
+    if loss_ratio <= 0.0:
+        return seconds
+    turns = 2 + max(1, size_bytes // (10 * _SEGMENT_BYTES)).bit_length()
+    draw = np.random.default_rng(zlib.crc32(key.encode()))
+    lost = np.minimum(draw.geometric(1.0 - loss_ratio, turns) - 1, _MOST_RETRIES)
+    waits = np.full(turns, _RETRY_SECONDS)
+    waits[0] = _FIRST_RETRY_SECONDS
+    return float(seconds + (waits * (2.0**lost - 1.0)).sum())
