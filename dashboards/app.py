@@ -7,7 +7,7 @@ from importlib import resources
 import streamlit as st
 
 from dashboards import pieces, session
-from dashboards.views import capacity, incident, overview
+from dashboards.views import capacity, drills, incident, overview
 
 HERE = resources.files("dashboards")
 st.set_page_config(page_title="Outrider", page_icon=str(HERE.joinpath("icon.svg")), layout="wide")
@@ -30,7 +30,9 @@ CAPACITY = st.Page(
     lambda: capacity.page(WHO), title=WHO.say("page.capacity"), url_path="capacity", icon=":material/trending_up:"
 )
 
-CURRENT = st.navigation([OVERVIEW, INCIDENT, CAPACITY], position="top")
+DRILLS = st.Page(lambda: drills.page(WHO), title=WHO.say("page.drills"), url_path="drills", icon=":material/exercise:")
+
+CURRENT = st.navigation([OVERVIEW, INCIDENT, CAPACITY, DRILLS], position="top")
 if CURRENT == OVERVIEW and "incident" in st.query_params:
     # Links in messages lead to the bare address with ?incident=ID.
     st.switch_page(INCIDENT, query_params=st.query_params.to_dict())

@@ -41,11 +41,13 @@ from outrider.topology import Topology
 from remediation import guards, policy
 from service import audit_trail, facts
 from service.detection import Detection
+from service.drills import marking
 from service.planning import NoPlanning, Planning
 
 _log = log.get("cycle")
 EVENTS_LOOKED_BACK = timedelta(minutes=45)  # a rollout shows its fault once it has taken its share of the load
 ACTS_LOOKED_BACK = timedelta(hours=1)
+DRILLS_LOOKED_BACK = timedelta(hours=24)  # what a drill opened may take as long to close
 TOPOLOGY_EVERY = timedelta(minutes=5)  # also when it stands still, should another engine have written meanwhile
 _STOPWATCH = SystemClock()  # how long a cycle takes is real time, whatever clock the fleet lives by
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a smaller step back is what time services do every day
@@ -136,6 +138,8 @@ class Cycle:
         alerts = alert_state.mute(alerts, after, parts.state.silences(now))
         decisions = self._decide(after, alerts, topology, now)
         told = pipeline.messages(before, after, alerts, decisions.actions, parts.messaging, now)
+        running = marking.windows(parts.state, now - DRILLS_LOOKED_BACK)
+        told = replace(told, messages=marking.mark(told.messages, told.incidents, running))
         targets, targets_up = facts.targets(collected)
         record = CycleRecord(
             id=cycle_id,

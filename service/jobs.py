@@ -36,11 +36,19 @@ class Jobs:
         """Run ``job`` at a minute of every hour."""
         self._scheduler.add_job(self._guarded(name, job), CronTrigger(minute=minute, timezone="UTC"), id=name)
 
-    def weekly(self, name: str, job: Callable[[], Awaitable[Any]], *, day: str = "mon", hour: int = 8) -> None:
-        """Run ``job`` once a week, UTC."""
-        self._scheduler.add_job(
-            self._guarded(name, job), CronTrigger(day_of_week=day, hour=hour, timezone="UTC"), id=name
-        )
+    def weekly(
+        self,
+        name: str,
+        job: Callable[[], Awaitable[Any]],
+        *,
+        day: str = "mon",
+        hour: int = 8,
+        minute: int = 0,
+        timezone: str = "UTC",
+    ) -> None:
+        """Run ``job`` once a week."""
+        due = CronTrigger(day_of_week=day, hour=hour, minute=minute, timezone=timezone)
+        self._scheduler.add_job(self._guarded(name, job), due, id=name)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
 from outrider.units import parse_duration
 
@@ -60,6 +63,7 @@ class EntitySettings(Section):
     kind: EntityKind = Field(description="replica, node, gpu, pod, workload, service, cluster")
     name: str = Field(description="name of the component")
     namespace: str | None = Field(None, description="Kubernetes namespace, where it has one")
+    cluster: str | None = Field(None, description="its cluster, when it is another one", pattern=r"^[^/]+$")
 
 
 class TargetSettings(Section):
@@ -98,6 +102,41 @@ class CollectSettings(Section):
         None, description="an existing Prometheus to read instead of scraping"
     )
     page_limit_bytes: Annotated[int, Field(gt=0)] = Field(64 * 1024 * 1024, description="a larger page is refused")
+
+
+class EventSettings(Section):
+    """A place where events are read: kernel logs, the Kubernetes API, logs of model servers."""
+
+    type: Literal["kernel_log", "kubernetes", "engine_log"] = Field(
+        description="kernel_log: XIDs, OOM kills, links; kubernetes: Events, rollouts, changed flags, scaling; "
+        "engine_log: CUDA out of memory, NCCL timeouts, missing weights"
+    )
+    name: str | None = Field(None, description="unique name of the source; its type when not given")
+    url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="API server, such as https://kubernetes.default.svc; for kernel_log the agent of a node, "
+        "with `{node}` for the name of each node, or with `node` for one",
+    )
+    path: Path | None = Field(
+        None, description="kernel_log of this machine: /dev/kmsg, a pipe, or a file of `journalctl -k -o short-iso`"
+    )
+    node: str | None = Field(None, description="kernel_log: name of the node that path or url stands for")
+    namespaces: list[str] = Field([], description="only these Kubernetes namespaces; all when empty")
+    service_label: str = Field(
+        "app.kubernetes.io/name", description="kubernetes: label of a workload that names the service it runs"
+    )
+    label_selector: str = Field(
+        "", description="engine_log: pods to read; those that ask for an accelerator when empty"
+    )
+    container: str = Field("", description="engine_log: container to read; the one with the accelerator when empty")
+    cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
+    timeout: Duration = Field(timedelta(seconds=5), description="whole time an answer may take")
+    headers: dict[str, str] = Field({}, description="extra request headers")
+    token_file: Path | None = Field(
+        None, description="file with a bearer token; in a pod /var/run/secrets/kubernetes.io/serviceaccount/token"
+    )
+    ca_file: Path | None = Field(None, description="certificates to trust; in a pod ca.crt beside the token")
 
 
 class ServiceSettings(Section):
@@ -183,6 +222,38 @@ class RemediationSettings(Section):
     ask_for: list[ActionKind] = Field([], description="kinds that always wait for a person")
 
 
+class GameDaySettings(Section):
+    """A drill on a schedule, on a simulated fleet. Messages of its incidents say that it is a drill."""
+
+    name: str = Field(description="what messages call it", min_length=1)
+    cluster: str | None = Field(None, description="the cluster to break; the first one when not given")
+    faults: list[str] = Field(description="fault ids; one is drawn each time", min_length=1)
+    day: Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"] = Field("tue", description="day of the week")
+    hour: Annotated[int, Field(ge=0, le=23)] = Field(10, description="hour at which the window opens")
+    minute: Annotated[int, Field(ge=0, le=59)] = Field(0, description="minute at which the window opens")
+    timezone: str = Field("UTC", description="of day and hour, such as Asia/Shanghai")
+    window: Duration = Field(timedelta(hours=1), description="the fault begins and ends inside it")
+    lasts: Duration = Field(timedelta(minutes=12), description="how long the fault is at work")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="draws the fault, its moment and its entity")
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError(f"no time zone is named {value!r}; expected one such as Asia/Shanghai") from error
+        return value
+
+    @field_validator("faults")
+    @classmethod
+    def _known_faults(cls, value: list[str]) -> list[str]:
+        for fault in value:
+            if fault not in vocabulary():
+                raise ValueError(f"unknown fault {fault!r}{yamlfile.near(fault, vocabulary())}")
+        return value
+
+
 class ApiSettings(Section):
     """The HTTP API."""
 
@@ -214,11 +285,13 @@ class Settings(Section):
     )
     store: StoreSettings = Field(StoreSettings(), description="the databases")
     collect: CollectSettings = Field(CollectSettings(), description="what is watched")
+    events: list[EventSettings] = Field([], description="where events are read, beside what pages tell")
     services: list[ServiceSettings] = Field([], description="planning facts of model services")
     planner: PlannerSettings = Field(PlannerSettings(), description="how many GPUs, and when")
     rules: RulesSettings = Field(RulesSettings(), description="alert rules")
     notify: NotifySettings = Field(NotifySettings(), description="who is told")
     remediation: RemediationSettings = Field(RemediationSettings(), description="what may be done")
+    game_days: list[GameDaySettings] = Field([], description="drills on a schedule")
     api: ApiSettings = Field(ApiSettings(), description="the HTTP API")
     dashboard: DashboardSettings = Field(DashboardSettings(), description="the dashboard")
     log: LogSettings = Field(LogSettings(), description="diagnostic logs")
@@ -284,6 +357,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
                 document.problem(("collect", "targets", index, "name"), f"a second target is named {target.name!r}")
             )
         seen.add(target.name)
+    problems += _events_usable(settings, document)
     for group, names in settings.notify.groups.items():
         for index, name in enumerate(names):
             if name not in settings.notify.channels:
@@ -296,7 +370,32 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
             problems.append(document.problem(("services", index, "floor"), "is above the ceiling"))
     if settings.remediation.actuator == "simulated" and not settings.remediation.control_url:
         problems.append(document.problem(("remediation", "control_url"), "is needed by the simulated actuator"))
+    for index, day in enumerate(settings.game_days):
+        if settings.remediation.actuator != "simulated":
+            message = "needs a simulated fleet; set remediation.actuator: simulated and its control_url"
+            problems.append(document.problem(("game_days", index), message))
+        if day.window <= timedelta(minutes=2):
+            problems.append(document.problem(("game_days", index, "window"), "is too short; expected more than 2m"))
     return problems
+
+
+def _events_usable(settings: Settings, document: yamlfile.Document) -> Iterator[ConfigProblem]:
+    """Each source has its own name, and the one address its type needs."""
+    seen: set[str] = set()
+    for index, one in enumerate(settings.events):
+        place, name = ("events", index), one.name or one.type
+        if name in seen:
+            yield document.problem((*place, "name"), f"a second source of events is named {name!r}")
+        seen.add(name)
+        if one.type != "kernel_log":
+            if one.url is None:
+                yield document.problem((*place, "url"), f"is needed by a source of type {one.type}")
+            if one.path is not None:
+                yield document.problem((*place, "path"), "is for sources of type kernel_log")
+        elif (one.url is None) == (one.path is None):
+            yield document.problem(place, "expected either url or path")
+        elif one.node is None and (one.path is not None or "{node}" not in (one.url or "")):
+            yield document.problem(place, "expected node: the name of the node whose log this is")
 
 
 def read_secret(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What is watched, from settings: pages to scrape, or an existing Prometheus to read."""
+"""What is watched, from settings: pages to scrape or an existing Prometheus to read, and sources of events."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collectors.scrape import Scraper
 from collectors.targets import Target
 from outrider.clock import Clock
 from service.cycle import Source
+from service.event_source import with_events
 from service.settings import Settings, TargetSettings
 
 
 def source(settings: Settings, clock: Clock) -> Source:
-    """The source of batches that the configuration names; without targets one that brings nothing."""
+    """The source of batches and events that the configuration names; without any one that brings nothing."""
     prometheus = settings.collect.prometheus
     if prometheus is not None:
-        return PrometheusSource(
+        pages: Source = PrometheusSource(
             prometheus.url,
             cluster=settings.cluster,
             jobs=prometheus.jobs,
@@ -25,7 +26,9 @@ def source(settings: Settings, clock: Clock) -> Source:
             bearer_token_file=prometheus.bearer_token_file,
             clock=clock,
         )
-    return Collector(targets(settings), Scraper(), deadline=settings.collect.interval / 4)
+    else:
+        pages = Collector(targets(settings), Scraper(), deadline=settings.collect.interval / 4)
+    return with_events(pages, settings)
 
 
 def targets(settings: Settings) -> list[Target]:

@@ -228,6 +228,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         language=settings.notify.language,
         cluster=settings.cluster,
         store_url=settings.store.url,
+        control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
     )
 
 

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Histogram
 
 from outrider.ports import MetricStore, StateStore
-from service.api import actions, alerts, errors, health, incidents, overview, plan, signals
+from service.api import actions, alerts, drills, errors, health, incidents, overview, plan, signals
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.own_metrics import StateCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
@@ -23,6 +23,7 @@ _ROUTERS: tuple[APIRouter, ...] = (
     incidents.router,
     plan.router,
     actions.router,
+    drills.router,
     signals.router,
 )
 

@@ -45,6 +45,7 @@ class ApiSettings:
     ``token`` is the admin token; empty means that every write is refused. ``token_for_reads`` None means:
     reads need the token unless the API listens on loopback. ``hosts`` are the names a browser may call it
     by, a guard against DNS rebinding; ``("*",)`` accepts every name. ``interval`` is the time between cycles.
+    ``control_url`` is the door of the simulated fleet that drills break, None when the fleet is real.
     """
 
     token: str = field(default="", repr=False)
@@ -57,6 +58,7 @@ class ApiSettings:
     cluster: str = "default"
     store_url: str = "sqlite:///.outrider/outrider.db"
     promise: Promise = Promise()
+    control_url: str | None = None
 
     @property
     def reads_need_token(self) -> bool:

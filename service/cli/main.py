@@ -10,7 +10,7 @@ import typer
 
 from outrider.errors import OutriderError
 from service import wiring
-from service.cli import alerts, capacity, collect, common, config, demo, record, remediate, replay, serve, store
+from service.cli import alerts, capacity, collect, common, config, demo, drill, record, remediate, replay, serve, store
 from service.cli.common import Context, leaf
 from store import migrate
 
@@ -55,6 +55,7 @@ for name, group in {
     "alerts": alerts.alerts_app,
     "incidents": alerts.incidents_app,
     "capacity": capacity.app,
+    "drill": drill.app,
     "forecast": store.forecast_app,
     "remediate": remediate.app,
     "report": store.report_app,

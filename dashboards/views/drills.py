@@ -1,0 +1,182 @@
+"""Break the simulated fleet on purpose, and see the truth beside what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from dashboards import format as fmt
+from dashboards import pieces, session
+from dashboards.client import ApiError
+from dashboards.session import Viewer
+from outrider.faults import faults
+from outrider.i18n import translate
+from outrider.summaries import fault_name
+
+_MINUTES = (2, 5, 10, 12, 15, 20, 30, 60)
+
+
+def page(who: Viewer) -> None:
+    """Draw the page: the order above, which keeps what is typed, and the list that refreshes itself below."""
+    found = who.client.get("/drills")
+    st.html(pieces.head(who.say("drills.title"), who.say("drills.below")))
+    if found["possible"]:
+        _order(who, found["known"])
+    else:
+        st.html(pieces.note(who.say("drills.impossible"), who.say("drills.impossible_hint")))
+    session.refreshed(who, _list)
+
+
+def name_of(fault: str, who: Viewer) -> str:
+    """The plain name of a fault, or of a state that is none."""
+    return fault_name(fault, who.language) if fault in faults() else who.say(f"state.{fault}")
+
+
+def _order(who: Viewer, known: list[dict[str, Any]]) -> None:
+    names = {each["id"]: f"{name_of(each['id'], who)} · {each['id']}" for each in known}
+    with st.container(border=True, key="o-box-drill-order"):
+        fault, entity, minutes, seed, button = st.columns([4, 3, 2, 1, 2], vertical_alignment="bottom")
+        chosen = fault.selectbox(
+            who.say("drills.fault"), list(names), format_func=lambda name: names[name], key="drill_fault"
+        )
+        where = entity.text_input(who.say("drills.entity"), key="drill_entity", placeholder=who.say("drills.any"))
+        lasts = minutes.selectbox(
+            who.say("drills.lasts"),
+            _MINUTES,
+            index=3,
+            key="drill_minutes",
+            format_func=lambda minutes: f"{minutes} min",
+        )
+        drawn = seed.number_input(who.say("drills.seed"), min_value=0, value=7, step=1, key="drill_seed")
+        order: dict[str, Any] = {"fault": chosen, "seconds": lasts * 60, "seed": int(drawn)}
+        if where.strip():
+            order["entity"] = where.strip()
+        with button:
+            _button(who, who.say("drills.start"), "drill-start", partial(who.client.post, "/drills", order), main=True)
+        if chosen:
+            st.html(pieces.label(_explained(chosen, who)))
+
+
+def _explained(fault: str, who: Viewer) -> str:
+    return translate(f"faults.{fault}.what", who.language) if fault in faults() else who.say("drills.state")
+
+
+def _button(who: Viewer, text: str, key: str, act: Callable[[], Any], *, main: bool = False) -> None:
+    """A button that changes something; without the token it says what is missing."""
+    if st.button(
+        text,
+        key=key,
+        type="primary" if main else "secondary",
+        disabled=not who.may_change,
+        help=None if who.may_change else who.say("token.needed"),
+        width="stretch",
+    ):
+        try:
+            act()
+        except ApiError as error:
+            st.error(f"{error.message} {error.hint}".strip())
+            return
+        st.rerun(scope="app")
+
+
+def _list(who: Viewer) -> None:
+    drills = who.client.get("/drills")["drills"]
+    as_of = who.client.get("/overview")["as_of"]
+    running = [each for each in drills if _is_running(each, as_of)]
+    past = [each for each in drills if each not in running]
+    st.html(pieces.section(who.say("drills.running")))
+    if not running:
+        st.html(pieces.empty(who.say("drills.none_running")))
+    for each in running:
+        with st.container(border=True, key=f"o-box-drill-{each['id']}"):
+            text, button = st.columns([8, 2], vertical_alignment="center")
+            text.html(comparison(who, each, as_of))
+            with button:
+                _button(
+                    who,
+                    who.say("drills.stop"),
+                    f"stop-{each['id']}",
+                    partial(who.client.post, f"/drills/{each['id']}/stop"),
+                )
+    st.html(pieces.section(who.say("drills.past")))
+    st.html(history(who, past, as_of) if past else pieces.empty(who.say("drills.none_past")))
+
+
+def _is_running(drill: dict[str, Any], as_of: str) -> bool:
+    ends, now = fmt.instant(drill["ends_at"]), fmt.instant(as_of)
+    return not drill["stopped"] and ends is not None and now is not None and now < ends
+
+
+def comparison(who: Viewer, drill: dict[str, Any], as_of: str) -> str:
+    """The truth and what was found, side by side."""
+    since = fmt.when(drill["starts_at"], as_of, who.language)
+    until = fmt.when(drill["ends_at"], as_of, who.language)
+    about = who.say("drills.about", since=since, until=until, by=drill["game_day"] or drill["by"])
+    rows = [
+        (who.say("drills.what"), escape(name_of(drill["fault"], who)), _named_fault(who, drill)),
+        (who.say("drills.where"), escape(fmt.entity(drill["entity"], who.language)), _named_entity(who, drill)),
+        (who.say("drills.when"), escape(fmt.clock(drill["starts_at"], as_of)), _found_at(who, drill)),
+        (who.say("drills.recovered"), escape(fmt.clock(drill["recovered_at"], as_of)), _repaired(who, drill)),
+    ]
+    cells = [("", "o-tight"), (who.say("drills.truth"), ""), (who.say("drills.found"), "")]
+    body = [(f'<span class="o-muted">{escape(name)}</span>', truth, found) for name, truth, found in rows]
+    return f"{pieces.label(about)}{pieces.table(cells, body)}"
+
+
+def history(who: Viewer, drills: list[dict[str, Any]], as_of: str) -> str:
+    """Drills that are over, one a line."""
+    heads = ("when", "what", "where", "found", "named", "repaired")
+    cells = [(who.say(f"drills.{name}"), "o-tight" if name == "when" else "") for name in heads]
+    rows = [
+        (
+            escape(fmt.clock(each["starts_at"], as_of)),
+            escape(name_of(each["fault"], who)) + _stopped(who, each),
+            escape(fmt.entity(each["entity"], who.language)),
+            _found_at(who, each),
+            _named_fault(who, each),
+            _repaired(who, each),
+        )
+        for each in drills
+    ]
+    return pieces.table(cells, rows)
+
+
+def _stopped(who: Viewer, drill: dict[str, Any]) -> str:
+    return f' <span class="o-label">{escape(who.say("drills.stopped"))}</span>' if drill["stopped"] else ""
+
+
+def _verdict(text: str, *, right: bool) -> str:
+    kind, sign = ("ok", "✓") if right else ("broken", "✕")
+    return f'<span class="o-{kind}">{sign}</span> {escape(text)}'
+
+
+def _found_at(who: Viewer, drill: dict[str, Any]) -> str:
+    if not drill["detected"]:
+        return _verdict(who.say("drills.not_found"), right=False)
+    after = fmt.say_span(drill["detect_seconds"], who.language)
+    told = who.say("drills.notified") if drill["notified"] else who.say("drills.not_notified")
+    return _verdict(f"{who.say('drills.after', span=after)} · {told}", right=True)
+
+
+def _named_fault(who: Viewer, drill: dict[str, Any]) -> str:
+    cause = drill["suspected_cause"]
+    if not cause:
+        return f'<span class="o-muted">{escape(who.say("drills.no_cause"))}</span>'
+    return _verdict(name_of(cause["fault"], who), right=drill["named_fault_correct"])
+
+
+def _named_entity(who: Viewer, drill: dict[str, Any]) -> str:
+    cause = drill["suspected_cause"]
+    if not cause:
+        return f'<span class="o-muted">{escape(fmt.DASH)}</span>'
+    return _verdict(fmt.entity(cause["entity"], who.language), right=drill["named_entity_correct"])
+
+
+def _repaired(who: Viewer, drill: dict[str, Any]) -> str:
+    if drill["recover_seconds"] is None:
+        return f'<span class="o-muted">{escape(who.say("drills.not_repaired"))}</span>'
+    return _verdict(who.say("drills.after", span=fmt.say_span(drill["recover_seconds"], who.language)), right=True)

@@ -1,0 +1,121 @@
+"""``outrider drill``: break a simulated fleet on purpose and see what the platform makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider import log
+from service.cli import tables
+from service.cli.common import NO, YES, Context, leaf
+from service.cli.progress import bars
+from service.drills import commands
+from service.settings import read_secret
+from service.tokens import token_file
+
+app = typer.Typer(no_args_is_help=True, help="Break a simulated fleet on purpose and score what was seen.")
+Seed = Annotated[int, typer.Option("--seed", help="of the fleet, its load and the entity that breaks")]
+Api = Annotated[str | None, typer.Option("--api", help="URL of a running platform that watches a simulated fleet")]
+
+
+@leaf(app, "list", example="outrider drill list -o json")
+def list_(context: Context) -> None:
+    """Show every scenario."""
+    context.show(commands.listed(), _listed)
+
+
+@leaf(app, "run", example="outrider drill run gpu-lost --seed 7 -o json")
+def run(
+    context: Context,
+    fault: Annotated[str, typer.Argument(help="a fault or scenario of `outrider drill list`")],
+    seed: Seed = 7,
+    load: Annotated[str | None, typer.Option("--load", help="shape of the load, such as diurnal or bursty")] = None,
+    api: Api = None,
+) -> int:
+    """Inject one fault. The answer is yes when it was found, named, and repaired if there is a remedy."""
+    log.configure(level="critical")  # what breaks here is meant to
+    with bars(context) as progress:
+        if api is None:
+            result = commands.run_one(fault, seed=seed, load=load, progress=progress)
+        else:
+            token = read_secret(token_file(context.settings()))
+            result = commands.run_live(fault, api=api, token=token, seed=seed, progress=progress)
+    context.show(result, _result)
+    return YES if result["passed"] else NO
+
+
+@leaf(app, "score", example="outrider drill score --seed 11 -o json")
+def score(
+    context: Context,
+    seed: Seed = 11,
+    only: Annotated[list[str] | None, typer.Option("--only", help="a scenario id; may be repeated")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="processes")] = 2,
+    baselines: Annotated[bool, typer.Option(help="score simple detectors on the same runs, too")] = True,
+) -> None:
+    """Run every scenario on private platforms and print the table."""
+    log.configure(level="critical")
+    with bars(context) as progress:
+        result = commands.score_all(seed=seed, only=only, workers=workers, baselines=baselines, progress=progress)
+    context.show(result, _scored)
+
+
+@leaf(app, "export", example="outrider drill export ./fault-benchmark --seed 3")
+def export(
+    context: Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="where the data set goes; new or empty")],
+    seed: Seed = 3,
+    only: Annotated[list[str] | None, typer.Option("--only", help="a scenario id; may be repeated")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="processes")] = 2,
+) -> None:
+    """Write the labelled data set: signals as Parquet, truth as JSON, a README with the licence."""
+    log.configure(level="critical")
+    with bars(context) as progress:
+        result = commands.export(folder, seed=seed, only=only, workers=workers, progress=progress)
+    context.show(result, lambda shown: f"{shown['scenarios']} scenarios, {shown['bytes'] / 1e6:.1f} MB in {folder}")
+
+
+def _listed(rows: list[dict[str, Any]]) -> str:
+    cells = [
+        [row["id"], ", ".join(row["faults"]), "yes" if row["negative"] else "", row["load"], f"{row['minutes']:g}"]
+        for row in rows
+    ]
+    return tables.table(["scenario", "faults", "negative", "load", "minutes"], cells, empty="no scenarios")
+
+
+def _result(shown: dict[str, Any]) -> str:
+    rows = [[name.replace("_", " "), _cell(value)] for name, value in shown.items() if name != "truth"]
+    return tables.table(["", "seed " + str(shown["seed"])], rows, empty="")
+
+
+def _scored(shown: dict[str, Any]) -> str:
+    figures = [[name.replace("_", " "), _cell(value)] for name, value in shown.items() if not isinstance(value, dict)]
+    faults = [
+        [
+            fault,
+            f"{row['detected']}/{row['events']}",
+            _cell(row["median_delay_seconds"]),
+            _cell(row["ac1"]),
+            _cell(row["remediated_ratio"]),
+            ", ".join(f"{name} {count}" for name, count in row["named_instead"].items()),
+        ]
+        for fault, row in shown["by_fault"].items()
+    ]
+    parts = [
+        tables.table(["figure", ""], figures, empty=""),
+        tables.table(["fault", "found", "delay s", "AC@1", "repaired", "named instead"], faults, empty=""),
+    ]
+    if shown.get("baselines"):
+        names = ["precision", "recall", "median_delay_seconds", "ac1", "right_abstention", "false_pages"]
+        rows = [[one, *(_cell(found[name]) for name in names)] for one, found in shown["baselines"].items()]
+        parts.append(tables.table(["baseline", *(name.replace("_", " ") for name in names)], rows, empty=""))
+    return "\n\n".join(parts)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

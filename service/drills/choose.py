@@ -1,0 +1,50 @@
+"""Which scenarios to run: those shipped, one by its id, or one made for a single fault."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from outrider.errors import UsageError
+from simulator import scenarios as shipped
+from simulator.faults import FAULTS
+from simulator.scenarios import Planned, Scenario
+from simulator.scenarios.reading import LEAD
+from simulator.shapes import SHAPES
+
+
+@cache
+def scenarios() -> tuple[Scenario, ...]:
+    """Every scenario that comes with the simulator."""
+    return shipped.load()
+
+
+def one(name: str, load: str | None = None) -> Scenario:
+    """The scenario of that id; else the fault of that id alone. Raises UsageError naming near matches."""
+    by_id = {scenario.id: scenario for scenario in scenarios()}
+    found = by_id.get(name)
+    if found is None and name in FAULTS:
+        planned = Planned(name, LEAD, FAULTS[name].lasts)
+        found = Scenario(name, (planned,), negative=FAULTS[name].negative)
+    if found is None:
+        raise UsageError(f"no fault or scenario is named {name!r}", hint=_near(name, [*by_id, *FAULTS]))
+    return found if load is None else replace(found, load=_shape(load))
+
+
+def some(names: Sequence[str] | None) -> tuple[Scenario, ...]:
+    """All scenarios, or those named."""
+    return scenarios() if not names else tuple(one(name) for name in names)
+
+
+def _shape(load: str) -> str:
+    known = [name for name in SHAPES if name != "trace"]  # a trace needs a file
+    if load not in known:
+        raise UsageError(f"no load shape is named {load!r}", hint=_near(load, known))
+    return load
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    return "did you mean " + " or ".join(close) + "?" if close else f"outrider drill list shows all {len(known)}"

@@ -1,0 +1,107 @@
+"""The labelled data set: what a platform could see of every scenario, and what was really broken.
+
+One folder a scenario: a Parquet file per kind of entity (one row per instant and entity, one column
+per signal), ``events.jsonl``, and ``truth.json``, which a detector must not read. Beside them an index,
+the scoring rules and the licence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import metadata, resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from outrider import jsonable
+from outrider.errors import UsageError
+from service.drills.record import Matrix, Recorded
+from simulator.scenarios import Scenario
+from simulator.score import Injected, Run
+
+
+def make_folder(folder: Path) -> None:
+    """A new or empty folder. Raises UsageError when it holds something already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not empty", hint="name a new folder: a data set is never mixed with another")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def write_index(folder: Path, chosen: Sequence[Scenario], runs: Sequence[Run], seed: int) -> dict[str, Any]:
+    """The index and the README of a data set whose scenarios are written; what was written in all."""
+    index = [_entry(scenario, run) for scenario, run in zip(chosen, runs, strict=True)]
+    _json(folder / "index.json", {"seed": seed, "scenarios": index})
+    text = resources.files("service.drills").joinpath("dataset.md").read_text(encoding="utf-8")
+    filled = Template(text).substitute(version=metadata.version("outrider"), seed=seed, scenarios=len(index))
+    (folder / "README.md").write_text(filled, encoding="utf-8")
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return {"dir": str(folder), "scenarios": len(index), "seed": seed, "bytes": size}
+
+
+def write_scenario(folder: Path, run: Run, recorded: Recorded) -> None:
+    """One scenario's files, in a folder of its name."""
+    own = folder / run.scenario
+    own.mkdir()
+    for kind, matrix in recorded.matrices.items():
+        pq.write_table(_table(matrix), own / f"{kind.value}.parquet", compression="zstd")
+    lines = [json.dumps(jsonable.event(event), ensure_ascii=False) for event in recorded.events]
+    (own / "events.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    _json(own / "truth.json", _truth(run))
+
+
+def _table(matrix: Matrix) -> pa.Table:
+    instants, entities = len(matrix.times), len(matrix.entities)
+    times = np.repeat((matrix.times * 1e3).astype(np.int64), entities)
+    names = np.tile(np.array([entity.key for entity in matrix.entities], dtype=object), instants)
+    said = ~np.isnan(matrix.values).all(axis=2).ravel()  # an entity that was not there has no row
+    columns = {
+        "at": pa.array(times[said], pa.timestamp("ms", tz="UTC")),
+        "entity": pa.array(names[said]).dictionary_encode(),
+    }
+    for place, key in enumerate(matrix.keys):
+        values = matrix.values[:, :, place].ravel()[said]
+        columns[str(key)] = pa.array(values.astype(np.float32), mask=np.isnan(values))
+    return pa.table(columns)
+
+
+def _truth(run: Run) -> dict[str, Any]:
+    return {
+        "scenario": run.scenario,
+        "negative": run.negative,
+        "start": jsonable.instant(run.start),
+        "end": jsonable.instant(run.end),
+        "targets": run.targets,
+        "faults": [_fault(one) for one in run.injected],
+    }
+
+
+def _fault(one: Injected) -> dict[str, Any]:
+    return {
+        "fault": one.fault,
+        "entity": jsonable.entity(one.entity),
+        "key": one.entity.key,
+        "start": jsonable.instant(one.start),
+        "end": jsonable.instant(one.end),
+        "path": sorted(entity.key for entity in one.path),
+    }
+
+
+def _entry(scenario: Scenario, run: Run) -> dict[str, Any]:
+    return {
+        "id": scenario.id,
+        "faults": [planned.fault for planned in scenario.faults],
+        "negative": scenario.negative,
+        "storm": scenario.storm,
+        "load": scenario.load,
+        "start": jsonable.instant(run.start),
+        "end": jsonable.instant(run.end),
+    }
+
+
+def _json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,188 @@
+"""Runs scenarios on private platforms, each on its own, and scores them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+from service.drills import dataset, observe, yardsticks
+from service.drills.platform import INTERVAL, PrivatePlatform, learn, open_platform
+from service.drills.record import Recorded, Recorder
+from service.drills.source import FleetSource
+from simulator import scenarios
+from simulator.fleet import Fleet
+from simulator.recovery import Recovery
+from simulator.scenarios import Scenario
+from simulator.score import Run
+from simulator.spec import FleetSpec, drill_spec, standby_spec
+from simulator.world import World
+
+DAY = datetime(2026, 11, 18, tzinfo=UTC)  # a Wednesday
+FIRST_HOUR, HOURS = 8, 12  # drills begin in working hours, where there is load to lose
+WORKERS = 2
+QUIET = timedelta(minutes=30)
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One scenario to run, with what its platform has learned before."""
+
+    scenario: Scenario
+    seed: int
+    learned: bytes
+
+
+def begins(seed: int) -> datetime:
+    """When the drills of a seed begin: an hour of the working day."""
+    return DAY + timedelta(hours=FIRST_HOUR + seed * 7 % HOURS)
+
+
+def specs_of(scenario: Scenario) -> tuple[FleetSpec, ...]:
+    """The fleets of a scenario under its load."""
+    specs = (drill_spec(), standby_spec()) if scenario.world == "standby" else (drill_spec(),)
+    return tuple(_under_load(spec, scenario.load) for spec in specs)
+
+
+def _under_load(spec: FleetSpec, shape: str) -> FleetSpec:
+    services = tuple(replace(service, traffic=replace(service.traffic, shape=shape)) for service in spec.services)
+    return replace(spec, services=services)
+
+
+def job(scenario: Scenario, seed: int) -> Job:
+    """A scenario with a platform that has seen 15 days of these fleets under their usual load."""
+    usual = (drill_spec(), standby_spec()) if scenario.world == "standby" else (drill_spec(),)
+    return Job(scenario, seed, learn(usual, seed, begins(seed)))
+
+
+def run(one: Job, told: Callable[[float], None] | None = None, recorder: Recorder | None = None) -> Run:
+    """Run a scenario to its end. ``told`` hears the share done; ``recorder`` keeps what was collected."""
+    start = begins(one.seed)
+    fleets = [Fleet(spec, seed=one.seed, start=start) for spec in specs_of(one.scenario)]
+    world = World(fleets)
+    with _private(world, one.learned) as platform:
+        scenarios.arrange(world, one.scenario, one.seed)
+        watch = observe.Watch(
+            [observe.Watched(Recovery(fleet, injection)) for fleet in fleets for injection in fleet.injections]
+        )
+        targets, cycles = 0, round(one.scenario.minutes * 60 / INTERVAL.total_seconds())
+        for cycle in range(cycles):
+            collected = platform.step()
+            now = platform.clock.now()
+            watch.look(platform.source.topology(now), now)
+            targets = max(targets, len(platform.source.health))
+            if recorder is not None:
+                recorder.take(now, collected)
+            if told is not None:
+                told((cycle + 1) / cycles)
+        return _seen(one.scenario, platform, watch, start, targets)
+
+
+@contextmanager
+def _private(world: World, learned: bytes) -> Iterator[PrivatePlatform]:
+    """A platform for a world, which is whole again afterwards, whatever interrupted it."""
+    platform = open_platform(world, learned=learned)
+    try:
+        yield platform
+    finally:
+        world.restore()
+        platform.close()
+
+
+def _seen(scenario: Scenario, platform: PrivatePlatform, watch: observe.Watch, start: datetime, targets: int) -> Run:
+    return Run(
+        scenario=scenario.id,
+        start=start,
+        end=platform.clock.now(),
+        targets=targets,
+        injected=watch.injected(),
+        incidents=observe.opened(platform.state),
+        alerts=len(observe.fired(platform.state.alerts(limit=observe.ALL))),
+        acted=observe.acted(platform.state),
+        negative=scenario.negative,
+        storm=scenario.storm,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A run, and what rival detectors made of the very same values."""
+
+    run: Run
+    rivals: Mapping[str, Run] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a worker is asked for beside the run. ``quiet`` is the run that rivals learn from, None for no rivals."""
+
+    quiet: Recorded | None = None
+    folder: Path | None = None
+
+
+def run_all(
+    chosen: Sequence[Scenario],
+    seed: int,
+    progress: Progress,
+    *,
+    workers: int = WORKERS,
+    rivals: bool = False,
+    folder: Path | None = None,
+) -> list[Seen]:
+    """Run every scenario once, on several processes; in the order given.
+
+    With ``rivals`` simple detectors look at the same values; with ``folder`` each scenario is written there.
+    """
+    jobs = [job(scenario, seed) for scenario in chosen]
+    wanted = _Wanted(quiet_run(seed) if rivals else None, folder)
+    progress("prepare", 1.0)
+    found: list[Seen] = []
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_one_thread) as pool:
+        for number, seen in enumerate(pool.map(partial(_work, wanted), jobs), start=1):
+            found.append(seen)
+            progress("drills", number / len(jobs))
+    return found
+
+
+def quiet_run(seed: int) -> Recorded:
+    """Half an hour in which nothing is wrong: what rivals learn from."""
+    recorder = Recorder()
+    fleet = Fleet(drill_spec(), seed=seed, start=begins(seed) - QUIET)
+    source = FleetSource(World([fleet]))
+    for _ in range(round(QUIET / INTERVAL)):
+        fleet.step(INTERVAL)
+        recorder.take(fleet.now, source.look(fleet.now))
+    return recorder.recorded()
+
+
+def _work(wanted: _Wanted, one: Job) -> Seen:
+    if wanted.quiet is None and wanted.folder is None:
+        return Seen(run(one))
+    recorder = Recorder()
+    seen = run(one, recorder=recorder)
+    recorded = recorder.recorded()
+    if wanted.folder is not None:
+        dataset.write_scenario(wanted.folder, seen, recorded)
+    if wanted.quiet is None:
+        return Seen(seen)
+    quiet = wanted.quiet
+    return Seen(seen, {name: _by_rival(name, seen, recorded, quiet) for name in yardsticks.RIVALS})
+
+
+def _by_rival(name: str, seen: Run, recorded: Recorded, quiet: Recorded) -> Run:
+    opened = yardsticks.incidents(name, recorded, quiet)
+    return replace(seen, incidents=opened, alerts=len(opened), acted=())
+
+
+def _one_thread() -> None:
+    """The processes share the cores among them: numeric libraries need no threads of their own."""
+    threadpool_limits(1)

@@ -1,0 +1,95 @@
+"""A simulated world as a source of the cycle, without a network: the pages it would serve are absorbed as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from collectors import targets as configured
+from collectors.collect import Collector, TargetHealth
+from collectors.scraped import Scrape
+from collectors.targets import Target
+from outrider.errors import CollectError, CollectReason
+from outrider.model import Event
+from outrider.ports import Collected
+from outrider.topology import Topology
+from simulator.targets import Answer, Pages
+from simulator.world import ClusterTarget, World
+
+_FAILED = {
+    "refused": (CollectReason.REFUSED, "refuses connections"),
+    "timeout": (CollectReason.TIMEOUT, "did not answer in time"),
+}
+
+
+class FleetSource:
+    """Collects from a world in this process. What fails on the wire fails here with the same reason."""
+
+    def __init__(self, world: World) -> None:
+        """``world`` is moved elsewhere; this only looks."""
+        self._world = world
+        self._pages = {fleet.spec.cluster: Pages(fleet) for fleet in world.fleets}
+        self._collector = Collector([])
+        self._told = dict.fromkeys(self._pages, 0)
+        self._known: dict[str, tuple[ClusterTarget, Target]] = {}
+
+    @property
+    def health(self) -> list[TargetHealth]:
+        """How each target fares."""
+        return self._collector.health
+
+    def topology(self, at: datetime) -> Topology:
+        """What labels and pages tell of the topology."""
+        return self._collector.topology(at)
+
+    async def collect(self, at: datetime) -> Collected:
+        """One round."""
+        return self.look(at)
+
+    def look(self, at: datetime) -> Collected:
+        """One round, at once."""
+        asked = [(one, self._target(one)) for one in self._world.targets()]
+        listed = tuple(target for _, target in asked)
+        if listed != self._collector.targets:
+            self._collector.set_targets(listed)
+        scrapes = [_scrape(target, self._pages[one.fleet.spec.cluster].answer(one.target), at) for one, target in asked]
+        collected = self._collector.absorb(scrapes, at)
+        return replace(collected, events=(*collected.events, *self._events()))
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _target(self, one: ClusterTarget) -> Target:
+        """The target as the collectors know it; read anew only when it changed."""
+        known = self._known.get(one.name)
+        if known is None or known[0] != one:
+            (target,) = configured.targets_of(
+                one.fleet.spec.cluster, [one.as_config(f"http://fleet.invalid{one.target.path}")]
+            )
+            known = self._known[one.name] = (one, target)
+        return known[1]
+
+    def _events(self) -> list[Event]:
+        found: list[Event] = []
+        for fleet in self._world.fleets:
+            cluster = fleet.spec.cluster
+            found += [line.event for line in fleet.journal.after(self._told[cluster])]
+            self._told[cluster] = fleet.journal.newest
+        return found
+
+
+def _scrape(target: Target, answer: Answer, at: datetime) -> Scrape:
+    error = None
+    if answer.body is None:
+        reason, said = _FAILED.get(answer.status, (CollectReason.HTTP_STATUS, f"answered {answer.status}"))
+        error = CollectError(f"{target.name}: {target.url} {said}", reason=reason)
+    return Scrape(
+        target=target,
+        at=at,
+        body=answer.body,
+        error=error,
+        duration_seconds=answer.seconds,
+        health=answer.health,
+        load=answer.load,
+        probed=target.probe,
+    )

@@ -1,0 +1,97 @@
+"""Pages and events as one source of the cycle."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+from collectors.client import Client
+from collectors.collect import TargetHealth
+from collectors.doubles import Doubles
+from collectors.engine_log import EngineLogs
+from collectors.events import EventSource, EventSources
+from collectors.kernel_file import KernelFile
+from collectors.kernel_log import KernelLogFile, KernelLogs
+from collectors.kube_api import KubeApi
+from collectors.kubernetes import Kubernetes
+from outrider.model import EntityKind, EntityRef
+from outrider.ports import Collected
+from outrider.topology import Topology
+from service.cycle import Source
+from service.settings import EventSettings, Settings
+
+
+class WithEvents:
+    """A source of pages with sources of events beside it. ``pages`` is the former."""
+
+    def __init__(self, pages: Source, events: EventSources) -> None:
+        """Both are closed with this one."""
+        self.pages = pages
+        self._events = events
+        self._doubles = Doubles()
+
+    @property
+    def health(self) -> list[TargetHealth]:
+        """How each target fares, then each source of events."""
+        return [*self.pages.health, *self._events.health]
+
+    def topology(self, at: datetime) -> Topology:
+        """What the pages tell of the topology."""
+        return self.pages.topology(at)
+
+    async def collect(self, at: datetime) -> Collected:
+        """One round: pages and events are read at the same time, and events are placed by what the pages told."""
+        collected, seen = await asyncio.gather(self.pages.collect(at), self._events.read(at))
+        self._events.know(self.pages.topology(at))
+        told = self._doubles.without((*self._events.events(seen), *collected.events))
+        return replace(collected, events=told)
+
+    async def close(self) -> None:
+        """Close both."""
+        await self._events.close()
+        await self.pages.close()
+
+
+def pages_of(source: Source) -> Source:
+    """The source of pages, with or without events beside it."""
+    return source.pages if isinstance(source, WithEvents) else source
+
+
+def with_events(pages: Source, settings: Settings) -> Source:
+    """The source with the events that a configuration names; itself when it names none."""
+    if not settings.events:
+        return pages
+    made = [event_source(one, settings.cluster) for one in settings.events]
+    return WithEvents(pages, EventSources(made, deadline=settings.collect.interval / 4))
+
+
+def event_source(given: EventSettings, cluster: str) -> EventSource:
+    """One source of events from its settings."""
+    name, of = given.name or given.type, given.cluster or cluster
+    client = partial(
+        Client,
+        name,
+        timeout=given.timeout,
+        headers=given.headers,
+        token_file=given.token_file,
+        ca_file=given.ca_file,
+    )
+    node = None if given.node is None else EntityRef(of, EntityKind.NODE, None, given.node)
+    if given.type == "kernel_log":
+        if given.path is not None:
+            assert node is not None  # the settings have seen to it
+            return KernelLogFile(name, KernelFile(given.path), node)
+        return KernelLogs(name, given.url or "", client, of, node)
+    api = KubeApi(client(given.url or ""))
+    if given.type == "kubernetes":
+        return Kubernetes(name, api, of, namespaces=given.namespaces, service_label=given.service_label)
+    return EngineLogs(
+        name,
+        api,
+        of,
+        namespaces=given.namespaces,
+        label_selector=given.label_selector,
+        container=given.container,
+    )
