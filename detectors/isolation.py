@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors import peers, readings, streaks
 from detectors.baseline import Baseline, follow
+from detectors.forest import Forest
 from detectors.memory import Arrays
 from detectors.verdicts import fingerprint
 from outrider.model import (
@@ -37,9 +37,6 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
-
-if TYPE_CHECKING:
-    from sklearn.ensemble import IsolationForest
 
 SEED = 20_261_121
 RESERVOIR_ROWS = 4096
@@ -171,7 +168,7 @@ class IsolationDetector:
         known = ~np.isnan(rows[:, 0])
         if pool["fitted"].shape[0] >= FEWEST_ROWS and known.any():
             forest, threshold = _forest(pool["fitted"].tobytes(), self._width)
-            scores = -forest.score_samples(rows[known].astype(np.float32))
+            scores = forest.score(rows[known].astype(np.float32))
             odd[known] = scores > threshold
             memory["score"][known] = scores
             memory["threshold"][:] = threshold
@@ -289,7 +286,7 @@ def _refit(pool: Arrays, now: float) -> None:
 
 
 @lru_cache(maxsize=8)
-def _forest(content: bytes, width: int) -> tuple[IsolationForest, float]:
+def _forest(content: bytes, width: int) -> tuple[Forest, float]:
     """The forest of these rows and the score beyond which a row is odd; a function of its arguments alone."""
     # scikit-learn takes seconds to import, and only a process that learns needs it
     from sklearn.ensemble import IsolationForest  # noqa: PLC0415
@@ -299,4 +296,4 @@ def _forest(content: bytes, width: int) -> tuple[IsolationForest, float]:
     forest.fit(rows)
     share = ALARMS_PER_ENTITY_DAY * DEVIATION_SECONDS / 86400.0
     scores = -forest.score_samples(rows)
-    return forest, float(np.quantile(scores, 1.0 - share))
+    return Forest(forest), float(np.quantile(scores, 1.0 - share))

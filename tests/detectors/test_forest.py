@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.ensemble import IsolationForest
+
+from detectors.forest import FEW_ROWS, Forest, usual_path
+
+
+@pytest.mark.parametrize(("rows", "width", "taught"), [(1, 6, 300), (60, 18, 900), (FEW_ROWS + 1, 4, 100)])
+def test_scores_are_those_of_the_library_to_the_last_bit(rows: int, width: int, taught: int) -> None:
+    random = np.random.default_rng(rows)
+    known = np.round(random.normal(size=(taught, width)), 1).astype(np.float32)  # equal values make trees uneven
+    forest = IsolationForest(n_estimators=30, max_samples=min(256, taught), random_state=1).fit(known)
+    asked = (2 * random.normal(size=(rows, width))).astype(np.float32)
+    assert np.array_equal(Forest(forest).score(asked), -forest.score_samples(asked))
+
+
+def test_paths_of_tiny_trees() -> None:
+    assert usual_path(np.array([0.0, 1.0, 2.0])).tolist() == [0.0, 0.0, 1.0]
+    assert usual_path(np.array([256.0]))[0] == pytest.approx(10.24, abs=0.01)
