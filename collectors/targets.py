@@ -119,7 +119,10 @@ def targets_of(cluster: str, documents: Iterable[Mapping[str, Any]], file: str =
 
 
 def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
-    """One target from its configuration. Raises KeyError for a missing key, ValueError for a wrong one."""
+    """One target from its configuration. Raises KeyError for a missing key, ValueError for a wrong one.
+
+    Its entity is of ``cluster`` unless it names another one itself.
+    """
     unknown = sorted(set(document) - _KNOWN)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")
@@ -129,6 +132,9 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
     entity = document.get("entity", {"kind": adapter(adapter_name).target.value, "name": name})
     kind = EntityKind(entity["kind"])
     namespace = entity.get("namespace") or ("default" if kind in {EntityKind.REPLICA, EntityKind.POD} else None)
+    home = entity.get("cluster") or cluster
+    if not isinstance(home, str) or "/" in home:
+        raise ValueError(f"the entity's cluster {home!r} is not the name of a cluster")
     url = str(document.get("url", ""))
     base = url.rsplit("/", 1)[0] if url else ""
     token_file = document.get("bearer_token_file")
@@ -137,7 +143,7 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
         name=name,
         adapter=adapter_name,
         url=url,
-        entity=EntityRef(cluster, kind, namespace, str(entity["name"])),
+        entity=EntityRef(home, kind, namespace, str(entity["name"])),
         labels={str(label): str(value) for label, value in (document.get("labels") or {}).items()},
         timeout=timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout)),
         probe=bool(document.get("probe", adapter(adapter_name).probe)),

@@ -578,6 +578,7 @@ class ActionKind(StrEnum):
     SHIFT_TRAFFIC = "shift_traffic"
     RESTORE_TRAFFIC = "restore_traffic"
     SCALE = "scale"
+    ROLLBACK = "rollback"
 
 
 class Verdict(StrEnum):

@@ -94,7 +94,8 @@ class Run:
     def _proposal(self, step: Step, target: EntityRef) -> Proposal | None:
         if step.kind is ActionKind.SCALE:
             return self._scale_out(target, self._wanted(target), ask=step.ask)
-        cordons = step.kind is ActionKind.CORDON
+        # A cordon takes nothing away, and a rollback no more at once than a rolling update may.
+        spares = step.kind in (ActionKind.CORDON, ActionKind.ROLLBACK)
         params: dict[str, Any] = dict(sessions.ownership(self._session.id))
         if step.kind is ActionKind.SHIFT_TRAFFIC:
             params["weight"] = 0.0
@@ -104,7 +105,7 @@ class Run:
             kind=step.kind,
             target=target,
             params=params,
-            takes={} if cordons else self._world.takes(target, self._cause.entity, self._playbook),
+            takes={} if spares else self._world.takes(target, self._cause.entity, self._playbook),
             confidence=self._cause.confidence,
             ask=step.ask,
         )
