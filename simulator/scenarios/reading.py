@@ -1,0 +1,240 @@
+"""Reads scenario files. A file is a mapping with one key, ``scenarios``, whose value lists them.
+
+::
+
+    id: gpu-lost-beside-surge       # lower case, digits and hyphens; once over all files
+    load: weekly                    # a name of simulator.shapes.SHAPES
+    world: single                   # single | standby: a second cluster stands by
+    storm: false                    # its truth touches 10 or more entities: it counts for folding
+    negative: false                 # nothing is wrong: only states of never_a_fault
+    note: what it is for
+    faults:
+      - {fault: gpu-lost, after: 4m, lasts: 10m, entity: serving, cluster: main}
+
+``after`` counts from the scenario's beginning (default 4m); ``lasts`` defaults to the fault's own time;
+``entity`` is a name or words of ``choosing.WORDS``; ``cluster`` is main or standby.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib import resources
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal
+
+from outrider import yamlfile
+from outrider.errors import ConfigProblem, UsageError
+from outrider.units import parse_duration
+from outrider.yamlfile import Document, Path_
+from simulator.faults import FAULTS
+from simulator.scenarios.choosing import is_name
+from simulator.shapes import SHAPES
+
+TAIL = timedelta(minutes=3)  # the grace of detection, and a last look
+LEAD = timedelta(minutes=4)
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_SCENARIO_KEYS = ("id", "faults", "load", "negative", "storm", "world", "note")
+_FAULT_KEYS = ("fault", "entity", "after", "lasts", "cluster")
+_WORLDS = ("single", "standby")
+_CLUSTERS = ("main", "standby")
+_SHAPES = tuple(name for name in SHAPES if name != "trace")  # a trace needs a file, which no scenario carries
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fault of a scenario. ``where`` is its place in the file, for errors that show only on a world."""
+
+    fault: str
+    after: timedelta
+    lasts: timedelta
+    entity: str = ""
+    cluster: Literal["main", "standby"] = "main"
+    where: ConfigProblem = field(default_factory=lambda: ConfigProblem("", 0, "", ""), compare=False)
+
+    @property
+    def until(self) -> timedelta:
+        """When it is over, from the scenario's beginning."""
+        return self.after + self.lasts
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What happens on a world. ``faults`` are in order of the file."""
+
+    id: str
+    faults: tuple[Planned, ...]
+    load: str = "weekly"
+    negative: bool = False
+    storm: bool = False
+    world: Literal["single", "standby"] = "single"
+    note: str = ""
+
+    @property
+    def minutes(self) -> int:
+        """How long it takes in all: to the end of its last fault, and a tail in which it may still be found."""
+        return ceil((max(planned.until for planned in self.faults) + TAIL).total_seconds() / 60)
+
+
+def load(paths: Sequence[Path] | None = None) -> tuple[Scenario, ...]:
+    """The scenarios of these files, or those shipped with the simulator, in order of files and lines.
+
+    Raises ConfigError that lists every fault found with file, line and key.
+    """
+    return read(_packaged() if paths is None else [yamlfile.read(path) for path in paths])
+
+
+def read(documents: Sequence[Document]) -> tuple[Scenario, ...]:
+    """The scenarios of parsed files. Raises ConfigError as ``load`` does."""
+    problems: list[ConfigProblem] = []
+    found: dict[str, Scenario] = {}
+    for document in documents:
+        listed = document.value.get("scenarios") if isinstance(document.value, dict) else None
+        if not isinstance(listed, list) or not listed:
+            problems.append(document.problem((), "expected the key scenarios with a list of scenarios"))
+            continue
+        problems += [
+            document.problem((key,), f"unknown key{yamlfile.near(key, ('scenarios',))}")
+            for key in map(str, document.value)
+            if key != "scenarios"
+        ]
+        for place, entry in enumerate(listed):
+            reader = _Reader(document, ("scenarios", place))
+            scenario = reader.scenario(entry)
+            problems += reader.problems
+            if scenario is not None and scenario.id in found:
+                problems.append(document.problem(("scenarios", place, "id"), f"{scenario.id!r} is taken already"))
+            elif scenario is not None:
+                found[scenario.id] = scenario
+    if problems:
+        raise yamlfile.refuse(problems)
+    return tuple(found.values())
+
+
+def _packaged() -> list[Document]:
+    folder = resources.files("simulator.scenarios")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    return [yamlfile.parse(file.read_text(encoding="utf-8"), f"simulator/scenarios/{file.name}") for file in files]
+
+
+class _Reader:
+    """Reads one scenario and gathers what is wrong with it."""
+
+    def __init__(self, document: Document, path: Path_) -> None:
+        self.document, self.path = document, path
+        self.problems: list[ConfigProblem] = []
+
+    def scenario(self, entry: Any) -> Scenario | None:
+        """The scenario, None when anything is wrong."""
+        if not self._mapping(self.path, entry, _SCENARIO_KEYS):
+            return None
+        identity = entry.get("id")
+        if not isinstance(identity, str) or not _ID.fullmatch(identity):
+            self._wrong((*self.path, "id"), f"{identity!r} is no id; expected words of a-z and 0-9 with hyphens")
+        load_shape = self._load(entry.get("load", "weekly"))
+        world = self._one_of((*self.path, "world"), entry.get("world", "single"), _WORLDS)
+        negative, storm = self._flag(entry, "negative"), self._flag(entry, "storm")
+        listed = entry.get("faults")
+        if not isinstance(listed, list) or not listed:
+            self._wrong((*self.path, "faults"), "expected a list of one or more faults")
+            return None
+        faults = [self._fault(place, one, world) for place, one in enumerate(listed)]
+        planned = [one for one in faults if one is not None]
+        self._check_together(planned, negative)
+        if self.problems:
+            return None
+        note = " ".join(str(entry.get("note", "")).split())
+        return Scenario(str(identity), tuple(planned), load_shape, negative, storm, world, note)
+
+    def _fault(self, place: int, entry: Any, world: str) -> Planned | None:
+        path = (*self.path, "faults", place)
+        if not self._mapping(path, entry, _FAULT_KEYS):
+            return None
+        name = entry.get("fault")
+        if name not in FAULTS:
+            self._wrong((*path, "fault"), f"unknown fault {name!r}{yamlfile.near(str(name), FAULTS)}")
+            return None
+        cluster = self._one_of((*path, "cluster"), entry.get("cluster", "main"), _CLUSTERS)
+        if cluster == "standby" and world != "standby":
+            self._wrong((*path, "cluster"), "there is no standby; expected world: standby above")
+        entity = entry.get("entity", "")
+        if not isinstance(entity, str):
+            self._wrong((*path, "entity"), f"{entity!r} names no entity; expected its name or words such as serving")
+        after = self._duration((*path, "after"), entry.get("after"), LEAD, zero=True)
+        lasts = self._duration((*path, "lasts"), entry.get("lasts"), FAULTS[name].lasts)
+        where = self.document.problem((*path, "entity" if "entity" in entry else "fault"), "")
+        return Planned(str(name), after, lasts, str(entity), cluster, where)
+
+    def _check_together(self, planned: Sequence[Planned], negative: bool) -> None:
+        """What the faults say about each other."""
+        kinds = {FAULTS[one.fault].negative for one in planned}
+        if planned and negative and kinds != {True}:
+            self._wrong((*self.path, "negative"), "it has a fault; expected only states of never_a_fault")
+        if planned and not negative and kinds == {True}:
+            self._wrong((*self.path, "faults"), "nothing is wrong here; expected a fault, or negative: true")
+        for number, one in enumerate(planned):
+            for other in planned[:number]:
+                if one.after < other.until and other.after < one.until and _same_place(one, other):
+                    self.problems.append(
+                        ConfigProblem(
+                            one.where.file,
+                            one.where.line,
+                            one.where.key,
+                            f"{one.fault} on this entity overlaps the one in line {other.where.line}; "
+                            "expected another time or entity",
+                        )
+                    )
+
+    def _mapping(self, path: Path_, entry: Any, keys: Sequence[str]) -> bool:
+        if not isinstance(entry, dict):
+            self._wrong(path, f"expected a mapping with {', '.join(keys)}")
+            return False
+        for key in map(str, entry):
+            if key not in keys:
+                self._wrong((*path, key), f"unknown key{yamlfile.near(key, keys) or '; expected ' + ', '.join(keys)}")
+        return True
+
+    def _load(self, value: Any) -> str:
+        path = (*self.path, "load")
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
+            self._wrong(path, f"a load of zero asks nothing of anybody; expected one of {', '.join(_SHAPES)}")
+        elif value not in _SHAPES:
+            near = yamlfile.near(str(value), _SHAPES) or f"; expected one of {', '.join(_SHAPES)}"
+            self._wrong(path, f"unknown load shape {value!r}{near}")
+        return str(value)
+
+    def _one_of(self, path: Path_, value: Any, known: Sequence[str]) -> Any:
+        if value not in known:
+            self._wrong(path, f"{value!r} is not known; expected {' or '.join(known)}")
+        return value
+
+    def _flag(self, entry: dict[str, Any], key: str) -> bool:
+        value = entry.get(key, False)
+        if not isinstance(value, bool):
+            self._wrong((*self.path, key), f"{value!r} is neither; expected true or false")
+        return bool(value)
+
+    def _duration(self, path: Path_, value: Any, default: timedelta, zero: bool = False) -> timedelta:
+        if value is None:
+            return default
+        try:
+            found = parse_duration(str(value))
+        except UsageError:
+            self._wrong(path, f"{value!r} is not a duration; expected one such as 90s or 10m")
+            return default
+        if found == timedelta(0) and not zero:
+            self._wrong(path, "expected longer than 0s")
+        return found
+
+    def _wrong(self, path: Path_, message: str) -> None:
+        self.problems.append(self.document.problem(path, message))
+
+
+def _same_place(one: Planned, other: Planned) -> bool:
+    """Two plans of the same fault that name, or can only mean, one entity."""
+    if (one.fault, one.cluster) != (other.fault, other.cluster):
+        return False
+    return one.entity == "same" or (one.entity == other.entity and is_name(one.entity))
