@@ -434,4 +434,6 @@ class EngineBank:
         in_batch = np.bincount(table.replica[running], minlength=self.size)
         self.running = np.where(stalled, self.running, in_batch)
         self.waiting = np.where(stalled, self.waiting, everyone - in_batch)
-        self.kv_used_ratio = np.where(stalled, self.kv_used_ratio, np.minimum(used / self.kv_blocks, 1.0))
+        # Blocks that cannot be used were never given back: the block pool counts them as used.
+        taken = used + self.kv_blocks - self._usable_blocks
+        self.kv_used_ratio = np.where(stalled, self.kv_used_ratio, np.minimum(taken / self.kv_blocks, 1.0))
