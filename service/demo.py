@@ -23,6 +23,7 @@ from outrider.clock import ManualClock, SystemClock
 from outrider.i18n import Language
 from outrider.model import AlertReason, AlertState
 from service import wiring
+from service.event_source import pages_of
 from service.leader import FileLeader
 from service.settings import Settings
 from service.simulated import services_of
@@ -62,7 +63,7 @@ class Demo:
     def discover(self) -> None:
         """Watch the targets the fleet lists now: replicas come and go on purpose."""
         listed = targets.targets_of(self.settings.cluster, self.server.targets()["targets"])
-        collector = self.platform.collector
+        collector = pages_of(self.platform.collector)
         if isinstance(collector, Collector) and listed != collector.targets:
             collector.set_targets(listed)
 

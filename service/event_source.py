@@ -20,7 +20,8 @@ from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
 from outrider.topology import Topology
 from service.cycle import Source
-from service.settings import EventSettings, Settings
+from service.event_settings import EventSettings
+from service.settings import Settings
 
 
 class WithEvents:

@@ -8,45 +8,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from outrider import yamlfile
-from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.errors import ConfigError, ConfigProblem
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
-from outrider.units import parse_duration
+from service.event_settings import EventSettings, events_usable
+from service.settings_base import Duration, Port, Ratio, Section
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_FILE = Path("outrider.yaml")
-
-
-def _duration(value: Any) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("expected a duration such as 15s, 5m, 1h30m or 7d")  # noqa: TRY004 - pydantic reads ValueError
-    try:
-        return parse_duration(value)
-    except UsageError as error:
-        raise ValueError(f"expected a duration such as 15s, 5m, 1h30m or 7d, not {value!r}") from error
-
-
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
-Ratio = Annotated[float, Field(ge=0, le=1)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-
-
-class Section(BaseModel):
-    """A part of the file. Unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class StoreSettings(Section):
@@ -102,41 +80,6 @@ class CollectSettings(Section):
         None, description="an existing Prometheus to read instead of scraping"
     )
     page_limit_bytes: Annotated[int, Field(gt=0)] = Field(64 * 1024 * 1024, description="a larger page is refused")
-
-
-class EventSettings(Section):
-    """A place where events are read: kernel logs, the Kubernetes API, logs of model servers."""
-
-    type: Literal["kernel_log", "kubernetes", "engine_log"] = Field(
-        description="kernel_log: XIDs, OOM kills, links; kubernetes: Events, rollouts, changed flags, scaling; "
-        "engine_log: CUDA out of memory, NCCL timeouts, missing weights"
-    )
-    name: str | None = Field(None, description="unique name of the source; its type when not given")
-    url: str | None = Field(
-        None,
-        pattern=r"^https?://",
-        description="API server, such as https://kubernetes.default.svc; for kernel_log the agent of a node, "
-        "with `{node}` for the name of each node, or with `node` for one",
-    )
-    path: Path | None = Field(
-        None, description="kernel_log of this machine: /dev/kmsg, a pipe, or a file of `journalctl -k -o short-iso`"
-    )
-    node: str | None = Field(None, description="kernel_log: name of the node that path or url stands for")
-    namespaces: list[str] = Field([], description="only these Kubernetes namespaces; all when empty")
-    service_label: str = Field(
-        "app.kubernetes.io/name", description="kubernetes: label of a workload that names the service it runs"
-    )
-    label_selector: str = Field(
-        "", description="engine_log: pods to read; those that ask for an accelerator when empty"
-    )
-    container: str = Field("", description="engine_log: container to read; the one with the accelerator when empty")
-    cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
-    timeout: Duration = Field(timedelta(seconds=5), description="whole time an answer may take")
-    headers: dict[str, str] = Field({}, description="extra request headers")
-    token_file: Path | None = Field(
-        None, description="file with a bearer token; in a pod /var/run/secrets/kubernetes.io/serviceaccount/token"
-    )
-    ca_file: Path | None = Field(None, description="certificates to trust; in a pod ca.crt beside the token")
 
 
 class ServiceSettings(Section):
@@ -357,7 +300,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
                 document.problem(("collect", "targets", index, "name"), f"a second target is named {target.name!r}")
             )
         seen.add(target.name)
-    problems += _events_usable(settings, document)
+    problems += events_usable(settings.events, document)
     for group, names in settings.notify.groups.items():
         for index, name in enumerate(names):
             if name not in settings.notify.channels:
@@ -377,25 +320,6 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
         if day.window <= timedelta(minutes=2):
             problems.append(document.problem(("game_days", index, "window"), "is too short; expected more than 2m"))
     return problems
-
-
-def _events_usable(settings: Settings, document: yamlfile.Document) -> Iterator[ConfigProblem]:
-    """Each source has its own name, and the one address its type needs."""
-    seen: set[str] = set()
-    for index, one in enumerate(settings.events):
-        place, name = ("events", index), one.name or one.type
-        if name in seen:
-            yield document.problem((*place, "name"), f"a second source of events is named {name!r}")
-        seen.add(name)
-        if one.type != "kernel_log":
-            if one.url is None:
-                yield document.problem((*place, "url"), f"is needed by a source of type {one.type}")
-            if one.path is not None:
-                yield document.problem((*place, "path"), "is for sources of type kernel_log")
-        elif (one.url is None) == (one.path is None):
-            yield document.problem(place, "expected either url or path")
-        elif one.node is None and (one.path is not None or "{node}" not in (one.url or "")):
-            yield document.problem(place, "expected node: the name of the node whose log this is")
 
 
 def read_secret(path: Path) -> str:

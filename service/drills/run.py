@@ -39,7 +39,7 @@ class Job:
 
     scenario: Scenario
     seed: int
-    learned: bytes
+    learned: bytes | None = None
 
 
 def begins(seed: int) -> datetime:
@@ -88,7 +88,7 @@ def run(one: Job, told: Callable[[float], None] | None = None, recorder: Recorde
 
 
 @contextmanager
-def _private(world: World, learned: bytes) -> Iterator[PrivatePlatform]:
+def _private(world: World, learned: bytes | None) -> Iterator[PrivatePlatform]:
     """A platform for a world, which is whole again afterwards, whatever interrupted it."""
     platform = open_platform(world, learned=learned)
     try:

@@ -108,7 +108,7 @@ def by_z_score(seen: Recorded, quiet: Recorded) -> list[_Alarm]:
     """Every signal of every entity against its own mean and deviation in the quiet run."""
     found: list[_Alarm] = []
     for matrix, learned in _pairs(seen, quiet):
-        flags = lasting((np.abs(_z(matrix, learned)) > Z_LIMIT).any(axis=2), PERSISTS)
+        flags = lasting(np.asarray((np.abs(_z(matrix, learned)) > Z_LIMIT).any(axis=2)), PERSISTS)
         found += _alarms(matrix, flags, "unknown")
     return found
 

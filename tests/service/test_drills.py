@@ -1,0 +1,182 @@
+"""Drills on private platforms: what is broken is found through the platform's own doors, and put right afterwards."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from outrider.errors import UsageError
+from outrider.faults import faults
+from outrider.model import EntityKind, EntityRef, SignalKey
+from service.drills import choose, commands, dataset, run, yardsticks
+from service.drills.platform import PrivatePlatform, open_platform
+from service.drills.record import Matrix, Recorded, Recorder
+from simulator import scenarios
+from simulator.fleet import Fleet
+from simulator.scenarios import Planned, Scenario
+from simulator.spec import drill_spec
+from simulator.world import World
+
+MINUTE = timedelta(minutes=1)
+
+
+def short(*names: str, lasts: timedelta = 4 * MINUTE) -> Scenario:
+    return Scenario("short", tuple(Planned(name, MINUTE, lasts) for name in names))
+
+
+@pytest.fixture(scope="module")
+def hung() -> tuple[run.Run, Recorded]:
+    recorder = Recorder()
+    seen = run.run(run.Job(short("engine-hung"), 7), recorder=recorder)
+    return seen, recorder.recorded()
+
+
+def test_a_hung_engine_is_found_named_told_and_repaired(hung) -> None:
+    result = commands.result(short("engine-hung"), hung[0], 7)
+    assert set(result) >= {
+        *("fault", "seed", "detected", "detect_seconds", "named_entity_correct", "named_fault_correct"),
+        *("notified", "remediated", "recover_seconds", "pages", "false_pages"),
+    }
+    assert result["detected"]
+    assert result["named_entity_correct"]
+    assert result["named_fault_correct"]
+    assert result["notified"]
+    assert result["remediated"]
+    assert result["false_pages"] == 0
+    assert 0 < result["detect_seconds"] <= 90
+
+
+def test_what_the_platform_is_given_never_says_what_is_broken(hung) -> None:
+    _, recorded = hung
+    events = json.dumps([[event.code, *map(str, event.attributes.values())] for event in recorded.events])
+    assert not any(fault in events for fault in faults())
+    for matrix in recorded.matrices.values():
+        assert not any(fault in entity.name for entity in matrix.entities for fault in faults())
+
+
+def test_a_quiet_state_is_passed_by_keeping_quiet() -> None:
+    scenario = Scenario("quiet", (Planned("engine-idle", MINUTE, 4 * MINUTE),), negative=True)
+    result = commands.result(scenario, run.run(run.Job(scenario, 7)), 7)
+    assert result["negative"]
+    assert result["passed"] is (result["pages"] == 0 and not result["notified"])
+    assert result["truth"]["fault"] is None
+
+
+def test_an_interrupted_drill_leaves_the_fleet_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds: list[World] = []
+
+    def spy(world: World, **more: object) -> PrivatePlatform:
+        worlds.append(world)
+        return open_platform(world, **more)  # type: ignore[arg-type]
+
+    def interrupted(share: float) -> None:
+        if share > 0.4:
+            assert worlds[0].home.injections
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "open_platform", spy)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(run.Job(short("gpu-thermal-throttle"), 7), interrupted)
+    fleet = worlds[0].home
+    assert not fleet.injections
+    for table in fleet.levers.tables().values():
+        for lever, neutral in table.NEUTRAL.items():
+            assert (getattr(table, lever) == neutral).all(), lever
+
+
+def test_the_same_seed_gives_the_same_run(hung) -> None:
+    again = run.run(run.Job(short("engine-hung"), 7))
+    first = hung[0]
+    assert [one.entity for one in again.injected] == [one.entity for one in first.injected]
+    assert [(one.opened_at, one.hypotheses) for one in again.incidents] == [
+        (one.opened_at, one.hypotheses) for one in first.incidents
+    ]
+
+
+def test_a_name_is_a_scenario_or_a_fault_or_an_error_with_near_matches() -> None:
+    assert choose.one("gpu-lost").faults[0].fault == "gpu-lost"
+    assert choose.one("gpu-lost", "bursty").load == "bursty"
+    with pytest.raises(UsageError, match="gpu-lots") as refused:
+        choose.one("gpu-lots")
+    assert "gpu-lost" in refused.value.hint
+    with pytest.raises(UsageError, match="no load shape"):
+        choose.one("gpu-lost", "weakly")
+
+
+def test_every_fault_has_a_drill() -> None:
+    names = {row["id"] for row in commands.listed()}
+    assert len(names) >= 80
+    for fault in faults():
+        assert choose.one(fault).faults[0].fault == fault
+    for row in commands.listed():
+        assert set(row) >= {"id", "faults", "negative"}
+
+
+def test_the_load_of_a_scenario_reaches_the_fleet() -> None:
+    (spec,) = run.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load="bursty"))
+    assert {service.traffic.shape for service in spec.services} == {"bursty"}
+
+
+def test_a_data_set_holds_signals_truth_and_how_to_score(tmp_path, hung) -> None:
+    seen, recorded = hung
+    folder = tmp_path / "set"
+    dataset.make_folder(folder)
+    dataset.write_scenario(folder, seen, recorded)
+    told = dataset.write_index(folder, [short("engine-hung")], [seen], 7)
+    assert told["scenarios"] == 1
+    table = pq.read_table(folder / "short" / "replica.parquet")
+    assert {"at", "entity", "engine_generation_tokens_total"} <= set(table.column_names)
+    replicas = recorded.matrices[EntityKind.REPLICA]
+    assert table.num_rows == len(replicas.times) * len(replicas.entities)
+    truth = json.loads((folder / "short" / "truth.json").read_text())
+    assert truth["faults"][0]["fault"] == "engine-hung"
+    assert truth["faults"][0]["key"] in truth["faults"][0]["path"]
+    readme = (folder / "README.md").read_text()
+    assert "CC BY 4.0" in readme
+    assert "$" not in readme
+    with pytest.raises(UsageError, match="not empty"):
+        dataset.make_folder(folder)
+
+
+def test_rivals_see_the_same_values_and_open_incidents_of_their_own(hung) -> None:
+    quiet = run.quiet_run(7)
+    opened = {name: yardsticks.incidents(name, hung[1], quiet) for name in yardsticks.RIVALS}
+    assert set(opened) == {
+        "static thresholds",
+        "z-score per metric",
+        "pooled isolation forest",
+        "shipped Prometheus rules",
+    }
+    assert opened["z-score per metric"]
+    assert not yardsticks.incidents("static thresholds", quiet, quiet)
+
+
+def test_flags_must_last() -> None:
+    flags = np.array([[1, 1], [1, 0], [0, 1], [1, 1]], dtype=bool)
+    assert yardsticks.lasting(flags, 2).tolist() == [[False, False], [True, False], [False, False], [False, True]]
+
+
+def test_a_static_rule_names_the_entity_that_crosses_it() -> None:
+    gpus = tuple(EntityRef("c", EntityKind.GPU, None, name) for name in ("a", "b"))
+    values = np.full((6, 2, 1), 60.0)
+    values[2:5, 1] = 90.0
+    key = SignalKey("hw_accel_temperature_celsius")
+    matrix = Matrix(np.arange(6) * 15.0, gpus, (key,), values)
+    recorded = Recorded({EntityKind.GPU: matrix}, ())
+    (found,) = yardsticks.incidents("static thresholds", recorded, recorded)
+    assert found.hypotheses == ((gpus[1], "gpu-thermal-throttle"),)
+    assert found.opened_at.timestamp() == 45.0
+
+
+def test_tuning_and_scoring_are_kept_apart() -> None:
+    assert 11 not in scenarios.TUNING_SEEDS
+    assert not set(scenarios.TUNING_SHAPES) & {scenario.load for scenario in choose.scenarios()}
+
+
+def test_a_fleet_of_the_drills_has_room_to_repair() -> None:
+    fleet = Fleet(drill_spec(), seed=1)
+    assert fleet.pods.free_gpus().sum() >= max(service.tensor_parallel for service in fleet.spec.services)
