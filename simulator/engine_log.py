@@ -19,10 +19,12 @@ from simulator.pods import Phase, Pod
 MOST_LINES = 500  # of one pod
 LINES = {
     "cuda_oom": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB. GPU 0 has a total capacity of "
-    "79.11 GiB of which 212.50 MiB is free. Including non-PyTorch memory, this process has 78.89 GiB memory in use.",
+    "79.11 GiB of which 212.50 MiB is free. Including non-PyTorch memory, this process has 78.89 GiB memory in use. Of "
+    "the allocated memory 77.30 GiB is allocated by PyTorch, and 341.02 MiB is reserved by PyTorch but unallocated.",
     "memory_fragmented": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 640.00 MiB. GPU 0 has a total "
-    "capacity of 79.11 GiB of which 498.00 MiB is free. Of the allocated memory 68.02 GiB is allocated by PyTorch, and "
-    "9.71 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+    "capacity of 79.11 GiB of which 498.00 MiB is free. Including non-PyTorch memory, this process has 78.61 GiB "
+    "memory in use. Of the allocated memory 68.02 GiB is allocated by PyTorch, and 9.71 GiB is reserved by PyTorch but "
+    "unallocated. If reserved but unallocated memory is large try setting "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.",
     "nccl_timeout": "[rank1]:[E ProcessGroupNCCL.cpp:685] [Rank 1] Watchdog caught collective operation timeout: "
     "WorkNCCL(SeqNum=118207, OpType=ALLREDUCE, NumelIn=4194304, NumelOut=4194304, Timeout(ms)=600000) ran for 600029 "

@@ -19,7 +19,7 @@ from outrider.model import EntityKind
 from simulator import kubernetes_objects as objects
 from simulator.fleet import Fleet
 from simulator.journal import Happening, Voice
-from simulator.kubernetes_workloads import Revision, Workload, changed, first_template
+from simulator.kubernetes_workloads import Revision, Workload, changed, first_template, returned
 from simulator.pods import Pod
 
 MOST_CHANGES = 2_000  # of one resource; who asks for older ones must list anew
@@ -86,6 +86,7 @@ class KubernetesView:
         self._number = 0
         self._resources = {name: _Resource() for name in KINDS}
         self._told: dict[tuple[object, ...], objects.Told] = {}
+        self._ordered: dict[str, str] = {}
         begun = float(fleet.nodes.boot.max())
         self._workloads = {
             service.name: _first_workload(service.name, service.namespace, template, begun)
@@ -146,6 +147,10 @@ class KubernetesView:
         for line in self._fleet.journal.after(self._number):
             self._number = line.number
             self._take(line)
+        for name, revision in getattr(self._fleet.pods, "revisions", {}).items():
+            if self._ordered.get(name, revision) != revision:  # perhaps without a word
+                self._workloads[name] = returned(self._workloads[name], revision, self._fleet.at)
+            self._ordered[name] = revision
         old = self._fleet.at - EVENT_SECONDS
         self._told = {key: told for key, told in self._told.items() if told.last >= old}
         self._update("pods", self._pods())
@@ -258,8 +263,8 @@ class KubernetesView:
 
     def _revision(self, pod: Pod, workload: Workload) -> Revision:
         """The newest revision with the version the pod runs."""
-        version = getattr(pod, "revision", workload.revisions[0].template.version)
-        return next((one for one in reversed(workload.revisions) if one.template.version == version), workload.current)
+        name = getattr(pod, "revision", workload.revisions[0].template.name)
+        return next((one for one in reversed(workload.revisions) if one.template.name == name), workload.current)
 
 
 def _first_workload(name: str, namespace: str, template: Any, at: float) -> Workload:

@@ -1,0 +1,130 @@
+"""An HTTP client for event sources: one server, a deadline for every answer, faults as one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+
+from outrider.errors import CollectError, CollectReason
+from outrider.units import format_duration
+
+MOST_BYTES = 256 * 1024 * 1024
+MOST_CONNECTIONS = 32
+_CHUNK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, whatever its status."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Client:
+    """Asks one server. ``close`` it at the end."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        timeout: timedelta = timedelta(seconds=5),
+        headers: Mapping[str, str] | None = None,
+        token_file: Path | None = None,
+        ca_file: Path | None = None,
+    ) -> None:
+        """``timeout`` is for a whole answer. The token file is read at every question: such tokens rotate."""
+        self.name, self.url, self.timeout = name, url.rstrip("/"), timeout
+        self._headers, self._token_file, self._ca_file = dict(headers or {}), token_file, ca_file
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, path: str, params: Mapping[str, str] | None = None) -> Answer:
+        """GET ``url + path``. Raises CollectError when there is no whole answer in time."""
+        try:
+            async with asyncio.timeout(self.timeout.total_seconds()), self.stream(path, params) as response:
+                parts, size = [], 0
+                async for part in response.content.iter_chunked(_CHUNK_BYTES):
+                    size += len(part)
+                    if size > MOST_BYTES:
+                        raise self.fault("the answer is too large", CollectReason.TOO_LARGE, "ask for less of it")
+                    parts.append(part)
+                return Answer(response.status, response.headers, b"".join(parts))
+        except TimeoutError as error:
+            said = f"{self.url} gave no whole answer within {format_duration(self.timeout)}"
+            raise self.fault(said, CollectReason.TIMEOUT, "raise the timeout of the source if it is busy") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self.explain(error) from error
+
+    @asynccontextmanager
+    async def stream(self, path: str, params: Mapping[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer as it comes. Raises the client library's errors, and CollectError for an unreadable token."""
+        session = self._open()
+        async with session.get(
+            f"{self.url}{path}", params=params, headers=self._sent(), allow_redirects=False
+        ) as response:
+            yield response
+
+    def fault(self, said: str, reason: str, hint: str = "") -> CollectError:
+        """An error that names this source."""
+        return CollectError(f"{self.name}: {said}", reason=reason, hint=hint)
+
+    def explain(self, fault: Exception) -> CollectError:
+        """One clear sentence for an error of the client library."""
+        hint = "check the address of the source"
+        if isinstance(getattr(fault, "os_error", None), socket.gaierror):
+            return self.fault(f"{self.url} has a host name that cannot be resolved", CollectReason.DNS, hint)
+        if isinstance(fault, aiohttp.ClientSSLError | ssl.SSLError):
+            hint = "check ca_file, and whether the port speaks https"
+            return self.fault(f"{self.url} has a TLS fault (certificate or protocol)", CollectReason.TLS, hint)
+        if isinstance(fault, aiohttp.ClientConnectorError):
+            hint = "see whether the server runs and listens on that port"
+            return self.fault(f"{self.url} refuses connections", CollectReason.REFUSED, hint)
+        if isinstance(fault, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | ConnectionError):
+            return self.fault(f"{self.url} broke off its answer", CollectReason.RESET, "look at the server's log")
+        return self.fault(f"{self.url} cannot be read ({type(fault).__name__})", CollectReason.OTHER, hint)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None or self._session.closed:
+            connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, ttl_dns_cache=60, ssl=self._trust())
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={"User-Agent": "outrider"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+    def _trust(self) -> ssl.SSLContext | bool:
+        if self._ca_file is None:
+            return True
+        try:
+            return ssl.create_default_context(cafile=str(self._ca_file))
+        except OSError as error:
+            said = f"the certificates in {self._ca_file} cannot be read"
+            raise self.fault(said, CollectReason.TLS, "check ca_file and its permissions") from error
+
+    def _sent(self) -> dict[str, str]:
+        if self._token_file is None:
+            return self._headers
+        try:
+            token = self._token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            said = f"its token file {self._token_file} cannot be read"
+            raise self.fault(said, CollectReason.OTHER, "check token_file and its permissions") from error
+        return {**self._headers, "Authorization": f"Bearer {token}"}
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None

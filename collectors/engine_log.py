@@ -1,0 +1,198 @@
+"""Logs of model servers as events, read from the Kubernetes API pod by pod.
+
+Of the pods that ask for an accelerator, or of those a selector names, what their containers wrote since
+the last reading is matched against ``engine_log.yaml``. When a container has restarted in between, the log
+of the one before is read too: the last words of a process say most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from collectors.kube_api import Feed, Json, KubeApi, Seen, items, mapping, text
+from collectors.log_patterns import packaged
+from collectors.sightings import FIRST_LOOK, MOST_TEXT, Sighting
+from outrider.errors import CollectError, CollectReason
+from outrider.model import EntityKind, EntityRef, EventKind
+
+SOURCE = "engine_log"
+MOST_BYTES = 1024 * 1024  # of one pod in one reading; a flood is cut off
+AT_ONCE = 16
+# One failure writes its words many times, in every worker and for every request that is under way.
+SAME_BURST = timedelta(seconds=60)
+_NOT_YET, _GONE = 400, 404  # no container has started; there is no such pod any more
+_ACCELERATORS = ("gpu", "npu", "ascend", "gaudi", "neuron", "tpu")
+
+
+@dataclass(slots=True)
+class PodLog:
+    """What is known of one pod's log between two readings. ``last`` is the instant of the newest line."""
+
+    pod: EntityRef
+    uid: str
+    container: str
+    restarts: int
+    read_restarts: int = 0
+    last: datetime | None = None
+    at_last: set[str] = field(default_factory=set)
+    seen_code: dict[str, datetime] = field(default_factory=dict)
+
+    def sightings(self, log: str, at: datetime) -> Iterator[Sighting]:
+        """Lines that mean something, each burst of a code once; ``at`` dates lines without a time of their own."""
+        patterns = packaged(SOURCE)
+        for when, line in stamped(log):
+            if when is not None and not self._is_new(when, line):
+                continue
+            found = patterns.find(line)
+            if found is None:
+                continue
+            code, attributes = found
+            moment = at if when is None else when
+            before = self.seen_code.get(code)
+            self.seen_code[code] = moment
+            if moment < at - FIRST_LOOK or (before is not None and abs(moment - before) < SAME_BURST):
+                continue
+            words = {**attributes, "text": line.strip()[:MOST_TEXT], "pod": self.pod.name, "container": self.container}
+            identity = hashlib.sha256(f"{moment.isoformat()}{line}".encode(errors="replace")).hexdigest()[:16]
+            key = f"{SOURCE}/{self.pod.cluster}/{self.uid}/{code}/{identity}"
+            yield Sighting(EventKind.LOG, code, min(moment, at), SOURCE, key, self.pod, words, aim=EntityKind.REPLICA)
+
+    def _is_new(self, when: datetime, line: str) -> bool:
+        """The API answers from a whole second on, so that the newest lines come again."""
+        if self.last is not None and (when < self.last or (when == self.last and line in self.at_last)):
+            return False
+        if when != self.last:
+            self.last, self.at_last = when, set()
+        self.at_last.add(line)
+        return True
+
+
+def stamped(log: str) -> Iterator[tuple[datetime | None, str]]:
+    """Lines with the time the kubelet wrote before each; None where there is none."""
+    for whole in log.splitlines():
+        stamp, _, line = whole.partition(" ")
+        try:
+            when = datetime.fromisoformat(stamp)
+        except ValueError:
+            yield None, whole
+            continue
+        yield (when.astimezone(UTC), line) if when.tzinfo is not None else (None, whole)
+
+
+def pod_log(found: Json, cluster: str, container: str = "", *, any_pod: bool = False) -> PodLog | None:
+    """The log to read of a pod object; None for a pod that is none of ours or has not started.
+
+    ``container`` is read where it is named, else the one that asks for an accelerator, else the first
+    when ``any_pod``.
+    """
+    meta, spec, status = (mapping(found.get(part)) for part in ("metadata", "spec", "status"))
+    name, namespace, uid = (text(meta.get(part)) for part in ("name", "namespace", "uid"))
+    offered = items(spec.get("containers"))
+    chosen = [one for one in offered if (text(one.get("name")) == container if container else _accelerated(one))]
+    chosen = chosen or (offered if any_pod and not container else [])
+    if not (name and namespace and uid and chosen):
+        return None
+    reading = text(chosen[0].get("name"))
+    state = next((one for one in items(status.get("containerStatuses")) if text(one.get("name")) == reading), None)
+    if state is None or not (mapping(state.get("state")).keys() & {"running", "terminated"} or state.get("lastState")):
+        return None
+    restarts = state.get("restartCount")
+    count = restarts if isinstance(restarts, int) and restarts > 0 else 0
+    return PodLog(EntityRef(cluster, EntityKind.POD, namespace, name), uid, reading, count)
+
+
+def _accelerated(container: Json) -> bool:
+    resources = mapping(container.get("resources"))
+    asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
+    return any(word in name.lower() for name in asked for word in _ACCELERATORS)
+
+
+class EngineLogs:
+    """Reads the logs of one cluster's model servers."""
+
+    def __init__(
+        self,
+        name: str,
+        api: KubeApi,
+        cluster: str,
+        *,
+        namespaces: Sequence[str] = (),
+        label_selector: str = "",
+        container: str = "",
+    ) -> None:
+        """Without ``label_selector`` pods that ask for an accelerator are read."""
+        self.name = name
+        self._api, self._cluster = api, cluster
+        self._container, self._any = container, bool(label_selector or container)
+        wanted = {"labelSelector": label_selector} if label_selector else {}
+        paths = [f"/api/v1/namespaces/{one}/pods" for one in namespaces] or ["/api/v1/pods"]
+        self._feeds = [Feed(api, path, wanted) for path in paths]
+        self._logs: dict[str, PodLog] = {}
+
+    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
+        """What the engines said since the last reading; at the first one, in the last ``FIRST_LOOK``."""
+        del nodes
+        errors: list[CollectError] = []
+        for feed in self._feeds:
+            try:
+                self._note(await feed.read())
+            except CollectError as error:
+                errors.append(error)
+        found: list[Sighting] = []
+        room = asyncio.Semaphore(AT_ONCE)
+        for answer in await asyncio.gather(*(self._one(log, at, room) for log in list(self._logs.values()))):
+            if isinstance(answer, CollectError):
+                errors.append(answer)
+            else:
+                found.extend(answer)
+        return found, errors
+
+    def _note(self, news: Sequence[Seen]) -> None:
+        for seen in news:
+            uid = text(mapping(seen.found.get("metadata")).get("uid"))
+            log = pod_log(seen.found, self._cluster, self._container, any_pod=self._any)
+            if seen.what == "DELETED" or log is None:
+                self._logs.pop(uid, None)
+            elif uid in self._logs:
+                self._logs[uid].restarts = log.restarts
+            else:
+                self._logs[uid] = log
+
+    async def _one(self, log: PodLog, at: datetime, room: asyncio.Semaphore) -> list[Sighting] | CollectError:
+        async with room:
+            try:
+                begin = log.last or at - FIRST_LOOK
+                texts_read = [await self._ask(log, begin, previous=True)] if log.restarts > log.read_restarts else []
+                log.read_restarts = log.restarts
+                texts_read.append(await self._ask(log, begin, previous=False))
+            except CollectError as error:
+                return error
+        return [one for part in texts_read for one in log.sightings(part, at)]
+
+    async def _ask(self, log: PodLog, since: datetime, *, previous: bool) -> str:
+        path = f"/api/v1/namespaces/{log.pod.namespace}/pods/{log.pod.name}/log"
+        asked = {
+            "container": log.container,
+            "timestamps": "true",
+            "sinceTime": f"{since:%Y-%m-%dT%H:%M:%SZ}",
+            "limitBytes": str(MOST_BYTES),
+            **({"previous": "true"} if previous else {}),
+        }
+        answer = await self._api.text(path, asked)
+        if answer.status == _GONE:
+            self._logs.pop(log.uid, None)
+        if answer.status in (_NOT_YET, _GONE):
+            return ""
+        if answer.status != 200:
+            said = f"the log of pod {log.pod.name} was answered HTTP {answer.status}"
+            hint = "the account needs get on pods/log" if answer.status in (401, 403) else "look at the pod's node"
+            raise self._api.client.fault(said, CollectReason.HTTP_STATUS, hint)
+        return answer.body.decode("utf-8", errors="replace")
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._api.close()

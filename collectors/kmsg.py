@@ -1,0 +1,73 @@
+"""Kernel log records from text: ``/dev/kmsg`` records, or lines of ``journalctl -k -o short-iso``.
+
+Pure: bytes in, records out. A line of neither form is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+_RECORD = re.compile(r"(\d{1,6}),(\d{1,19}),(\d{1,19}),[^;]*;(.*)", re.DOTALL)
+_JOURNAL = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) (\S+) kernel: (.*)", re.DOTALL)
+_ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
+_LOG_KERNEL = 0  # facility; anybody who may write to /dev/kmsg gets another one
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message of a kernel.
+
+    From kmsg: ``sequence`` and ``since_boot_seconds``. From a journal: ``at`` and ``host``.
+    """
+
+    message: str
+    sequence: int | None = None
+    since_boot_seconds: float | None = None
+    at: datetime | None = None
+    host: str = ""
+
+
+def records(text: str) -> Iterator[Record]:
+    """The kernel's own records, in their order; what user space wrote into the log is left out."""
+    for line in text.split("\n"):
+        line = line.rstrip("\r")  # noqa: PLW2901
+        if not line or line[0] == " ":  # a record goes on: SUBSYSTEM=, DEVICE=
+            continue
+        found = _record(line) or _journal_line(line)
+        if found is not None:
+            yield found
+
+
+def newest(text: str) -> int | None:
+    """The highest sequence in a text of kmsg records, whoever wrote them; None when it has none."""
+    numbers = (int(match[2]) for line in text.split("\n") if (match := _RECORD.fullmatch(line.rstrip("\r"))))
+    return max(numbers, default=None)
+
+
+def _record(line: str) -> Record | None:
+    match = _RECORD.fullmatch(line)
+    if match is None or int(match[1]) >> 3 != _LOG_KERNEL:
+        return None
+    return Record(unescaped(match[4]), sequence=int(match[2]), since_boot_seconds=int(match[3]) / 1e6)
+
+
+def _journal_line(line: str) -> Record | None:
+    match = _JOURNAL.fullmatch(line)
+    if match is None:
+        return None
+    try:
+        at = datetime.fromisoformat(match[1]).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return Record(match[3], at=at, host=match[2])
+
+
+def unescaped(text: str) -> str:
+    r"""Undo the kernel's ``\x5c``."""
+    if "\\x" not in text:
+        return text
+    plain = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), text.encode("utf-8", errors="surrogatepass"))
+    return plain.decode("utf-8", errors="replace")

@@ -1,0 +1,68 @@
+"""The part of the configuration that names sources of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from outrider import yamlfile
+from outrider.errors import ConfigProblem
+from service.settings_base import Duration, Section
+
+
+class EventSettings(Section):
+    """A place where events are read: kernel logs, the Kubernetes API, logs of model servers."""
+
+    type: Literal["kernel_log", "kubernetes", "engine_log"] = Field(
+        description="kernel_log: XIDs, OOM kills, links; kubernetes: Events, rollouts, changed flags, scaling; "
+        "engine_log: CUDA out of memory, NCCL timeouts, missing weights"
+    )
+    name: str | None = Field(None, description="unique name of the source; its type when not given")
+    url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="API server, such as https://kubernetes.default.svc; for kernel_log the agent of a node, "
+        "with `{node}` for the name of each node, or with `node` for one",
+    )
+    path: Path | None = Field(
+        None, description="kernel_log of this machine: /dev/kmsg, a pipe, or a file of `journalctl -k -o short-iso`"
+    )
+    node: str | None = Field(None, description="kernel_log: name of the node that path or url stands for")
+    namespaces: list[str] = Field([], description="only these Kubernetes namespaces; all when empty")
+    service_label: str = Field(
+        "app.kubernetes.io/name", description="kubernetes: label of a workload that names the service it runs"
+    )
+    label_selector: str = Field(
+        "", description="engine_log: pods to read; those that ask for an accelerator when empty"
+    )
+    container: str = Field("", description="engine_log: container to read; the one with the accelerator when empty")
+    cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
+    timeout: Duration = Field(timedelta(seconds=5), description="whole time an answer may take")
+    headers: dict[str, str] = Field({}, description="extra request headers")
+    token_file: Path | None = Field(
+        None, description="file with a bearer token; in a pod /var/run/secrets/kubernetes.io/serviceaccount/token"
+    )
+    ca_file: Path | None = Field(None, description="certificates to trust; in a pod ca.crt beside the token")
+
+
+def events_usable(events: Sequence[EventSettings], document: yamlfile.Document) -> Iterator[ConfigProblem]:
+    """Each source has its own name, and the one address its type needs."""
+    seen: set[str] = set()
+    for index, one in enumerate(events):
+        place, name = ("events", index), one.name or one.type
+        if name in seen:
+            yield document.problem((*place, "name"), f"a second source of events is named {name!r}")
+        seen.add(name)
+        if one.type != "kernel_log":
+            if one.url is None:
+                yield document.problem((*place, "url"), f"is needed by a source of type {one.type}")
+            if one.path is not None:
+                yield document.problem((*place, "path"), "is for sources of type kernel_log")
+        elif (one.url is None) == (one.path is None):
+            yield document.problem(place, "expected either url or path")
+        elif one.node is None and (one.path is not None or "{node}" not in (one.url or "")):
+            yield document.problem(place, "expected node: the name of the node whose log this is")

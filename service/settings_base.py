@@ -1,0 +1,33 @@
+"""What every part of the configuration is made of: strict sections, durations, ratios."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from outrider.errors import UsageError
+from outrider.units import parse_duration
+
+
+def _duration(value: Any) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("expected a duration such as 15s, 5m, 1h30m or 7d")  # noqa: TRY004 - pydantic reads ValueError
+    try:
+        return parse_duration(value)
+    except UsageError as error:
+        raise ValueError(f"expected a duration such as 15s, 5m, 1h30m or 7d, not {value!r}") from error
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Section(BaseModel):
+    """A part of the file. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
