@@ -37,10 +37,19 @@ class Rollouts:
         """True while pods of another revision are still to be replaced."""
         return self._states[service].moving
 
-    def begin(self, service: str, revision: str, *, text: str = "", instantly: bool = False) -> None:
+    def begin(
+        self,
+        service: str,
+        revision: str,
+        *,
+        text: str = "",
+        instantly: bool = False,
+        flags: tuple[str, str] | None = None,
+    ) -> None:
         """Go to a revision. Instantly: running processes take it over, as with a flag that is read while they run.
 
-        Raises UsageError when it is the present one.
+        ``flags`` are how a flag was and is written; then the change is told as one of flags. Raises
+        UsageError when it is the present one.
         """
         state = self._states[service]
         before = state.revisions[-1]
@@ -51,7 +60,11 @@ class Rollouts:
         state.revisions.append(revision)
         state.instant = instantly
         self._aim(service, instantly=instantly)
-        self._tell(service, "rollout", text or f"{service} is rolled out to {revision}", before, revision)
+        told = text or f"{service} is rolled out to {revision}"
+        if flags is None:
+            self._tell(service, "rollout", told, before, revision)
+        else:
+            self._tell(service, "flags", told, *flags, revision=revision)
 
     def back(self, service: str, *, text: str = "") -> str | None:
         """Go to the revision before; its name, None when there is none."""
@@ -104,7 +117,7 @@ class Rollouts:
         fleet.pods.say(pod, fleet.at, "Killing", "Stopping container vllm")
         fleet.restart(pod.slot)
 
-    def _tell(self, service: str, code: str, text: str, before: str, after: str) -> None:
+    def _tell(self, service: str, code: str, text: str, before: str, after: str, **more: str) -> None:
         fleet = self._fleet
         where = fleet.entity(EntityKind.SERVICE, service, fleet.spec.service(service).namespace)
-        fleet.change(where, code, text, **{"from": before, "to": after})
+        fleet.change(where, code, text, **{"from": before, "to": after, **more})

@@ -18,7 +18,6 @@ from simulator.faults.places import NOTHING, Places, spots
 if TYPE_CHECKING:
     from simulator.faults.declared import Declared, DeclaredDeed, Effect
     from simulator.fleet import Fleet
-    from simulator.pods import Pod
 
 Undo = Callable[["Fleet"], None]
 
@@ -50,9 +49,10 @@ class _Due:
 
 @dataclass(slots=True)
 class _Held:
-    """Who is bent for how long: processes or pods as they were when it began, and the bad revision."""
+    """Whom it holds: the processes of some slots as they were when it began, or pods of a revision."""
 
-    processes: dict[int, int] = field(default_factory=dict)
+    slots: np.ndarray = field(default_factory=lambda: NOTHING)
+    processes: np.ndarray = field(default_factory=lambda: NOTHING)
     revision: str = ""
 
 
@@ -75,6 +75,7 @@ class Injection:
         self._held = _Held()
         self._values: list[np.ndarray] = []
         self._hurt = np.zeros(fleet.bank.size, dtype=bool)
+        self._been = np.zeros(fleet.bank.size, dtype=bool)
         self._undo: list[Undo] = []
         self._later: list[tuple[float, Undo]] = []
         self.truth = Truth(
@@ -151,10 +152,11 @@ class Injection:
             return here
         pods = fleet.pods.pods
         if self.declared.holds == "process":
-            held = [slot for slot, process in self._held.processes.items() if process_of(pods[slot]) == process]
+            known = self._held
+            slots = known.slots[fleet.pods.process[known.slots] == known.processes]
         else:
-            held = [slot for slot in here.slots.tolist() if revision_of(pods[slot]) == self._held.revision]
-        slots = np.array(held, dtype=np.int64)
+            held = [slot for slot in here.slots.tolist() if pods[slot].revision == self._held.revision]
+            slots = np.array(held, dtype=np.int64)
         gpus = np.flatnonzero(np.isin(fleet.pods.owner, slots)) if slots.size else NOTHING
         return Places(gpus, np.unique(fleet.gpus.node[gpus]), slots, here.services)
 
@@ -172,8 +174,8 @@ class Injection:
         self.started = True
         here = self._spot.places(fleet)
         self.truth = replace(self.truth, touches=touched(fleet, self.declared, self.entity, here))
-        pods = fleet.pods.pods
-        self._held.processes = {slot: process_of(pods[slot]) for slot in here.slots.tolist() if pods[slot].ready}
+        self._held.slots = here.slots[fleet.pods.ready[here.slots]]
+        self._held.processes = fleet.pods.process[self._held.slots]
         self._values = [self._magnitude(fleet, effect, here) for effect in self.declared.effects]
 
     def _magnitude(self, fleet: Fleet, effect: Effect, here: Places) -> np.ndarray:
@@ -203,21 +205,29 @@ class Injection:
         if undo is not None:
             self._undo.append(undo)
 
+    def _strength(self, fleet: Fleet, effect: Effect, where: np.ndarray) -> np.ndarray:
+        """How much of an effect is there now: for all its places, or for each slot since its process began."""
+        onset = effect.onset or self.declared.onset
+        since = self._start + effect.after_seconds
+        if not effect.since_process:
+            return np.array([onset.strength(fleet.at - since)])
+        begun = [max(since, fleet.pods.pods[slot].started_at) for slot in where.tolist()]
+        return np.array([onset.strength(fleet.at - start) for start in begun])
+
     def _bend(self, fleet: Fleet) -> None:
         here = self.here(fleet)
         for effect, value in zip(self.declared.effects, self._values, strict=True):
-            onset = effect.onset or self.declared.onset
-            strength = onset.strength(self.elapsed(fleet) - effect.after_seconds)
             where = here.of(effect.group)
-            if strength == 0.0 or where.size == 0:
+            strength = self._strength(fleet, effect, where)
+            if where.size == 0 or not strength.any():
                 continue
-            values = fleet.levers.bend(effect.group, effect.lever)
+            levers = fleet.levers.bend(effect.group, effect.lever)
             if effect.do == "multiply":
-                values[where] *= 1.0 + (value - 1.0) * strength
+                levers[where] *= 1.0 + (value - 1.0) * strength
             elif effect.do == "add":
-                values[where] += value * strength
-            elif strength > 0.5:
-                values[where] = value
+                levers[where] += value * strength
+            else:
+                levers[where] = np.where(strength > 0.5, value, levers[where])
 
     def _bad(self, fleet: Fleet) -> np.ndarray:
         """Slots that its bent levers hurt now."""
@@ -226,13 +236,13 @@ class Injection:
             return found
         here = self.here(fleet)
         for effect in self.declared.effects:
-            onset = effect.onset or self.declared.onset
-            if onset.strength(self.elapsed(fleet) - effect.after_seconds) > 0:
-                found |= hurt_slots(fleet, effect.group, effect.lever, here)
+            if self._strength(fleet, effect, here.of(effect.group)).any():
+                found |= hurt_slots(fleet, effect.group, effect.lever, here, self._been)
         return found
 
     def _watch(self, fleet: Fleet) -> None:
-        """Note whom it hurts, and who is well again."""
+        """Note whom it holds, whom it hurts, and who is well again."""
+        self._been[self.here(fleet).slots] = True
         bad = self._bad(fleet)
         if bad.any() or self._hurt.any():
             self._hurt |= bad
@@ -255,24 +265,14 @@ class Injection:
 
 def _wanting(fleet: Fleet) -> np.ndarray:
     """Slots that should serve and do not, bool of shape (slots,)."""
-    wanting: np.ndarray = np.fromiter((pod.exists and not pod.ready for pod in fleet.pods.pods), bool, fleet.bank.size)
-    return wanting
-
-
-def process_of(pod: Pod) -> int:
-    """A number that is another one for every new engine process of a slot."""
-    return int(getattr(pod, "process", pod.generation * 100_000 + pod.restarts))
-
-
-def revision_of(pod: Pod) -> str:
-    """The revision a pod runs."""
-    return str(getattr(pod, "revision", "v1"))
+    return np.asarray(fleet.pods.existing & ~fleet.pods.ready)
 
 
 def touched(fleet: Fleet, declared: Declared, entity: EntityRef, here: Places) -> tuple[EntityRef, ...]:
     """The entity, and everything its levers reach: devices and hosts bent, replicas on them, services bent."""
     pods, found = fleet.pods.pods, [entity]
-    if declared.removes or "nodes" in declared.groups:
+    whole = declared.removes and entity.kind is not EntityKind.GPU
+    if whole or "nodes" in declared.groups:
         found += [fleet.entity(EntityKind.NODE, fleet.nodes.names[node]) for node in here.nodes.tolist()]
     if declared.removes or "gpus" in declared.groups:
         found += [fleet.entity(EntityKind.GPU, fleet.gpu_uuid(gpu)) for gpu in here.gpus.tolist()]

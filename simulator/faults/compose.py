@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outrider.clock import rfc3339
+from outrider.model import EntityKind
 
 if TYPE_CHECKING:
     from simulator.faults.base import Injection
@@ -38,8 +39,11 @@ def _same(new: Injection, other: Injection) -> str:
 
 
 def _removed(one: Injection, by: Injection) -> str:
-    """``one`` begins on something that ``by`` has taken away by then."""
-    if not by.declared.removes or one.truth.start < by.truth.start or one.truth.entity not in by.truth.touches:
+    """``one`` begins on something that ``by`` has taken away by then. Pods are no such thing: they move."""
+    if one is by or not by.declared.removes or one.truth.start < by.truth.start:
+        return ""
+    fixed = one.entity.kind in (EntityKind.GPU, EntityKind.NODE) and one.entity in by.truth.touches
+    if not fixed and by.entity.kind is not EntityKind.CLUSTER:
         return ""
     kind, name = one.entity.kind.value, one.entity.name
     return f"{kind} {name} is gone with {by.truth.fault} of {by.entity.name}: {one.truth.fault} cannot strike it then"

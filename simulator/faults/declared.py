@@ -22,7 +22,8 @@ class Effect:
 
     ``onset`` None is the fault's own; ``after_seconds`` delays it. With ``of_capacity`` the value is
     the share of the service's capacity that its requests shall reach, turned into a factor of what
-    they are when it begins, and never below ``least``.
+    they are when it begins, and never below ``least``. ``since_process`` counts the onset from the start
+    of each slot's engine process, if that is later than the fault's.
     """
 
     group: str
@@ -34,6 +35,7 @@ class Effect:
     after_seconds: float = 0.0
     of_capacity: bool = False
     least: float = 0.0
+    since_process: bool = False
 
     def value(self, draw: float) -> float:
         """The magnitude for a draw of 0 to 1."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.faults.places import Places, ready_slots, service_of_slots
+from simulator.faults.places import Places
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
@@ -36,9 +37,9 @@ def _slowed(fleet: Fleet, here: Places) -> Mask:
 
 def _starting(fleet: Fleet, here: Places) -> Mask:
     """Those that should serve and do not yet."""
-    found = np.zeros(fleet.bank.size, dtype=bool)
+    pods, found = fleet.pods, np.zeros(fleet.bank.size, dtype=bool)
     found[here.slots] = True
-    return np.asarray(found & ~ready_slots(fleet))
+    return np.asarray(found & pods.existing & ~pods.ready)
 
 
 def _queued(fleet: Fleet, here: Places) -> Mask:
@@ -47,11 +48,11 @@ def _queued(fleet: Fleet, here: Places) -> Mask:
 
 
 def _asked(fleet: Fleet, here: Places) -> Mask:
-    """Slots of services that people send requests to here, whether or not these arrive."""
-    wanted = (fleet.traffic.rates(fleet.at) > 0)[service_of_slots(fleet)]
+    """Slots that people's requests are meant for, whether or not these arrive: operators gave them a weight."""
+    wanted = (fleet.demand(fleet.at) * fleet.entry > 0)[fleet.pods.service_of_slot]
     found = np.zeros(fleet.bank.size, dtype=bool)
     found[here.slots] = True
-    return np.asarray(found & wanted)
+    return np.asarray(found & wanted & (fleet.router.weights > 0))
 
 
 def _nobody(fleet: Fleet, here: Places) -> Mask:
@@ -71,12 +72,13 @@ _RULES: dict[tuple[str, str], Rule] = {
     **_each("gpus", _nobody, "ecc_correctable_per_second", "ecc_uncorrectable_per_second"),
     **_each("gpus", _nobody, "row_remap_pending", "row_remap_failed"),
     **_each("nodes", _slowed, "fan_factor"),
-    **_each("nodes", _starting, "disk_factor", "storage_factor", "pull_factor"),
-    **_each("nodes", _nobody, "disk_lost_ratio", "clock_offset_seconds", "rdma_errors_per_second"),
+    **_each("nodes", _starting, "disk_factor", "storage_factor", "pull_factor", "disk_lost_ratio"),
+    **_each("nodes", _nobody, "clock_offset_seconds", "rdma_errors_per_second"),
     **_each("nodes", _nobody, "neighbour_cpu_ratio", "supplies_failed", "port_up"),
     **_each("nodes", _asked, "reachable", "alive"),
-    **_each("slots", _starting, "load_factor", "load_fails"),
-    **_each("slots", _nobody, "host_memory_bytes", "page_frozen", "names_changed"),
+    **_each("slots", _starting, "load_factor", "load_fails", "host_memory_bytes"),
+    **_each("slots", _asked, "core_dead"),
+    **_each("slots", _nobody, "page_frozen", "names_changed"),
     **_each("services", _queued, "rate_factor", "prompt_factor", "output_factor", "retry_ratio"),
     **_each("services", _asked, "gateway_error_ratio", "entry_fails"),
     **_each("services", _queued, "autoscaler_stuck", "desired_extra"),
@@ -86,9 +88,13 @@ _RULES: dict[tuple[str, str], Rule] = {
 }
 
 
-def hurt_slots(fleet: Fleet, group: str, lever: str, here: Places) -> Mask:
-    """The slots of ``here`` that a bent lever hurts now, bool of shape (slots,).
+def hurt_slots(fleet: Fleet, group: str, lever: str, here: Places, been: np.ndarray) -> Mask:
+    """The slots that a bent lever hurts now, bool of shape (slots,).
 
-    A lever without a rule of its own hurts every slot on its places that gets requests.
+    ``been`` (bool, by slot) were on its places before: they are hurt while they do not serve, where the lever
+    hinders pods that start. A lever without a rule of its own hurts all on its places that get requests.
     """
-    return _RULES.get((group, lever), served)(fleet, here)
+    rule = _RULES.get((group, lever), served)
+    if rule is _starting:
+        here = replace(here, slots=np.flatnonzero(been))
+    return rule(fleet, here)

@@ -32,10 +32,6 @@ _XID = {
     140: "Unrecovered ECC Error Detected: block 0x6",
     154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
 }
-OOM_EVENT = (
-    "Memory cgroup out of memory: Killed process {pid} (VLLM::EngineCor) total-vm:318767104kB, anon-rss:67108864kB, "
-    "file-rss:524288kB, shmem-rss:0kB, UID:0 pgtables:182344kB oom_score_adj:997"
-)
 EVICTED = "The node was low on resource: ephemeral-storage. Threshold quantity: 10%, available: 3%."
 
 

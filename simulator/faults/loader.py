@@ -19,6 +19,7 @@
       - {lever: gpus.power_limit_ratio, do: multiply, to: [0.7, 0.45]}
       - {lever: nodes.rdma_errors_per_second, do: add, to: [5, 40], after: 10s, onset: {shape: step}}
       - {lever: services.rate_factor, do: multiply, to: [1.1, 1.3], of: capacity, least: 1.7}
+      - {lever: slots.host_memory_bytes, do: add, to: [8.0e+10, 9.0e+10], since: process}
     deeds:                        # functions of deeds.py with their arguments
       - {at: start, do: xid, code: [79]}            # at: start | end | a duration after the start
       - {at: 40s, every: 2m, do: kubernetes_event, code: NodeNotReady, about: node, text: "Node {node} ..."}
@@ -27,6 +28,7 @@
 ``multiply`` puts ``1 + (value - 1) * strength`` on a lever, ``add`` ``value * strength``, ``set`` the value
 once the strength is above a half. A lever reaches what the entity stands for (places.py). ``of: capacity``
 reads the value as the share of their service's capacity that requests shall reach, at least ``least``.
+``since: process`` counts the onset of each slot from the start of its engine process, if that is later.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ LEVERS = {
 _ALL_LEVERS = tuple(f"{group}.{lever}" for group, levers in LEVERS.items() for lever in levers)
 _FILE = {"fault", "negative", "entity", "lasts", "onset", "likely", "holds", "needs", "excludes", "removes"}
 _KEYS = tuple(sorted(_FILE | {"effects", "deeds", "symptoms"}))
-_EFFECT = ("lever", "do", "to", "onset", "after", "of", "least")
+_EFFECT = ("lever", "do", "to", "onset", "after", "of", "least", "since")
 _ONSET = {"step": (), "ramp": ("seconds",), "intermittent": ("on_seconds", "off_seconds")}
 MOST_LASTS = timedelta(days=2)
 
@@ -229,6 +231,9 @@ class _Reader:
         of_capacity = self._word(given, (*path, "of"), ("capacity",), "") == "capacity"
         if of_capacity and group != "services":
             self.problem((*path, "of"), "capacity is a measure of services only")
+        anew = self._word(given, (*path, "since"), ("process",), "") == "process"
+        if anew and group != "slots":
+            self.problem((*path, "since"), "process is for levers of slots only")
         neutral = {"multiply": 1.0, "add": 0.0}.get(do, LEVERS[group][lever])
         if not of_capacity and (abs(high - neutral) < abs(low - neutral) or (low - neutral) * (high - neutral) < 0):
             self.problem(
@@ -245,6 +250,7 @@ class _Reader:
             after_seconds=after.total_seconds() if after else 0.0,
             of_capacity=of_capacity,
             least=self._number(given.get("least", 0.0), (*path, "least")),
+            since_process=anew,
         )
 
     # --- deeds ----------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from simulator.faults.places import Places
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 def _traffic(fleet: Fleet, here: Places) -> str:
     """The services get requests: what multiplies nothing changes nothing."""
-    if here.services.size and (fleet.traffic.rates(fleet.at)[here.services] > 0).any():
+    if here.services.size and ((fleet.demand(fleet.at) * fleet.entry)[here.services] > 0).any():
         return ""
     return "gets no requests now, so there is no traffic to change"
 
@@ -26,11 +28,43 @@ def _pods(fleet: Fleet, here: Places) -> str:
 
 def _redundant(fleet: Fleet, here: Places) -> str:
     """Two pods serve: a rolling update of one would be an outage by itself."""
-    ready = sum(fleet.pods.pods[slot].ready for slot in here.slots.tolist())
+    ready = int(fleet.pods.ready[here.slots].sum())
     return "" if ready > 1 else "has fewer than two pods that serve, so a rolling update would be an outage by itself"
 
 
-NEEDS: dict[str, Callable[[Fleet, Places], str]] = {"traffic": _traffic, "pods": _pods, "redundant": _redundant}
+def orders(fleet: Fleet, here: Places) -> dict[str, int]:
+    """How many replicas to order of each service that fits here, so that one or more find no place.
+
+    Empty when all would. The widest groups first, since they are the first that do not fit.
+    """
+    kinds = {fleet.gpus.type_name[gpu] for gpu in here.gpus.tolist()}
+    fitting = np.array([name in kinds for name in fleet.gpus.type_name])
+    free = int((fitting & (fleet.pods.owner < 0) & fleet.pods.healthy).sum())
+    found: dict[str, int] = {}
+    chosen = [service for service in fleet.spec.services if service.gpu_type in ("", *kinds)]
+    for service in sorted(chosen, key=lambda service: -service.tensor_parallel):
+        wanted = fleet.desired[service.name]
+        more = min(service.ceiling - wanted, max(0, free // service.tensor_parallel + 1))
+        if more <= 0:
+            continue
+        found[service.name] = wanted + more
+        free -= more * service.tensor_parallel
+        if free < 0:
+            return found
+    return {}
+
+
+def _scarce(fleet: Fleet, here: Places) -> str:
+    """Its services may have more replicas than there are GPUs for."""
+    return "" if orders(fleet, here) else "has room for every replica its services may have, so none would wait"
+
+
+NEEDS: dict[str, Callable[[Fleet, Places], str]] = {
+    "traffic": _traffic,
+    "pods": _pods,
+    "redundant": _redundant,
+    "scarce": _scarce,
+}
 
 
 def unmet(fleet: Fleet, needs: tuple[str, ...], here: Places) -> str:

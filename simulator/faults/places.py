@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from outrider.model import EntityKind, EntityRef
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
 
-NODES_PER_RACK = 4
 NOTHING = np.zeros(0, dtype=np.int64)
 _OF_NODES = (EntityKind.NODE, EntityKind.POOL, EntityKind.SWITCH, EntityKind.STORAGE)
 _OF_PODS = (EntityKind.POD, EntityKind.REPLICA)
@@ -59,18 +57,18 @@ class Spot:
             return Places(
                 np.arange(fleet.gpus.size),
                 np.arange(fleet.nodes.size),
-                existing_slots(fleet, np.arange(fleet.bank.size)),
+                np.flatnonzero(fleet.pods.existing),
                 np.arange(len(fleet.spec.services)),
             )
         if self.kind is EntityKind.GPU:
             return _upwards(fleet, self.number, on[self.number])
         if self.kind in _OF_NODES:
             return _upwards(fleet, np.flatnonzero(np.isin(on, self.number)), self.number)
-        by_service = service_of_slots(fleet)
+        by_service, existing = fleet.pods.service_of_slot, fleet.pods.existing
         if self.kind in _OF_PODS:
-            slots, services = existing_slots(fleet, self.number), by_service[self.number]
+            slots, services = self.number[existing[self.number]], by_service[self.number]
         else:
-            slots, services = existing_slots(fleet, np.flatnonzero(by_service == self.number[0])), self.number
+            slots, services = np.flatnonzero((by_service == self.number[0]) & existing), self.number
         gpus = np.flatnonzero(np.isin(owner, slots))
         return Places(gpus, np.unique(on[gpus]), slots, services)
 
@@ -78,29 +76,7 @@ class Spot:
 def _upwards(fleet: Fleet, gpus: np.ndarray, nodes: np.ndarray) -> Places:
     owners = fleet.pods.owner[gpus]
     slots = np.unique(owners[owners >= 0])
-    return Places(gpus, nodes, slots, np.unique(service_of_slots(fleet)[slots]))
-
-
-_SERVICES: WeakKeyDictionary[Fleet, np.ndarray] = WeakKeyDictionary()
-
-
-def service_of_slots(fleet: Fleet) -> np.ndarray:
-    """The index of each slot's service, shape (slots,): fixed for the life of a fleet."""
-    if fleet not in _SERVICES:
-        number = {service.name: index for index, service in enumerate(fleet.spec.services)}
-        _SERVICES[fleet] = np.array([number[pod.service.name] for pod in fleet.pods.pods], dtype=np.int64)
-    return _SERVICES[fleet]
-
-
-def existing_slots(fleet: Fleet, slots: np.ndarray) -> np.ndarray:
-    """Those of ``slots`` whose pod Kubernetes knows."""
-    pods = fleet.pods.pods
-    return np.array([slot for slot in slots.tolist() if pods[slot].exists], dtype=np.int64)
-
-
-def ready_slots(fleet: Fleet) -> np.ndarray:
-    """Whether each slot serves, shape (slots,)."""
-    return np.fromiter((pod.ready for pod in fleet.pods.pods), dtype=bool, count=fleet.bank.size)
+    return Places(gpus, nodes, slots, np.unique(fleet.pods.service_of_slot[slots]))
 
 
 def spots(fleet: Fleet, kind: EntityKind) -> dict[EntityRef, Spot]:
@@ -136,13 +112,7 @@ def node_labels(fleet: Fleet, kind: EntityKind) -> Sequence[str]:
         return nodes.names
     if kind is EntityKind.POOL:
         return nodes.pool
-    if kind is EntityKind.SWITCH:
-        racks: Sequence[str] = getattr(
-            nodes, "switch", [f"rack-{node // NODES_PER_RACK}" for node in range(nodes.size)]
-        )
-        return racks
-    shared: Sequence[str] = getattr(nodes, "storage", ["models-0"] * nodes.size)
-    return shared
+    return nodes.switch if kind is EntityKind.SWITCH else nodes.storage
 
 
 def _anything(fleet: Fleet, here: Places) -> bool:
@@ -153,19 +123,23 @@ def _anything(fleet: Fleet, here: Places) -> bool:
 
 def _serving(fleet: Fleet, here: Places) -> bool:
     """Something on it is ready and gets requests."""
-    pods = fleet.pods.pods
-    return any(pods[slot].ready and bool(fleet.requests_per_second[slot] > 0) for slot in here.slots.tolist())
+    return bool((fleet.pods.ready[here.slots] & (fleet.requests_per_second[here.slots] > 0)).any())
 
 
 def _grouped(fleet: Fleet, here: Places) -> bool:
     """A serving group of two or more devices is on it."""
-    pods = fleet.pods.pods
-    return any(pods[slot].ready and len(pods[slot].gpus) > 1 for slot in here.slots.tolist())
+    return bool((fleet.pods.ready[here.slots] & (fleet.pods.group[here.slots] > 1)).any())
 
 
 def _shared(fleet: Fleet, here: Places) -> bool:
     """Two or more ready pods are on it."""
-    return len([slot for slot in here.slots.tolist() if fleet.pods.pods[slot].ready]) > 1
+    return bool(fleet.pods.ready[here.slots].sum() > 1)
+
+
+def _spare(fleet: Fleet, here: Places) -> bool:
+    """Pods serve on it, and devices are free."""
+    free = (fleet.pods.owner[here.gpus] < 0) & fleet.pods.healthy[here.gpus]
+    return bool(free.any()) and _serving(fleet, here)
 
 
 LIKELY: dict[str, Callable[[Fleet, Places], bool]] = {
@@ -173,6 +147,7 @@ LIKELY: dict[str, Callable[[Fleet, Places], bool]] = {
     "serving": _serving,
     "grouped": _grouped,
     "shared": _shared,
+    "spare": _spare,
 }
 
 
@@ -181,6 +156,6 @@ def choose(fleet: Fleet, kind: EntityKind, word: str, random: np.random.Generato
     fits, known = LIKELY[word], spots(fleet, kind)
     names: list[EntityRef] = list(known)
     for number in random.permutation(len(names)).tolist():
-        if fits(fleet, known[names[number]].places(fleet)):
-            return names[number]
+        if fits(fleet, known[names[int(number)]].places(fleet)):
+            return names[int(number)]
     return None

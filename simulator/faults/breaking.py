@@ -1,0 +1,156 @@
+"""Deeds that break a device, a process or an exporter, and those that replace pods on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from math import inf
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from outrider.model import EntityKind
+from simulator.faults import lines
+from simulator.faults.telling import fill, pod_entity, pods_here, running_here, say_event
+from simulator.journal import Voice
+from simulator.pods import Phase
+
+if TYPE_CHECKING:
+    from simulator.faults.base import Injection
+    from simulator.fleet import Fleet
+    from simulator.pods import Pod
+
+Undo = Callable[["Fleet"], None]
+EXPORTERS = {"dcgm": "dcgm-", "npu": "npu-", "node": "", "cadvisor": "cadvisor-"}
+_STARTING = (Phase.LOADING, Phase.WARMING)
+
+
+def crash(
+    fleet: Fleet,
+    fault: Injection,
+    held: bool = True,
+    starting: bool = False,
+    age: timedelta | None = None,
+    code: str = "",
+    text: str = "",
+) -> None:
+    """The engine process of every pod here that serves dies; with ``starting``, of those that load, too.
+
+    While ``held`` it cannot start again before the end, and the kubelet tries at growing intervals; else it
+    comes up after its back-off. Deleting the pod cures it at once. ``age`` spares processes that are younger.
+    ``code`` and ``text`` are the last line of its log, if any (see ``engine_line``).
+    """
+    youngest = fleet.at - (age.total_seconds() if age is not None else 0.0)
+    for pod in pods_here(fleet, fault):
+        if not (pod.ready or (starting and pod.phase in _STARTING)) or pod.started_at > youngest:
+            continue
+        if code:
+            fleet.journal.say(fleet.at, Voice.ENGINE, pod_entity(fleet, pod), code, fill(fleet, fault, text, pod))
+        _kill(fleet, fault, pod, held=held)
+
+
+def oom_kill(fleet: Fleet, fault: Injection) -> None:
+    """The kernel kills the process of every pod here at its memory limit; the kubelet starts it again."""
+    for pod in running_here(fleet, fault):
+        fleet.kubelets.kill_for_memory(pod)
+        fault.hurts(pod.slot)
+
+
+def xid(fleet: Fleet, fault: Injection, code: tuple[int, ...], one: bool = False, lasting: bool = False) -> Undo | None:
+    """The driver logs an XID of every device here, or of ``one``: one of ``code``, the same each time, by the seed.
+
+    The last XID stands in the driver's gauge until the end, or for ever when ``lasting``.
+    """
+    number = code[int(np.random.default_rng([fault.seed, 17]).integers(len(code)))]
+    gpus = fault.here(fleet).gpus
+    gpus = gpus[fault.seed % gpus.size :][:1] if one and gpus.size else gpus
+    for gpu in gpus.tolist():
+        device = fleet.entity(EntityKind.GPU, fleet.gpu_uuid(gpu))
+        owner = int(fleet.pods.owner[gpu])
+        text = lines.xid_text(number, None if owner < 0 else fleet.pods.pods[owner].name)
+        fleet.journal.say(fleet.at, Voice.KERNEL, device, "xid", text, xid=str(number))
+    fleet.gpus.xid[gpus] = number
+
+    def driver_reset(fleet: Fleet) -> None:
+        fleet.gpus.xid[gpus[fleet.gpus.xid[gpus] == number]] = 0
+
+    return None if lasting else driver_reset
+
+
+def lose_gpu(fleet: Fleet, fault: Injection) -> Undo:
+    """The devices here fail: their engines die, and no pod is placed on them before the end."""
+    gpus = fault.here(fleet).gpus
+    for pod in pods_here(fleet, fault):
+        if pod.ready or pod.phase in _STARTING:
+            _kill(fleet, fault, pod)
+    fleet.gpus.healthy[gpus] = False
+
+    def repaired(fleet: Fleet) -> None:
+        fleet.gpus.healthy[gpus] = True
+
+    return repaired
+
+
+def vanish(fleet: Fleet, fault: Injection) -> Undo:
+    """The devices here are gone from the exporter's page until the end."""
+    gpus = fault.here(fleet).gpus
+    fleet.gpus.visible[gpus] = False
+
+    def back(fleet: Fleet) -> None:
+        fleet.gpus.visible[gpus] = True
+
+    return back
+
+
+def evict(fleet: Fleet, fault: Injection, count: int = 1, text: str = lines.EVICTED) -> None:
+    """The kubelet evicts ``count`` of the pods here; their controller makes new ones."""
+    for pod in _some(fleet, fault, count):
+        say_event(fleet, pod_entity(fleet, pod), "Evicted", fill(fleet, fault, text, pod))
+        fault.hurts(pod.slot)
+        fleet.restart(pod.slot)
+
+
+def restart_some(fleet: Fleet, fault: Injection, count: int = 1, text: str = "planned restart of {pod}") -> None:
+    """An operator replaces ``count`` of the pods here on purpose. The seed chooses among those that serve."""
+    for pod in _some(fleet, fault, count):
+        fleet.journal.say(fleet.at, Voice.CHANGE, pod_entity(fleet, pod), "restart", fill(fleet, fault, text, pod))
+        fleet.restart(pod.slot)
+
+
+def exporter_down(fleet: Fleet, fault: Injection, exporter: str = "dcgm") -> Undo:
+    """An exporter of every node here stops: one of ``EXPORTERS``, where ``dcgm`` means that of the devices."""
+    gone = set(_exporters(fleet, fault, exporter)) - fleet.exporters_down
+    fleet.exporters_down |= gone
+
+    def started(fleet: Fleet) -> None:
+        fleet.exporters_down -= gone
+
+    return started
+
+
+def _exporters(fleet: Fleet, fault: Injection, exporter: str) -> list[str]:
+    """The targets of an exporter on the nodes here."""
+    found = []
+    for node in fault.here(fleet).nodes.tolist():
+        huawei = any("Ascend" in fleet.gpus.type_name[gpu] for gpu in np.flatnonzero(fleet.gpus.node == node)[:1])
+        short = "npu" if exporter == "dcgm" and huawei else exporter
+        found.append(f"{EXPORTERS[short]}{fleet.nodes.names[node]}")
+    return found
+
+
+def _some(fleet: Fleet, fault: Injection, count: int) -> list[Pod]:
+    """So many of the pods here that serve, chosen by the seed."""
+    pods = running_here(fleet, fault)
+    return [pods[int(place)] for place in fault.random.permutation(len(pods))[:count]]
+
+
+def _kill(fleet: Fleet, fault: Injection, pod: Pod, *, held: bool = True) -> None:
+    """Its process dies; while ``held`` it can start again only at the fault's end."""
+    fleet.crash(pod.slot, fault.why, held=held)
+    fault.hurts(pod.slot)
+    slot, generation, why = pod.slot, pod.generation, fault.why
+
+    def cure(fleet: Fleet) -> None:
+        fleet.pods.cure(slot, generation, why, fleet.at)
+
+    fault.later(fleet, inf, cure)

@@ -1,0 +1,106 @@
+"""Deeds of those who deploy: rollouts, flags, orders of replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from outrider.model import EntityKind
+from simulator.faults.needs import orders
+from simulator.faults.telling import fill
+
+if TYPE_CHECKING:
+    from simulator.faults.base import Injection
+    from simulator.fleet import Fleet
+    from simulator.parts import ServiceSpec
+
+Undo = Callable[["Fleet"], None]
+PLACED_SECONDS = 15.0  # by then the scheduler has tried to place what was ordered
+
+
+def rollout(fleet: Fleet, fault: Injection, text: str = "", revision: str = "") -> None:
+    """The services here are rolled out to a new revision, pod by pod: the one that ``holds: revision`` means."""
+    for service in _services(fleet, fault):
+        name = revision or _next_revision(fleet, service.name)
+        fault.roll_out(name)
+        told = fill(fleet, fault, text or "{service} is rolled out to {revision}")
+        fleet.rollout(service.name, name, text=told)
+
+
+def reconfigure(fleet: Fleet, fault: Injection, text: str, before: str = "", after: str = "") -> Undo:
+    """The services here get a flag changed and are all reloaded with it at once, processes and counters kept.
+
+    That makes a revision, the one that ``holds: revision`` means; at the end the flag is as before. ``before``
+    and ``after`` are how the flag is written.
+    """
+    for service in _services(fleet, fault):
+        name = _next_revision(fleet, service.name)
+        fault.roll_out(name)
+        flags = before.format(sequences=service.engine.max_sequences), after
+        fleet.rollouts.begin(service.name, name, text=fill(fleet, fault, text), instantly=True, flags=flags)
+
+    def restored(fleet: Fleet) -> None:
+        rollback(fleet, fault)
+
+    return restored
+
+
+def rollback(fleet: Fleet, fault: Injection) -> None:
+    """The services here go back to the revision before, unless somebody has brought them to another one since."""
+    for service in _services(fleet, fault):
+        if fleet.rollouts.revision(service.name) == fault.revision:
+            fleet.rollback(service.name)
+
+
+def scale(fleet: Fleet, fault: Injection, by: int, text: str = "") -> Undo:
+    """The services here are ordered ``by`` replicas more (or fewer), as far as their slots go; back at the end."""
+    wanted = {
+        service.name: int(np.clip(fleet.desired[service.name] + by, 0, service.ceiling))
+        for service in _services(fleet, fault)
+    }
+    return _order(fleet, fault, wanted, text)
+
+
+def fill_pool(fleet: Fleet, fault: Injection, text: str = "") -> Undo:
+    """The services that fit here are ordered replicas until the last ones find no place; back at the end."""
+    wanted = orders(fleet, fault.here(fleet))
+    undo = _order(fleet, fault, wanted, text)
+
+    def left_over(fleet: Fleet) -> None:
+        for name in wanted:
+            for pod in fleet.pods.of_service(name):
+                if pod.unschedulable:
+                    fault.hurts(pod.slot)
+
+    fault.later(fleet, PLACED_SECONDS, left_over)
+    return undo
+
+
+def _services(fleet: Fleet, fault: Injection) -> list[ServiceSpec]:
+    return [fleet.spec.services[number] for number in fault.here(fleet).services.tolist()]
+
+
+def _order(fleet: Fleet, fault: Injection, wanted: dict[str, int], text: str) -> Undo:
+    """Order so many replicas of each service; the end takes back what nobody has changed since."""
+    before = {name: fleet.desired[name] for name in wanted}
+    for name, replicas in wanted.items():
+        where = fleet.entity(EntityKind.SERVICE, name, fleet.spec.service(name).namespace)
+        if text:
+            fleet.change(where, "scale", fill(fleet, fault, text))
+        fleet.scale(name, replicas)
+
+    def back(fleet: Fleet) -> None:
+        for name, replicas in wanted.items():
+            if fleet.desired[name] == replicas:
+                fleet.scale(name, before[name])
+
+    return back
+
+
+def _next_revision(fleet: Fleet, service: str) -> str:
+    """The revision after the highest one its pods have: v2 after v1."""
+    known = [fleet.rollouts.revision(service), *(pod.revision for pod in fleet.pods.of_service(service) if pod.exists)]
+    highest = max((int(name[1:]) for name in known if name[:1] == "v" and name[1:].isdigit()), default=1)
+    return f"v{highest + 1}"
