@@ -40,9 +40,7 @@ def run() -> list[Result]:
     """One line a figure, and the time it took."""
     log.configure(level="critical")
     started = time.perf_counter()
-    scored = commands.score_all(
-        seed=SEED, only=None, workers=2, baselines=True, progress=lambda stage, share: _tell(stage, share)
-    )
+    scored = commands.score_all(seed=SEED, only=None, workers=2, baselines=True, progress=_tell)
     seconds = time.perf_counter() - started
     rivals = scored["baselines"]
     lines = [_line(scored, rivals, *figure) for figure in FIGURES]
