@@ -17,7 +17,7 @@ _TURN_SECONDS = 0.002  # connect, ask and the first byte on a healthy network
 _BYTES_PER_SECOND = 2.0e8
 _SEGMENT_BYTES = 1448
 _FIRST_RETRY_SECONDS, _RETRY_SECONDS = 1.0, 0.2  # Linux: a lost SYN is sent again after 1 s, anything else after 0.2 s
-_MOST_RETRIES = 6
+_MOST_RETRIES, _MOST_LOST_RATIO = 6, 0.95
 
 
 class Status(StrEnum):
@@ -57,7 +57,7 @@ def host_status(fleet: Fleet, node: int | None) -> Status:
     return Status.OK
 
 
-def transfer_seconds(size_bytes: int, loss_ratio: float, key: str) -> float:
+def transfer_seconds(size_bytes: int, loss_ratio: float = 0.0, key: str = "") -> float:
     """Seconds to read a page over a network that loses ``loss_ratio`` of its packets.
 
     A slow-start sender doubles its window each turn, and a turn with a loss at its end waits for a
@@ -68,7 +68,7 @@ def transfer_seconds(size_bytes: int, loss_ratio: float, key: str) -> float:
         return seconds
     turns = 2 + max(1, size_bytes // (10 * _SEGMENT_BYTES)).bit_length()
     draw = np.random.default_rng(zlib.crc32(key.encode()))
-    lost = np.minimum(draw.geometric(1.0 - loss_ratio, turns) - 1, _MOST_RETRIES)
+    lost = np.minimum(draw.geometric(1.0 - min(loss_ratio, _MOST_LOST_RATIO), turns) - 1, _MOST_RETRIES)
     waits = np.full(turns, _RETRY_SECONDS)
     waits[0] = _FIRST_RETRY_SECONDS
     return float(seconds + (waits * (2.0**lost - 1.0)).sum())

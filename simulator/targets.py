@@ -135,10 +135,10 @@ class Pages:
 
     def answer(self, target: SimulatedTarget) -> Answer:
         """What a scrape of the target gets at this instant."""
-        status = self._status(target)
+        status = self.status(target)
         if status is Status.TIMEOUT:
             return Answer(status, None, PATIENCE_SECONDS)
-        seconds = transfer_seconds(0, 0.0, target.name)
+        seconds = transfer_seconds(0)
         if status is Status.REFUSED:
             return Answer(status, None, seconds)
         health, load = self._probed(target, status)
@@ -152,7 +152,7 @@ class Pages:
 
     def up(self, target: SimulatedTarget) -> bool:
         """True when the target's port accepts connections, whatever comes then."""
-        return self._status(target) is not Status.REFUSED
+        return self.status(target) is not Status.REFUSED
 
     def page(self, target: SimulatedTarget) -> bytes | None:
         """The page of a target, None when none comes."""
@@ -160,14 +160,15 @@ class Pages:
 
     def probe(self, target: SimulatedTarget) -> tuple[int | None, float | None]:
         """What ``GET /health`` and ``GET /load`` of an engine say: status and requests in flight."""
-        status = self._status(target)
+        status = self.status(target)
         return (None, None) if status in (Status.REFUSED, Status.TIMEOUT) else self._probed(target, status)
 
     def all(self) -> dict[str, bytes | None]:
         """Every listed target's page by name."""
         return {target.name: self.page(target) for target in targets(self.fleet)}
 
-    def _status(self, target: SimulatedTarget) -> Status:
+    def status(self, target: SimulatedTarget) -> Status:
+        """How a scrape of the target would begin: whether a connection stands and a page comes."""
         fleet, slot = self.fleet, target.slot
         status = host_status(fleet, target.node)
         if status is not Status.OK:

@@ -65,11 +65,11 @@ def flown(tmp_path_factory):
 
 def test_every_scrape_of_every_target_is_there(flown):
     folder, answer, _ = flown
-    assert answer == {"dir": str(folder), "targets": 33, "scrapes": 33 * 12}
+    assert answer == {"dir": str(folder), "targets": 41, "scrapes": 41 * 12}
     fleet = recording.read_fleet(folder)
-    assert len(fleet.targets) == 33
+    assert len(fleet.targets) == 41
     scrapes = list(fleet.scrapes())
-    assert len(scrapes) == 33 * 12
+    assert len(scrapes) == 41 * 12
     assert {scrape.at for scrape in scrapes} == {START + STEP + number * STEP for number in range(12)}
 
 

@@ -1,0 +1,75 @@
+"""What people send to the control door: JSON objects, durations and entities, each refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from aiohttp import web
+
+from outrider.errors import UsageError
+from outrider.model import EntityKind, EntityRef
+
+
+async def body_of(request: web.Request) -> dict[str, Any]:
+    """The JSON object of a request. Raises UsageError for anything else."""
+    try:
+        asked = await request.json()
+    except ValueError as error:
+        raise UsageError("the body is not JSON", hint="send a JSON object") from error
+    if not isinstance(asked, dict):
+        raise UsageError("the body is not a JSON object", hint='send an object such as {"id": "...", "kind": "cordon"}')
+    return asked
+
+
+def needed(asked: Mapping[str, Any], key: str) -> Any:
+    """A key that must be there. Raises UsageError."""
+    if key not in asked:
+        raise UsageError(f"the body has no {key!r}", hint=f"add {key!r} to the JSON object")
+    return asked[key]
+
+
+def duration(asked: Mapping[str, Any], key: str) -> timedelta | None:
+    """A number of seconds, None when it is not given. Raises UsageError."""
+    seconds = asked.get(key)
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise UsageError(f"{key} {seconds!r} is not a number", hint="give a number such as 300")
+    return timedelta(seconds=seconds)
+
+
+def seed(asked: Mapping[str, Any]) -> int:
+    """The seed of a draw, 0 when it is not given. Raises UsageError."""
+    drawn = asked.get("seed", 0)
+    if isinstance(drawn, bool) or not isinstance(drawn, int) or drawn < 0:
+        raise UsageError(f"seed {drawn!r} is not a whole number", hint="give a number such as 7")
+    return drawn
+
+
+def entity(cluster: str, written: Any) -> EntityRef | str:
+    """An entity as an object, as its key ``cluster/kind/namespace/name``, or by its bare name.
+
+    ``cluster`` is that of an object that names none. Raises UsageError.
+    """
+    if isinstance(written, Mapping):
+        try:
+            kind = EntityKind(str(written.get("kind")))
+        except ValueError:
+            known = ", ".join(kind.value for kind in EntityKind)
+            raise UsageError(f"{written.get('kind')!r} is not a kind of entity", hint=f"kinds are: {known}") from None
+        home = str(written.get("cluster") or cluster)
+        return EntityRef(home, kind, written.get("namespace"), str(written.get("name")))
+    text = str(written)
+    if text.count("/") < 3:
+        return text.rsplit("/", 1)[-1]
+    try:
+        return EntityRef.from_key(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not an entity", hint="write cluster/kind/namespace/name") from error
+
+
+def refusal(error: UsageError) -> web.Response:
+    """The answer to what cannot be done."""
+    return web.json_response({"error": {"message": error.message, "hint": error.hint}}, status=400)
