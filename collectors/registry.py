@@ -16,6 +16,8 @@ ADAPTERS: dict[str, str] = {
     "node_exporter": "node_exporter.yaml",
     "cadvisor": "cadvisor.yaml",
     "kube_state_metrics": "kube_state_metrics.yaml",
+    "probe": "probe.yaml",
+    "sdk": "sdk.yaml",
 }
 SOURCES: dict[str, str] = {
     "scrape": "collectors.scrape.Scraper: GET the page of every target",

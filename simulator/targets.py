@@ -17,13 +17,15 @@ from simulator.pages import (
     KubeStatePage,
     NodePages,
     NpuPages,
+    ProbePages,
+    SdkPages,
 )
 from simulator.pods import Pod
 
 __all__ = ["Answer", "Pages", "SimulatedTarget", "Status", "pages", "targets"]
 
 # Pages that no adapter reads yet: they are served, and listed only for those who ask for them.
-_READ = frozenset({"vllm", "dcgm", "node_exporter", "cadvisor", "kube_state_metrics"})
+_READ = frozenset({"vllm", "dcgm", "node_exporter", "cadvisor", "kube_state_metrics", "probe", "sdk"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class SimulatedTarget:
     """One page. ``path`` is where the server publishes it; ``labels`` give the topology.
 
     ``node`` is the place of the host it runs on, None for the control plane and for a pod without a
-    host; ``slot`` that of the engine, None for exporters.
+    host; ``slot`` that of the engine, None for exporters; ``service`` that of the service it is about.
     """
 
     name: str
@@ -41,6 +43,7 @@ class SimulatedTarget:
     labels: Mapping[str, str]
     node: int | None = None
     slot: int | None = None
+    service: int | None = None
 
     def as_config(self, url: str) -> dict[str, Any]:
         """The target as a configuration lists it."""
@@ -82,6 +85,13 @@ def every_target(fleet: Fleet) -> Iterator[SimulatedTarget]:
     cluster = fleet.entity(EntityKind.CLUSTER, fleet.spec.cluster)
     yield SimulatedTarget("kube-state", "kube_state_metrics", "/kube-state/metrics", cluster, {})
     yield SimulatedTarget("istio-gateway", "istio", "/istio-gateway/metrics", cluster, {})
+    for adapter in ("probe", "sdk"):
+        for place, service in enumerate(fleet.spec.services):
+            name, entity = (
+                f"{adapter}-{service.name}",
+                fleet.entity(EntityKind.SERVICE, service.name, service.namespace),
+            )
+            yield SimulatedTarget(name, adapter, f"/{adapter}/{service.name}/metrics", entity, {}, service=place)
 
 
 def _device_exporters(fleet: Fleet) -> dict[str, tuple[str, str]]:
@@ -131,6 +141,8 @@ class Pages:
             "cadvisor": cadvisor.page,
         }
         self._cluster: dict[str, Callable[[Fleet], bytes]] = {"kube_state_metrics": kube.page, "istio": istio.page}
+        probe, sdk = ProbePages(), SdkPages()
+        self._services: dict[str, Callable[[Fleet, int], bytes]] = {"probe": probe.page, "sdk": sdk.page}
         self._frozen: dict[str, bytes] = {}
 
     def answer(self, target: SimulatedTarget) -> Answer:
@@ -170,7 +182,8 @@ class Pages:
     def status(self, target: SimulatedTarget) -> Status:
         """How a scrape of the target would begin: whether a connection stands and a page comes."""
         fleet, slot = self.fleet, target.slot
-        status = host_status(fleet, target.node)
+        # Probes stand outside the clusters: they answer whatever happens to what they look at.
+        status = Status.OK if target.adapter == "probe" else host_status(fleet, target.node)
         if status is not Status.OK:
             return status
         if slot is None:
@@ -206,6 +219,8 @@ class Pages:
             return self._engines[target.adapter].page(fleet, fleet.pods.pods[target.slot])
         if target.node is not None:
             return self._hosts[target.adapter](fleet, target.node)
+        if target.service is not None:
+            return self._services[target.adapter](fleet, target.service)
         return self._cluster[target.adapter](fleet)
 
 

@@ -15,6 +15,8 @@ from simulator.pages.kube_state import KubeStatePage
 from simulator.pages.mindie import MindiePages
 from simulator.pages.node import NodePages
 from simulator.pages.npu import NpuPages
+from simulator.pages.probe import ProbePages
+from simulator.pages.sdk import SdkPages
 from simulator.pages.sglang import SglangPages
 from simulator.pages.tgi import TgiPages
 from simulator.pages.triton import TritonPages
@@ -37,4 +39,6 @@ __all__ = [
     "KubeStatePage",
     "NodePages",
     "NpuPages",
+    "ProbePages",
+    "SdkPages",
 ]
