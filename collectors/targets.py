@@ -73,8 +73,12 @@ class Target:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """Node -> pod -> replica -> service, as far as the labels tell; node -> replica without a pod."""
-        found: list[Edge] = []
+        """Node -> pod -> replica -> service, as far as the labels tell; node -> replica without a pod.
+
+        What a node rests on itself, a switch and a storage, is named by labels of the node's targets.
+        """
+        below = [self._labelled(kind, None) for kind in (EntityKind.SWITCH, EntityKind.STORAGE)]
+        found: list[Edge] = [(one, self.node) for one in below if one is not None and self.node is not None]
         chain = [one for one in (self.node, self.pod) if one is not None and one != self.entity]
         if self.entity.kind is not EntityKind.NODE and self.entity.kind is not EntityKind.CLUSTER:
             chain.append(self.entity)

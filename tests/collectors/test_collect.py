@@ -167,6 +167,17 @@ def test_edges_of_a_target() -> None:
     assert target_of("c", {"name": "n", "adapter": "node_exporter", "labels": {"node": "n"}}).edges == ()
 
 
+def test_a_node_rests_on_its_switch_and_its_storage() -> None:
+    labels = {"node": "n", "switch": "rack-0", "storage": "models-0"}
+    one = target_of(
+        "c", {"name": "dcgm-n", "adapter": "dcgm", "entity": {"kind": "node", "name": "n"}, "labels": labels}
+    )
+    assert [(str(lower), str(upper)) for lower, upper in one.edges] == [
+        ("switch/rack-0", "node/n"),
+        ("storage/models-0", "node/n"),
+    ]
+
+
 def test_a_target_that_never_answered_has_its_place_and_one_that_moved_has_the_new_one():
     (first,) = targets("a")
     collector = Collector([first])

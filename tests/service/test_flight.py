@@ -86,7 +86,7 @@ def test_no_address_and_no_secret_enters_a_recording(flown):
     folder, _, _ = flown
     texts = [(folder / "targets.yaml").read_text()]
     texts += [gzip.decompress(path.read_bytes()).decode() for path in folder.glob("*.gz")]
-    assert len(texts) == 34
+    assert len(texts) == 42
     assert not any(SECRET in text or "127.0.0.1" in text for text in texts)
 
 
