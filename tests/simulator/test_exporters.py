@@ -48,7 +48,7 @@ def urls(server: FleetServer) -> dict[str, str]:
 def test_every_target_answers_on_a_port_of_its_own() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
         listed = urls(server)
-        assert len(listed) == len({url.split("/")[2] for url in listed.values()}) == 41
+        assert len(listed) == len({url.split("/")[2] for url in listed.values()}) == 45
         for url in listed.values():
             status, body = await get(client, url)
             assert status == 200
