@@ -18,6 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from outrider.clock import from_unix, parse_rfc3339, rfc3339
+from simulator.answers import Status, host_status
 from simulator.engine_log import Asked, EngineLogs
 from simulator.fleet import Fleet
 from simulator.kernel_log import KernelLogs
@@ -115,47 +116,44 @@ class _Doors:
 
     async def container_log(self, request: web.Request) -> web.StreamResponse:
         """The log of a pod's only container."""
-        if not self._seen():
+        if not self._answers():
             return _silence(request)
         name, query = request.match_info["name"], request.query
         pod = self._fleet.pod_named(name)
         if pod is None or pod.service.namespace != request.match_info["namespace"]:
             return _status(404, "NotFound", f'pods "{name}" not found')
-        if query.get("container", "vllm") != "vllm":
+        container = pod.service.engine_kind
+        if query.get("container", container) != container:
             return _status(400, "BadRequest", f"container {query['container']} is not valid for pod {name}")
         if self._engine.waits(pod):
-            why = f'container "vllm" in pod "{name}" is waiting to start: ContainerCreating'
+            why = f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating'
             return _status(400, "BadRequest", why)
         if pod.node is not None and not self._answers(pod.node):
             return _status(500, "InternalError", f"Get https://10.0.0.{pod.node + 10}:10250/containerLogs: i/o timeout")
         previous = query.get("previous") == "true"
         if previous and not pod.restarts:
-            return _status(400, "BadRequest", f'previous terminated container "vllm" in pod "{name}" not found')
+            return _status(400, "BadRequest", f'previous terminated container "{container}" in pod "{name}" not found')
         try:
             asked = _asked(query, self._fleet.at, previous=previous)
         except ValueError as error:
             return _status(400, "BadRequest", str(error))
         return web.Response(text=self._engine.text(pod, asked))
 
-    def _seen(self) -> bool:
-        levers = self._fleet.levers.cluster
-        return bool(levers.alive[0] and levers.seen[0])
-
-    def _answers(self, node: int) -> bool:
-        levers = self._fleet.levers.nodes
-        return self._seen() and bool(levers.alive[node] and levers.reachable[node])
+    def _answers(self, node: int | None = None) -> bool:
+        """Whether a node, or the control plane, can be reached."""
+        return host_status(self._fleet, node) is Status.OK
 
     # --- the API --------------------------------------------------------------------------------------
 
     async def version(self, request: web.Request) -> web.StreamResponse:
         """What ``kubectl version`` asks."""
-        if not self._seen():
+        if not self._answers():
             return _silence(request)
         return web.json_response({"major": "1", "minor": "34", "gitVersion": "v1.34.1", "platform": "linux/amd64"})
 
     async def one(self, request: web.Request) -> web.StreamResponse:
         """One object."""
-        if not self._seen():
+        if not self._answers():
             return _silence(request)
         resource, name = request.match_info["resource"], request.match_info["name"]
         found = self._view.one(resource, request.match_info.get("namespace", ""), name)
@@ -163,7 +161,7 @@ class _Doors:
 
     async def objects(self, request: web.Request) -> web.StreamResponse:
         """A list of objects, or what changes of them."""
-        if not self._seen():
+        if not self._answers():
             return _silence(request)
         resource, query = request.match_info["resource"], request.query
         try:
@@ -190,7 +188,7 @@ class _Doors:
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         answer.enable_chunked_encoding()
         await answer.prepare(request)
-        while not self._closing and self._seen():
+        while not self._closing and self._answers():
             moved = self._moved
             try:
                 version, news = self._view.news(resource, version, wanted)

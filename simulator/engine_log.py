@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from outrider.clock import from_unix
 from simulator.fleet import Fleet
 from simulator.journal import Happening, Voice
-from simulator.pods import Phase, Pod
+from simulator.pod import Phase, Pod
 
 MOST_LINES = 500  # of one pod
 LINES = {
@@ -45,6 +45,8 @@ LINES = {
     "invalid_logits": "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
 }
 _WAITING = (Phase.PENDING, Phase.PULLING)
+_HEAD = "{} ERROR "
+_HEADS = {"vllm": "(EngineCore_DP0 pid=278) ERROR {} [core.py:708] ", "sglang": "[{} TP0] "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +101,19 @@ class EngineLogs:
     def _said(self, pod: Pod, begin: float, end: float) -> Iterator[tuple[float, str]]:
         for line in self._lines.get(pod.slot, ()):
             if begin <= line.at < end:
-                head = f"(EngineCore_DP0 pid=278) ERROR {from_unix(line.at):%m-%d %H:%M:%S} [core.py:708] "
+                head = _HEADS.get(pod.service.engine_kind, _HEAD).format(f"{from_unix(line.at):%m-%d %H:%M:%S}")
                 for part in (line.text or LINES.get(line.code, line.code)).splitlines():
                     yield line.at, head + part
 
     def _start_up(self, pod: Pod, begin: float, end: float) -> Iterator[tuple[float, str]]:
         """What every process says while it starts."""
-        model = pod.service.engine.model
-        steps = [(begin, f"(APIServer pid=1) INFO {{}} [api_server.py:1977] vLLM API server, model {model}")]
-        if begin == pod.started_at:
-            steps.append(
-                (begin + 3.0, f"(EngineCore_DP0 pid=278) INFO {{}} [core.py:97] Initializing engine for {model}")
-            )
-            if pod.ready_at is not None:
-                steps.append((pod.ready_at, "(APIServer pid=1) INFO {} [launcher.py:46] Application startup complete."))
+        kind, model = pod.service.engine_kind, pod.service.engine.model
+        steps = [(begin, f"INFO {kind} serves {model}"), (begin + 3.0, f"INFO loading weights of {model}")]
+        if begin == pod.started_at and pod.ready_at is not None:
+            steps.append((pod.ready_at, "INFO Application startup complete."))
         for at, line in steps:
             if begin <= at < end and at <= self._fleet.at:
-                yield at, line.format(f"{from_unix(at):%m-%d %H:%M:%S}")
+                yield at, f"{from_unix(at):%m-%d %H:%M:%S} {line}"
 
 
 def _stamp(at: float) -> str:

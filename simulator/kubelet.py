@@ -127,7 +127,7 @@ class Kubelets:
             f"Memory cgroup out of memory: Killed process {number} (VLLM::EngineCor) total-vm:{limit * 3:.0f}kB, "
             f"anon-rss:{limit:.0f}kB, file-rss:0kB, shmem-rss:0kB, UID:0 oom_score_adj:-997"
         )
-        where = fleet.entity(EntityKind.NODE, fleet.nodes.names[node])
+        where = fleet.entity(EntityKind.POD, pod.name, pod.service.namespace)
         fleet.journal.say(fleet.at, Voice.KERNEL, where, "oom-kill", text, pod=pod.name)
         self._say(node, "OOMKilling", text, "Warning")
         fleet.crash(pod.slot, OOM_KILLED, held=False, ended=OOM_KILLED)

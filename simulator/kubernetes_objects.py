@@ -17,7 +17,7 @@ from simulator.fleet import Fleet
 from simulator.journal import Happening
 from simulator.kubernetes_workloads import Revision, Template, Workload, instant
 from simulator.names import pod_uid
-from simulator.pods import Phase, Pod
+from simulator.pod import Phase, Pod
 
 REVISION = "deployment.kubernetes.io/revision"
 REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
@@ -62,7 +62,7 @@ def labels_of(workload: Workload, template: Template) -> dict[str, str]:
 def pod_object(fleet: Fleet, pod: Pod, workload: Workload, revision: Revision) -> dict[str, Any]:
     """``v1 Pod``."""
     template, cluster = revision.template, fleet.spec.cluster
-    name = f"{workload.name}-{template.hash}"
+    name, ready = workload.replica_set(template), bool(fleet.kubelets.pod_ready[pod.slot])
     owner = {
         "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name,
         "uid": uid(cluster, "rs", name), "controller": True, "blockOwnerDeletion": True,
@@ -75,24 +75,24 @@ def pod_object(fleet: Fleet, pod: Pod, workload: Workload, revision: Revision) -
             "namespace": workload.namespace,
             "uid": pod_uid(cluster, pod.name, pod.generation),
             "creationTimestamp": instant(pod.created_at),
-            "labels": {**labels_of(workload, template), "pod-template-hash": template.hash},
+            "labels": {**labels_of(workload, template), "pod-template-hash": workload.hash(template)},
             "ownerReferences": [owner],
         },
-        "spec": {"containers": [_container(template, pod)], "restartPolicy": "Always"},
-        "status": {"phase": _PHASES.get(pod.phase, "Unknown"), "conditions": _pod_conditions(pod)},
+        "spec": {"containers": [_container(fleet, template, pod)], "restartPolicy": "Always"},
+        "status": {"phase": _PHASES.get(pod.phase, "Unknown"), "conditions": _pod_conditions(pod, ready=ready)},
     }
     if pod.node is not None:
         found["spec"]["nodeName"] = fleet.nodes.names[pod.node]
         found["status"] |= {"hostIP": f"10.0.0.{pod.node + 10}", "podIP": f"10.1.{pod.node}.{pod.slot + 1}"}
         found["status"]["startTime"] = instant(pod.created_at)
-        found["status"]["containerStatuses"] = [_container_status(pod, template)]
+        found["status"]["containerStatuses"] = [_container_status(pod, template, ready=ready)]
     return found
 
 
-def _container(template: Template, pod: Pod) -> dict[str, Any]:
-    gpus = {"nvidia.com/gpu": str(pod.service.tensor_parallel)}
+def _container(fleet: Fleet, template: Template, pod: Pod) -> dict[str, Any]:
+    gpus = {_resource(fleet, pod.gpus[0] if pod.gpus else 0): str(pod.service.tensor_parallel)}
     return {
-        "name": "vllm",
+        "name": pod.service.engine_kind,
         "image": template.image,
         "args": list(template.args),
         "ports": [{"containerPort": 8000, "protocol": "TCP"}],
@@ -100,13 +100,19 @@ def _container(template: Template, pod: Pod) -> dict[str, Any]:
     }
 
 
-def _pod_conditions(pod: Pod) -> list[dict[str, Any]]:
-    placed, ready = pod.node is not None, pod.ready
+def _resource(fleet: Fleet, gpu: int) -> str:
+    """What the device plug-in calls it."""
+    return "huawei.com/Ascend910" if fleet.gpus.vendor[gpu] == "huawei" else "nvidia.com/gpu"
+
+
+def _pod_conditions(pod: Pod, *, ready: bool) -> list[dict[str, Any]]:
+    placed = pod.node is not None
     scheduled: dict[str, Any] = {"type": "PodScheduled", "status": _truth(placed)}
     if not placed:
         scheduled |= {"reason": "Unschedulable" if pod.unschedulable else "SchedulingGated"}
     at = instant(pod.ready_at if ready and pod.ready_at is not None else pod.crashed_at or pod.created_at)
-    why = {} if ready else {"reason": "ContainersNotReady", "message": "containers with unready status: [vllm]"}
+    unready = f"containers with unready status: [{pod.service.engine_kind}]"
+    why = {} if ready else {"reason": "ContainersNotReady", "message": unready}
     return [
         {**scheduled, "lastTransitionTime": instant(pod.created_at)},
         {"type": "Ready", "status": _truth(ready), "lastTransitionTime": at, **why},
@@ -114,24 +120,25 @@ def _pod_conditions(pod: Pod) -> list[dict[str, Any]]:
     ]
 
 
-def _container_status(pod: Pod, template: Template) -> dict[str, Any]:
+def _container_status(pod: Pod, template: Template, *, ready: bool) -> dict[str, Any]:
     running = {"running": {"startedAt": instant(pod.started_at)}}
     found: dict[str, Any] = {
-        "name": "vllm",
+        "name": pod.service.engine_kind,
         "image": template.image,
-        "ready": pod.ready,
+        "ready": ready,
         "restartCount": pod.restarts,
         "started": pod.phase in (Phase.LOADING, Phase.WARMING, Phase.READY),
         "state": running,
         "lastState": {},
     }
-    if pod.phase in (Phase.PENDING, Phase.PULLING):
-        found["state"] = {"waiting": {"reason": "ContainerCreating"}}
-    elif pod.phase is Phase.CRASHED and pod.crashed_at is not None:
-        found["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}}
-        reason = {"reason": "OOMKilled", "exitCode": 137} if "oom" in pod.why else {"reason": "Error", "exitCode": 1}
-        ended = {"startedAt": instant(pod.started_at), "finishedAt": instant(pod.crashed_at)}
-        found["lastState"] = {"terminated": {**reason, **ended}}
+    if pod.waiting_reason:
+        found["state"] = {"waiting": {"reason": pod.waiting_reason}}
+    if pod.last_terminated:
+        code = 137 if pod.last_terminated == "OOMKilled" else 1
+        ended = {"reason": pod.last_terminated, "exitCode": code, "startedAt": instant(pod.started_at)}
+        if pod.crashed_at is not None:
+            ended["finishedAt"] = instant(pod.crashed_at)
+        found["lastState"] = {"terminated": ended}
     return found
 
 
@@ -151,8 +158,14 @@ def node_object(fleet: Fleet, node: int) -> dict[str, Any]:
             "unschedulable": True,
             "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
         }
-    full = bool(hosts.filesystem_available_ratio[node] < 0.1)
-    conditions = [("MemoryPressure", False), ("DiskPressure", full), ("PIDPressure", False), ("Ready", ready)]
+    pressed = bool(hosts.memory_pressure[node]), bool(hosts.disk_pressure[node])
+    conditions = [
+        ("MemoryPressure", pressed[0]),
+        ("DiskPressure", pressed[1]),
+        ("PIDPressure", False),
+        ("Ready", ready),
+    ]
+    resource = _resource(fleet, int(mine[0]) if mine.size else 0)
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -163,13 +176,14 @@ def node_object(fleet: Fleet, node: int) -> dict[str, Any]:
             "labels": {
                 "kubernetes.io/hostname": name,
                 "node.kubernetes.io/pool": hosts.pool[node],
-                "nvidia.com/gpu.product": fleet.gpus.type_name[int(mine[0])].replace(" ", "-") if mine.size else "",
+                "topology.kubernetes.io/rack": hosts.switch[node],
+                f"{resource.partition('/')[0]}/gpu.product": _product(fleet, mine),
             },
         },
         "spec": spec,
         "status": {
-            "capacity": {"nvidia.com/gpu": str(int(hosts.gpus[node])), "cpu": str(int(hosts.cpus[node]))},
-            "allocatable": {"nvidia.com/gpu": str(healthy), "cpu": str(int(hosts.cpus[node]) - 1)},
+            "capacity": {resource: str(int(hosts.gpus[node])), "cpu": str(int(hosts.cpus[node]))},
+            "allocatable": {resource: str(healthy), "cpu": str(int(hosts.cpus[node]) - 1)},
             "conditions": [{"type": kind, "status": _truth(holds)} for kind, holds in conditions],
             "nodeInfo": {
                 "bootID": uid(fleet.spec.cluster, name, f"{hosts.boot[node]:.0f}"),
@@ -179,6 +193,10 @@ def node_object(fleet: Fleet, node: int) -> dict[str, Any]:
             },
         },
     }
+
+
+def _product(fleet: Fleet, gpus: np.ndarray) -> str:
+    return fleet.gpus.type_name[int(gpus[0])].replace(" ", "-") if gpus.size else ""
 
 
 def deployment_object(cluster: str, workload: Workload, wanted: int, pods: list[Pod], updated: int) -> dict[str, Any]:
@@ -219,7 +237,7 @@ def replicaset_object(
     cluster: str, workload: Workload, revision: Revision, wanted: int, pods: list[Pod]
 ) -> dict[str, Any]:
     """``apps/v1 ReplicaSet`` of one revision; ``pods`` are those of this revision."""
-    name = f"{workload.name}-{revision.template.hash}"
+    name = workload.replica_set(revision.template)
     notes = {REVISION: str(revision.number)}
     if revision.before:
         notes[REVISION_HISTORY] = ",".join(str(number) for number in revision.before)
@@ -235,7 +253,7 @@ def replicaset_object(
             "namespace": workload.namespace,
             "uid": uid(cluster, "rs", name),
             "creationTimestamp": instant(revision.made_at),
-            "labels": {**labels_of(workload, revision.template), "pod-template-hash": revision.template.hash},
+            "labels": {**labels_of(workload, revision.template), "pod-template-hash": workload.hash(revision.template)},
             "annotations": notes,
             "ownerReferences": [owner],
         },
@@ -251,7 +269,9 @@ def _replica_spec(workload: Workload, revision: Revision) -> dict[str, Any]:
         "selector": {"matchLabels": {"app.kubernetes.io/name": workload.name}},
         "template": {
             "metadata": {"labels": labels_of(workload, template), "annotations": notes},
-            "spec": {"containers": [{"name": "vllm", "image": template.image, "args": list(template.args)}]},
+            "spec": {
+                "containers": [{"name": workload.container, "image": template.image, "args": list(template.args)}]
+            },
         },
     }
 
@@ -267,11 +287,12 @@ class Told:
     line: Happening
     first: float
     last: float
+    uid: str = ""
     count: int = 1
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def event_object(cluster: str, told: Told, involved_uid: str = "") -> dict[str, Any]:
+def event_object(cluster: str, told: Told) -> dict[str, Any]:
     """``v1 Event``."""
     line = told.line
     api, kind = _involved(line.entity, line.attributes)
@@ -279,8 +300,8 @@ def event_object(cluster: str, told: Told, involved_uid: str = "") -> dict[str, 
     involved = {"apiVersion": api, "kind": kind, "name": line.entity.name}
     if line.entity.namespace:
         involved["namespace"] = line.entity.namespace
-    if involved_uid:
-        involved["uid"] = involved_uid
+    if told.uid:
+        involved["uid"] = told.uid
     reason = line.code if not told.notes else "Changed"
     component = line.attributes.get("component", "kubelet" if kind in ("Pod", "Node") else "controller-manager")
     return {

@@ -15,12 +15,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from outrider.model import EntityKind
 from simulator import kubernetes_objects as objects
 from simulator.fleet import Fleet
 from simulator.journal import Happening, Voice
-from simulator.kubernetes_workloads import Revision, Workload, changed, first_template, returned
-from simulator.pods import Pod
+from simulator.kubernetes_workloads import Workload, changed, first_workload, returned
+from simulator.names import pod_uid
+from simulator.pod import Pod
 
 MOST_CHANGES = 2_000  # of one resource; who asks for older ones must list anew
 EVENT_SECONDS = 3600.0  # --event-ttl of the API server
@@ -88,13 +91,7 @@ class KubernetesView:
         self._told: dict[tuple[object, ...], objects.Told] = {}
         self._ordered: dict[str, str] = {}
         begun = float(fleet.nodes.boot.max())
-        self._workloads = {
-            service.name: _first_workload(service.name, service.namespace, template, begun)
-            for service in fleet.spec.services
-            for template in [
-                first_template(service.engine.model, service.tensor_parallel, service.engine.max_sequences, "v1")
-            ]
-        }
+        self._workloads = {service.name: first_workload(service, begun) for service in fleet.spec.services}
 
     def page(self, resource: str, wanted: Wanted, limit: int | None = None, token: str = "") -> dict[str, Any]:
         """A list, or one page of it. Raises ExpiredError for an old token, SelectorError for one that is none."""
@@ -147,7 +144,7 @@ class KubernetesView:
         for line in self._fleet.journal.after(self._number):
             self._number = line.number
             self._take(line)
-        for name, revision in getattr(self._fleet.pods, "revisions", {}).items():
+        for name, revision in self._fleet.pods.revisions.items():
             if self._ordered.get(name, revision) != revision:  # perhaps without a word
                 self._workloads[name] = returned(self._workloads[name], revision, self._fleet.at)
             self._ordered[name] = revision
@@ -174,12 +171,20 @@ class KubernetesView:
             notes |= {objects.TO: line.attributes["to"]} if "to" in line.attributes else {}
             self._told[line.number,] = objects.Told(line.number, line, line.at, line.at, notes=notes)
         elif line.voice is Voice.KUBERNETES:
-            key = (line.entity, line.code, line.text)
+            key = (line.entity, line.code, line.text, self._uid(line))
             known = self._told.get(key)
             if known is None:
-                self._told[key] = objects.Told(line.number, line, line.at, line.at)
+                self._told[key] = objects.Told(line.number, line, line.at, line.at, self._uid(line))
             else:
                 known.last, known.count = line.at, known.count + 1
+
+    def _uid(self, line: Happening) -> str:
+        """The uid of the pod or node a line is about; empty for anything else."""
+        cluster, entity = self._fleet.spec.cluster, line.entity
+        if entity.kind is EntityKind.POD:
+            pod = self._fleet.pod_named(entity.name)
+            return pod_uid(cluster, entity.name, 0 if pod is None else pod.generation)
+        return objects.uid(cluster, "node", entity.name) if entity.kind is EntityKind.NODE else ""
 
     def _update(self, resource: str, now: Iterable[_Rendered]) -> None:
         held, seen = self._resources[resource], set()
@@ -208,8 +213,10 @@ class KubernetesView:
             if not pod.exists:
                 continue
             workload = self._workloads[pod.service.name]
-            revision = self._revision(pod, workload)
-            shape = (pod.generation, pod.phase, pod.node, pod.restarts, pod.unschedulable, pod.started_at, revision)
+            revision = workload.of(pod.revision)
+            ready = bool(self._fleet.kubelets.pod_ready[pod.slot])
+            life = (pod.generation, pod.phase, pod.node, pod.restarts, pod.unschedulable, pod.started_at)
+            shape = (*life, ready, revision)
             yield (
                 f"{workload.namespace}/{pod.name}",
                 shape,
@@ -218,15 +225,16 @@ class KubernetesView:
 
     def _nodes(self) -> Iterator[_Rendered]:
         fleet = self._fleet
-        full = fleet.nodes.filesystem_available_ratio < 0.1
-        for node, name in enumerate(fleet.nodes.names):
-            shape = (fleet.nodes.ready[node], fleet.pods.cordoned[node], full[node], fleet.nodes.boot[node])
-            yield f"/{name}", shape, partial(objects.node_object, fleet, node)
+        hosts = fleet.nodes
+        healthy = np.bincount(fleet.gpus.node, fleet.pods.healthy, hosts.size)
+        states = (hosts.ready, fleet.pods.cordoned, hosts.disk_pressure, hosts.memory_pressure, hosts.boot, healthy)
+        for name, node, *shape in zip(hosts.names, range(hosts.size), *(one.tolist() for one in states), strict=True):
+            yield f"/{name}", tuple(shape), partial(objects.node_object, fleet, node)
 
     def _deployments(self) -> Iterator[_Rendered]:
         cluster = self._fleet.spec.cluster
         for workload, pods, wanted in self._each():
-            updated = sum(self._revision(pod, workload) is workload.current for pod in pods)
+            updated = sum(workload.of(pod.revision) is workload.current for pod in pods)
             shape = (workload, wanted, len(pods), sum(pod.ready for pod in pods), updated)
             yield (
                 f"{workload.namespace}/{workload.name}",
@@ -238,11 +246,11 @@ class KubernetesView:
         cluster = self._fleet.spec.cluster
         for workload, pods, wanted in self._each():
             for revision in workload.revisions:
-                mine = [pod for pod in pods if self._revision(pod, workload) is revision]
+                mine = [pod for pod in pods if workload.of(pod.revision) is revision]
                 aim = wanted if revision is workload.current else len(mine)
                 shape = (revision, aim, len(mine), sum(pod.ready for pod in mine))
                 yield (
-                    f"{workload.namespace}/{workload.name}-{revision.template.hash}",
+                    f"{workload.namespace}/{workload.replica_set(revision.template)}",
                     shape,
                     partial(objects.replicaset_object, cluster, workload, revision, aim, mine),
                 )
@@ -260,15 +268,6 @@ class KubernetesView:
         for told in self._told.values():
             key = f"{told.line.entity.namespace or 'default'}/{told.line.entity.name.lower()}.{told.number:016x}"
             yield key, (told.count,), partial(objects.event_object, cluster, told)
-
-    def _revision(self, pod: Pod, workload: Workload) -> Revision:
-        """The newest revision with the version the pod runs."""
-        name = getattr(pod, "revision", workload.revisions[0].template.name)
-        return next((one for one in reversed(workload.revisions) if one.template.name == name), workload.current)
-
-
-def _first_workload(name: str, namespace: str, template: Any, at: float) -> Workload:
-    return Workload(name, namespace, (Revision(1, template, at),), at)
 
 
 def _listed(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 
 from outrider.clock import from_unix
 from simulator.journal import Happening
+from simulator.pages.kube_pods import replica_set
+from simulator.parts import ServiceSpec
+from simulator.pod import FIRST_REVISION
+
+# Image and flags by engine; fields: model, parallel (tensor parallel), sequences (most that run at once).
+_ENGINES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "vllm": (
+        "vllm/vllm-openai:v0.32.0",
+        ("--model=/models/{model}", "--tensor-parallel-size={parallel}", "--max-num-seqs={sequences}"),
+    ),
+    "sglang": (
+        "lmsysorg/sglang:v0.5.9",
+        ("--model-path=/models/{model}", "--tp-size={parallel}", "--max-running-requests={sequences}"),
+    ),
+    "tgi": (
+        "ghcr.io/huggingface/text-generation-inference:3.3.6",
+        ("--model-id=/models/{model}", "--num-shard={parallel}", "--max-concurrent-requests={sequences}"),
+    ),
+    "triton": ("nvcr.io/nvidia/tritonserver:25.09-trtllm-python-py3", ("--model-repository=/models/{model}",)),
+    "mindie": ("ascendhub/mindie:2.1.0", ("--model=/models/{model}", "--world-size={parallel}")),
+}
 
 
 def instant(at: float) -> str:
@@ -18,8 +38,8 @@ def instant(at: float) -> str:
 class Template:
     """What a service's pods are made of.
 
-    ``version`` is the release, a label of every pod; ``name`` the fleet's own word for the revision, which
-    no object shows and which a flag change alters too.
+    ``version`` is the release, a label of every pod. ``name`` is the fleet's own word for the revision, of
+    which replica sets take their hash; a flag change alters it too.
     """
 
     version: str
@@ -27,13 +47,6 @@ class Template:
     args: tuple[str, ...]
     restarted_at: str = ""
     name: str = field(default="", compare=False)
-
-    @property
-    def hash(self) -> str:
-        """The pod-template-hash of its replica set."""
-        letters = "bcdfghjklmnpqrstvwxz2456789"
-        digest = hashlib.sha256("\n".join((self.version, self.image, self.restarted_at, *self.args)).encode()).digest()
-        return "".join(letters[byte % len(letters)] for byte in digest[:10])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,7 @@ class Workload:
 
     name: str
     namespace: str
+    container: str
     revisions: tuple[Revision, ...]
     changed_at: float
 
@@ -59,6 +73,19 @@ class Workload:
     def current(self) -> Revision:
         """The revision that is rolled out."""
         return self.revisions[-1]
+
+    def replica_set(self, template: Template) -> str:
+        """The name of the replica set of a template, the same as on the page of kube-state-metrics."""
+        return replica_set(self.name, template.name)
+
+    def hash(self, template: Template) -> str:
+        """The ``pod-template-hash`` of its pods."""
+        return self.replica_set(template).rpartition("-")[2]
+
+    def of(self, revision: str) -> Revision:
+        """The newest revision that the fleet calls so; the present one when it knows none."""
+        named = (one for one in reversed(self.revisions) if one.template.name.partition("+")[0] == revision)
+        return next(named, self.current)
 
     def take(self, template: Template, at: float) -> Workload:
         """Roll out a template. One that was used before gets a new number and remembers its old ones."""
@@ -69,10 +96,17 @@ class Workload:
         return replace(self, revisions=(*(one for one in self.revisions if one is not known), made), changed_at=at)
 
 
-def first_template(model: str, tensor_parallel: int, most_sequences: int, version: str) -> Template:
+def first_workload(service: ServiceSpec, at: float) -> Workload:
     """What a service starts with."""
-    flags = (f"--tensor-parallel-size={tensor_parallel}", f"--max-num-seqs={most_sequences}")
-    return Template(version, "vllm/vllm-openai:v0.32.0", (f"--model=/models/{model}", *flags), name=version)
+    image, flags = _ENGINES.get(service.engine_kind, _ENGINES["vllm"])
+    numbers = {
+        "model": service.engine.model,
+        "parallel": service.tensor_parallel,
+        "sequences": service.engine.max_sequences,
+    }
+    arguments = tuple(flag.format(**numbers) for flag in flags)
+    template = Template(FIRST_REVISION, image, arguments, name=FIRST_REVISION)
+    return Workload(service.name, service.namespace, service.engine_kind, (Revision(1, template, at),), at)
 
 
 def changed(workload: Workload, line: Happening) -> Workload | None:
@@ -81,7 +115,8 @@ def changed(workload: Workload, line: Happening) -> Workload | None:
     ``from`` and ``to`` of the line are versions, images or flags, by its code; ``revision`` is the fleet's name.
     """
     now, told = workload.current.template, line.attributes
-    before, after, name = told.get("from", ""), told.get("to", ""), told.get("revision", now.name)
+    before, after = told.get("from", ""), told.get("to", "")
+    name = told.get("revision", f"{now.name.partition('+')[0]}+{line.number}")
     if line.code == "rollout":
         version = after or told.get("revision") or f"{now.version}-{line.number}"
         arguments = (*(arg for arg in now.args if not arg.startswith("--revision=")), f"--revision={version}")
@@ -102,7 +137,7 @@ def changed(workload: Workload, line: Happening) -> Workload | None:
 
 def returned(workload: Workload, name: str, at: float) -> Workload:
     """The workload once the fleet makes its pods of revision ``name`` again; itself when that is so already."""
-    earlier = None if name == workload.current.template.name else _earlier(workload, name, strict=True)
+    earlier = None if workload.of(name) is workload.current else _earlier(workload, name, strict=True)
     return workload if earlier is None else workload.take(earlier, at)
 
 

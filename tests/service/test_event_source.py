@@ -7,13 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
-from collectors.targets import targets_of
 from outrider.clock import ManualClock
 from outrider.model import EntityKind, EntityRef, Event, EventKind
-from outrider.topology import Topology
-from service import event_source, targets
+from service import targets
 from service.cycle import Source
 from service.settings import Settings
 from simulator import engine_log, kernel_log
