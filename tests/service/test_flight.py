@@ -65,11 +65,11 @@ def flown(tmp_path_factory):
 
 def test_every_scrape_of_every_target_is_there(flown):
     folder, answer, _ = flown
-    assert answer == {"dir": str(folder), "targets": 41, "scrapes": 41 * 12}
+    assert answer == {"dir": str(folder), "targets": 45, "scrapes": 45 * 12}
     fleet = recording.read_fleet(folder)
-    assert len(fleet.targets) == 41
+    assert len(fleet.targets) == 45
     scrapes = list(fleet.scrapes())
-    assert len(scrapes) == 41 * 12
+    assert len(scrapes) == 45 * 12
     assert {scrape.at for scrape in scrapes} == {START + STEP + number * STEP for number in range(12)}
 
 
@@ -86,7 +86,7 @@ def test_no_address_and_no_secret_enters_a_recording(flown):
     folder, _, _ = flown
     texts = [(folder / "targets.yaml").read_text()]
     texts += [gzip.decompress(path.read_bytes()).decode() for path in folder.glob("*.gz")]
-    assert len(texts) == 42
+    assert len(texts) == 46
     assert not any(SECRET in text or "127.0.0.1" in text for text in texts)
 
 
