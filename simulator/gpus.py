@@ -178,6 +178,15 @@ class Gpus:
         self.memory_used = np.minimum(held + levers.extra_memory_mebibytes, self.memory - DRIVER_MEBIBYTES)
         self._count_errors(seconds, levers)
 
+    def reload(self, where: np.ndarray) -> None:
+        """The driver loads anew on these devices (bool), as after a boot: no last code, and counters from zero.
+
+        Memory errors and remapped rows stay: they are kept on the board.
+        """
+        for name in _SINCE_DRIVER:
+            getattr(self, name)[where] = 0
+        self.xid[where] = 0
+
     def _draw_power(self, at: float, seconds: float, share: Floats, levers: GpuLevers, cooling: Floats) -> None:
         """Power, heat, and the clock that both leave."""
         follow = 1.0 - np.exp(-seconds / SMOOTH_SECONDS)
@@ -203,6 +212,14 @@ class Gpus:
         self.rows_remapped_correctable += levers.ecc_correctable_per_second * seconds / ERRORS_PER_REMAPPED_ROW
 
 
+_SINCE_DRIVER = (
+    "energy_millijoules",
+    "nvlink_megabytes",
+    "thermal_nanoseconds",
+    "power_nanoseconds",
+    "link_errors",
+    "pcie_replays",
+)
 _STARTS_AT_ZERO = (
     "utilization",
     "tensor",

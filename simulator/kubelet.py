@@ -65,6 +65,7 @@ class Kubelets:
         fleet = self._fleet
         fleet.pods.dark[node] = False
         fleet.nodes.reboot(node, fleet.at)
+        fleet.gpus.reload(fleet.gpus.node == node)
         self._say(node, "Rebooted", f"Node {fleet.nodes.names[node]} has been rebooted", "Warning")
         for pod in fleet.pods.on_node(node):
             fleet.pods.cure(pod.slot, pod.generation, HOST_GONE, fleet.at)
