@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from outrider.model import Floats
 from simulator.fleet import Fleet
 from simulator.names import pci_address
-from simulator.pages.text import Family, families, go_number, grid, header, labels
+from simulator.pages.text import families, go_number, grid, header, labels
 from simulator.pages.xids import WINDOW_SECONDS, XidWindow, xid_text
 
 DRIVER = "580.95.05"
@@ -30,7 +32,7 @@ class DcgmPages:
 
     def __init__(self) -> None:
         self._at: float | None = None
-        self._numbers: dict[str, Floats] = {}
+        self._numbers: Floats = np.empty((0, 0))
         self._health: Floats = np.empty((0, 0))
         self._window = XidWindow()
         self._labels: dict[int, tuple[int, str]] = {}
@@ -41,17 +43,18 @@ class DcgmPages:
         if self._nodes is None:
             self._nodes = Devices(fleet)
         if self._at != fleet.at:
-            self._numbers, self._health = numbers(fleet), _health(fleet)
+            table = numbers(fleet)
+            self._numbers = np.stack([table[family.value] for family in families("dcgm.yaml")])
+            self._health = _health(fleet)
             self._window.advance(fleet)
             self._at = fleet.at
         shown = self._nodes.visible(fleet, node)
         if shown.size == 0:
             return b""
         open_rows = [self._open(fleet, int(gpu)) for gpu in shown]
-        listed = _published(fleet.gpus.type_name[int(shown[0])])
+        heads, columns = _published(fleet.gpus.type_name[int(shown[0])])
         rows = [f"{row}}}" for row in open_rows]
-        values = [self._numbers[family.value][shown].tolist() for family in listed]
-        text = grid([(family.name, family.header) for family in listed], rows, values)
+        text = grid(heads, rows, self._numbers[np.ix_(columns, shown)].tolist())
         return (text + self._events(fleet, shown, open_rows)).encode()
 
     def _events(self, fleet: Fleet, shown: np.ndarray, rows: list[str]) -> str:
@@ -97,9 +100,12 @@ class Devices:
         return np.asarray(mine[fleet.gpus.visible[mine]])
 
 
-def _published(type_name: str) -> list[Family]:
+@cache
+def _published(type_name: str) -> tuple[list[tuple[str, str]], np.ndarray]:
+    """Name and header of the families that devices of a type have, and their rows in the table of numbers."""
     have = _HAVE.get(type_name, _EVERYTHING)
-    return [family for family in families("dcgm.yaml") if set(family.needs) <= have]
+    there = [(row, family) for row, family in enumerate(families("dcgm.yaml")) if set(family.needs) <= have]
+    return [(family.name, family.header) for _, family in there], np.array([row for row, _ in there])
 
 
 def numbers(fleet: Fleet) -> dict[str, Floats]:

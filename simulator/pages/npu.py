@@ -35,7 +35,7 @@ class NpuPages:
 
     def __init__(self) -> None:
         self._at: float | None = None
-        self._numbers: dict[str, Floats] = {}
+        self._numbers: Floats = np.empty((0, 0))
         self._labels: dict[int, tuple[int, str]] = {}
         self._nodes: Devices | None = None
 
@@ -44,15 +44,17 @@ class NpuPages:
         if self._nodes is None:
             self._nodes = Devices(fleet)
         if self._at != fleet.at:
-            self._numbers, self._at = numbers(fleet), fleet.at
+            table = numbers(fleet)
+            self._numbers = np.stack([table[family.value] for family in families("npu.yaml")])
+            self._at = fleet.at
         shown = self._nodes.visible(fleet, node)
         end = stamp(fleet.at + float(fleet.nodes.clock_offset[node]))
         parts = [_counts(fleet, shown)]
         if shown.size:
             rows = [self._row(fleet, int(gpu)) for gpu in shown]
             listed = families("npu.yaml")
-            values = [self._numbers[family.value][shown].tolist() for family in listed]
-            parts.append(grid([(family.name, family.header) for family in listed], rows, values, end))
+            heads = [(family.name, family.header) for family in listed]
+            parts.append(grid(heads, rows, self._numbers[:, shown].tolist(), end))
             parts.append(_errors(fleet, shown, rows, end))
         return "".join(parts).encode()
 
