@@ -1,0 +1,363 @@
+"""Kernel logs: records of /dev/kmsg, exports of a journal, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors import kmsg
+from collectors.client import Client
+from collectors.kernel_file import KernelFile, Part
+from collectors.kernel_log import KernelLogFile, KernelLogs, NodeLog
+from collectors.log_patterns import packaged, read
+from collectors.sightings import FIRST_LOOK, Sighting, Whereabouts, pci_of
+from outrider.clock import SystemClock
+from outrider.errors import CollectError, CollectReason, ConfigError
+from outrider.model import EntityKind, EntityRef, EventKind
+from outrider.topology import Topology
+from tests.collectors.server import serving
+
+AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
+BOOT = AT - timedelta(hours=1)
+NODE = EntityRef("c", EntityKind.NODE, None, "node-1")
+GPU = EntityRef("c", EntityKind.GPU, None, "GPU-11111111-2222-3333-4444-555555555555")
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def record(sequence: int, message: str, seconds: float = 3590.0, priority: int = 3) -> str:
+    return f"{priority},{sequence},{round(seconds * 1e6)},-;{message}\n"
+
+
+def look(log: NodeLog, text: str, boot: str = "b1", at: datetime = AT) -> list[Sighting]:
+    return log.sightings(text, Part(text, boot, BOOT), at, packaged("kernel_log"))
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_a_record_is_read_with_its_dictionary_and_escapes() -> None:
+    text = record(7, r"caf\xc3\xa9 a\x5cb\x0anew") + " SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n" + record(8, "next")
+    first, second = kmsg.records(text)
+    assert (first.message, first.sequence, first.since_boot_seconds) == ("café a\\b\nnew", 7, 3590.0)
+    assert second.message == "next"
+    assert kmsg.newest(text) == 8
+
+
+def test_what_user_space_writes_into_the_log_is_no_word_of_the_kernel() -> None:
+    text = record(1, XID, priority=12) + record(2, "true")
+    assert [one.sequence for one in kmsg.records(text)] == [2]
+    assert kmsg.newest(record(9, "systemd[1]: started", priority=30)) == 9
+    assert kmsg.newest("nothing\n") is None
+
+
+def test_a_line_of_a_journal_has_its_own_time() -> None:
+    text = "\n".join(
+        [
+            "-- Boot 4711 --",
+            f"2026-11-18T13:00:00+0100 host-a kernel: {XID}",
+            "2026-11-18T12:00:01.250000+00:00 host-a kernel: second",
+            "2026-11-18T12:00:02+0000 host-a sshd[1]: kernel: no",
+            "2026-99-18T12:00:02+0000 host-a kernel: no such month",
+        ]
+    )
+    first, second = kmsg.records(text)
+    assert (first.at, first.host, first.message) == (AT, "host-a", XID)
+    assert second.at == AT + timedelta(seconds=1.25)
+
+
+@given(st.text())
+def test_no_text_breaks_the_reader(text: str) -> None:
+    log = NodeLog(NODE)
+    for whole in (text, record(1, text.replace("\n", " ")), f"2026-11-18T12:00:00+0000 h kernel: {text}"):
+        for one in look(log, whole):
+            assert one.at <= AT
+            assert one.code
+
+
+@given(st.integers(0, 10**25), st.integers(0, 10**25), st.integers(0, 10**25), st.text(max_size=20))
+def test_no_number_breaks_the_reader(priority: int, sequence: int, micros: int, flags: str) -> None:
+    assert isinstance(look(NodeLog(NODE), f"{priority},{sequence},{micros},{flags};{XID}\n"), list)
+
+
+@given(st.from_regex(r"NVRM: Xid \((PCI:)?[0-9a-f:.]{3,24}\): \d{1,8}(, [ -~]{0,80})?", fullmatch=True))
+def test_every_xid_has_a_number_for_its_code(message: str) -> None:
+    for one in look(NodeLog(NODE), record(1, message)):
+        assert one.kind is EventKind.XID
+        assert one.code == str(int(one.code))
+
+
+# --- what they say --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "told"),
+    [
+        (XID, "79", {"pid": "<unknown>", "name": "<unknown>", "text": "GPU has fallen off the bus."}),
+        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=4711, name=python3, Ch 0008", "43", {"pid": "4711", "text": "Ch 0008"}),
+        ("NVRM: Xid (PCI:0000:3b:00): 13, pid='4711', name=VLLM::Worker, Graphics SM", "13", {"name": "VLLM::Worker"}),
+        ("NVRM: Xid (0000:3b:00): 62, 000028c1 00003a1e", "62", {"text": "000028c1 00003a1e"}),
+        ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 94, pid=1, name=a, Contained", "94", {"text": "Contained"}),
+        ("NVRM: Xid (PCI:0000:3b:00): 119, pid=1, Timeout after 6s", "119", {"pid": "1", "text": "Timeout after 6s"}),
+    ],
+)  # fmt: skip
+def test_xids_in_the_spellings_of_several_drivers(message: str, code: str, told: dict[str, str]) -> None:
+    (found,) = look(NodeLog(NODE), record(1, message))
+    assert (found.kind, found.code, found.at) == (EventKind.XID, code, BOOT + timedelta(seconds=3590))
+    assert told.items() <= dict(found.attributes).items()
+
+
+def test_a_device_is_known_by_the_topology_or_by_what_the_driver_told() -> None:
+    topology = Topology.build([(NODE, GPU)], labels={GPU: {"pci": "00000000:3B:00.0"}})
+    (seen,) = look(NodeLog(NODE), record(1, XID))
+    assert Whereabouts().entity(seen) == NODE
+    assert Whereabouts(topology).entity(seen) == GPU
+    other = EntityRef("c", EntityKind.NODE, None, "node-2")
+    (elsewhere,) = look(NodeLog(other), record(1, XID))
+    assert Whereabouts(topology).entity(elsewhere) == other
+    told = record(1, f"NVRM: GPU at PCI:0000:3b:00: {GPU.name}") + record(2, XID)
+    (seen,) = look(NodeLog(NODE), told)
+    assert Whereabouts().entity(seen) == GPU
+
+
+def test_one_spelling_of_an_address() -> None:
+    assert pci_of("0000:3b:00") == pci_of("00000000:3B:00.0") == "0:3b:0"
+    assert pci_of("what") == "what"
+
+
+def test_a_killed_process_is_one_event_of_the_pod_whose_cgroup_ran_full() -> None:
+    uid = "0a1b2c3d-0000-1111-2222-333344445555"
+    pod = EntityRef("c", EntityKind.POD, "serving", "chat-0")
+    group = f"/kubepods.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+    text = record(
+        1, f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg={group},task=python3,pid=77,uid=0"
+    ) + record(2, "Memory cgroup out of memory: Killed process 77 (python3) total-vm:1kB, anon-rss:1kB")
+    (seen,) = look(NodeLog(NODE), text)
+    assert (seen.kind, seen.code, seen.attributes["pid"], seen.attributes["name"]) == (
+        EventKind.LOG, "oom-kill", "77", "python3",
+    )  # fmt: skip
+    assert Whereabouts(Topology.build([(NODE, pod)], labels={pod: {"uid": uid}})).entity(seen) == pod
+    assert Whereabouts().entity(seen) == NODE
+    (alone,) = look(NodeLog(NODE), record(1, "Out of memory: Killed process 78 (python3) total-vm:1kB"))
+    assert alone.attributes["pid"] == "78"
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("infiniband mlx5_2: Port: 1 Link DOWN", "link-down"),
+        ("mlx5_core 0000:5e:00.0 ens5f0np0: Link down", "link-down"),
+        ("mlx5_core 0000:5e:00.0 ens5f0np0: Link up", "link-up"),
+        ("pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error message received from 0000:17:00.0", "pcie-error"),
+        ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", "disk-error"),
+        ("nfs: server models-0 not responding, still trying", "storage-slow"),
+        ("INFO: task kworker/u8:3:912 blocked for more than 122 seconds.", "task-hung"),
+        ("usb 1-1: new high-speed USB device number 2", None),
+        ("NVRM: loading NVIDIA UNIX Open Kernel Module", None),
+    ],
+)
+def test_other_lines(message: str, code: str | None) -> None:
+    assert [one.code for one in look(NodeLog(NODE), record(1, message))] == ([code] if code else [])
+
+
+def test_a_table_with_a_broken_expression_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"mine\.yaml: the pattern .*unbalanced|mine\.yaml: the pattern .*missing"):
+        read([{"code": "a", "match": "("}], "mine.yaml")
+    assert read([], "empty.yaml").find("anything") is None
+
+
+# --- how often ------------------------------------------------------------------------------------
+
+
+def test_the_same_xid_twice_is_two_events_and_a_record_read_twice_is_one() -> None:
+    log, text = NodeLog(NODE), record(1, XID) + record(2, XID)
+    found = look(log, text)
+    assert len({one.key for one in found}) == 2
+    assert look(log, text) == []
+    assert [one.key for one in look(NodeLog(NODE), text)] == [one.key for one in found]
+    assert len(look(log, record(3, XID))) == 1
+
+
+def test_a_reboot_starts_the_sequence_anew() -> None:
+    log = NodeLog(NODE)
+    first = look(log, record(500, XID))
+    second = look(log, record(1, XID), boot="b2")
+    assert len(first) == len(second) == 1
+    assert first[0].key != second[0].key
+
+
+def test_what_is_long_past_is_no_news_and_what_lies_ahead_is_now() -> None:
+    old = (AT - BOOT - FIRST_LOOK).total_seconds()
+    assert look(NodeLog(NODE), record(1, XID, old - 1)) == []
+    assert len(look(NodeLog(NODE), record(1, XID, old + 1))) == 1
+    (ahead,) = look(NodeLog(NODE), record(1, XID, 7200.0))
+    assert ahead.at == AT
+
+
+def test_equal_lines_of_a_journal_are_as_many_events() -> None:
+    line = f"2026-11-18T11:59:59+0000 h kernel: {XID}\n"
+    log = NodeLog(NODE)
+    first = look(log, line * 2)
+    assert len({one.key for one in first}) == 2
+    assert len({one.key for one in (*first, *look(log, line))}) == 3
+
+
+# --- this machine ---------------------------------------------------------------------------------
+
+
+async def read_file(source: KernelLogFile) -> list[str]:
+    found, errors = await source.read(AT, [])
+    assert errors == []
+    return [one.code for one in found]
+
+
+def test_a_file_is_read_on_and_anew_when_it_was_cut_or_replaced(tmp_path) -> None:
+    path = tmp_path / "kernel.log"
+    line = "2026-11-18T11:59:5{}+0000 h kernel: NVRM: Xid (PCI:0000:3b:00): {}, x\n"
+    path.write_text(line.format(1, 31) + line.format(2, 43)[:20])
+
+    async def scene() -> None:
+        source = KernelLogFile("kernel_log", KernelFile(path), NODE)
+        assert await read_file(source) == ["31"]
+        with path.open("a") as file:
+            file.write(line.format(2, 43)[20:])
+        assert await read_file(source) == ["43"]
+        assert await read_file(source) == []
+        path.write_text(line.format(3, 48))
+        assert await read_file(source) == ["48"]
+        path.with_suffix(".new").write_text(line.format(4, 79) + line.format(5, 94))
+        path.with_suffix(".new").rename(path)
+        assert await read_file(source) == ["79", "94"]
+        await source.close()
+
+    asyncio.run(scene())
+
+
+def test_a_pipe_is_never_waited_for_and_dated_by_the_boot_of_this_machine(tmp_path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    file = KernelFile(path)
+    assert file.read().text == ""
+    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    assert file.read().text == ""
+    os.write(writer, record(1, XID).encode() + b"half")
+    part = file.read()
+    os.write(writer, b" a line\n")
+    assert (part.text, file.read().text) == (record(1, XID), "half a line\n")
+    assert part.boot_at is not None
+    assert part.boot_at < SystemClock().now()
+    os.close(writer)
+    file.close()
+
+
+def test_a_path_that_cannot_be_read_is_an_error_and_no_end(tmp_path) -> None:
+    async def scene() -> None:
+        source = KernelLogFile("kernel_log", KernelFile(tmp_path / "none"), NODE)
+        found, (error,) = await source.read(AT, [])
+        assert found == []
+        assert error.message == f"kernel_log: {tmp_path / 'none'} cannot be read: No such file or directory"
+        (tmp_path / "none").write_text(f"2026-11-18T11:59:59+0000 h kernel: {XID}\n")
+        assert await read_file(source) == ["79"]
+        await source.close()
+
+    asyncio.run(scene())
+
+
+# --- agents ---------------------------------------------------------------------------------------
+
+
+class Agent:
+    """Serves kernel logs by node, as an agent on each would."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, list[str]] = {}
+        self.boots: dict[str, str] = {}
+        self.asked: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        node = request.match_info["node"]
+        self.asked.append(f"{node}{request.query_string}")
+        if node not in self.logs:
+            raise web.HTTPServiceUnavailable
+        after = int(request.query.get("after", -1))
+        lines = [line for line in self.logs[node] if int(line.split(",")[1]) > after]
+        told = {"Boot-Id": self.boots.get(node, "b"), "Boot-Time": str(BOOT.timestamp())}
+        return web.Response(text="".join(lines), headers=told)
+
+
+def with_agent(scene: Callable[[Agent, str], object]) -> None:
+    async def whole() -> None:
+        agent = Agent()
+        async with serving([("/klog/{node}", agent.answer)]) as url:
+            await scene(agent, url)  # type: ignore[misc]
+
+    asyncio.run(whole())
+
+
+def nodes(*names: str) -> list[EntityRef]:
+    return [EntityRef("c", EntityKind.NODE, None, name) for name in names]
+
+
+def source(url: str, node: EntityRef | None = None) -> KernelLogs:
+    return KernelLogs("kernel_log", url, partial(Client, "kernel_log", timeout=timedelta(seconds=5)), "c", node)
+
+
+def test_every_node_of_the_cluster_is_asked_and_one_that_fails_stops_no_other() -> None:
+    async def scene(agent: Agent, url: str) -> None:
+        agent.logs = {"node-1": [record(1, XID)], "node-2": [record(4, XID)]}
+        logs = source(f"{url}/klog/{{node}}")
+        foreign = EntityRef("other", EntityKind.NODE, None, "node-9")
+        found, errors = await logs.read(AT, [*nodes("node-1", "node-2", "node-3"), foreign])
+        assert {one.entity.name for one in found} == {"node-1", "node-2"}
+        assert [(one.reason, "node-3" in one.message) for one in errors] == [(CollectReason.HTTP_STATUS, True)]
+        assert (await logs.read(AT, nodes("node-1", "node-2")))[0] == []
+        assert agent.asked[-2:] == ["node-1after=1", "node-2after=4"]
+        await logs.close()
+
+    with_agent(scene)
+
+
+def test_a_node_that_has_booted_is_read_from_its_beginning() -> None:
+    async def scene(agent: Agent, url: str) -> None:
+        agent.logs = {"node-1": [record(900, XID)]}
+        logs = source(f"{url}/klog/{{node}}")
+        await logs.read(AT, nodes("node-1"))
+        agent.logs, agent.boots = {"node-1": [record(3, XID)]}, {"node-1": "b2"}
+        found, errors = await logs.read(AT, nodes("node-1"))
+        assert ([one.code for one in found], errors) == (["79"], [])
+        await logs.close()
+
+    with_agent(scene)
+
+
+def test_one_agent_for_one_node() -> None:
+    async def scene(agent: Agent, url: str) -> None:
+        agent.logs = {"mine": [record(1, XID)]}
+        logs = source(f"{url}/klog/mine", NODE)
+        found, _ = await logs.read(AT, [])
+        assert [one.entity for one in found] == [NODE]
+        await logs.close()
+
+    with_agent(scene)
+
+
+def test_an_agent_that_is_away_is_named() -> None:
+    async def scene() -> None:
+        logs = source("http://127.0.0.1:9/klog/{node}")
+        found, (error,) = await logs.read(AT, nodes("node-1"))
+        assert found == []
+        assert isinstance(error, CollectError)
+        assert (error.reason, error.message) == (
+            CollectReason.REFUSED,
+            "kernel_log: http://127.0.0.1:9 refuses connections",
+        )
+        await logs.close()
+
+    asyncio.run(scene())
