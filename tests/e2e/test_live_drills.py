@@ -1,0 +1,216 @@
+"""Drills on a running platform: ordered through its API at the door of a fleet that is really served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from outrider.errors import UnavailableError, UsageError
+from outrider.ports import Drill
+from service import demo
+from service.api.app import create_app
+from service.api.settings import ApiSettings
+from service.drills import choose, gamedays, live
+from service.drills.control import FaultControl
+from service.settings import GameDaySettings
+from simulator.fleet import Fleet
+from simulator.spec import default_spec
+
+START = datetime(2026, 11, 18, 12, tzinfo=UTC)
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+@dataclass
+class Running:
+    """A served fleet with its platform, on a loop of its own thread, and the platform's API."""
+
+    demo: demo.Demo
+    client: httpx.Client
+    loop: asyncio.AbstractEventLoop
+
+    def step(self, cycles: int = 1) -> None:
+        for _ in range(cycles):
+            asyncio.run_coroutine_threadsafe(self.demo.step(), self.loop).result(timeout=60)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return self.client.post(f"/api/v1{path}", json=body, headers=TOKEN)
+
+    def drills(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get("/api/v1/drills").json()
+        return found
+
+
+@contextlib.contextmanager
+def served(app: FastAPI) -> Iterator[str]:
+    """The API on a free loopback port."""
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    with contextlib.closing(server.config.bind_socket()) as bound:
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def running(tmp_path) -> Iterator[Running]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def on_loop(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(timeout=60)
+
+    with contextlib.chdir(tmp_path):
+        watched = on_loop(demo.watched(Fleet(default_spec(), seed=7, start=START)))
+        settings = ApiSettings(token="secret", control_url=watched.server.base_url)
+        app = create_app(watched.platform.state, watched.platform.metrics, settings)
+        try:
+            with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+                yield Running(watched, client, loop)
+        finally:
+            on_loop(watched.close())
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+
+def test_a_drill_shows_the_truth_beside_what_was_found(running: Running) -> None:
+    running.step(2)
+    assert running.drills()["possible"]
+    assert len(running.drills()["known"]) >= 60
+    begun = running.post("/drills", {"fault": "engine-hung", "seconds": 600, "seed": 7}).json()
+    assert begun["fault"] == "engine-hung"
+    assert not begun["detected"]
+    running.step(8)
+    (found,) = running.drills()["drills"]
+    assert found["entity"]["kind"] == "replica"
+    assert found["detected"]
+    assert found["suspected_cause"] == {"entity": found["entity"], "fault": "engine-hung"}
+    assert found["named_entity_correct"]
+    assert found["named_fault_correct"]
+    told = running.demo.platform.state.messages()
+    assert told
+    assert all(message.title.startswith("DRILL: ") and message.labels["drill"] == "drill" for message in told)
+    incident = running.client.get("/api/v1/incidents").json()["incidents"][0]
+    assert "drill" not in incident["summary"].lower()
+
+
+def test_a_drill_that_is_ended_leaves_the_fleet_whole(running: Running) -> None:
+    begun = running.post("/drills", {"fault": "gpu-thermal-throttle", "seconds": 600}).json()
+    running.step(2)
+    fleet = running.demo.fleet
+    assert fleet.injections
+    stopped = running.post(f"/drills/{begun['id']}/stop").json()
+    assert stopped["stopped"]
+    running.step(1)
+    assert not fleet.injections
+    assert (fleet.levers.gpus.cooling_factor == 1.0).all()
+    again = running.post(f"/drills/{begun['id']}/stop")
+    assert again.status_code == 400
+    assert "is over" in again.json()["error"]["message"]
+    audited = [record.event for record in running.demo.platform.state.audit()]
+    assert {"drill_started", "drill_stopped"} <= set(audited)
+
+
+@pytest.mark.parametrize(
+    ("order", "status", "said"),
+    [
+        ({"fault": "gpu-lots"}, 400, "gpu-lots"),
+        ({"fault": "gpu-lost", "entity": "GPU-nowhere"}, 400, "GPU-nowhere"),
+        ({"fault": "gpu-lost", "seconds": 0}, 422, "seconds"),
+        ({"fault": "gpu-lost", "sedes": 3}, 422, "sedes"),
+    ],
+)
+def test_a_bad_order_is_refused_with_the_reason(
+    running: Running, order: dict[str, Any], status: int, said: str
+) -> None:
+    answer = running.post("/drills", order)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]["message"]
+    assert running.drills()["drills"] == []
+
+
+def test_breaking_something_needs_the_token(running: Running) -> None:
+    assert running.client.post("/api/v1/drills", json={"fault": "gpu-lost"}).status_code == 401
+    assert running.client.post("/api/v1/drills/any/stop").status_code == 401
+    assert running.post("/drills/any/stop").status_code == 404
+
+
+def test_a_platform_without_a_simulated_fleet_breaks_nothing(running: Running) -> None:
+    state, metrics = running.demo.platform.state, running.demo.platform.metrics
+    with served(create_app(state, metrics, ApiSettings(token="secret"))) as url:
+        assert httpx.get(f"{url}/api/v1/drills").json()["possible"] is False
+        refused = httpx.post(f"{url}/api/v1/drills", json={"fault": "gpu-lost"}, headers=TOKEN)
+    assert refused.status_code == 409
+    with pytest.raises(UnavailableError):
+        FaultControl("http://127.0.0.1:9").known()
+
+
+def silent(_stage: str, _share: float) -> None:
+    """A progress bar that nobody looks at."""
+
+
+def test_the_command_line_follows_a_drill_over_the_api(running: Running) -> None:
+    url = str(running.client.base_url)
+    result = live.drill(
+        choose.one("exporter-down"),
+        api=url,
+        token="secret",
+        seed=3,
+        progress=silent,
+        sleep=lambda _: running.step(4),
+    )
+    assert set(result) >= {"detected", "detect_seconds", "pages", "false_pages", "passed", "recover_seconds"}
+    assert result["truth"]["entity"]["kind"] == "node"
+
+
+def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    running.step()
+    with pytest.raises(KeyboardInterrupt):
+        live.drill(
+            choose.one("engine-hung"),
+            api=str(running.client.base_url),
+            token="secret",
+            seed=3,
+            progress=silent,
+            sleep=interrupted,
+        )
+    (ordered,) = FaultControl(running.demo.server.base_url).listed()
+    assert not ordered["running"]
+    pair = next(one for one in choose.scenarios() if len(one.faults) > 1)
+    with pytest.raises(UsageError, match="one at a time"):
+        live.drill(pair, api="", token="", seed=1, progress=silent)
+    with pytest.raises(UnavailableError, match="no API answers"):
+        live.Api("http://127.0.0.1:9", "secret").get("/overview")
+
+
+def test_a_game_day_begins_and_ends_inside_its_window(running: Running) -> None:
+    day = GameDaySettings(name="tuesday", faults=["engine-hung", "engine-dead"], seed=4)
+    orders = [gamedays.order_of(day, START + timedelta(weeks=week)) for week in range(40)]
+    assert {order["fault"] for order in orders} == {"engine-hung", "engine-dead"}
+    for order in orders:
+        assert order["after_seconds"] >= 0
+        assert order["after_seconds"] + order["seconds"] <= day.window.total_seconds()
+    assert len({order["after_seconds"] for order in orders}) > 10
+    state = running.demo.platform.state
+    drill = gamedays.begin(state, FaultControl(running.demo.server.base_url), day, running.demo.fleet.now)
+    assert isinstance(drill, Drill)
+    assert (drill.game_day, drill.by) == ("tuesday", "schedule")
+    assert running.demo.fleet.now <= drill.starts_at < drill.ends_at <= running.demo.fleet.now + day.window
+    assert running.drills()["drills"][0]["game_day"] == "tuesday"
