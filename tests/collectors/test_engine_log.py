@@ -1,0 +1,222 @@
+"""Logs of model servers: which pods are read, what counts in a line, bursts, restarts, what may be missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.engine_log import EngineLogs, PodLog, pod_log, stamped
+from collectors.log_patterns import packaged
+from collectors.sightings import Sighting, Whereabouts
+from outrider.model import EntityKind, EntityRef, EventKind
+from outrider.topology import Topology
+from tests.collectors.api_server import ApiServer, api_server
+
+AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
+POD = EntityRef("c", EntityKind.POD, "serving", "chat-0")
+PODS, LOG = "/api/v1/pods", "/api/v1/namespaces/serving/pods/chat-0/log"
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB. GPU 0 has a total capacity of 79.11 GiB "
+    "of which 212.50 MiB is free. Including non-PyTorch memory, this process has 78.89 GiB memory in use. Of the "
+    "allocated memory 77.30 GiB is allocated by PyTorch, and {} is reserved by PyTorch but unallocated."
+)
+DEAD = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+
+
+def pod(restarts: int = 0, uid: str = "p1", name: str = "chat-0", limit: str = "nvidia.com/gpu") -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "serving", "uid": uid},
+        "spec": {
+            "containers": [
+                {"name": "proxy"},
+                {"name": "vllm", "resources": {"limits": {limit: "2"}}},
+            ]
+        },
+        "status": {
+            "containerStatuses": [
+                {"name": "proxy", "restartCount": 9, "state": {"running": {}}},
+                {"name": "vllm", "restartCount": restarts, "state": {"running": {}}},
+            ]
+        },
+    }
+
+
+def line(text: str, seconds: float = 0.0) -> str:
+    return f"{AT + timedelta(seconds=seconds - 60):%Y-%m-%dT%H:%M:%S.%f}000Z {text}\n"
+
+
+def play(scene: Callable[[ApiServer, EngineLogs], Awaitable[None]], **given_: Any) -> None:
+    async def whole() -> None:
+        async with api_server() as (server, api):
+            await scene(server, EngineLogs("engine_log", api, "c", **given_))
+
+    asyncio.run(whole())
+
+
+async def read(source: EngineLogs) -> list[Sighting]:
+    found, errors = await source.read(AT, [])
+    assert errors == []
+    return found
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (OOM.format("341.02 MiB"), "cuda_oom"),
+        (OOM.format("9.71 GiB"), "memory_fragmented"),
+        ("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB", "cuda_oom"),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, N=1)", "nccl_timeout"),
+        ("RuntimeError: NCCL error: unhandled system error", "nccl_error"),
+        (DEAD, "engine_dead"),
+        ("AsyncEngineDeadError: Background loop has errored already.", "engine_dead"),
+        ("Scheduler hit an exception: Traceback (most recent call last):", "engine_dead"),
+        ("OSError: Error no file named model.safetensors found in directory /models", "weights_missing"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/m/model-00001.safetensors'", "weights_missing"),
+        ("safetensors_rust.SafetensorError: Error while deserializing header", "weights_corrupt"),
+        ("ValueError: Model architectures ['NewLM'] are not supported for now.", "weights_wrong"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda_error"),
+        ("RuntimeError: No CUDA GPUs are available", "gpu_missing"),
+        ("vllm: error: unrecognized arguments: --max-num-seq", "flags_wrong"),
+        ("INFO 11-18 12:00:00 [loggers.py:123] Engine 000: Avg generation throughput: 812.4 tokens/s", None),
+        ('INFO: 10.0.0.1:5000 - "POST /v1/chat/completions HTTP/1.1" 200 OK', None),
+        ("WARNING: prompt mentions out of memory and NCCL", None),
+    ],
+)  # fmt: skip
+def test_what_counts_in_a_line(said: str, code: str | None) -> None:
+    found = packaged("engine_log").find(said)
+    assert (found[0] if found else None) == code
+
+
+def test_figures_of_a_line_become_attributes() -> None:
+    found = packaged("engine_log").find(OOM.format("341.02 MiB"))
+    assert found == ("cuda_oom", {"asked": "1.25 GiB", "free": "212.50 MiB", "unallocated": "341.02 MiB"})
+
+
+@given(st.text())
+def test_no_log_breaks_the_reader(text: str) -> None:
+    log = PodLog(POD, "p1", "vllm", 0)
+    for one in log.sightings(text + "\n" + line(text), AT):
+        assert one.at <= AT
+    assert list(stamped(""))[:0] == []
+
+
+@given(st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x), max_leaves=8))  # fmt: skip  # noqa: E501
+def test_no_pod_breaks_the_reader(anything: Any) -> None:
+    for found in (
+        {"metadata": anything, "spec": anything, "status": anything},
+        {**pod(), "spec": {"containers": [{"name": "vllm", "resources": anything}]}},
+        {**pod(), "status": {"containerStatuses": [{"name": "vllm", "state": anything, "restartCount": anything}]}},
+    ):
+        pod_log(found, "c")
+
+
+def test_a_burst_is_one_event_and_the_next_failure_is_another() -> None:
+    log = PodLog(POD, "p1", "vllm", 0)
+    text = line(DEAD, 0) + line(DEAD, 0.5) + line(OOM.format("1.00 MiB"), 1) + line(DEAD, 30)
+    assert [one.code for one in log.sightings(text, AT)] == ["engine_dead", "cuda_oom"]
+    later = AT + timedelta(minutes=5)
+    assert [one.code for one in log.sightings(line(DEAD, 300), later)] == ["engine_dead"]
+
+
+# --- pods -----------------------------------------------------------------------------------------
+
+
+def test_pods_with_an_accelerator_are_read_and_the_line_is_of_the_replica() -> None:
+    async def scene(server: ApiServer, source: EngineLogs) -> None:
+        server.objects = {PODS: [pod(), pod(uid="p2", name="web-0", limit="cpu"), pod(uid="p3", name="npu-0", limit="huawei.com/Ascend910")]}  # fmt: skip  # noqa: E501
+        server.logs = {LOG: line("fine", 0) + line(DEAD, 1)}
+        (found,) = await read(source)
+        assert (found.kind, found.code, found.at) == (EventKind.LOG, "engine_dead", AT - timedelta(seconds=59))
+        assert found.attributes["text"] == DEAD
+        replica = EntityRef("c", EntityKind.REPLICA, "serving", "chat-0")
+        other = EntityRef("c", EntityKind.REPLICA, "serving", "10.0.0.1:8000")
+        assert Whereabouts().entity(found) == replica
+        assert Whereabouts(Topology.build([(POD, other)])).entity(found) == other
+        asked = {path: query for path, query in server.asked if path.endswith("/log")}
+        assert {path.split("/")[-2] for path in asked} == {"chat-0", "npu-0"}
+        assert asked[LOG]["container"] == "vllm"
+        assert asked[LOG]["sinceTime"] == "2026-11-18T11:15:00Z"
+
+    play(scene)
+
+
+def test_lines_that_come_again_are_read_once() -> None:
+    async def scene(server: ApiServer, source: EngineLogs) -> None:
+        server.objects = {PODS: [pod()]}
+        server.logs = {LOG: line("fine", 0.2) + line(DEAD, 0.4)}
+        assert len(await read(source)) == 1
+        server.logs = {LOG: line(DEAD, 0.4) + line(OOM.format("1.00 MiB"), 0.4) + line("NCCL error", 0.9)}
+        assert [one.code for one in await read(source)] == ["cuda_oom", "nccl_error"]
+        assert await read(source) == []
+        assert server.asked[-1][1]["sinceTime"] == "2026-11-18T11:59:00Z"
+
+    play(scene)
+
+
+def test_after_a_restart_the_last_words_of_the_process_before_are_read() -> None:
+    async def scene(server: ApiServer, source: EngineLogs) -> None:
+        server.objects = {PODS: [pod()]}
+        server.logs = {LOG: line("fine", 0)}
+        assert await read(source) == []
+        server.tell(PODS, "MODIFIED", pod(restarts=1))
+        server.logs = {LOG: line("starting", 9), LOG + "?previous": line("fine", 0) + line(DEAD, 5)}
+        assert [one.code for one in await read(source)] == ["engine_dead"]
+        assert await read(source) == []
+        previous = [query for _, query in server.asked if query.get("previous")]
+        assert len(previous) == 1
+
+    play(scene)
+
+
+def test_a_pod_that_goes_takes_its_log_along_and_a_new_one_has_its_own() -> None:
+    async def scene(server: ApiServer, source: EngineLogs) -> None:
+        server.objects = {PODS: [pod()]}
+        server.logs = {LOG: line(DEAD, 0)}
+        first = await read(source)
+        server.tell(PODS, "DELETED", pod())
+        server.tell(PODS, "ADDED", pod(uid="p2"))
+        server.logs = {LOG: line(DEAD, 1)}
+        second = await read(source)
+        assert len(first) == len(second) == 1
+        assert first[0].key != second[0].key
+        server.logs = {}
+        assert await read(source) == []
+        asked = len(server.asked)
+        assert await read(source) == []
+        assert len(server.asked) == asked + 1  # the pod is known to be gone
+
+    play(scene)
+
+
+def test_a_selector_and_a_container_choose() -> None:
+    async def scene(server: ApiServer, source: EngineLogs) -> None:
+        server.objects = {"/api/v1/namespaces/a/pods": [pod(limit="cpu")]}
+        server.logs = {LOG: line(DEAD, 0)}
+        assert len(await read(source)) == 1
+        assert server.asked[0] == ("/api/v1/namespaces/a/pods", {"labelSelector": "app=chat", "limit": "500"})
+        assert {query["container"] for _, query in server.asked[1:]} == {"proxy"}
+
+    play(scene, namespaces=["a"], label_selector="app=chat", container="proxy")
+
+
+def test_a_log_that_may_not_be_read_is_said_and_pods_that_wait_are_not() -> None:
+    async def scene(server: ApiServer, source: EngineLogs) -> None:
+        waiting = pod(uid="p2", name="chat-1")
+        waiting["status"] = {"containerStatuses": [{"name": "vllm", "state": {"waiting": {}}, "lastState": {}}]}
+        server.objects = {PODS: [pod(), waiting]}
+        server.forbidden = {LOG}
+        found, (error,) = await source.read(AT, [])
+        assert found == []
+        assert "the log of pod chat-0 was answered HTTP 403" in error.message
+        assert "pods/log" in error.hint
+
+    play(scene)

@@ -1,0 +1,140 @@
+"""Sources of events side by side: late ones, broken ones, what is told twice, what two doors tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from collectors.doubles import TOGETHER, Doubles
+from collectors.events import EventSources
+from collectors.sightings import Sighting
+from outrider.errors import CollectError, CollectReason
+from outrider.model import EntityKind, EntityRef, Event, EventKind
+from outrider.topology import Topology
+
+AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
+NODE = EntityRef("c", EntityKind.NODE, None, "node-1")
+GPU = EntityRef("c", EntityKind.GPU, None, "GPU-1")
+KNOWN = Topology.build([(NODE, GPU)], labels={GPU: {"pci": "0000:3b:00"}})
+
+
+def sighting(key: str, ago: float = 1.0) -> Sighting:
+    at = AT - timedelta(seconds=ago)
+    return Sighting(EventKind.XID, "79", at, "kernel_log", key, NODE, pci="0000:3b:00")
+
+
+class Scripted:
+    """A source that does what it is told."""
+
+    def __init__(self, name: str, *rounds: Callable[[], object]) -> None:
+        self.name = name
+        self.rounds = list(rounds)
+        self.nodes: list[tuple[EntityRef, ...]] = []
+        self.closed = False
+
+    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
+        del at
+        self.nodes.append(tuple(nodes))
+        found = self.rounds.pop(0)() if self.rounds else []
+        if isinstance(found, asyncio.Event):
+            await found.wait()
+            return [sighting("late")], []
+        if isinstance(found, CollectError):
+            return [], [found, found]
+        assert isinstance(found, list)
+        return found, []
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def keys(events: tuple[Event, ...]) -> list[str]:
+    return [event.dedup_key for event in events]
+
+
+def test_events_are_placed_sorted_and_told_once() -> None:
+    async def scene() -> None:
+        one = Scripted("a", lambda: [sighting("k2", 1.0), sighting("k1", 5.0)], lambda: [sighting("k1", 5.0)])
+        sources = EventSources([one])
+        found = await sources.collect(AT, KNOWN)
+        assert keys(found) == ["k1", "k2"]
+        assert {event.entity for event in found} == {GPU}
+        assert await sources.collect(AT) == ()
+        assert one.nodes == [(NODE,), (NODE,)]
+        await sources.close()
+        assert one.closed
+
+    asyncio.run(scene())
+
+
+def test_a_source_that_fails_or_breaks_stops_no_other_and_is_named() -> None:
+    def broken() -> object:
+        raise KeyError("metadata")
+
+    async def scene() -> None:
+        away = CollectError("b: it is away", reason=CollectReason.REFUSED)
+        sources = EventSources(
+            [Scripted("a", lambda: [sighting("k1")]), Scripted("b", lambda: away), Scripted("c", broken)]
+        )
+        assert keys(await sources.collect(AT, KNOWN)) == ["k1"]
+        health = {one.target: one for one in sources.health}
+        assert (health["a"].up, health["a"].samples, health["a"].last_success) == (True, 1, AT)
+        assert (health["b"].up, health["b"].error, health["b"].reason) == (
+            False,
+            "b: it is away (and 1 more)",
+            "refused",
+        )
+        assert health["c"].error == "c: its answer could not be understood (KeyError)"
+        assert keys(await sources.collect(AT, KNOWN)) == []
+        assert all(one.up for one in sources.health)
+        await sources.close()
+
+    asyncio.run(scene())
+
+
+def test_a_late_source_is_handed_over_in_the_next_round() -> None:
+    async def scene() -> None:
+        held = asyncio.Event()
+        slow = Scripted("slow", lambda: held)
+        sources = EventSources([slow, Scripted("fast", lambda: [sighting("k1")])], deadline=timedelta(milliseconds=20))
+        assert keys(await sources.collect(AT, KNOWN)) == ["k1"]
+        assert [one.late for one in sources.health] == [True, False]
+        held.set()
+        assert keys(await sources.collect(AT, KNOWN)) == ["late"]
+        assert len(slow.nodes) == 1  # no second reading beside the first
+        held.clear()
+        slow.rounds = [lambda: held]
+        await sources.collect(AT, KNOWN)
+        await sources.close()
+
+    asyncio.run(scene())
+
+
+def xid(source: str, seconds: float = 0.0, entity: EntityRef = GPU, code: str = "79") -> Event:
+    at = AT + timedelta(seconds=seconds)
+    return Event(f"{source}{seconds}{code}", EventKind.XID, entity, at, source, code)
+
+
+def test_an_xid_that_two_doors_tell_is_one_event() -> None:
+    doubles = Doubles()
+    assert doubles.without([xid("kernel_log"), xid("dcgm-node-1", 9)]) == (xid("kernel_log"),)
+    assert doubles.without([xid("dcgm-node-1", 500)]) == (xid("dcgm-node-1", 500),)
+    assert doubles.without([xid("kernel_log", 495)]) == ()
+
+
+def test_two_xids_of_one_door_are_two_events() -> None:
+    doubles = Doubles()
+    twice = [xid("kernel_log", 0), xid("kernel_log", 2)]
+    assert doubles.without(twice) == tuple(twice)
+    assert doubles.without([xid("dcgm-node-1", 9)]) == ()
+    assert doubles.without([xid("dcgm-node-1", 24)]) == ()
+    assert doubles.without([xid("dcgm-node-1", 39)]) == (xid("dcgm-node-1", 39),)
+
+
+def test_other_codes_devices_and_times_are_no_doubles() -> None:
+    other = EntityRef("c", EntityKind.GPU, None, "GPU-2")
+    far = TOGETHER.total_seconds() + 1
+    events = [xid("kernel_log"), xid("page", code="48"), xid("page", entity=other), xid("page", far)]
+    log = Event("l", EventKind.LOG, GPU, AT, "page", "79")
+    assert Doubles().without([*events, log, log]) == (*events, log, log)
