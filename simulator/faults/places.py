@@ -126,6 +126,11 @@ def _serving(fleet: Fleet, here: Places) -> bool:
     return bool((fleet.pods.ready[here.slots] & (fleet.requests_per_second[here.slots] > 0)).any())
 
 
+def _ready(fleet: Fleet, here: Places) -> bool:
+    """Something on it is ready."""
+    return bool(fleet.pods.ready[here.slots].any())
+
+
 def _grouped(fleet: Fleet, here: Places) -> bool:
     """A serving group of two or more devices is on it."""
     return bool((fleet.pods.ready[here.slots] & (fleet.pods.group[here.slots] > 1)).any())
@@ -152,10 +157,15 @@ LIKELY: dict[str, Callable[[Fleet, Places], bool]] = {
 
 
 def choose(fleet: Fleet, kind: EntityKind, word: str, random: np.random.Generator) -> EntityRef | None:
-    """One of the entities that ``word`` of ``LIKELY`` allows, each as likely as the others; None when there is none."""
-    fits, known = LIKELY[word], spots(fleet, kind)
+    """One of the entities that ``word`` of ``LIKELY`` allows, each as likely as the others; None when there is none.
+
+    Where nobody sends requests, one that would get them stands in for one that serves.
+    """
+    known = spots(fleet, kind)
     names: list[EntityRef] = list(known)
-    for number in random.permutation(len(names)).tolist():
-        if fits(fleet, known[names[int(number)]].places(fleet)):
-            return names[int(number)]
+    order = [names[int(place)] for place in random.permutation(len(names))]
+    for fits in (LIKELY[word], _ready) if LIKELY[word] is _serving else (LIKELY[word],):
+        for name in order:
+            if fits(fleet, known[name].places(fleet)):
+                return name
     return None

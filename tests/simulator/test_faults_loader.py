@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import ConfigError
+from outrider.faults import faults
+from outrider.model import EntityKind, Layer
+from outrider.yamlfile import parse
+from simulator.faults import FAULTS
+from simulator.faults.declared import Declared
+from simulator.faults.deeds import DEEDS
+from simulator.faults.loader import load, load_document, never_a_fault
+from simulator.faults.onset import Onset
+
+GOOD = """\
+fault: gpu-power-throttle
+lasts: 12m
+onset: {shape: ramp, seconds: 60}
+likely: serving
+effects:
+  - {lever: gpus.power_limit_ratio, do: multiply, to: [0.7, 0.45]}
+deeds:
+  - {at: 2s, every: 1m, do: change, code: power-limit, text: "GPU {index} of {node}"}
+symptoms: [hw_accel_power_watts]
+"""
+
+
+def read(text: str) -> Declared:
+    return load_document(parse(text, "one.yaml"))
+
+
+def refusal(before: str, after: str) -> str:
+    assert before in GOOD
+    with pytest.raises(ConfigError) as refused:
+        read(GOOD.replace(before, after))
+    return str(refused.value)
+
+
+def test_a_file_says_everything_about_a_fault() -> None:
+    found = read(GOOD)
+    assert (found.fault, found.kind, found.layer) == ("gpu-power-throttle", EntityKind.GPU, Layer.HARDWARE)
+    assert found.lasts == timedelta(minutes=12)
+    assert found.onset == Onset("ramp", seconds=60.0)
+    assert (found.holds, found.likely, found.negative) == ("place", "serving", False)
+    effect, deed = found.effects[0], found.deeds[0]
+    assert (effect.group, effect.lever, effect.do) == ("gpus", "power_limit_ratio", "multiply")
+    assert [effect.value(draw) for draw in (0.0, 0.5, 1.0)] == pytest.approx([0.7, 0.575, 0.45])
+    assert (deed.do, deed.at_seconds, deed.every_seconds) == ("change", 2.0, 60.0)
+    assert deed.arguments == {"code": "power-limit", "text": "GPU {index} of {node}"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("gpu-power-throttle", "gpu-power-trottle", 'one.yaml:1: fault: "gpu-power-trottle" is no fault id'),
+        ("lasts: 12m", "lasts: soon", "one.yaml:2: lasts: 'soon' is no duration"),
+        ("lasts: 12m", "lasts: 0s", "one.yaml:2: lasts: must be more than 0 s"),
+        ("lasts: 12m\n", "", "lasts: is missing"),
+        ("seconds: 60", "seconds: 0", "one.yaml:3: onset: ramp needs seconds above 0"),
+        ("shape: ramp", "shape: rmap", '"rmap" is none of step, ramp, intermittent'),
+        ("seconds: 60", "on_seconds: 60", "unknown key"),
+        ("likely: serving", "likely: busy", "one.yaml:4: likely"),
+        ("likely: serving", "holds: revision", "no deed is a rollout"),
+        ("likely: serving", "needs: [moonlight]", '"moonlight" is no need'),
+        ("likely: serving", "excludes: [gpu-lots]", 'did you mean "gpu-lost"?'),
+        ("likely: serving", "entity: gpu", "is given by the fault id"),
+        ("likely: serving", "colour: red", "one.yaml:4: colour: unknown key"),
+        ("gpus.power_limit_ratio", "gpus.power_limit", 'one.yaml:6: effects[0].lever: "gpus.power_limit" is no lever'),
+        ("gpus.power_limit_ratio", "cluster.alive", "the fault is about one gpu"),
+        ("do: multiply", "do: divide", "effects[0].do"),
+        ("do: multiply, ", "", "needs do"),
+        ("[0.7, 0.45]", "[0.45, 0.7]", "one.yaml:6: effects[0].to: runs from 0.45 to 0.7: write it"),
+        ("[0.7, 0.45]", "[0.7, 1.6]", "away from 1"),
+        ("[0.7, 0.45]", "[0.7, 0.6, 0.5]", "is a number, or two"),
+        ("[0.7, 0.45]", "much", "'much' is no number"),
+        ("to: [0.7, 0.45]", "to: 0.5, of: capacity", "capacity is a measure of services only"),
+        ("to: [0.7, 0.45]", "to: 0.5, since: process", "process is for levers of slots only"),
+        ("do: change", "do: chance", 'one.yaml:8: deeds[0].do: "chance" is no deed; did you mean "change"?'),
+        ("at: 2s", "at: noon", "deeds[0].at: 'noon' is no duration"),
+        ("at: 2s, ", "", "needs at: start, end, or a duration"),
+        ("at: 2s", "at: end", "makes no sense at the end"),
+        ("every: 1m", "every: 0s", "every: must be more than 0 s"),
+        ("code: power-limit, ", "", "change needs code"),
+        ("code: power-limit", "kode: power-limit", 'unknown key; did you mean "code"?'),
+        ("code: power-limit", "code: 7", "7 is no str"),
+        ("{index}", "{indx}", '"{indx}" is no field; did you mean "index"?'),
+        ("{index}", "{index", "its braces do not match"),
+        ("code: power-limit", 'code: x, about: "moon"', '"moon" is none of'),
+        ("[hw_accel_power_watts]", "[hw_accel_power_wats]", 'one.yaml:9: symptoms[0]: "hw_accel_power_wats" is'),
+        ("[hw_accel_power_watts]", "hw_accel_power_watts", "is no list"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_key(before: str, after: str, said: str) -> None:
+    assert said in refusal(before, after)
+
+
+def test_xids_without_words_are_refused() -> None:
+    with pytest.raises(ConfigError, match="7 is no XID"):
+        read(GOOD.replace('change, code: power-limit, text: "GPU {index} of {node}"', "xid, code: [79, 7]"))
+
+
+def test_every_mistake_of_every_file_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "gpu-power-throttle.yaml").write_text(GOOD.replace("12m", "soon").replace("2s", "noon"))
+    (tmp_path / "gpu-lost.yaml").write_text("fault: node-lost\nlasts: 5m\n")
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path)
+    told = [(Path(problem.file).name, problem.line, problem.key) for problem in refused.value.problems]
+    assert told == [
+        ("gpu-lost.yaml", 1, "fault"),
+        ("gpu-power-throttle.yaml", 2, "lasts"),
+        ("gpu-power-throttle.yaml", 8, "deeds[0].at"),
+    ]
+    assert "and 2 more" in str(refused.value)
+
+
+def test_a_negative_file_names_its_state_and_the_kind_it_concerns() -> None:
+    text = "fault: engine-idle\nnegative: true\nentity: replica\nlasts: 5m\n"
+    found = read(text)
+    assert (found.negative, found.kind, found.layer) == (True, EntityKind.REPLICA, None)
+    with pytest.raises(ConfigError, match="a negative file names the kind"):
+        read(text.replace("entity: replica\n", ""))
+    with pytest.raises(ConfigError, match='"gpu-lost" is no state of never_a_fault'):
+        read(text.replace("engine-idle", "gpu-lost"))
+
+
+def test_every_fault_and_state_of_the_vocabulary_has_its_file() -> None:
+    assert set(FAULTS) == {*faults(), *never_a_fault()}
+    for name, declared in FAULTS.items():
+        assert declared.negative == (name in never_a_fault())
+        assert declared.symptoms or declared.negative
+        assert declared.effects or declared.deeds
+
+
+def test_every_annotation_of_a_deed_is_one_that_files_can_give() -> None:
+    known = {"str", "int", "bool", "timedelta | None", "tuple[int, ...]"}
+    assert {kind for deed in DEEDS.values() for kind in deed.arguments.values()} <= known
+
+
+@pytest.mark.parametrize(
+    ("onset", "elapsed", "strength"),
+    [
+        (Onset(), -1.0, 0.0),
+        (Onset(), 0.0, 1.0),
+        (Onset("ramp", seconds=60.0), 15.0, 0.25),
+        (Onset("ramp", seconds=60.0), 600.0, 1.0),
+        (Onset("intermittent", on_seconds=10.0, off_seconds=20.0), 9.0, 1.0),
+        (Onset("intermittent", on_seconds=10.0, off_seconds=20.0), 10.0, 0.0),
+        (Onset("intermittent", on_seconds=10.0, off_seconds=20.0), 31.0, 1.0),
+    ],
+)
+def test_onsets(onset: Onset, elapsed: float, strength: float) -> None:
+    assert onset.strength(elapsed) == strength
