@@ -77,6 +77,20 @@ PLAIN = (
 )
 
 
+class _Family:
+    """Histograms that see the same values: one search in the bounds of all of them serves each."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.bounds = np.array(sorted({bound for name in names for bound in HISTOGRAMS[name]}))
+        self.starts = {
+            name: np.concatenate([[0], np.searchsorted(self.bounds, HISTOGRAMS[name], side="left") + 1])
+            for name in names
+        }
+        # By observation: replicas, values, and one array of weights, or one for each histogram.
+        self.seen: list[tuple[np.ndarray, ...]] = []
+
+
 class EngineCounters:
     """Counters of ``replicas`` engines. Nothing here ever falls, but by ``reset``.
 
@@ -91,9 +105,8 @@ class EngineCounters:
         }
         self._sums: dict[str, Floats] = {name: np.zeros(replicas) for name in HISTOGRAMS}
         self._replicas = replicas
-        self._bounds = {name: np.array(bounds) for name, bounds in HISTOGRAMS.items()}
         self._added: dict[str, list[tuple[np.ndarray, Floats]]] = {}
-        self._observed: dict[str, list[tuple[np.ndarray, Floats, Floats]]] = {}
+        self._families: dict[tuple[str, ...], _Family] = {}
 
     @property
     def plain(self) -> dict[str, Floats]:
@@ -117,13 +130,20 @@ class EngineCounters:
         """Raise a plain counter of the given replicas (they may repeat)."""
         self._added.setdefault(name, []).append((replica, amounts))
 
-    def observe(self, name: str, replica: np.ndarray, values: Floats, weights: Floats | None = None) -> None:
-        """Put ``values`` into a histogram of the given replicas; ``weights`` says how often each was seen."""
+    def observe(self, names: str | tuple[str, ...], replica: np.ndarray, values: Floats, *weights: Floats) -> None:
+        """Put ``values`` into one or several histograms of the given replicas (they may repeat).
+
+        ``weights`` say how often each value was seen: none (once), one array for all the histograms, or
+        one array for each.
+        """
         if replica.size == 0:
             return
-        waiting = self._observed.setdefault(name, [])
-        waiting.append((replica, values, np.ones(values.shape) if weights is None else weights))
-        if len(waiting) >= MOST_UNSETTLED:
+        key = (names,) if isinstance(names, str) else names
+        family = self._families.get(key)
+        if family is None:
+            family = self._families[key] = _Family(key)
+        family.seen.append((replica, values, *(weights or (np.ones(values.shape),))))
+        if len(family.seen) >= MOST_UNSETTLED:
             self._settle()
 
     def reset(self, replica: int) -> None:
@@ -143,11 +163,17 @@ class EngineCounters:
         for name, parts in added.items():
             replica, amounts = (np.concatenate(column) for column in zip(*parts, strict=True))
             self._plain[name] += np.bincount(replica, amounts, self._replicas)
-        observed, self._observed = self._observed, {}
-        for name, seen in observed.items():
-            replica, values, counts = (np.concatenate(column) for column in zip(*seen, strict=True))
-            width = self._bounds[name].size + 1
-            place = replica * width + np.searchsorted(self._bounds[name], values, side="left")
-            flat = np.bincount(place, counts, self._replicas * width)
-            self._buckets[name] += flat.reshape(self._replicas, width)
-            self._sums[name] += np.bincount(replica, values * counts, self._replicas)
+        for family in self._families.values():
+            seen, family.seen = family.seen, []
+            if seen:
+                self._count(family, *(np.concatenate(column) for column in zip(*seen, strict=True)))
+
+    def _count(self, family: _Family, replica: np.ndarray, values: Floats, *weights: Floats) -> None:
+        width = family.bounds.size + 1
+        place = replica * width + np.searchsorted(family.bounds, values, side="left")
+        for number, counts in enumerate(weights):
+            flat = np.bincount(place, counts, self._replicas * width).reshape(self._replicas, width)
+            total = np.bincount(replica, values * counts, self._replicas)
+            for name in family.names if len(weights) == 1 else (family.names[number],):
+                self._buckets[name] += np.add.reduceat(flat, family.starts[name], axis=1)
+                self._sums[name] += total

@@ -1,11 +1,8 @@
-"""Continuous batching, for all replicas at once.
+"""The engines of a fleet: every replica's queue, batch, gauges and counters, as arrays.
 
-A request is a row of a table. In each slice of time (half a second) every replica admits waiting
-requests first come first served while a batch slot and KV blocks are free, prefills them one after
-another in chunks of the token budget, and makes one token a step for every request that decodes. A
-step's duration follows from the batch, its context and the clock of the GPUs, so that latencies,
-queue, KV use and throughput are consequences. Times inside a slice are exact; slots and blocks freed
-in a slice are filled at the next one.
+A request is a row of a table. ``scheduling`` says which step does what and how long it takes, from
+the batch, its context, the prompts in it and the clock of the GPUs, so that latencies, queue, KV use
+and throughput are consequences. Here stand the doors: requests come, fail, leave; gauges are read.
 """
 
 from __future__ import annotations
@@ -16,8 +13,11 @@ import numpy as np
 
 from outrider.model import Floats
 from simulator.counters import EngineCounters
-from simulator.spec import EngineModel
-from simulator.table import RUNNING, WAITING, RequestTable, group_sum, positions_in_group, running_maximum
+from simulator.parts import EngineModel
+from simulator.scheduling import Done, Limits, Parameters, Scheduler
+from simulator.table import PREFILL, WAITING, RequestTable
+
+LENGTH_RATIO = 1 / 8  # answers that end at their max_tokens
 
 
 @dataclass(slots=True)
@@ -73,21 +73,17 @@ class Work:
 
 
 class EngineBank:
-    """Every replica of a fleet. ``models[i]`` describes replica i; gauges are read after each ``step``."""
+    """Every replica of a fleet. ``models[i]`` describes replica i; gauges are read after each ``step``.
+
+    ``running``, ``waiting`` and ``kv_used_ratio`` are, as on a real page, those at the end of the last
+    step of each engine: a long step shows nothing of what came meanwhile.
+    """
 
     def __init__(self, models: list[EngineModel], seed: int, patience_seconds: float) -> None:
-        def column(field: str) -> Floats:
-            return np.array([getattr(model, field) for model in models], dtype=np.float64)
-
         self.size = len(models)
-        self.step_base = column("step_seconds")
-        self.step_sequence = column("step_per_sequence_seconds")
-        self.step_context = column("step_per_context_token_seconds")
-        self.prefill_token = column("prefill_per_token_seconds")
-        self.max_sequences = column("max_sequences")
-        self.budget = column("token_budget")
-        self.block = column("block_size")
-        self.kv_blocks = column("kv_blocks")
+        self._model = Parameters(models)
+        self.max_sequences = self._model.max_sequences
+        self.kv_blocks, self.block = self._model.kv_blocks, self._model.block
         self.patience = patience_seconds
         self.table = RequestTable()
         self.counters = EngineCounters(self.size)
@@ -95,11 +91,8 @@ class EngineBank:
         self.running = np.zeros(self.size)
         self.waiting = np.zeros(self.size)
         self.kv_used_ratio = np.zeros(self.size)
-        self.step_time = self.step_base.copy()
-        self._usable_blocks = self.kv_blocks
-        self._usable_sequences = self.max_sequences
-        self._free_at = np.zeros(self.size)  # when each replica's prefill pipe is free
-        self._carry = np.zeros(self.size)  # fractions of steps not yet counted
+        self._scheduler = Scheduler(self._model, self.table, self.counters)
+        self._overhang = np.zeros(self.size)  # seconds of the step in progress that lie in past slices
         self._failures = np.zeros(self.size)  # fractions of transfer failures not yet counted
         self._stalled_since = np.full(self.size, np.nan)
         self._random = np.random.default_rng([seed, 2])
@@ -107,7 +100,13 @@ class EngineBank:
     @property
     def in_flight(self) -> Floats:
         """Requests accepted by each HTTP server and not yet answered, stalled ones too."""
-        return np.bincount(self.table.replica, minlength=self.size).astype(np.float64)
+        return np.bincount(self.table.replica[self.table.rows()], minlength=self.size).astype(np.float64)
+
+    @property
+    def step_time(self) -> Floats:
+        """Seconds of a step of each replica as it is now, without prompts and with nothing that bends it."""
+        batches, model = self._scheduler.batches, self._model
+        return model.step + model.sequence * batches.size + model.context * batches.context
 
     def accept(
         self,
@@ -117,9 +116,23 @@ class EngineBank:
         computed: Floats,
         output: Floats,
         leaves: Floats | None = None,
+        *,
+        prefix: np.ndarray | None = None,
+        common: Floats | None = None,
     ) -> None:
-        """New requests, in order of arrival. ``leaves``: when each client goes away, inf for those that stay."""
-        self.table.append(replica, at, prompt, computed, output, leaves)
+        """New requests, in order of arrival.
+
+        ``computed`` are the prompt tokens not found in the prefix cache, ``leaves`` says when each client
+        goes away (inf for those that stay). Running requests of the same ``prefix`` (a small number, -1
+        none) hold the KV blocks of its ``common`` first tokens (whole blocks) together.
+        """
+        columns = {"replica": replica, "at": at, "due": at + self._model.front[replica]}
+        columns |= {"prompt": prompt, "cached": prompt - computed, "output": output}
+        if leaves is not None:
+            columns["leaves"] = leaves
+        if prefix is not None and common is not None:
+            columns |= {"prefix": prefix, "common": np.where(prefix >= 0, common, 0.0)}
+        self.table.append(at.size, **columns)
         self.ledger.arrived += int(at.size)
 
     def refuse(self, count: int) -> None:
@@ -155,45 +168,43 @@ class EngineBank:
         table, counters = self.table, self.counters
         replica, took = table.replica[rows], np.maximum(at - table.at[rows], 0.0)
         counters.add("http_ok", replica, np.ones(rows.size))
-        counters.observe("http_fine", replica, took)
-        counters.observe("http", replica, took)
+        counters.observe(("http", "http_fine"), replica, took)
         if counted:
             counters.add("finished_abort", replica, np.ones(rows.size))
         self.ledger.gave_up += int(rows.size)
-        self._remove(rows)
-
-    def _remove(self, rows: np.ndarray) -> None:
-        stays = np.ones(len(self.table), dtype=bool)
-        stays[rows] = False
-        self.table.keep(stays)
+        self._scheduler.remove(rows)
+        table.release(rows)
 
     def drop(self, replica: int) -> int:
         """The process of a replica ends: its requests fail, its counters start anew. How many failed."""
-        lost = self.table.replica == replica
-        count = int(lost.sum())
-        self.table.keep(~lost)
-        self.ledger.failed += count
+        rows = self.table.rows()
+        rows = rows[self.table.replica[rows] == replica]
+        self._scheduler.remove(rows)
+        self._scheduler.reset(replica)
+        self.table.release(rows)
+        self.ledger.failed += int(rows.size)
         self.counters.reset(replica)
-        for gauge in (self.running, self.waiting, self.kv_used_ratio, self._free_at, self._carry):
+        for gauge in (self.running, self.waiting, self.kv_used_ratio, self._overhang, self._failures):
             gauge[replica] = 0.0
         self._stalled_since[replica] = np.nan
-        return count
+        return int(rows.size)
 
-    def release(self, replica: int, now: float, stalled_seconds: float) -> None:
-        """A stalled replica goes on at ``now``: what it had scheduled happens that much later."""
-        late = np.zeros(self.size)
-        late[replica] = stalled_seconds
-        self._postpone(now, late)
-        self._stalled_since[replica] = np.nan
+    def step(self, start: float, span: float, conditions: Conditions) -> Work:
+        """Advance by ``span`` seconds from ``start`` (unix seconds) under ``conditions``."""
+        given = conditions.of(self.size)
+        self._mark_stalled(start, given.stalled)
+        self._give_up(start)
+        self._count_lost_transfers(span * given.transfer_failures)
+        blocks = np.maximum(np.floor(self.kv_blocks * given.kv), 1.0)
+        sequences = np.maximum(np.floor(self.max_sequences * given.batch), 1.0)
+        done = self._scheduler.advance(
+            start + span, Limits(given.slow, given.prefill, blocks, sequences, given.stalled)
+        )
+        self._finish(done)
+        self._measure(blocks, given.stalled)
+        return self._work(done, start + span, span, given.stalled)
 
-    def _postpone(self, now: float, late: Floats) -> None:
-        """What was due after ``now - late`` happens ``late`` seconds later, in each replica where that is above 0."""
-        by = late[self.table.replica]
-        rows = (by > 0) & (self.table.state == RUNNING)
-        for times in (self.table.begin, self.table.ready):
-            due = rows & (times > now - by)
-            times[due] += by[due]
-        self._free_at[late > 0] = np.maximum(self._free_at[late > 0], now)
+    # --- inside -------------------------------------------------------------------------------------
 
     def _mark_stalled(self, now: float, stalled: np.ndarray) -> None:
         """Note when replicas begin to stand still; let those go on that do so no longer."""
@@ -202,238 +213,87 @@ class EngineBank:
             return
         over = known & ~stalled
         if over.any():
-            self._postpone(now, np.where(over, now - self._stalled_since, 0.0))
+            self._scheduler.postpone(np.where(over, now - self._stalled_since, 0.0))
             self._stalled_since[over] = np.nan
         self._stalled_since[stalled & ~known] = now
-
-    def step(self, start: float, span: float, conditions: Conditions) -> Work:
-        """Advance by ``span`` seconds from ``start`` (unix seconds) under ``conditions``."""
-        given = conditions.of(self.size)
-        slow, stalled = given.slow, given.stalled
-        self._usable_blocks = np.maximum(np.floor(self.kv_blocks * given.kv), 1.0)
-        self._usable_sequences = np.maximum(np.floor(self.max_sequences * given.batch), 1.0)
-        self._mark_stalled(start, stalled)
-        self._give_up(start)
-        self._admit(start, span, given)
-        work = self._decode(start, span, slow, stalled)
-        self._preempt(stalled)
-        self._measure(start + span, stalled)
-        return work
 
     def _give_up(self, now: float) -> None:
         """Clients leave: those without a first token once their patience is over, others when they want to."""
         table = self.table
-        gone = ((table.at < now - self.patience) & (table.first > now)) | (table.leaves <= now)
-        if gone.any():
-            rows = np.flatnonzero(gone)
-            self.abort(rows, np.minimum(table.leaves[rows], now))
+        rows = np.flatnonzero((table.at < now - self.patience) & (table.first > now) | (table.leaves <= now))
+        rows = rows[np.isfinite(table.at[rows])]  # rows in use
+        self.abort(rows, np.minimum(table.leaves[rows], now))
 
-    def _needed_blocks(self, rows: np.ndarray) -> Floats:
-        tokens = self.table.prompt[rows] + self.table.generated[rows] + 1
-        return np.asarray(np.ceil(tokens / self.block[self.table.replica[rows]]), dtype=np.float64)
-
-    def _admit(self, start: float, span: float, given: Conditions) -> None:
-        table = self.table
-        waiting = np.flatnonzero((table.state == WAITING) & ~given.stalled[table.replica])
-        if waiting.size == 0:
+    def _count_lost_transfers(self, due: Floats) -> None:
+        if not due.any():
             return
-        order = waiting[np.argsort(table.replica[waiting], kind="stable")]
-        replica = table.replica[order]
-        running = np.flatnonzero(table.state == RUNNING)
-        on = table.replica[running]
-        batch = np.bincount(on, minlength=self.size)
-        free_blocks = self._usable_blocks - group_sum(on, self._needed_blocks(running), self.size)
-        rank, blocks = positions_in_group(replica, self._needed_blocks(order))
-        fits = (rank < (self._usable_sequences - batch)[replica]) & (blocks <= free_blocks[replica])
-        self._lose_transfers(order[fits], rank[fits], span, given)
-        self._prefill(order[fits], start, given, batch)
-
-    def _lose_transfers(self, rows: np.ndarray, rank: np.ndarray, span: float, given: Conditions) -> None:
-        """KV blocks that should have come from elsewhere did not: their prompts are computed in full."""
-        if not given.transfer_failures.any():
-            return
-        due = self._failures + given.transfer_failures * span
-        hit = rows[rank < due[self.table.replica[rows]] - 1e-9]
-        self.table.computed[hit] = np.maximum(self.table.computed[hit], self.table.prompt[hit])
-        whole = np.floor(due)
-        self._failures = due - whole
+        whole = np.floor(self._failures + due)
+        self._failures += due - whole
+        self._scheduler.lost_transfers += whole
         self.counters.add("kv_transfer_failures", np.arange(self.size), whole)
 
-    def _prefill(self, rows: np.ndarray, start: float, given: Conditions, batch: np.ndarray) -> None:
-        """Queue admitted rows (grouped by replica, in order) for prefill, one after another."""
-        table, replica = self.table, self.table.replica[rows]
-        chunk = np.maximum(self.budget - batch, 256.0)[replica]
-        steps = np.maximum(1.0, np.ceil(table.computed[rows] / chunk))
-        step = (self.step_time * given.slow)[replica]
-        token = (self.prefill_token * given.slow * given.prefill)[replica]
-        duration = table.computed[rows] * token + steps * step
-        # A request joins at the end of the step that is under way.
-        rest = self._random.random(rows.size) * step * (batch > 0)[replica]
-        ready = np.maximum(table.at[rows], start) - start + rest
-        _, spent = positions_in_group(replica, duration)
-        idle_from = ready - (spent - duration)
-        free = np.maximum(self._free_at - start, 0.0)[replica]
-        ends = spent + np.maximum(free, running_maximum(replica, idle_from))
-        table.state[rows] = RUNNING
-        table.begin[rows] = start + ends - duration
-        table.ready[rows] = start + ends
-        table.steps[rows] = steps
-        fresh = rows[~table.counted[rows]]
-        table.queued[fresh] = table.begin[fresh] - table.at[fresh]
-        table.first[fresh] = table.ready[fresh]
-        np.maximum.at(self._free_at, replica, start + ends)
-
-    def _decode(self, start: float, span: float, slow: Floats, stalled: np.ndarray) -> Work:
-        table = self.table
-        rows = np.flatnonzero((table.state == RUNNING) & ~stalled[table.replica])
-        replica = table.replica[rows]
-        begin, ready = table.begin[rows] - start, table.ready[rows] - start
-        overlap = np.clip(np.minimum(ready, span) - np.maximum(begin, 0.0), 0.0, None)
-        share = overlap / np.maximum(ready - begin, 1e-9)
-        prefill_steps = group_sum(replica, share * table.steps[rows], self.size)
-        prefill_busy = np.minimum(group_sum(replica, overlap, self.size), span)
-        prefill_tokens = group_sum(replica, share * table.computed[rows], self.size)
-
-        active = np.clip(span - np.maximum(ready, 0.0), 0.0, None)
-        batch = group_sum(replica, active, self.size) / span
-        context = group_sum(replica, active * (table.prompt[rows] + table.generated[rows]), self.size) / span
-        self.step_time = self.step_base + self.step_sequence * batch + self.step_context * context
-        plain_steps = np.where(batch > 0, (span - prefill_busy) / (self.step_time * slow), 0.0)
-        steps = plain_steps + prefill_steps
-        self._note_first_tokens(rows, start, span)
-        made = self._make_tokens(rows, start, span, steps / span, active)
-        self._count_steps(batch, plain_steps, prefill_steps, prefill_busy, prefill_tokens, made, slow)
-        decode_busy = np.where(batch > 0, np.minimum(1.0, batch), 0.0)
-        return Work(
-            batch=batch,
-            prefill_ratio=prefill_busy / span,
-            busy_ratio=np.maximum(decode_busy, prefill_busy / span),
-            tokens_per_second=made / span,
-            prompt_tokens_per_second=prefill_tokens / span,
-        )
-
-    def _note_first_tokens(self, rows: np.ndarray, start: float, span: float) -> None:
+    def _finish(self, done: Done) -> None:
+        """Count what is complete."""
         table, counters = self.table, self.counters
-        fresh = rows[(table.ready[rows] <= start + span) & ~table.counted[rows]]
-        table.first[fresh] = table.ready[fresh]
-        table.counted[fresh] = True
-        table.generated[fresh] = 1.0
-        replica = table.replica[fresh]
-        counters.observe("ttft", replica, table.first[fresh] - table.at[fresh])
-        counters.add("generation_tokens", replica, np.ones(fresh.size))
-        counters.add("prompt_tokens", replica, table.prompt[fresh])
-        counters.add("cached_tokens", replica, table.prompt[fresh] - table.computed[fresh])
-
-    def _make_tokens(self, rows: np.ndarray, start: float, span: float, speed: Floats, active: Floats) -> Floats:
-        """Give every decoding row its tokens; finish those that are complete. Whole tokens per replica."""
-        table = self.table
-        replica = table.replica[rows]
-        before = table.generated[rows]
-        after = np.minimum(before + active * speed[replica], table.output[rows])
-        table.generated[rows] = after
-        made = np.floor(after + 1e-9) - np.floor(before + 1e-9)
-        per_replica = group_sum(replica, made, self.size)
-        self.counters.add("generation_tokens", replica, made)
-        over = (after >= table.output[rows]) & table.counted[rows]
-        done = rows[over]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            took = (table.output[done] - before[over]) / speed[table.replica[done]]
-        since = np.maximum(table.ready[done], start)
-        self._finish(done, np.minimum(since + np.nan_to_num(took, posinf=0.0), start + span))
-        return per_replica
-
-    def _finish(self, rows: np.ndarray, at: Floats) -> None:
-        table, counters = self.table, self.counters
-        if rows.size == 0:
+        counters.add("generation_tokens", np.arange(self.size), done.made)
+        if not done.finished:
             return
-        replica, output = table.replica[rows], table.output[rows]
-        arrived, queued, first = table.at[rows], table.queued[rows], table.first[rows]
-        decode = np.maximum(at - first, 0.0)
-        for name, values in (
-            ("e2e", at - arrived),
-            ("http_fine", at - arrived),
-            ("http", at - arrived),
-            ("queue", queued),
-            ("queue_fine", queued),
-            ("prefill", first - arrived - queued),
-            ("prefill_fine", first - arrived - queued),
-            ("decode", decode),
-            ("inference", at - arrived - queued),
-            ("tpot", decode / np.maximum(output - 1, 1.0)),
-            ("prompt_length", table.prompt[rows]),
-            ("output_length", output),
-            ("max_output_length", output),
-            ("computed_length", table.computed[rows]),
-            ("choices", np.ones(rows.size)),
-            ("preempted", table.preempted[rows]),
-        ):
-            counters.observe(name, replica, values)
-        cut = output % 8 == 0  # about one answer in eight ends at max_tokens
+        rows = np.concatenate([rows for rows, _ in done.finished])
+        at = np.concatenate([at for _, at in done.finished])
+        replica, output, arrived = table.replica[rows], table.output[rows], table.at[rows]
+        first, scheduled = table.first[rows], table.scheduled[rows]
+        decode, queued = np.maximum(at - first, 0.0), np.maximum(scheduled - table.due[rows], 0.0)
+        observe = counters.observe
+        observe("e2e", replica, at - arrived)
+        observe(("http", "http_fine"), replica, at - arrived)
+        observe(("queue", "queue_fine"), replica, queued)
+        observe(("prefill", "prefill_fine"), replica, first - scheduled)
+        observe("decode", replica, decode)
+        observe("inference", replica, at - scheduled)
+        observe("tpot", replica, decode / np.maximum(output - 1, 1.0))
+        observe("prompt_length", replica, table.prompt[rows])
+        observe("computed_length", replica, table.prompt[rows] - table.cached[rows])
+        observe(("output_length", "max_output_length"), replica, output)
+        observe("choices", replica, np.ones(rows.size))
+        observe("preempted", replica, table.preempted[rows])
+        cut = self._random.random(rows.size) < LENGTH_RATIO
         counters.add("finished_length", replica, cut.astype(np.float64))
         counters.add("finished_stop", replica, (~cut).astype(np.float64))
         counters.add("http_ok", replica, np.ones(rows.size))
         self.ledger.finished += int(rows.size)
-        self._remove(rows)
+        table.release(rows)
 
-    def _count_steps(
-        self,
-        batch: Floats,
-        plain: Floats,
-        prefill: Floats,
-        prefill_busy: Floats,
-        prefill_tokens: Floats,
-        made: Floats,
-        slow: Floats,
-    ) -> None:
-        """Iterations and inter-token gaps: plain steps, and the longer ones that carry prefill."""
-        everyone = np.arange(self.size)
-        exact = plain + prefill + self._carry
-        whole = np.floor(exact)
-        self._carry = exact - whole
-        mixed = np.minimum(np.round(prefill), whole)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            per_prefill = np.nan_to_num(prefill_tokens / prefill)
-            long_gap = np.nan_to_num(prefill_busy / prefill)
-            mixed_ratio = np.nan_to_num(prefill / (plain + prefill))
-        self.counters.observe("iteration", everyone, np.maximum(np.round(batch), 1.0), whole - mixed)
-        self.counters.observe("iteration", everyone, np.round(batch + per_prefill), mixed)
-        self.counters.observe("step", everyone, self.step_time * slow, whole - mixed)
-        self.counters.observe("step", everyone, long_gap, mixed)
-        in_mixed = np.round(made * mixed_ratio)
-        self.counters.observe("itl", everyone, self.step_time * slow, made - in_mixed)
-        self.counters.observe("itl", everyone, long_gap, in_mixed)
-
-    def _preempt(self, stalled: np.ndarray) -> None:
-        """Where KV blocks ran out, the newest requests go back to the queue and are computed again."""
-        table = self.table
-        rows = np.flatnonzero((table.state == RUNNING) & ~stalled[table.replica])
-        need = self._needed_blocks(rows)
-        used = group_sum(table.replica[rows], need, self.size)
-        excess = used - self._usable_blocks
-        if not (excess > 0).any():
-            return
-        order = np.lexsort((-table.at[rows], table.replica[rows]))
-        rows, need = rows[order], need[order]
-        replica = table.replica[rows]
-        _, freed = positions_in_group(replica, need)
-        out = (excess[replica] > 0) & (freed - need < excess[replica])
-        victims = rows[out]
-        table.state[victims] = WAITING
-        table.computed[victims] = table.prompt[victims] + np.floor(table.generated[victims])
-        table.preempted[victims] += 1
-        table.begin[victims] = table.ready[victims] = np.inf
-        self.counters.add("preemptions", replica[out], np.ones(victims.size))
-
-    def _measure(self, now: float, stalled: np.ndarray) -> None:
+    def _measure(self, blocks: Floats, stalled: np.ndarray) -> None:
         """Gauges as the engine core last set them: those of a stalled engine stay as they were."""
-        table = self.table
-        running = (table.state == RUNNING) & (table.begin <= now)
-        held = np.flatnonzero(table.state == RUNNING)
-        used = group_sum(table.replica[held], self._needed_blocks(held), self.size)
-        everyone = np.bincount(table.replica, minlength=self.size)
-        in_batch = np.bincount(table.replica[running], minlength=self.size)
-        self.running = np.where(stalled, self.running, in_batch)
-        self.waiting = np.where(stalled, self.waiting, everyone - in_batch)
+        table, scheduler = self.table, self._scheduler
+        begun = np.flatnonzero(table.state == PREFILL)
+        replica = table.replica[begun]
+        # Admitted for the step in progress: for the page they still wait, or have not come yet.
+        fresh = (table.begin[begun] >= scheduler.clock[replica]) & np.isfinite(scheduler.step_end[replica])
+        running = scheduler.batches.size + np.bincount(replica[~fresh], minlength=self.size)
+        waiting = np.concatenate([np.flatnonzero(table.state == WAITING), begun[fresh]])
+        waiting = waiting[table.due[waiting] <= scheduler.last_begin[table.replica[waiting]]]
+        queue = np.bincount(table.replica[waiting], minlength=self.size)
         # Blocks that cannot be used were never given back: the block pool counts them as used.
-        taken = used + self.kv_blocks - self._usable_blocks
-        self.kv_used_ratio = np.where(stalled, self.kv_used_ratio, np.minimum(taken / self.kv_blocks, 1.0))
+        used = np.minimum((scheduler.held_blocks(begun[~fresh]) + self.kv_blocks - blocks) / self.kv_blocks, 1.0)
+        self.running = np.where(stalled, self.running, running)
+        self.waiting = np.where(stalled, self.waiting, queue)
+        self.kv_used_ratio = np.where(stalled, self.kv_used_ratio, used)
+
+    def _work(self, done: Done, end: float, span: float, stalled: np.ndarray) -> Work:
+        """Steps are noted when they end; the share of those in progress belongs to this slice."""
+        scheduler = self._scheduler
+        in_progress = scheduler.working() & ~stalled
+        overhang = np.where(in_progress, np.maximum(end - scheduler.clock, 0.0), 0.0)
+        more = overhang - self._overhang
+        self._overhang = overhang
+        prefill = done.prefill + np.where(np.isfinite(scheduler.step_end), more, 0.0)
+        busy = np.clip((done.busy + more) / span, 0.0, 1.0)
+        size = np.where(done.busy > 0, done.batch / np.maximum(done.busy, 1e-9), scheduler.batches.size)
+        return Work(
+            batch=size * busy,
+            prefill_ratio=np.clip(prefill / span, 0.0, busy),
+            busy_ratio=busy,
+            tokens_per_second=done.made / span,
+            prompt_tokens_per_second=done.computed / span,
+        )

@@ -23,9 +23,10 @@ ENGINE_KINDS = ("vllm", "sglang", "tgi", "triton", "mindie")
 class EngineModel:
     """How one vLLM replica behaves.
 
-    A decode step takes ``step_seconds + step_per_sequence_seconds * batch +
-    step_per_context_token_seconds * context``; a prompt token that is not cached adds
-    ``prefill_per_token_seconds``, at most ``token_budget`` tokens a step (chunked prefill).
+    A step takes ``step_seconds + step_per_sequence_seconds * batch + step_per_context_token_seconds *
+    context``; each prompt token computed in it that is not cached adds ``prefill_per_token_seconds``, and
+    ``prefill_per_token_pair_seconds`` for each token before it, at most ``token_budget`` tokens a step
+    (chunked prefill). ``front_seconds`` pass before the scheduler sees a request (HTTP, tokenizer).
     """
 
     model: str
@@ -39,6 +40,8 @@ class EngineModel:
     max_model_length: int
     block_size: int = 16
     memory_reserved_ratio: float = 0.92
+    prefill_per_token_pair_seconds: float = 0.0
+    front_seconds: float = 0.0
 
     def on(self, gpu_type: str) -> EngineModel:
         """The same model on another device, when this describes it on an H100. Raises UsageError for an unknown one."""
@@ -49,6 +52,7 @@ class EngineModel:
             step_per_sequence_seconds=self.step_per_sequence_seconds / kind.decode_speed,
             step_per_context_token_seconds=self.step_per_context_token_seconds / kind.decode_speed,
             prefill_per_token_seconds=self.prefill_per_token_seconds / kind.prefill_speed,
+            prefill_per_token_pair_seconds=self.prefill_per_token_pair_seconds / kind.prefill_speed,
         )
 
 

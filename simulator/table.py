@@ -1,4 +1,4 @@
-"""The table of requests in flight (one array a column) and the grouped scans the engine needs."""
+"""The table of requests in flight (one array a column) and the grouped sums the engine needs."""
 
 from __future__ import annotations
 
@@ -6,78 +6,103 @@ import numpy as np
 
 from outrider.model import Floats
 
-WAITING, RUNNING = 0, 1
+FREE, WAITING, PREFILL, DECODE, DONE = range(5)
 
-_COLUMNS: dict[str, type] = {
-    "replica": np.int64,
-    "state": np.uint8,
-    "counted": np.bool_,  # its first token has been counted
-    "at": np.float64,  # arrival, unix seconds
-    "leaves": np.float64,  # when its client goes away, inf when it stays
-    "begin": np.float64,  # start of the current prefill
-    "ready": np.float64,  # end of the current prefill: it decodes from here
-    "first": np.float64,  # first token
-    "queued": np.float64,  # seconds before its first scheduling
-    "prompt": np.float64,
-    "computed": np.float64,  # tokens to prefill
-    "steps": np.float64,  # steps the prefill takes
-    "output": np.float64,
-    "generated": np.float64,
-    "preempted": np.float64,
+# What a column reads in a row that nobody uses; rows that are free match no question about requests.
+_COLUMNS: dict[str, tuple[type, float]] = {
+    "replica": (np.int64, 0),
+    "state": (np.uint8, FREE),
+    "order": (np.int64, 0),  # rises with arrival
+    "at": (np.float64, -np.inf),  # when it was sent, unix seconds
+    "due": (np.float64, np.inf),  # when the scheduler sees it
+    "leaves": (np.float64, np.inf),  # when its client goes away, inf when it stays
+    "scheduled": (np.float64, np.inf),  # start of its first step
+    "begin": (np.float64, np.inf),  # start of its first step since it waited last
+    "first": (np.float64, np.inf),  # first token
+    "last": (np.float64, np.inf),  # last token before it was preempted
+    "prompt": (np.float64, 0.0),
+    "cached": (np.float64, 0.0),  # prompt tokens found in the prefix cache
+    "common": (np.float64, 0.0),  # tokens in KV blocks shared with others of the same prefix
+    "prefix": (np.int64, -1),  # which prefix, -1 none
+    "output": (np.float64, 0.0),
+    "generated": (np.float64, 0.0),  # tokens made before it was last scheduled
+    "done": (np.float64, 0.0),  # prompt tokens in KV blocks, while it is in prefill
+    "seat": (np.int64, -1),
+    "below": (np.int64, -1),  # the next one of those that were preempted
+    "preempted": (np.float64, 0.0),
 }
+_FIRST_ROWS = 1024
 
 
 class RequestTable:
-    """Rows in order of arrival. Columns are plain arrays and may be indexed and written directly."""
+    """Requests by row; a row stays the same as long as its request lives, and is used again afterwards.
+
+    Columns are plain arrays and may be indexed and written directly.
+    """
 
     replica: np.ndarray
     state: np.ndarray
-    counted: np.ndarray
+    order: np.ndarray
     at: Floats
+    due: Floats
     leaves: Floats
+    scheduled: Floats
     begin: Floats
-    ready: Floats
     first: Floats
-    queued: Floats
+    last: Floats
     prompt: Floats
-    computed: Floats
-    steps: Floats
+    cached: Floats
+    common: Floats
+    prefix: np.ndarray
     output: Floats
     generated: Floats
+    done: Floats
+    seat: np.ndarray
+    below: np.ndarray
     preempted: Floats
 
     def __init__(self) -> None:
-        for name, kind in _COLUMNS.items():
-            setattr(self, name, np.empty(0, dtype=kind))
+        for name, (kind, empty) in _COLUMNS.items():
+            setattr(self, name, np.full(_FIRST_ROWS, empty, dtype=kind))
+        self._free = np.arange(_FIRST_ROWS)[::-1].copy()
+        self._unused = _FIRST_ROWS
+        self._next = 0
 
     def __len__(self) -> int:
         """Requests in flight."""
-        return int(self.at.size)
+        return int(self.at.size - self._unused)
 
-    def append(
-        self,
-        replica: np.ndarray,
-        at: Floats,
-        prompt: Floats,
-        computed: Floats,
-        output: Floats,
-        leaves: Floats | None = None,
-    ) -> None:
-        """Add waiting requests behind the others."""
-        count = at.size
-        fresh: dict[str, np.ndarray] = {name: np.zeros(count, dtype=kind) for name, kind in _COLUMNS.items()}
-        fresh.update(replica=replica.astype(np.int64), at=at, prompt=prompt, computed=computed, output=output)
-        for name in ("begin", "ready", "first", "leaves"):
-            fresh[name] = np.full(count, np.inf)
-        if leaves is not None:
-            fresh["leaves"] = leaves
-        for name in _COLUMNS:
-            setattr(self, name, np.concatenate([getattr(self, name), fresh[name]]))
+    def append(self, count: int, **columns: np.ndarray) -> np.ndarray:
+        """Add waiting requests in order of arrival: their rows. Columns that are not given are empty."""
+        while self._unused < count:
+            self._grow()
+        rows = self._free[self._unused - count : self._unused][::-1].copy()
+        self._unused -= count
+        self.state[rows] = WAITING
+        self.order[rows] = self._next + np.arange(count)
+        self._next += count
+        for name, values in columns.items():
+            getattr(self, name)[rows] = values
+        return rows
 
-    def keep(self, mask: np.ndarray) -> None:
-        """Forget every row where ``mask`` is False."""
-        for name in _COLUMNS:
-            setattr(self, name, getattr(self, name)[mask])
+    def release(self, rows: np.ndarray) -> None:
+        """Forget these requests, each of them once."""
+        for name, (_, empty) in _COLUMNS.items():
+            getattr(self, name)[rows] = empty
+        self._free[self._unused : self._unused + rows.size] = rows
+        self._unused += rows.size
+
+    def rows(self) -> np.ndarray:
+        """The rows in use."""
+        return np.flatnonzero(self.state != FREE)
+
+    def _grow(self) -> None:
+        size = self.at.size
+        for name, (kind, empty) in _COLUMNS.items():
+            setattr(self, name, np.concatenate([getattr(self, name), np.full(size, empty, dtype=kind)]))
+        self._free = np.concatenate([self._free[: self._unused], np.arange(2 * size - 1, size - 1, -1), self._free])
+        self._free = self._free[: 2 * size]
+        self._unused += size
 
 
 def group_sum(group: np.ndarray, amounts: Floats, groups: int) -> Floats:
@@ -85,21 +110,13 @@ def group_sum(group: np.ndarray, amounts: Floats, groups: int) -> Floats:
     return np.bincount(group, amounts, groups).astype(np.float64)
 
 
-def positions_in_group(group: np.ndarray, amounts: Floats) -> tuple[np.ndarray, Floats]:
-    """For rows grouped by ``group`` (equal values adjacent): rank within the group and running sum, itself included."""
-    if group.size == 0:
-        return np.empty(0, dtype=np.int64), np.empty(0)
-    first = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
-    start = np.repeat(first, np.diff(np.concatenate([first, [group.size]])))
-    sums = np.cumsum(amounts)
-    before = np.where(start > 0, sums[np.maximum(start - 1, 0)], 0.0)
-    return np.arange(group.size) - start, sums - before
-
-
-def running_maximum(group: np.ndarray, values: Floats) -> Floats:
-    """The running maximum within each group of adjacent rows; groups rise along the rows."""
-    if group.size == 0:
-        return np.empty(0)
-    # Lifting each group above the last one lets one scan serve them all.
-    lift = group * (float(np.ptp(values)) + 1.0)
-    return np.asarray(np.maximum.accumulate(values + lift) - lift, dtype=np.float64)
+def rank_in_group(group: np.ndarray) -> np.ndarray:
+    """How many earlier rows belong to the same group; equal values need not be adjacent."""
+    if group.size < 2:
+        return np.zeros(group.size, dtype=np.int64)
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    rank = np.empty(group.size, dtype=np.int64)
+    rank[order] = np.arange(group.size) - np.repeat(first, np.diff(np.concatenate([first, [group.size]])))
+    return rank
