@@ -14,7 +14,8 @@ CPU_PER_REQUEST = 0.006  # share of the node's CPUs for one request a second (to
 CPU_IDLE = 0.035
 MEMORY_PER_POD = 0.07  # share of the node's memory that one model server's host side takes
 FILESYSTEM_BYTES = 7.0e12
-FAN_RPM, FAN_RPM_PER_KELVIN = 4200.0, 95.0  # at 25 degrees of the hottest device, and for each degree more
+# At 25 degrees of the hottest device, for each degree more, and at most.
+FAN_RPM, FAN_RPM_PER_KELVIN, MOST_FAN_RPM = 4200.0, 95.0, 12000.0
 POWER_SUPPLIES = 4
 SEGMENT_BYTES = 1448.0
 DROPPED_RATIO = 0.3  # of lost packets, what the host's own interface counts as dropped; the switch loses the others
@@ -136,7 +137,7 @@ class Nodes:
 
     def _sense(self, work: HostWork, levers: NodeLevers) -> None:
         """What the management controller's sensors read."""
-        wanted = FAN_RPM + FAN_RPM_PER_KELVIN * np.maximum(work.hottest - 25.0, 0.0)
+        wanted = np.minimum(FAN_RPM + FAN_RPM_PER_KELVIN * np.maximum(work.hottest - 25.0, 0.0), MOST_FAN_RPM)
         self.fan_rpm = wanted * levers.fan_factor
         self.supplies_failed = np.clip(np.round(levers.supplies_failed), 0, POWER_SUPPLIES)
         up = levers.port_up > 0.5

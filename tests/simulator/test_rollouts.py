@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from outrider.errors import UsageError
+from outrider.model import ActionKind, EntityKind, EventKind, OutcomeStatus
+from simulator.control import Control
+from simulator.faults import inject
+from simulator.fleet import Fleet
+from simulator.journal import Voice
+from tests.simulator.small import Bent, coarse_fleet, step
+
+SERVICE = "code-14b"
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return coarse_fleet()
+
+
+def revisions(fleet: Fleet) -> list[str]:
+    return [pod.revision for pod in fleet.pods.pods if pod.exists]
+
+
+def test_pods_are_replaced_one_by_one(fleet: Fleet) -> None:
+    fleet.rollout(SERVICE, "v2", text="image 2")
+    least = 4
+    for _ in range(120):
+        step(fleet, 10)
+        least = min(least, int(fleet.pods.ready.sum()))
+        if not fleet.rollouts.moving(SERVICE):
+            break
+    assert least == 3
+    assert revisions(fleet) == ["v2"] * 4
+    assert {pod.generation for pod in fleet.pods.pods if pod.exists} == {2}
+    (line,) = [line for line in fleet.journal.after() if line.voice is Voice.CHANGE]
+    assert (line.code, line.text, line.entity.name) == ("rollout", "image 2", SERVICE)
+    assert line.attributes == {"from": "v1", "to": "v2"}
+    assert line.event.kind is EventKind.CHANGE
+
+
+def test_a_revision_that_does_not_come_up_stops_the_update_and_a_rollback_heals_it(fleet: Fleet) -> None:
+    bent = Bent(fleet, ("slots", "load_fails", 0, 1.0))
+    fleet.rollout(SERVICE, "v2")
+    step(fleet, 600)
+    assert revisions(fleet) == ["v2", "v1", "v1", "v1"]
+    bent.stop(fleet)
+    assert fleet.rollback(SERVICE) == "v1"
+    step(fleet, 5)
+    assert revisions(fleet) == ["v1"] * 4
+    step(fleet, 260)
+    assert fleet.pods.ready[:4].all()
+    assert not fleet.rollouts.moving(SERVICE)
+    assert [line.code for line in fleet.journal.after() if line.voice is Voice.CHANGE] == ["rollout", "rollback"]
+
+
+def test_a_flag_reaches_running_processes_at_once_and_so_does_its_way_back(fleet: Fleet) -> None:
+    fleet.rollout(SERVICE, "v2", instantly=True)
+    assert revisions(fleet) == ["v2"] * 4
+    step(fleet, 10)
+    assert fleet.pods.process[:4].tolist() == [1] * 4
+    fleet.rollback(SERVICE)
+    assert revisions(fleet) == ["v1"] * 4
+
+
+def test_new_pods_have_the_newest_revision(fleet: Fleet) -> None:
+    fleet.rollout(SERVICE, "v2", instantly=True)
+    fleet.scale(SERVICE, 5)
+    assert fleet.pods.pods[4].revision == "v2"
+
+
+def test_rollback_is_an_action(fleet: Fleet) -> None:
+    control, service = Control(fleet), fleet.entity(EntityKind.SERVICE, SERVICE, "serving")
+    assert control.act("a", ActionKind.ROLLBACK, service).status is OutcomeStatus.FAILED
+    fleet.rollout(SERVICE, "v2", instantly=True)
+    assert control.act("b", "rollback", service).status is OutcomeStatus.DONE
+    assert revisions(fleet) == ["v1"] * 4
+
+
+def test_nonsense_is_refused(fleet: Fleet) -> None:
+    with pytest.raises(UsageError, match="no service"):
+        fleet.rollout("chat", "v2")
+    with pytest.raises(UsageError, match="v1 already"):
+        fleet.rollout(SERVICE, "v1")
+    with pytest.raises(UsageError, match="at most 7"):
+        fleet.scale(SERVICE, 8)
+
+
+def test_restoring_leaves_nothing_of_faults_and_operators(fleet: Fleet) -> None:
+    inject(fleet, "gpu-lost", fleet.gpu_uuid(0))
+    Bent(fleet, ("slots", "hung", 2, 1.0), ("nodes", "disk_factor", 0, 9.0))
+    fleet.rollout(SERVICE, "v2", instantly=True)
+    fleet.router.weights[1] = 0.0
+    fleet.pods.cordoned[2] = True
+    fleet.scale(SERVICE, 6)
+    fleet.exporters_down.add("dcgm-node-0")
+    step(fleet, 30)
+    assert not fleet.gpus.healthy.all()
+    fleet.restore()
+    step(fleet, 400)
+    assert fleet.injections == []
+    assert fleet.gpus.healthy.all()
+    assert fleet.gpus.visible.all()
+    assert not fleet.stalled.any()
+    assert (fleet.router.weights == 1.0).all()
+    assert not fleet.pods.cordoned.any()
+    assert not fleet.exporters_down
+    assert revisions(fleet) == ["v1"] * 4
+    assert int(fleet.pods.ready.sum()) == 4
+    assert all((values == 1.0).all() or (values == 0.0).all() for values in vars(fleet.levers.nodes).values())
+
+
+def test_the_autoscaler_tells_what_it_wants_and_why_it_cannot(fleet: Fleet) -> None:
+    told = fleet.autoscaler
+    step(fleet, 5)
+    assert (told.desired, told.maximum) == (np.array([4.0]), np.array([7.0]))
+    bent = Bent(fleet, ("services", "desired_extra", 0, 2.0))
+    step(fleet, 5)
+    assert told.desired.tolist() == [6.0]
+    bent.stop(fleet)
+    bent = Bent(fleet, ("services", "autoscaler_stuck", 0, 1.0), ("services", "desired_extra", 0, 2.0))
+    step(fleet, 5)
+    assert (told.desired[0], told.wanted[0], bool(told.at_maximum[0])) == (4.0, 6.0, True)
+    bent.stop(fleet)
+    Bent(fleet, ("services", "autoscaler_stuck", 0, 2.0))
+    step(fleet, 60)
+    assert bool(told.blind[0])
+    assert told.errors[0] == pytest.approx(4.0)
