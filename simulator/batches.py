@@ -3,9 +3,10 @@
 For weeks of quiet time and for big histories, where writing and parsing text would take most of the
 time. Left out on purpose, because it only exists on a page or on the way to one: pages that stand
 still or spell names as another release does, lost packets, the exact size of a page (``target_samples``
-is 1) and the time of a scrape (a constant), engines that say less than vLLM, container signals, and what
-the gateway says. Devices and pods are remembered as collecting remembers them: a device that is gone
-stays as a row that is not seen, a pod for 15 minutes.
+is 1) and the time of a scrape (a constant), what the gateway says, and what engines and devices of other
+makes say otherwise: replicas are read as vLLM, nodes with other devices than NVIDIA's have no device
+rows. Devices, pods and containers are remembered as collecting remembers them: a device that is gone
+stays as a row that is not seen, a pod or container for 15 minutes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ import numpy as np
 
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, Statuses
 from outrider.ports import Collected
-from simulator import host_sheets as hosts
+from simulator import cluster_sheets, host_sheets
 from simulator.fleet import Fleet
+from simulator.outside_sheet import OutsideSheets
+from simulator.pages import cadvisor, dcgm, node
+from simulator.pages.xids import XidWindow
 from simulator.replica_sheet import OWN, counters_of, replica_sheet, service_sheet
 from simulator.sheets import REMEMBER_SECONDS, Grown, Ledger, Reading, Sheet, batches_of, refs
 
@@ -34,13 +38,17 @@ class Sampler:
         """The first round has no increases, as the first scrape of a page has none."""
         self._fleet = fleet
         size, slots = fleet.nodes.size, len(fleet.pods.pods)
-        self._of_slot = np.array([fleet.spec.services.index(pod.service) for pod in fleet.pods.pods], dtype=np.int64)
+        self._of_slot = fleet.pods.service_of_slot
         self._longest = np.array([pod.service.engine.max_model_length for pod in fleet.pods.pods], dtype=np.float64)
-        self._replicas, self._gpus = Ledger(slots), Ledger(fleet.gpus.size)
-        self._nodes, self._devices, self._pods, self._cluster = Ledger(size), Ledger(size), Ledger(slots), Ledger(1)
+        self._replicas, self._gpus, self._devices = Ledger(slots), Ledger(fleet.gpus.size), Ledger(size)
+        self._nodes, self._kubelets, self._containers = Ledger(size), Ledger(size), Ledger(slots)
+        self._pods, self._cluster = Ledger(slots), Ledger(1)
         self._names = _Names(fleet)
-        self._pod_seen = np.full(slots, -np.inf)
-        self._gpu_known = np.zeros(fleet.gpus.size, dtype=bool)
+        self._outside = OutsideSheets(fleet)
+        self._seen_pods, self._seen_containers = _Seen(slots), _Seen(slots)
+        self._seen_gpus = np.zeros(fleet.gpus.size, dtype=bool)
+        self._nvidia = np.array([vendor == "nvidia" for vendor in fleet.gpus.vendor])
+        self._codes = XidWindow()
         self._told = fleet.journal.newest
 
     def collected(self, at: datetime | None = None) -> Collected:
@@ -60,24 +68,22 @@ class Sampler:
             *self._of_replicas(now),
             *self._of_devices(now),
             *self._of_hosts(now),
+            *self._of_containers(now),
             *self._of_cluster(now),
+            *self._of_outside(now),
         ]
 
     # --- replicas and services --------------------------------------------------------------------------
 
     def _of_replicas(self, at: datetime) -> Iterator[SampleBatch]:
-        fleet, lever = self._fleet, self._fleet.levers.slots
-        pods = fleet.pods.pods
-        listed = np.array([pod.exists and pod.ever_ready for pod in pods])
+        fleet, pods = self._fleet, self._fleet.pods
+        listed = pods.existing & np.array([pod.ever_ready for pod in pods.pods])
         self._replicas.forget(np.flatnonzero(~listed))
-        node = np.array([-1 if pod.node is None else pod.node for pod in pods])
-        reachable = self._reachable(node)
-        alive = np.array([pod.ready for pod in pods])
-        dead = lever.core_dead > 0.5
-        up = listed & reachable & alive & ~dead
-        code = np.where(~reachable, _TIMEOUT, np.where(~alive, _REFUSED, np.where(dead, _HTTP_STATUS, 0.0)))
+        reachable, dead = self._reachable(pods.node_of_slot), fleet.levers.slots.core_dead > 0.5
+        up = listed & reachable & pods.ready & ~dead
+        code = np.where(~reachable, _TIMEOUT, np.where(~pods.ready, _REFUSED, np.where(dead, _HTTP_STATUS, 0.0)))
         counters = counters_of(fleet.bank.counters, self._longest)
-        started = np.round([pod.started_at for pod in pods], 2)
+        started = np.round([pod.started_at for pod in pods.pods], 2)
         grown = self._replicas.compare(at.timestamp(), up, counters, started)
         about = {
             "engine_up": up.astype(np.float64),
@@ -87,7 +93,7 @@ class Sampler:
         }
         sheet = replica_sheet(fleet, grown, about)
         yield from batches_of(sheet, Reading(self._names.replicas, listed, up, grown.seconds, grown.status), at, OWN)
-        yield _watched(self._names.replica_targets, listed, about, at)
+        yield from _watched(self._names.replica_targets, listed, about, at)
         yield from self._of_services(sheet, listed, up, grown, at)
         yield from self._reserved(up, at)
 
@@ -106,40 +112,61 @@ class Sampler:
         held = (owner >= 0) & up[np.maximum(owner, 0)]
         none = np.zeros(owner.size, dtype=np.uint8)
         reading = Reading(self._names.gpus, held, held, np.full(owner.size, np.nan), none)
-        yield from batches_of(hosts.reserved_sheet(self._fleet), reading, at)
+        yield from batches_of(host_sheets.reserved_sheet(self._fleet), reading, at)
 
     # --- devices and hosts ------------------------------------------------------------------------------
 
     def _of_devices(self, at: datetime) -> Iterator[SampleBatch]:
-        fleet = self._fleet
+        fleet, now, of_node = self._fleet, at.timestamp(), self._fleet.gpus.node
+        there = np.bincount(of_node[self._nvidia], minlength=fleet.nodes.size) > 0
         up, about = self._exporters([f"dcgm-{name}" for name in fleet.nodes.names])
-        of_node = fleet.gpus.node
-        seen = up[of_node] & fleet.gpus.visible
-        self._gpu_known |= seen
+        up &= there
+        seen = up[of_node] & fleet.gpus.visible & self._nvidia
+        self._seen_gpus |= seen
         self._gpus.forget(np.flatnonzero(up[of_node] & ~fleet.gpus.visible))
-        grown = self._gpus.compare(at.timestamp(), seen, hosts.gpu_counters(fleet), identity=fleet.pods.owner)
-        devices = self._devices.compare(at.timestamp(), up, np.zeros((up.size, 1)))
-        recent = up | (at.timestamp() - np.nan_to_num(self._devices.at, nan=-np.inf) <= REMEMBER_SECONDS)
-        known = self._gpu_known & recent[of_node]
+        self._codes.advance(fleet)
+        shown = dcgm.numbers(fleet)
+        grown = self._gpus.compare(now, seen, host_sheets.gpu_counters(shown), identity=fleet.pods.owner)
+        devices = self._devices.compare(now, up, np.zeros((up.size, 1)))
+        known = self._seen_gpus & self._devices.recent(now)[of_node]
         seconds = np.where(up[of_node], devices.seconds[of_node], np.nan)
-        reading = Reading(self._names.gpus, known, up[of_node], seconds, grown.status)
-        yield from batches_of(hosts.gpu_sheet(fleet, grown), reading, at)
-        everyone = np.ones(up.size, dtype=bool)
-        of_nodes = Reading(self._names.nodes, everyone, up, devices.seconds, devices.status)
-        yield from batches_of(hosts.device_node_sheet(fleet, about), of_nodes, at, _ABOUT)
-        yield _watched(self._names.device_targets, everyone, about, at)
+        sheet = host_sheets.gpu_sheet(fleet, shown, self._codes, grown)
+        yield from batches_of(sheet, Reading(self._names.gpus, known, up[of_node], seconds, grown.status), at)
+        of_nodes = Reading(self._names.nodes, there, up, devices.seconds, devices.status)
+        yield from batches_of(host_sheets.device_node_sheet(fleet, about), of_nodes, at, _ABOUT)
+        yield from _watched(self._names.device_targets, there, about, at)
 
     def _of_hosts(self, at: datetime) -> Iterator[SampleBatch]:
-        fleet = self._fleet
+        fleet, now = self._fleet, at.timestamp()
         up, about = self._exporters(fleet.nodes.names)
-        grown = self._nodes.compare(at.timestamp(), up, hosts.node_counters(fleet), fleet.nodes.boot)
+        shown = node.numbers(fleet)
+        grown = self._nodes.compare(now, up, host_sheets.node_counters(fleet, shown), fleet.nodes.boot)
         everyone = np.ones(up.size, dtype=bool)
         reading = Reading(self._names.nodes, everyone, up, grown.seconds, grown.status)
-        yield from batches_of(hosts.node_sheet(fleet, grown, about), reading, at, _ABOUT)
-        recent = up | (at.timestamp() - np.nan_to_num(self._nodes.at, nan=-np.inf) <= REMEMBER_SECONDS)
-        ports = Reading(self._names.ports, recent, up, grown.seconds, grown.status)
-        yield from batches_of(hosts.port_sheet(fleet, grown), ports, at)
-        yield _watched(self._names.node_targets, everyone, about, at)
+        yield from batches_of(host_sheets.node_sheet(shown, grown, about), reading, at, _ABOUT)
+        ports = Reading(self._names.ports, self._nodes.recent(now), up, grown.seconds, grown.status)
+        yield from batches_of(host_sheets.port_sheet(shown, grown), ports, at)
+        yield from _watched(self._names.node_targets, everyone, about, at)
+
+    def _of_containers(self, at: datetime) -> Iterator[SampleBatch]:
+        fleet, now, where = self._fleet, at.timestamp(), self._fleet.pods.node_of_slot
+        up, about = self._exporters([f"cadvisor-{name}" for name in fleet.nodes.names])
+        kubelets = self._kubelets.compare(now, up, np.zeros((up.size, 1)))
+        shown = host_sheets.running(fleet) & up[np.maximum(where, 0)]
+        self._seen_containers.note(shown, where, now)
+        numbers = cadvisor.numbers(fleet)
+        # Labels of a container change with its pod and its image.
+        identity = np.array([hash((pod.generation, pod.revision)) for pod in fleet.pods.pods])
+        counters = host_sheets.container_counters(fleet, numbers)
+        self._containers.forget(np.flatnonzero(~shown & up[self._seen_containers.where]))
+        grown = self._containers.compare(now, shown, counters, identity=identity)
+        known = self._seen_containers.known(now) & self._kubelets.recent(now)[self._seen_containers.where]
+        reading = Reading(self._names.containers, known, shown, grown.seconds, grown.status)
+        yield from batches_of(host_sheets.container_sheet(numbers, grown), reading, at)
+        everyone = np.ones(up.size, dtype=bool)
+        own = Reading(self._names.nodes, everyone, up, kubelets.seconds, kubelets.status)
+        yield from batches_of(Sheet(EntityKind.NODE, "containers", about, {}), own, at, _ABOUT)
+        yield from _watched(self._names.kubelet_targets, everyone, about, at)
 
     # --- cluster ----------------------------------------------------------------------------------------
 
@@ -147,30 +174,36 @@ class Sampler:
         fleet, now = self._fleet, at.timestamp()
         up, about = self._exporters(["kube-state"], on_nodes=False)
         cluster = self._cluster.compare(now, up, np.zeros((1, 1)))
-        exists = np.array([pod.exists for pod in fleet.pods.pods])
-        shown = exists & up[0]
-        self._pod_seen = np.where(shown, now, self._pod_seen)
+        shown = fleet.pods.existing & up[0]
+        self._seen_pods.note(shown, np.zeros(shown.size, dtype=np.int64), now)
         generation = np.array([pod.generation for pod in fleet.pods.pods])
-        grown = self._pods.compare(now, shown, hosts.pod_restarts(fleet), identity=generation)
-        gone = ~exists & (now - self._pod_seen > REMEMBER_SECONDS)
-        self._pods.forget(np.flatnonzero(~exists))
-        remembered = (now - self._pod_seen <= REMEMBER_SECONDS) & ~gone
-        recent = bool(up[0]) or bool(now - self._cluster.at[0] <= REMEMBER_SECONDS)
-        if recent:
-            all_up = np.full(fleet.nodes.size, up[0])
-            yield from batches_of(
-                hosts.kubernetes_node_sheet(fleet),
-                _plain(self._names.nodes, all_up, float(cluster.seconds[0])),
-                at,
-            )
-            pods = Reading(self._names.pods, remembered, shown, grown.seconds, grown.status)
-            yield from batches_of(hosts.pod_sheet(fleet, grown), pods, at)
-            per_service = np.full(len(fleet.spec.services), up[0])
-            workloads = _plain(self._names.workloads, per_service, float(cluster.seconds[0]))
-            yield from batches_of(hosts.workload_sheet(fleet, self._of_slot), workloads, at)
-        own = _plain(self._names.cluster, up, float(cluster.seconds[0]))
+        restarts = cluster_sheets.pod_restarts(fleet)
+        self._pods.forget(np.flatnonzero(~fleet.pods.existing))
+        grown = self._pods.compare(now, shown, restarts, identity=generation)
+        seconds = float(cluster.seconds[0])
+        if self._cluster.recent(now)[0]:
+            everywhere = np.full(fleet.nodes.size, up[0])
+            yield from batches_of(cluster_sheets.node_sheet(fleet), _plain(self._names.nodes, everywhere, seconds), at)
+            pods = Reading(self._names.pods, self._seen_pods.known(now), shown, grown.seconds, grown.status)
+            yield from batches_of(cluster_sheets.pod_sheet(fleet, grown), pods, at)
+            workloads = _plain(self._names.workloads, np.full(len(fleet.spec.services), up[0]), seconds)
+            yield from batches_of(cluster_sheets.workload_sheet(fleet), workloads, at)
+        own = _plain(self._names.cluster, up, seconds)
         yield from batches_of(Sheet(EntityKind.CLUSTER, "kube-state", about, {}), own, at, _ABOUT)
-        yield _watched(self._names.cluster_targets, np.ones(1, dtype=bool), about, at)
+        yield from _watched(self._names.cluster_targets, np.ones(1, dtype=bool), about, at)
+
+    # --- services, from outside -------------------------------------------------------------------------
+
+    def _of_outside(self, at: datetime) -> Iterator[SampleBatch]:
+        """Probes stand outside the cluster and answer in any case; what owners count does not."""
+        names, everyone = self._names.service_names, np.ones(len(self._fleet.spec.services), dtype=bool)
+        open_ports = np.array([f"probe-{name}" not in self._fleet.exporters_down for name in names])
+        probed = _about(open_ports, np.where(open_ports, 0.0, _REFUSED))
+        yield from self._outside.probed(open_ports, probed, at)
+        yield from _watched(self._names.probe_targets, everyone, probed, at)
+        up, counted = self._exporters([f"sdk-{name}" for name in names], on_nodes=False)
+        yield from self._outside.counted(up, counted, at)
+        yield from _watched(self._names.sdk_targets, everyone, counted, at)
 
     # --- who answers ------------------------------------------------------------------------------------
 
@@ -187,6 +220,23 @@ class Sampler:
         reachable = self._reachable(np.arange(len(names)) if on_nodes else np.full(len(names), -1))
         up = open_ports & reachable
         return up, _about(up, np.where(~reachable, _TIMEOUT, np.where(open_ports, 0.0, _REFUSED)))
+
+
+class _Seen:
+    """What was on a page of late: collecting remembers pods and containers that have left for 15 minutes."""
+
+    def __init__(self, rows: int) -> None:
+        self.where = np.zeros(rows, dtype=np.int64)  # the node whose page showed it
+        self._last = np.full(rows, -np.inf)
+
+    def note(self, shown: np.ndarray, where: np.ndarray, at: float) -> None:
+        """These are on a page now."""
+        self._last = np.where(shown, at, self._last)
+        self.where = np.where(shown, where, self.where)
+
+    def known(self, at: float) -> np.ndarray:
+        """Those that are or were."""
+        return np.asarray(at - self._last <= REMEMBER_SECONDS)
 
 
 class _Names:
@@ -209,7 +259,15 @@ class _Names:
         self.replica_targets = of(EntityKind.WORKLOAD, [("targets", pod.name) for pod in pods])
         self.device_targets = of(EntityKind.WORKLOAD, [("targets", f"dcgm-{name}") for name in nodes])
         self.node_targets = of(EntityKind.WORKLOAD, [("targets", name) for name in nodes])
+        self.kubelet_targets = of(EntityKind.WORKLOAD, [("targets", f"cadvisor-{name}") for name in nodes])
+        self.containers = of(
+            EntityKind.CONTAINER,
+            [(pod.service.namespace, f"{pod.name}/{pod.service.engine_kind}") for pod in pods],
+        )
         self.cluster_targets = of(EntityKind.WORKLOAD, [("targets", "kube-state")])
+        self.service_names = [one.name for one in fleet.spec.services]
+        self.probe_targets = of(EntityKind.WORKLOAD, [("targets", f"probe-{name}") for name in self.service_names])
+        self.sdk_targets = of(EntityKind.WORKLOAD, [("targets", f"sdk-{name}") for name in self.service_names])
 
 
 def _about(up: np.ndarray, code: Floats) -> dict[str, Floats]:
@@ -227,11 +285,10 @@ def _plain(entities: np.ndarray, up: np.ndarray, seconds: float) -> Reading:
     return Reading(entities, np.ones(up.size, dtype=bool), up, np.full(up.size, seconds), status)
 
 
-def _watched(entities: np.ndarray, known: np.ndarray, about: dict[str, Floats], at: datetime) -> SampleBatch:
+def _watched(entities: np.ndarray, known: np.ndarray, about: dict[str, Floats], at: datetime) -> Iterator[SampleBatch]:
     """What is said of each target on its monitoring entity."""
     cut = {name: about[name] for name in _ABOUT}
     up = np.ones(known.size, dtype=bool)
     none = np.zeros(known.size, dtype=np.uint8)
     reading = Reading(entities, known, up, np.full(known.size, np.nan), none)
-    (batch,) = batches_of(Sheet(EntityKind.WORKLOAD, "targets", cut, {}), reading, at)
-    return batch
+    yield from batches_of(Sheet(EntityKind.WORKLOAD, "targets", cut, {}), reading, at)

@@ -25,6 +25,7 @@ from outrider.model import (
     TrustVerdict,
 )
 
+FELL = -np.inf  # in place of an increase that is none
 REMEMBER_SECONDS = 15 * 60.0  # an entity that could not be read for longer is left out
 
 
@@ -79,6 +80,10 @@ class Ledger:
         self.at = np.where(up, at, self.at)
         return Grown(increases, seconds, status.astype(np.uint8))
 
+    def recent(self, at: float) -> np.ndarray:
+        """Rows with a good page in the last 15 minutes."""
+        return np.asarray(at - np.nan_to_num(self.at, nan=-np.inf) <= REMEMBER_SECONDS)
+
     def forget(self, rows: np.ndarray) -> None:
         """These rows are read no more: their next page is a first one."""
         self.at[rows] = np.nan
@@ -90,7 +95,7 @@ class Sheet:
     """Cells of all rows of one kind, before it is known which pages were read.
 
     ``gauges`` are (rows,) with NaN where a page has no such line; ``grown`` need two pages, (rows,) or
-    (rows, buckets of the signal), with NaN where nothing happened.
+    (rows, buckets of the signal), with NaN where nothing happened and ``FELL`` where a counter went back.
     """
 
     kind: EntityKind
@@ -111,6 +116,8 @@ class Sheet:
             unsure, status[:, None], np.where(missing[:, first:], CellStatus.UNDEFINED, CellStatus.PRESENT)
         )
         values[:, first:][np.broadcast_to(unsure, values[:, first:].shape)] = np.nan
+        back = values == FELL
+        values[back], found[back] = np.nan, CellStatus.RESET
         return keys, values, found
 
 
