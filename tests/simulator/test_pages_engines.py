@@ -1,0 +1,440 @@
+"""Pages of every kind of engine against what stands on real ones, and the quirks that each is known for."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from collectors.exposition import Parser
+from simulator.fleet import Fleet
+from simulator.pages import ENGINE_PAGES
+from simulator.pages.engines import status
+from simulator.spec import PoolSpec, default_spec
+
+START = datetime(2026, 11, 18, 12, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+KINDS = tuple(ENGINE_PAGES)
+REAL = yaml.safe_load((Path(__file__).parents[1] / "recordings/engine_pages.yaml").read_text(encoding="utf-8"))
+DATA = Path(os.environ.get("OUTRIDER_DATA", Path(__file__).parents[3] / "shared"))
+ORIGINALS = {kind: DATA / f"pages/{kind}.txt" for kind in KINDS} | {
+    "vllm": DATA / "recordings/vllm-0.32.0/pages/metrics_warm.txt"
+}
+BY_FLAG = re.compile(r"vllm:(estimated_|kv_block_)")
+# Known from the sources of a server, and not on the page that was recorded of it.
+BESIDES = {
+    "sglang": {
+        *("sglang:per_stage_req_latency_seconds_created", "sglang:realtime_tokens_created"),
+        *("sglang:http_requests_total", "sglang:http_requests_created", "sglang:http_requests_active"),
+        *("sglang:http_responses_total", "sglang:http_responses_created"),
+    },
+    "tgi": {"tgi_batch_max_total_tokens"},
+}
+OUTLASTS = re.compile("cpu|energy|gc_")  # what the engine core does not count
+# A child appears with its first failure, and on a new server there is none.
+NOT_YET = {"tgi": {"tgi_request_failure"}}
+
+
+class Bent:
+    """Holds levers of slots or services until it is taken away."""
+
+    def __init__(self, fleet: Fleet, *levers: tuple[str, str, int, float]) -> None:
+        self.levers = levers
+        fleet.injections.append(self)
+
+    def advance(self, fleet: Fleet) -> bool:
+        for group, lever, index, value in self.levers:
+            fleet.levers.bend(group, lever)[index] = value
+        return False
+
+
+class Engines:
+    """Two replicas of one kind of engine and what writes their pages."""
+
+    def __init__(self, kind: str, seed: int = 4) -> None:
+        spec = default_spec()
+        service = replace(spec.services[1], engine_kind=kind, replicas=2, ceiling=3)
+        pool = PoolSpec("h100", spec.pools[0].gpu_type, 1)
+        self.fleet = Fleet(
+            replace(spec, pools=(pool,), services=(service,), slice_seconds=2.5, tick_seconds=5.0), seed, START
+        )
+        self.pages = ENGINE_PAGES[kind]()
+
+    def page(self, slot: int = 0) -> str:
+        return self.pages.page(self.fleet, self.fleet.pods.pods[slot]).decode()
+
+    def step(self, times: int = 1) -> str:
+        for _ in range(times):
+            self.fleet.step(STEP)
+        return self.page()
+
+
+@pytest.fixture(scope="module")
+def engines() -> dict[str, Engines]:
+    found = {kind: Engines(kind) for kind in KINDS}
+    for one in found.values():
+        one.step()
+    return found
+
+
+def values(page: str) -> dict[str, float]:
+    """Every sample line's number."""
+    found = {}
+    for line in page.splitlines():
+        if line and not line.startswith("#"):
+            series, number = line.rsplit(" ", 1)
+            assert series not in found, series
+            found[series] = float(number)
+    return found
+
+
+def total(page: str, name: str, **labels: str) -> float:
+    """The sum of a metric's samples that have these labels."""
+    return sum(
+        number
+        for series, number in values(page).items()
+        if series.split("{")[0] == name and all(f'{label}="{value}"' in series for label, value in labels.items())
+    )
+
+
+def described(page: str) -> dict[str, dict[str, object]]:
+    """Families of a page: type, names of labels, bounds, quantiles."""
+    found: dict[str, dict[str, object]] = {}
+    bounds: dict[str, dict[float, None]] = {}
+    family = ""
+    for line in page.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, family, kind = line.split(" ")
+            found[family] = {"type": kind}
+        elif line and not line.startswith("#"):
+            labels = dict(re.findall(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"', line))
+            known = found[family]
+            if "le" in labels:
+                bounds.setdefault(family, {})[float(labels.pop("le"))] = None
+            if "quantile" in labels:
+                known.setdefault("quantiles", {})[labels.pop("quantile")] = None
+            known.setdefault("labels", set()).update(labels)
+    for name, ladder in bounds.items():
+        found[name]["bounds"] = tuple(bound for bound in ladder if bound != float("inf"))
+    return found
+
+
+def wanted(kind: str, longest: float) -> dict[str, dict[str, object]]:
+    """The same of the real page, with ladders for a longest context."""
+    found: dict[str, dict[str, object]] = {}
+    lengths = tuple(float(digit * 10**power) for power in range(7) for digit in (1, 2, 5))
+    for name, said in REAL["pages"][kind].items():
+        family: dict[str, object] = {"type": said["type"]}
+        if "labels" in said:
+            family["labels"] = set(said["labels"])
+        if "quantiles" in said:
+            family["quantiles"] = dict.fromkeys(said["quantiles"])
+        if "bounds" in said:
+            family["bounds"] = {
+                "hundred": None,
+                "thousand": tuple(float(size) for size in range(1, 1025)),
+                "lengths": tuple(bound for bound in lengths if bound <= longest),
+            }.get(said["bounds"]) or tuple(float(bound) for bound in REAL["ladders"].get(said["bounds"], ()))
+        found[name] = family
+    return found
+
+
+def compared(kind: str, ours: dict[str, dict[str, object]], real: dict[str, dict[str, object]]) -> None:
+    assert set(real) - set(ours) <= NOT_YET.get(kind, set())
+    assert set(ours) - set(real) <= BESIDES.get(kind, set())
+    for name, said in real.items():
+        if name not in ours:
+            continue
+        mine = dict(ours[name])
+        if "labels" not in said:  # no child on the real page: any of ours has labels from its source
+            assert mine["type"] == said["type"], name
+            continue
+        if said.get("bounds") == ():
+            ladder = mine["bounds"]
+            assert len(ladder) == 100
+            assert ladder[-1] == pytest.approx(100 * ladder[0])
+            mine["bounds"] = ()
+        assert mine == said, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_has_families_types_labels_and_bounds_of_a_real_one(kind: str, engines: dict[str, Engines]) -> None:
+    longest = engines[kind].fleet.spec.services[0].engine.max_model_length
+    compared(kind, described(engines[kind].page()), wanted(kind, longest))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_kept_of_a_real_page_is_what_stands_there(kind: str) -> None:
+    if not ORIGINALS[kind].exists():
+        pytest.skip("no real pages here")
+    real = {
+        name: said
+        for name, said in described(ORIGINALS[kind].read_text(encoding="utf-8")).items()
+        if not BY_FLAG.match(name)
+    }
+    kept = wanted(kind, 2048.0)
+    assert set(real) == set(kept)
+    for name, said in kept.items():
+        found = dict(real[name])
+        if said.get("bounds") == ():
+            assert len(found.pop("bounds")) == 100
+            said.pop("bounds")
+        assert found == said, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_parsers_read_a_page_and_agree(kind: str, engines: dict[str, Engines]) -> None:
+    page = engines[kind].page()
+    families = list(text_string_to_metric_families(page))
+    theirs = sum(len(family.samples) for family in families)
+    ours = Parser().parse(page.encode())
+    assert theirs == len(values(page)) == len(ours.layout.series)
+    assert len({series.identity for series in ours.layout.series}) == theirs
+    assert {family.type for family in families} <= {"counter", "gauge", "histogram", "summary"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counters_only_grow_until_a_new_process_begins_at_zero(kind: str) -> None:
+    engines = Engines(kind)
+    before, moved = engines.page(), 0
+    kinds = {name: said["type"] for name, said in described(before).items()}
+
+    def counted(page: str) -> dict[str, float]:
+        names = re.compile(r"_(bucket|count|sum)$")
+        return {
+            series: number
+            for series, number in values(page).items()
+            if kinds.get(series.split("{")[0]) == "counter"
+            or kinds.get(names.sub("", series.split("{")[0])) == "histogram"
+        }
+
+    for _ in range(3):
+        after = engines.step()
+        old, new = counted(before), counted(after)
+        assert all(new[series] >= number for series, number in old.items())
+        moved += sum(new[series] > number for series, number in old.items())
+        before = after
+    assert moved > 20
+    full = {name: number for name, number in counted(before).items() if number > 1000 and not OUTLASTS.search(name)}
+    engines.fleet.bank.drop(0)
+    again = counted(engines.step())
+    assert len(full) > 5
+    assert all(again[series] < number for series, number in full.items() if series in again)
+
+
+def test_a_restarted_server_says_when_it_began() -> None:
+    engines = Engines("vllm")
+    old = engines.page()
+    engines.fleet.restart(0)
+    while not engines.fleet.pods.pods[0].ready:
+        engines.fleet.step(STEP)
+    new = engines.page()
+    for name in ("process_start_time_seconds", "vllm:generation_tokens_created"):
+        assert total(new, name) > START.timestamp() > total(old, name)
+    assert total(new, "process_cpu_seconds_total") < total(old, "process_cpu_seconds_total")
+    assert total(new, "vllm:generation_tokens_total") < total(old, "vllm:generation_tokens_total")
+
+
+def test_the_buckets_of_every_histogram_rise_to_its_count(engines: dict[str, Engines]) -> None:
+    for one in engines.values():
+        for family in text_string_to_metric_families(one.page()):
+            if family.type != "histogram":
+                continue
+            ladders: dict[tuple[tuple[str, str], ...], list[float]] = {}
+            counts = {}
+            for sample in family.samples:
+                key = tuple(sorted(item for item in sample.labels.items() if item[0] != "le"))
+                if sample.name.endswith("_bucket"):
+                    ladders.setdefault(key, []).append(sample.value)
+                elif sample.name.endswith("_count"):
+                    counts[key] = sample.value
+            for key, ladder in ladders.items():
+                assert ladder == sorted(ladder), family.name
+                assert ladder[-1] == counts[key], family.name
+
+
+def test_every_kind_tells_of_the_same_engine(engines: dict[str, Engines]) -> None:
+    pages = {kind: one.page() for kind, one in engines.items()}
+    bank = engines["vllm"].fleet.bank
+    finished = bank.counters.plain["finished_stop"][0] + bank.counters.plain["finished_length"][0]
+    assert total(pages["vllm"], "vllm:request_success_total") == finished
+    assert total(pages["sglang"], "sglang:num_requests_total") == finished
+    assert total(pages["tgi"], "tgi_request_success") == finished
+    assert total(pages["triton"], "nv_inference_request_success") == finished
+    assert total(pages["mindie"], "request_success_total") == finished
+    spent = bank.counters.sums["e2e"][0]
+    assert total(pages["sglang"], "sglang:e2e_request_latency_seconds_sum") == pytest.approx(spent)
+    assert total(pages["tgi"], "tgi_request_duration_sum") == pytest.approx(spent)
+    assert total(pages["triton"], "nv_inference_request_duration_us") / 1e6 == pytest.approx(spent, rel=1e-3)
+    used = bank.kv_used_ratio[0]
+    assert total(pages["sglang"], "sglang:token_usage") == pytest.approx(used, abs=1e-4)
+    assert total(pages["mindie"], "npu_cache_usage_perc") == pytest.approx(used, abs=1e-6)
+    assert total(pages["tgi"], "tgi_batch_current_size") == bank.running[0]
+
+
+def test_sglang_splits_what_streams_and_does_not(engines: dict[str, Engines]) -> None:
+    page, bank = engines["sglang"].page(), engines["sglang"].fleet.bank
+    streamed = total(page, "sglang:generation_tokens_total", is_streaming="true")
+    whole = total(page, "sglang:generation_tokens_total", is_streaming="false")
+    assert streamed > 5 * whole > 0
+    assert streamed + whole == bank.counters.plain["generation_tokens"][0]
+    assert total(page, "sglang:time_to_first_token_seconds_count") == bank.counters.buckets["ttft"][0].sum()
+    capacity = total(page, "sglang:max_total_num_tokens")
+    parts = ("kv_used_tokens", "kv_available_tokens", "kv_evictable_tokens")
+    assert sum(total(page, f"sglang:{part}") for part in parts) == capacity == 12288 * 16
+    assert 0 < total(page, "sglang:cache_hit_rate") < 1
+    assert total(page, "sglang:gen_throughput") > 100
+
+
+def test_sglang_tells_short_queues_where_vllm_starts_at_a_third_of_a_second(engines: dict[str, Engines]) -> None:
+    page = engines["sglang"].page()
+    waited = total(page, "sglang:queue_time_seconds_bucket", le="0.1")
+    assert waited > 0.5 * total(page, "sglang:queue_time_seconds_count")
+    bounds = described(engines["vllm"].page())["vllm:request_queue_time_seconds"]["bounds"]
+    assert bounds[0] == 0.3
+
+
+def test_triton_shows_its_own_devices_and_recent_quantiles(engines: dict[str, Engines]) -> None:
+    one = engines["triton"]
+    page, pod = one.page(), one.fleet.pods.pods[0]
+    for gpu in pod.gpus:
+        assert total(page, "nv_gpu_power_usage", gpu_uuid=one.fleet.gpu_uuid(gpu)) == pytest.approx(
+            one.fleet.gpus.power[gpu], abs=1e-3
+        )
+    assert len([series for series in values(page) if series.startswith("nv_gpu_utilization{")]) == len(pod.gpus)
+    assert all(0 <= total(page, "nv_gpu_utilization", gpu_uuid=one.fleet.gpu_uuid(gpu)) <= 1 for gpu in pod.gpus)
+    quantiles = [
+        total(page, "nv_inference_request_summary_us", quantile=str(at)) for at in (0.5, 0.9, 0.95, 0.99, 0.999)
+    ]
+    assert quantiles == sorted(quantiles)
+    assert 1e5 < quantiles[0] < 1e8
+
+
+def test_clients_that_leave_are_missing_on_vllm_and_told_by_others() -> None:
+    pages = {}
+    for kind in KINDS:
+        engines = Engines(kind)
+        Bent(engines.fleet, ("services", "abort_ratio", 0, 0.5), ("services", "bad_request_ratio", 0, 0.2))
+        before = engines.page()
+        pages[kind] = (before, engines.step(4))
+    old, new = pages["vllm"]
+    assert total(new, "vllm:request_success_total", finished_reason="abort") == 0
+    answered = total(new, "http_requests_total", status="2xx") - total(old, "http_requests_total", status="2xx")
+    finished = total(new, "vllm:request_success_total") - total(old, "vllm:request_success_total")
+    assert answered > 1.2 * finished > 0
+    assert "4xx" not in old
+    assert total(new, "http_requests_total", status="4xx") > 0
+    assert "5xx" not in new
+    for kind, name, labels in (
+        ("sglang", "sglang:num_aborted_requests_total", {}),
+        ("sglang", "sglang:http_responses_total", {"status_code": "400"}),
+        ("tgi", "tgi_request_failure", {"err": "dropped"}),
+        ("tgi", "tgi_request_failure", {"err": "validation"}),
+        ("triton", "nv_inference_request_failure", {}),
+        ("mindie", "request_failed_total", {}),
+    ):
+        old, new = pages[kind]
+        assert total(new, name, **labels) > total(old, name, **labels), (kind, name)
+        list(text_string_to_metric_families(new))
+
+
+def test_a_late_child_is_created_when_it_appears() -> None:
+    engines = Engines("vllm")
+    engines.step()
+    Bent(engines.fleet, ("slots", "error_ratio", 0, 0.5))
+    page = engines.step()
+    failed = total(page, "http_requests_total", status="5xx")
+    assert failed == total(page, "vllm:request_success_total", finished_reason="error") > 0
+    assert total(page, "http_requests_created", status="5xx") == pytest.approx(engines.fleet.at, abs=1)
+    assert total(page, "http_requests_created", status="2xx") < engines.fleet.at - 3600
+
+
+def test_a_hung_core_freezes_its_values_while_requests_pile_up() -> None:
+    for kind in KINDS:
+        engines = Engines(kind)
+        engines.step()
+        Bent(engines.fleet, ("slots", "hung", 0, 1.0))
+        engines.fleet.step(timedelta(seconds=2))
+        first = values(engines.page())
+        last = values(engines.step(2))
+        moved = {series.split("{")[0] for series, number in last.items() if number != first[series] == first[series]}
+        if kind == "vllm":
+            assert not {name for name in moved if name.startswith("vllm:")}
+            assert "process_open_fds" in moved
+        elif kind == "sglang":
+            assert {name for name in moved if name.startswith("sglang:")} <= {
+                *("sglang:http_requests_total", "sglang:http_requests_active"),
+                "sglang:scheduler_process_cpu_seconds_total",
+            }
+        elif kind == "mindie":
+            assert moved <= {"request_received_total", "failed_request_perc"}
+        else:
+            waiting = {"tgi": "tgi_queue_size", "triton": "nv_inference_pending_request_count"}[kind]
+            series = next(one for one in last if one.split("{")[0] == waiting)
+            assert last[series] > first[series]
+
+
+def test_an_engine_that_sleeps_says_so_by_its_sleep_state_alone() -> None:
+    engines = Engines("vllm")
+    engines.step()
+    assert "sleep_mode" not in engines.page()
+    asleep = Bent(engines.fleet, ("slots", "asleep", 0, 1.0))
+    page = engines.step()
+    assert total(page, "vllm:engine_sleep_state", sleep_state="awake") == 0
+    assert total(page, "vllm:engine_sleep_state", sleep_state="weights_offloaded") == 1
+    assert total(page, "vllm:num_requests_running") == total(page, "vllm:kv_cache_usage_perc") == 0
+    assert total(page, "vllm:sleep_mode_operation_duration_seconds_count", operation="sleep") == 1
+    assert total(page, "process_open_fds") > 33
+    assert "sleep_mode" not in engines.page(1)
+    engines.fleet.injections.remove(asleep)
+    page = engines.step()
+    assert total(page, "vllm:engine_sleep_state", sleep_state="awake") == 1
+    assert total(page, "vllm:sleep_mode_operation_duration_seconds_count", operation="wake") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "gone"),
+    [
+        (
+            "vllm",
+            ["vllm:gpu_cache_usage_perc", "vllm:gpu_prefix_cache_hits_total", "vllm:time_per_output_token_seconds"],
+            ["vllm:kv_cache_usage_perc", "vllm:prefix_cache_hits_total", "vllm:engine_sleep_state"],
+        ),
+        ("sglang", ["sglang:time_per_output_token_seconds"], ["sglang:inter_token_latency_seconds"]),
+        ("triton", ["nv_cache_num_hits_per_model", "nv_model_load_duration_secs"], ["nv_cache_num_hits"]),
+    ],
+)
+def test_another_release_spells_its_names_otherwise(kind: str, there: list[str], gone: list[str]) -> None:
+    engines = Engines(kind)
+    now = described(engines.step())
+    Bent(engines.fleet, ("slots", "names_changed", 0, 1.0))
+    engines.fleet.step(STEP)
+    changed = described(engines.page())
+    assert set(there) <= set(changed) - set(now)
+    assert set(gone) <= set(now) - set(changed)
+    assert set(described(engines.page(1))) == set(now)
+    list(text_string_to_metric_families(engines.page()))
+    if kind == "sglang":
+        assert changed["sglang:generation_tokens_total"]["labels"] == {"model_name"}
+    if kind == "triton":
+        assert changed["nv_inference_request_failure"]["labels"] == {"model", "version", "reason"}
+
+
+def test_no_page_while_there_is_no_core() -> None:
+    engines = Engines("vllm")
+    Bent(engines.fleet, ("slots", "core_dead", 0, 1.0))
+    engines.fleet.step(STEP)
+    assert [status(engines.fleet, slot) for slot in (0, 1)] == [503, 200]
+
+
+def test_kv_transfers_that_fail_are_told_by_their_connector() -> None:
+    engines = Engines("vllm")
+    assert "nixl" not in engines.page()
+    Bent(engines.fleet, ("slots", "kv_transfer_failures_per_second", 0, 2.0))
+    assert total(engines.step(2), "vllm:nixl_num_failed_transfers_total") > 10
