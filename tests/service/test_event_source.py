@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
+import pytest
+
+from collectors.collect import Collector
+from collectors.log_patterns import packaged
 from outrider.clock import ManualClock
+from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
-from service import targets
+from service import demo, event_source, settings, targets, wiring
 from service.cycle import Source
 from service.settings import Settings
 from simulator import engine_log, kernel_log
 from simulator.doors import event_settings
 from simulator.exporters import FleetServer, serve
+from simulator.faults import FAULTS, inject
 from simulator.fleet import Fleet
 from simulator.journal import Happening, Voice
 from simulator.spec import default_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 STEP = timedelta(seconds=15)
+DEVICES = ("dcgm", "kube_state_metrics")
+ALL = (*DEVICES, "vllm", "node_exporter")
+
+
+@cache
+def master() -> Fleet:
+    return Fleet(replace(default_spec(), slice_seconds=1.0), seed=2, start=START)
 
 
 class Watch:
@@ -34,13 +49,13 @@ class Watch:
         return (await self.source.collect(self.fleet.now)).events
 
 
-def play(scene: Callable[[Watch], Awaitable[None]], *, pages: bool = True) -> None:
+def play(scene: Callable[[Watch], Awaitable[None]], *, adapters: tuple[str, ...] = ALL) -> None:
     async def whole() -> None:
-        fleet = Fleet(replace(default_spec(), slice_seconds=1.0), seed=2, start=START)
+        fleet = copy.deepcopy(master())
         server = await serve(fleet)
         written = {
             "cluster": "demo",
-            "collect": {"targets": server.targets()["targets"] if pages else []},
+            "collect": {"targets": [one for one in server.targets()["targets"] if one["adapter"] in adapters]},
             "events": event_settings(server.base_url),
         }
         source = targets.source(Settings.model_validate(written), ManualClock(fleet.now))
@@ -98,3 +113,152 @@ def test_every_voice_arrives_as_its_happening_says() -> None:
         assert await watch.round() == ()
 
     play(scene)
+
+
+def test_the_doors_alone_tell_devices_pods_replicas_and_services() -> None:
+    async def scene(watch: Watch) -> None:
+        found = {event.code: event for event in watch.source.health and await watch.round()}
+        assert found == {}
+        speeches(watch.fleet)
+        # No page is read, so there is no topology: nodes cannot be asked, and pods are known by their API alone.
+        codes = {event.code for event in await watch.round()}
+        assert {"BackOff", "rollout", "flags", "cuda_oom", "power-limit"} <= codes
+        assert "79" not in codes
+
+    play(scene, adapters=())
+
+
+@pytest.mark.parametrize("fault", ["gpu-lost", "bad-rollout", "engine-dead"])
+def test_what_a_fault_lets_be_said_is_heard(fault: str) -> None:
+    async def scene(watch: Watch) -> None:
+        await watch.round()
+        truth = inject(watch.fleet, fault, seed=3, duration=timedelta(minutes=1))
+        first, heard = watch.fleet.journal.newest, []
+        for _ in range(8):
+            heard += await watch.round()
+        said = [line.event for line in watch.fleet.journal.after(first)]
+        assert said
+        unheard = {told(event) for event in said} - {told(event) for event in heard}
+        beyond = {told(event) for event in heard} - {told(event) for event in said}
+        # A process that is gone takes its log along; what is put back without a word is seen all the same.
+        assert {one for one in unheard if one[0] is not EventKind.LOG} == set(), truth
+        assert {code for _, _, code in beyond} <= {"rollback", "flags"}, truth
+
+    play(scene, adapters=DEVICES)
+
+
+def test_every_line_that_a_fault_lets_be_said_has_its_code_again() -> None:
+    doors = {"kernel_line": ("kernel_log", kernel_log.LINES), "engine_line": ("engine_log", engine_log.LINES)}
+    seen = 0
+    for fault in FAULTS.values():
+        for deed in fault.deeds:
+            if deed.do in doors:
+                table, usual = doors[deed.do]
+                code = deed.arguments["code"]
+                line = deed.arguments.get("text") or usual[code]
+                found = packaged(table).find(line)
+                assert found is not None, (fault.fault, line)
+                assert found[0] == code, (fault.fault, line)
+                seen += 1
+    assert seen >= 15
+
+
+def test_an_xid_on_a_page_and_in_the_kernel_log_is_one_event() -> None:
+    async def scene(watch: Watch) -> None:
+        await watch.round()
+        inject(watch.fleet, "gpu-xid-hardware", seed=3, duration=timedelta(minutes=5))
+        heard = [event for _ in range(3) for event in await watch.round() if event.kind is EventKind.XID]
+        assert len(heard) == 1
+        assert heard[0].source == "kernel_log"
+
+    play(scene, adapters=DEVICES)
+
+
+def test_events_reach_the_cycle_and_the_store(tmp_path) -> None:
+    async def scene(watch: Watch) -> None:
+        cycle = wiring.cycle_in_memory(Settings(), watch.source, ManualClock(watch.fleet.now), interval=STEP)
+        await watch.round()
+        speeches(watch.fleet)
+        watch.fleet.step(STEP)
+        now = watch.fleet.now
+        record = cycle.digest(now, await watch.source.collect(now))
+        stored = cycle.parts.metrics.events(now - STEP * 2, now + STEP)
+        assert {"79", "rollout", "oom-kill", "BackOff"} <= {event.code for event in stored}
+        assert record.targets_up == 33
+
+    play(scene)
+
+
+def test_a_door_that_is_shut_is_named_and_the_pages_go_on() -> None:
+    async def scene(watch: Watch) -> None:
+        watch.fleet.levers.bend("cluster", "seen")[0] = 0.0
+        health = {one.target: one for one in watch.source.health}
+        assert set(health) >= {"kernel-log", "kubernetes", "engine-log", "node-0"}
+        collected = await watch.source.collect(watch.fleet.now)
+        shut = {one.target: one for one in watch.source.health if one.adapter == "events"}
+        assert collected.events == ()
+        assert (shut["kubernetes"].up, shut["engine-log"].up) == (False, False)
+        assert shut["kubernetes"].error is not None
+        assert "broke off its answer" in shut["kubernetes"].error
+
+    play(scene, adapters=("node_exporter",))
+
+
+def test_without_sources_of_events_nothing_is_put_around_the_pages() -> None:
+    plain = targets.source(Settings(), ManualClock(START))
+    assert isinstance(plain, Collector)
+    assert event_source.pages_of(plain) is plain
+    given = Settings.model_validate({"events": [{"type": "kubernetes", "url": "https://k8s.example"}]})
+    beside = targets.source(given, ManualClock(START))
+    assert isinstance(event_source.pages_of(beside), Collector)
+    assert [one.target for one in beside.health] == ["kubernetes"]
+    assert callable(demo.Demo.discover)
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+NO_NODE = "expected node: the name of the node whose log this is"
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ("{type: kubernetes}", (2, "events[0].url", "is needed by a source of type kubernetes")),
+        ("{type: engine_log, url: 'http://x', path: /a}", (2, "events[0].path", "is for sources of type kernel_log")),
+        ("{type: kernel_log}", (2, "events[0]", "expected either url or path")),
+        ("{type: kernel_log, path: /dev/kmsg}", (2, "events[0]", NO_NODE)),
+        ("{type: kernel_log, url: 'http://x/klog'}", (2, "events[0]", NO_NODE)),
+        ("{type: kernel_log, url: 'http://x/{node}', kind: a}", (2, "events[0].kind", "unknown key")),
+    ],
+)  # fmt: skip
+def test_a_source_that_cannot_work_is_refused_with_its_line(tmp_path, entry: str, fault: tuple[int, str, str]) -> None:
+    path = tmp_path / "outrider.yaml"
+    path.write_text(f"events:\n  - {entry}\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        settings.load(path)
+    assert [(one.line, one.key, one.message) for one in caught.value.problems] == [fault]
+
+
+def test_two_sources_need_two_names(tmp_path) -> None:
+    path = tmp_path / "outrider.yaml"
+    source = "{type: kubernetes, url: 'https://k8s.example'}"
+    path.write_text(f"events:\n  - {source}\n  - {source}\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        settings.load(path)
+    assert [one.line for one in caught.value.problems] == [3]
+
+
+def test_this_machines_kernel_log_needs_a_path_and_a_node(tmp_path) -> None:
+    log = tmp_path / "kernel.log"
+    log.write_text("2026-11-18T11:59:59+0000 gpu-1 kernel: NVRM: Xid (PCI:0000:3b:00): 79, gone\n")
+    given = Settings.model_validate({"events": [{"type": "kernel_log", "path": str(log), "node": "gpu-1"}]})
+
+    async def scene() -> tuple[Event, ...]:
+        source = targets.source(given, ManualClock(START))
+        try:
+            return (await source.collect(START)).events
+        finally:
+            await source.close()
+
+    (event,) = asyncio.run(scene())
+    assert told(event) == (EventKind.XID, EntityRef("default", EntityKind.NODE, None, "gpu-1"), "79")
