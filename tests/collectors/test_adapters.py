@@ -200,6 +200,14 @@ def test_devices_in_their_units(bench) -> None:
     assert one.cell("hw_accel_healthy", gpu) == 0
 
 
+def test_devices_before_ampere_retire_pages_instead_of_rows(bench) -> None:
+    one = bench("dcgm", entity={"kind": "node", "name": "a"})
+    row = 'DCGM_FI_DEV_RETIRED_DBE{gpu="0",UUID="GPU-a",modelName="Tesla T4"}'
+    one.scrape(f"{row} 3\n")
+    one.scrape(f"{row} 5\n")
+    assert one.cell("hw_accel_memory_retired_total", EntityKind.GPU) == 2
+
+
 NODE = """\
 node_cpu_seconds_total{cpu="0",mode="idle"} IDLE
 node_cpu_seconds_total{cpu="1",mode="idle"} IDLE

@@ -13,20 +13,23 @@ from simulator.exporters import FleetServer, serve
 from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.spec import default_spec
+from simulator.world import World
+from tests.simulator.small import Bent, small_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 Scene = Callable[[Fleet, FleetServer, aiohttp.ClientSession], Awaitable[None]]
 
 
-def play(scene: Scene) -> None:
+def play(scene: Scene, *, closes: bool = False) -> None:
     async def whole() -> None:
-        fleet = Fleet(replace(default_spec(), slice_seconds=1.0), seed=2, start=START)
+        fleet = Fleet(replace(default_spec(), slice_seconds=5.0, tick_seconds=5.0), seed=2, start=START)
         server = await serve(fleet)
         try:
             async with aiohttp.ClientSession() as client:
                 await scene(fleet, server, client)
         finally:
-            await server.close()
+            if not closes:
+                await server.close()
 
     asyncio.run(whole())
 
@@ -132,24 +135,28 @@ def test_actions_and_faults_come_in_by_the_control_door() -> None:
     play(scene)
 
 
-@pytest.mark.parametrize(
-    ("door", "body", "sentence"),
-    [
-        ("actions", [], "not a JSON object"),
-        ("actions", {"id": "1", "kind": "cordon"}, "no 'target'"),
-        ("actions", {"id": "1", "kind": "cordon", "target": {"kind": "shed", "name": "x"}}, "not a kind of entity"),
-        ("actions", {"id": "1", "kind": "cordon", "target": "a/b/c/d"}, "is not an entity"),
-        ("actions", {"id": "1", "kind": "restart_pod", "target": "pod/nobody"}, "no pod 'nobody'"),
-        ("faults", {"fault": "gpu-loss"}, "no fault"),
-        ("faults", {"fault": "gpu-lost", "seconds": "long"}, "not a number"),
-    ],
+NONSENSE: tuple[tuple[str, Any, str], ...] = (
+    ("actions", [], "not a JSON object"),
+    ("actions", {"id": "1", "kind": "cordon"}, "no 'target'"),
+    ("actions", {"id": "1", "kind": "cordon", "target": {"kind": "shed", "name": "x"}}, "not a kind of entity"),
+    ("actions", {"id": "1", "kind": "cordon", "target": "a/b/c/d"}, "is not an entity"),
+    ("actions", {"id": "1", "kind": "restart_pod", "target": "pod/nobody"}, "no pod 'nobody'"),
+    ("faults", {"fault": "gpu-loss"}, "no fault"),
+    ("faults", {"fault": "gpu-lost", "seconds": "long"}, "seconds 'long' is not a number"),
+    ("faults", {"fault": "gpu-lost", "after_seconds": []}, "after_seconds [] is not a number"),
+    ("faults", {"fault": "gpu-lost", "seed": 1.5}, "seed 1.5 is not a whole number"),
+    ("faults", {"fault": "gpu-lost", "cluster": "nowhere"}, "no cluster is named 'nowhere'"),
 )
-def test_nonsense_at_the_door_is_refused_in_one_sentence(door: str, body: Any, sentence: str) -> None:
+
+
+def test_nonsense_at_the_door_is_refused_in_one_sentence() -> None:
     async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
-        status, answer = await post(client, f"{server.base_url}/control/{door}", body)
-        assert status == 400
-        assert sentence in answer["error"]["message"]
-        assert answer["error"]["hint"]
+        for door, body, sentence in NONSENSE:
+            status, answer = await post(client, f"{server.base_url}/control/{door}", body)
+            assert status == 400, body
+            assert sentence in answer["error"]["message"]
+            assert answer["error"]["hint"]
+        assert fleet.injections == []
 
     play(scene)
 
@@ -185,3 +192,116 @@ def test_a_step_on_another_thread_closes_ports_too() -> None:
             await get(client, url)
 
     play(scene)
+
+
+def silent(fleet: Fleet, *levers: tuple[str, str, int, float]) -> Bent:
+    held = Bent(fleet, *levers)
+    fleet.step(timedelta(seconds=1))
+    return held
+
+
+def test_a_host_that_is_cut_off_lets_its_clients_wait() -> None:
+    async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
+        listed = urls(server)
+        held = silent(fleet, ("nodes", "reachable", 2, 0.0))
+        engine = next(pod.name for pod in fleet.pods.pods if pod.node == 2)
+        for url in (listed["node-2"], listed[engine].replace("/metrics", "/health")):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(get(client, url), 0.05)
+        assert (await get(client, listed["node-1"]))[0] == 200
+        held.stop(fleet)
+        fleet.step(timedelta(seconds=1))
+        assert (await get(client, listed["node-2"]))[0] == 200
+
+    play(scene)
+
+
+def test_requests_that_wait_for_ever_do_not_hold_up_the_end() -> None:
+    waiting: list[asyncio.Task[tuple[int, bytes]]] = []
+
+    async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
+        url = urls(server)["kube-state"]
+        silent(fleet, ("cluster", "seen", 0, 0.0))
+        waiting.append(asyncio.create_task(get(client, url)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting[0]), 0.05)
+        await server.close()
+        with pytest.raises(aiohttp.ClientError):
+            await waiting[0]
+
+    play(scene, closes=True)
+
+
+def test_an_engine_without_its_core_answers_503_at_both_doors() -> None:
+    async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
+        url = urls(server)["chat-70b-0"]
+        silent(fleet, ("slots", "core_dead", 0, 1.0))
+        assert (await get(client, url))[0] == 503
+        assert (await get(client, url.replace("/metrics", "/health")))[0] == 503
+
+    play(scene)
+
+
+def test_pages_that_nobody_lists_are_served_all_the_same() -> None:
+    async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
+        assert "istio-gateway" not in urls(server)
+        status, body = await get(client, f"{server.base_url}/istio-gateway/metrics")
+        assert (status, b"istio_requests_total" in body) == (200, True)
+        status, body = await get(client, f"{server.base_url}/node/node-0/load")
+        assert (status, body) == (404, b"nothing is told at /node/node-0/load\n")
+
+    play(scene)
+
+
+def test_faults_are_ordered_listed_and_ended_at_the_door() -> None:
+    async def scene(fleet: Fleet, server: FleetServer, client: aiohttp.ClientSession) -> None:
+        door = f"{server.base_url}/control/faults"
+        status, told = await post(client, door, {"fault": "exporter-down", "entity": "node-1", "after_seconds": 30})
+        assert (status, told["start"], told["running"]) == (200, "2026-11-18T12:00:30Z", True)
+        async with client.get(door) as answer:
+            listed = await answer.json()
+        assert "gpu-lost" in {known["id"] for known in listed["known"]}
+        assert [one["id"] for one in listed["ordered"]] == [told["id"]]
+        fleet.step(timedelta(seconds=45))
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await get(client, urls(server)["dcgm-node-1"])
+        status, _ = await post(client, f"{door}/stop", {"id": told["id"]})
+        assert status == 200
+        fleet.step(timedelta(seconds=2))
+        assert (await get(client, urls(server)["dcgm-node-1"]))[0] == 200
+        assert (await post(client, f"{door}/stop", {"id": "nothing"}))[0] == 400
+
+    play(scene)
+
+
+def test_several_clusters_are_served_side_by_side() -> None:
+    async def scene() -> None:
+        home, away = small_spec(), small_spec(cluster="away", prefix="away-")
+        world = World(
+            [Fleet(replace(spec, tick_seconds=5.0, slice_seconds=5.0), seed=3, start=START) for spec in (home, away)]
+        )
+        server = await serve(world)
+        try:
+            async with aiohttp.ClientSession() as client:
+                listed = server.targets()
+                assert listed["cluster"] == "small"
+                by_cluster: dict[str, str] = {one["entity"]["cluster"]: one["url"] for one in listed["targets"]}
+                assert {url.split("/")[3] for url in by_cluster.values()} == {"small", "away"}
+                assert len({one["name"] for one in listed["targets"]}) == len(listed["targets"])
+                for url in by_cluster.values():
+                    assert (await get(client, url))[0] == 200
+                assert (await get(client, f"{server.base_url}/away/k8s/version"))[0] == 200
+                target = {"cluster": "away", "kind": "node", "namespace": None, "name": "away-node-1"}
+                asked = {"id": "x", "kind": "cordon", "target": target}
+                assert (await post(client, f"{server.base_url}/control/actions", asked))[1]["status"] == "done"
+                assert [fleet.pods.cordoned.tolist() for fleet in world.fleets] == [
+                    [False] * 4,
+                    [False, True, False, False],
+                ]
+                lost = {**asked, "id": "y", "target": {**target, "cluster": "nowhere"}}
+                status, answer = await post(client, f"{server.base_url}/control/actions", lost)
+                assert (status, answer["error"]["hint"]) == (400, "clusters: small, away")
+        finally:
+            await server.close()
+
+    asyncio.run(scene())

@@ -43,10 +43,17 @@ def test_there_are_45_pages_and_all_parse(fleet: Fleet, parsed: dict[str, dict[s
     assert short == {f"{kind}-{service}" for kind in ("probe", "sdk") for service in ("chat-70b", "code-14b")}
 
 
+def parts(line: str) -> tuple[str, float]:
+    """Series and number of a line; a time stamp may follow."""
+    found = re.fullmatch(r"(\S+?(?:\{.*\})?) (\S+)(?: \d+)?", line)
+    assert found is not None, line
+    return found[1], float(found[2])
+
+
 def test_no_series_stands_twice_on_a_page(fleet: Fleet) -> None:
     for name, body in pages(fleet).items():
         assert body is not None
-        series = [line.rsplit(" ", 1)[0] for line in body.decode().splitlines() if not line.startswith("#")]
+        series = [parts(line)[0] for line in body.decode().splitlines() if not line.startswith("#")]
         assert len(series) == len(set(series)), name
 
 
@@ -158,11 +165,11 @@ def test_counters_grow_from_page_to_page() -> None:
                     continue
                 if line.startswith("#"):
                     continue
-                series, number = line.rsplit(" ", 1)
+                series, number = parts(line)
                 family = re.sub(r"_(bucket|count|sum)$", "", series.split("{")[0])
                 if family in counters:
-                    assert float(number) >= before.get((name, series), 0.0), series
-                    before[name, series] = float(number)
+                    assert number >= before.get((name, series), 0.0), series
+                    before[name, series] = number
 
 
 @given(st.floats(0, 1e15))
