@@ -26,6 +26,7 @@ BENCHMARKS = {
     "detect_tick": "benchmarks.detect_tick",
     "forecast_speed": "benchmarks.forecast_speed",
     "plan_answer": "benchmarks.plan_answer",
+    "simulator_speed": "benchmarks.simulator_speed",
 }
 RESULTS = Path(__file__).with_name("results.json")
 

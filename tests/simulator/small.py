@@ -41,7 +41,8 @@ class Bent:
 
     def __init__(self, fleet: Fleet, *levers: tuple[str, str, int, float]) -> None:
         self._levers = levers
-        fleet.injections.append(cast("Injection", self))
+        self._injection = cast("Injection", self)
+        fleet.injections.append(self._injection)
 
     def advance(self, fleet: Fleet) -> bool:
         for group, lever, index, value in self._levers:
@@ -49,5 +50,5 @@ class Bent:
         return False
 
     def stop(self, fleet: Fleet) -> None:
-        if self in fleet.injections:
-            fleet.injections.remove(cast("Injection", self))
+        if self._injection in fleet.injections:
+            fleet.injections.remove(self._injection)

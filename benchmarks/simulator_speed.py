@@ -1,0 +1,68 @@
+"""How much faster than real time a simulated fleet moves, in steps of 15 s on one core.
+
+Two fleets: 1,000 replicas in 2 services on H100s, and 10,000 GPUs of six types with seven services and
+five engines. Each is under its usual load of a weekday's afternoon, nothing broken. Timed in seconds
+of the one core it runs on. The peer is real time.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core is the promise
+
+import statistics
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Result, main, result
+from simulator.fleet import Fleet
+from simulator.spec import FleetSpec, PoolSpec, default_spec, spec_of
+
+TARGET = 100.0  # times real time
+STEP = timedelta(seconds=15)
+WARM_UP, STEPS = 3, 16
+START = datetime(2026, 11, 18, 14, tzinfo=UTC)
+
+
+def thousand_replicas() -> FleetSpec:
+    """The demo's two services with 500 replicas each, moved in ticks as long as a step."""
+    spec = default_spec()
+    services = tuple(replace(service, replicas=500, ceiling=520) for service in spec.services)
+    pools = (PoolSpec("h100", spec.pools[0].gpu_type, 400),)
+    return replace(spec, pools=pools, services=services, slice_seconds=15.0, tick_seconds=15.0)
+
+
+def _measure(name: str, spec: FleetSpec) -> Result:
+    begun = time.process_time()
+    fleet = Fleet(spec, seed=1, start=START)
+    built = time.process_time() - begun
+    seconds = []
+    for _ in range(WARM_UP + STEPS):
+        begun = time.process_time()
+        fleet.step(STEP)
+        seconds.append(time.process_time() - begun)
+    assert fleet.bank.ledger.failed == 0, "the fleet was not well"
+    speed = STEP.total_seconds() / statistics.median(seconds[WARM_UP:])
+    return result(
+        name, speed, "x real time", TARGET, speed >= TARGET, "real time", 1.0, speed,
+        replicas=int(fleet.pods.ready.sum()), gpus=fleet.gpus.size, build_seconds=round(built, 2),
+        requests_in_flight=int(fleet.bank.in_flight.sum()),
+    )  # fmt: skip
+
+
+def run() -> list[Result]:
+    """Times real time of both fleets."""
+    return [
+        _measure("simulator_speed", thousand_replicas()),
+        _measure("simulator_speed_10000_gpus", spec_of(10_000)),
+    ]
+
+
+if __name__ == "__main__":
+    main(run)
