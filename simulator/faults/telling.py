@@ -12,6 +12,8 @@ from simulator.faults import lines
 from simulator.journal import Voice
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from simulator.faults.base import Injection
     from simulator.fleet import Fleet
     from simulator.pods import Pod
@@ -32,9 +34,14 @@ def kernel_line(fleet: Fleet, fault: Injection, code: str, text: str = "") -> No
         fleet.journal.say(fleet.at, Voice.KERNEL, where, code, fill(fleet, fault, text, None, node))
 
 
-def engine_line(fleet: Fleet, fault: Injection, code: str, text: str = "") -> None:
-    """A line in the log of the model server of every pod here. Without ``text``, the usual one of its code."""
+def engine_line(fleet: Fleet, fault: Injection, code: str, text: str = "", died: timedelta | None = None) -> None:
+    """A line in the log of the model server of every pod here. Without ``text``, the usual one of its code.
+
+    With ``died``, only of those whose process ended so recently: its last words.
+    """
     for pod in pods_here(fleet, fault):
+        if died is not None and (pod.crashed_at is None or fleet.at - pod.crashed_at >= died.total_seconds()):
+            continue
         fleet.journal.say(fleet.at, Voice.ENGINE, pod_entity(fleet, pod), code, fill(fleet, fault, text, pod))
 
 
