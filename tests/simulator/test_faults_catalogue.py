@@ -120,11 +120,9 @@ LOOKS: dict[str, Look] = {
     "container_memory_working_set_bytes": lambda fleet, here: float(
         fleet.containers.working_set_bytes[here.slots].max(initial=0.0)
     ),
-    "engine_aborted_per_second": of_edge("disconnects"),
     "engine_error_ratio": counted("finished_error"),
     "engine_generation_tokens_total": told,
     "engine_health_ok": slot_lever("core_dead"),
-    "engine_http_failed_total": counted("http_4xx"),
     "engine_itl_seconds": meaned("itl"),
     "engine_kv_cache_usage_ratio": lambda fleet, here: float(fleet.bank.kv_used_ratio[here.slots].max(initial=0.0)),
     "engine_kv_transfer_failures_per_second": counted("kv_transfer_failures"),
@@ -157,10 +155,11 @@ LOOKS: dict[str, Look] = {
     "pod_ready": unready,
     "pod_waiting_reason": slowest("pull", STARTUP.pull_seconds),
     "probe_success": probed,
+    "svc_client_disconnects": of_edge("disconnects"),
     "svc_output_invalid_ratio": slot_lever("invalid_output_ratio"),
     "svc_ready_backends": serving,
     "svc_requests_per_second": lambda fleet, here: float(fleet.traffic.rates(fleet.at)[here.services].sum()),
-    "svc_success_ratio": of_edge("answered_5xx"),
+    "svc_success_ratio": lambda fleet, here: of_edge("answered_4xx")(fleet, here) + of_edge("answered_5xx")(fleet, here),
     "target_samples": slot_lever("names_changed"),
     "target_up": down,
 }
