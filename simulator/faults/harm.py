@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from simulator.fleet import Fleet
 
 SLOWED_CLOCK_RATIO = 0.99
+COPIES_WAIT_BELOW = 0.15  # of the PCIe bandwidth: steps are about a tenth longer then
 QUEUE_RATIO = 0.05  # of the most sequences at once: a queue longer than this makes requests wait
 
 Mask = np.ndarray  # bool, shape (slots,)
@@ -42,6 +43,15 @@ def _starting(fleet: Fleet, here: Places) -> Mask:
     return np.asarray(found & pods.existing & ~pods.ready)
 
 
+def _copying(fleet: Fleet, here: Places) -> Mask:
+    """Those whose steps wait for copies over PCIe."""
+    slow = here.gpus[fleet.levers.gpus.pcie_factor[here.gpus] < COPIES_WAIT_BELOW]
+    owners = fleet.pods.owner[slow]
+    found = np.zeros(fleet.bank.size, dtype=bool)
+    found[owners[owners >= 0]] = True
+    return np.asarray(found & served(fleet, here))
+
+
 def _queued(fleet: Fleet, here: Places) -> Mask:
     """Those with more requests waiting than a batch takes in its stride."""
     return np.asarray(served(fleet, here) & (fleet.bank.waiting > QUEUE_RATIO * fleet.bank.max_sequences))
@@ -67,7 +77,7 @@ def _each(group: str, rule: Callable[[Fleet, Places], Mask], *levers: str) -> di
 Rule = Callable[["Fleet", Places], Mask]
 _RULES: dict[tuple[str, str], Rule] = {
     **_each("gpus", _slowed, "cooling_factor", "power_limit_ratio"),
-    **_each("gpus", _starting, "pcie_factor"),
+    **_each("gpus", _copying, "pcie_factor"),
     **_each("gpus", _nobody, "link_errors_per_second", "pcie_replays_per_second", "extra_memory_mebibytes"),
     **_each("gpus", _nobody, "ecc_correctable_per_second", "ecc_uncorrectable_per_second"),
     **_each("gpus", _nobody, "row_remap_pending", "row_remap_failed"),
@@ -95,6 +105,7 @@ def hurt_slots(fleet: Fleet, group: str, lever: str, here: Places, been: np.ndar
     hinders pods that start. A lever without a rule of its own hurts all on its places that get requests.
     """
     rule = _RULES.get((group, lever), served)
+    late = _starting(fleet, replace(here, slots=np.flatnonzero(been)))
     if rule is _starting:
-        here = replace(here, slots=np.flatnonzero(been))
-    return rule(fleet, here)
+        return late
+    return np.asarray(rule(fleet, here) | late) if rule is _copying else rule(fleet, here)

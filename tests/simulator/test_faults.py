@@ -449,8 +449,7 @@ def test_what_cannot_be_together_is_refused_with_the_reason(fleet: Fleet) -> Non
     inject(fleet, "node-lost", "node-2", start=NOON + MINUTE)
     for fault, entity, reason in (
         ("gpu-lost", gpu, "has gpu-lost already"),
-        ("gpu-thermal-throttle", gpu, "cannot have gpu-thermal-throttle and gpu-lost at once"),
-        ("pcie-degraded", gpu, "cannot have"),
+        ("gpu-thermal-throttle", gpu, "is gone with gpu-lost of GPU-.*: gpu-thermal-throttle cannot strike it then"),
         ("engine-hung", "code-14b-0", "cannot have engine-hung and engine-asleep"),
     ):
         with pytest.raises(UsageError, match=reason) as refused:
@@ -463,6 +462,16 @@ def test_what_cannot_be_together_is_refused_with_the_reason(fleet: Fleet) -> Non
     inject(fleet, "exporter-down", "node-0")  # the device beside it is another thing
     inject(fleet, "gpu-lost", gpu, start=NOON + 10 * MINUTE)  # after the first has ended
     assert len(fleet.injections) == 5
+
+
+def test_a_slow_device_may_be_lost_in_the_end(fleet: Fleet) -> None:
+    gpu = fleet.gpu_uuid(0)
+    inject(fleet, "gpu-thermal-throttle", gpu, duration=4 * MINUTE)
+    inject(fleet, "gpu-lost", gpu, start=NOON + 2 * MINUTE, duration=4 * MINUTE)
+    fleet.step(3 * MINUTE)
+    assert not fleet.gpus.healthy[0]
+    fleet.step(5 * MINUTE)
+    assert fleet.pods.ready.sum() == 6
 
 
 def test_nothing_else_breaks_in_a_cluster_that_is_gone(fleet: Fleet) -> None:
