@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.devices import gpu_type
 from simulator.spec import FleetSpec
 
 PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configured price
@@ -11,12 +12,11 @@ PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configure
 
 def services_of(spec: FleetSpec) -> list[dict[str, Any]]:
     """The ``services`` of a configuration for this fleet."""
-    gpu_type = spec.pools[0].gpu_type.split()[1] if " " in spec.pools[0].gpu_type else spec.pools[0].gpu_type
     return [
         {
             "name": service.name,
             "namespace": service.namespace,
-            "gpu_type": gpu_type,
+            "gpu_type": gpu_type(service.gpu_type or spec.pools[0].gpu_type).short,
             "tensor_parallel": service.tensor_parallel,
             "floor": min(2, service.replicas),
             "ceiling": service.ceiling,
