@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -36,10 +36,21 @@ class EventSource(Protocol):
 class EventSources:
     """Reads sources together. A source has at most one reading under way."""
 
-    def __init__(self, sources: Sequence[EventSource], *, deadline: timedelta | None = None) -> None:
-        """``deadline`` closes a round: what comes later is handed over in the next one. None waits for all."""
+    def __init__(
+        self,
+        sources: Sequence[EventSource],
+        *,
+        deadline: timedelta | None = None,
+        every: Mapping[str, timedelta] | None = None,
+    ) -> None:
+        """``deadline`` closes a round: what comes later is handed over in the next one. None waits for all.
+
+        ``every`` is the least time between two readings, by the name of a source; else each round reads it.
+        """
         self._sources = {source.name: source for source in sources}
         self._deadline = deadline
+        self._every = dict(every or {})
+        self._begun: dict[str, datetime] = {}
         self._running: dict[str, asyncio.Task[_Read]] = {}
         self._places = Whereabouts()
         self._told: dict[str, datetime] = {}
@@ -66,7 +77,8 @@ class EventSources:
         nodes = self._places.topology.of_kind(EntityKind.NODE)
         begun = asyncio.get_running_loop().time()
         for name, source in self._sources.items():
-            if name not in self._running:
+            if name not in self._running and self._is_due(name, at):
+                self._begun[name] = at
                 self._running[name] = asyncio.create_task(source.read(at, nodes), name=f"events {name}")
         if self._running:
             seconds = None if self._deadline is None else self._deadline.total_seconds()
@@ -81,6 +93,11 @@ class EventSources:
             self._note(name, sightings, errors, spent, at)
             found += sightings
         return self._news(found, at)
+
+    def _is_due(self, name: str, at: datetime) -> bool:
+        """A clock that was set back makes everything due."""
+        begun, every = self._begun.get(name), self._every.get(name)
+        return begun is None or every is None or not timedelta(0) <= at - begun < every
 
     def events(self, sightings: Sequence[Sighting]) -> tuple[Event, ...]:
         """Sightings as events of the components they are about, oldest first."""

@@ -41,6 +41,9 @@ class EventSettings(Section):
     )
     container: str = Field("", description="engine_log: container to read; the one with the accelerator when empty")
     cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
+    every: Duration = Field(
+        timedelta(0), description="least time between two readings; 0s reads at every cycle. Many pods: 1m"
+    )
     timeout: Duration = Field(timedelta(seconds=5), description="whole time an answer may take")
     headers: dict[str, str] = Field({}, description="extra request headers")
     token_file: Path | None = Field(

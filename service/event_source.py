@@ -65,7 +65,8 @@ def with_events(pages: Source, settings: Settings) -> Source:
     if not settings.events:
         return pages
     made = [event_source(one, settings.cluster) for one in settings.events]
-    return WithEvents(pages, EventSources(made, deadline=settings.collect.interval / 4))
+    every = {one.name or one.type: one.every for one in settings.events}
+    return WithEvents(pages, EventSources(made, deadline=settings.collect.interval / 4, every=every))
 
 
 def event_source(given: EventSettings, cluster: str) -> EventSource:

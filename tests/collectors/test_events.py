@@ -111,6 +111,17 @@ def test_a_late_source_is_handed_over_in_the_next_round() -> None:
     asyncio.run(scene())
 
 
+def test_a_source_is_read_as_often_as_it_is_wanted() -> None:
+    async def scene() -> None:
+        rare, often = Scripted("rare"), Scripted("often")
+        sources = EventSources([rare, often], every={"rare": timedelta(minutes=1)})
+        for seconds in (0, 15, 30, 59, 60, 75, -600):
+            await sources.collect(AT + timedelta(seconds=seconds))
+        assert (len(rare.nodes), len(often.nodes)) == (3, 7)  # at 0, at 60, and when the clock was set back
+
+    asyncio.run(scene())
+
+
 def xid(source: str, seconds: float = 0.0, entity: EntityRef = GPU, code: str = "79") -> Event:
     at = AT + timedelta(seconds=seconds)
     return Event(f"{source}{seconds}{code}", EventKind.XID, entity, at, source, code)
