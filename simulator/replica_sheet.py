@@ -50,7 +50,9 @@ _PLAIN = (
     "http_ok",
     "http_4xx",
     "http_5xx",
+    "kv_transfer_failures",
 )
+_LOST_TRANSFERS = _PLAIN.index("kv_transfer_failures")
 _STEPS = len(_PLAIN)  # column of the iterations, then of the tokens in them
 _FIRST_BUCKET = _STEPS + 2
 
@@ -81,15 +83,20 @@ def replica_sheet(fleet: Fleet, grown: Grown, about: Mapping[str, Floats]) -> Sh
     """Every slot's row. ``about`` is what is said of the attempt to read its page."""
     engines = [pod.service.engine for pod in fleet.pods.pods]
     bank = fleet.bank
+    awake = 1.0 - (fleet.levers.slots.asleep > 0.5)  # of a sleeping engine there is nothing to see
     gauges = {
-        "engine_requests_running": bank.running,
-        "engine_requests_waiting": bank.waiting,
-        "engine_kv_cache_usage_ratio": np.round(bank.kv_used_ratio, 12),
+        "engine_requests_running": bank.running * awake,
+        "engine_requests_waiting": bank.waiting * awake,
+        "engine_kv_cache_usage_ratio": np.round(bank.kv_used_ratio * awake, 12),
         "engine_kv_cache_capacity_tokens": bank.kv_blocks * bank.block,
         "engine_memory_reserved_ratio": np.array([engine.memory_reserved_ratio for engine in engines]),
-        "engine_sleep_state": 1.0 - (fleet.levers.slots.asleep > 0.5),
+        "engine_sleep_state": awake,
         "engine_open_files": OPEN_FILES_IDLE + bank.in_flight,
         "engine_start_time_seconds": np.round([pod.started_at for pod in fleet.pods.pods], 2),
+        # The page has no such line before the first one fails, so that it is absent and not undefined.
+        "engine_kv_transfer_failures_per_second": np.where(
+            bank.counters.plain["kv_transfer_failures"] > 0, grown.increases[:, _LOST_TRANSFERS] / grown.seconds, np.nan
+        ),
         **about,
     }
     return Sheet(EntityKind.REPLICA, "replicas", gauges, _grown_columns(grown))

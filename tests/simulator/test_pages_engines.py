@@ -1,78 +1,18 @@
-"""Pages of every kind of engine against what stands on real ones, and the quirks that each is known for."""
+"""Pages of every kind of engine: both parsers read them, and the quirks that each engine is known for."""
 
 from __future__ import annotations
 
-import os
 import re
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectors.exposition import Parser
-from simulator.fleet import Fleet
-from simulator.pages import ENGINE_PAGES
 from simulator.pages.engines import status
-from simulator.spec import PoolSpec, default_spec
+from tests.simulator.engine_replicas import KINDS, START, STEP, Bent, Engines, described, total, values
 
-START = datetime(2026, 11, 18, 12, tzinfo=UTC)
-STEP = timedelta(seconds=15)
-KINDS = tuple(ENGINE_PAGES)
-REAL = yaml.safe_load((Path(__file__).parents[1] / "recordings/engine_pages.yaml").read_text(encoding="utf-8"))
-DATA = Path(os.environ.get("OUTRIDER_DATA", Path(__file__).parents[3] / "shared"))
-ORIGINALS = {kind: DATA / f"pages/{kind}.txt" for kind in KINDS} | {
-    "vllm": DATA / "recordings/vllm-0.32.0/pages/metrics_warm.txt"
-}
-BY_FLAG = re.compile(r"vllm:(estimated_|kv_block_)")
-# Known from the sources of a server, and not on the page that was recorded of it.
-BESIDES = {
-    "sglang": {
-        *("sglang:per_stage_req_latency_seconds_created", "sglang:realtime_tokens_created"),
-        *("sglang:http_requests_total", "sglang:http_requests_created", "sglang:http_requests_active"),
-        *("sglang:http_responses_total", "sglang:http_responses_created"),
-    },
-    "tgi": {"tgi_batch_max_total_tokens"},
-}
 OUTLASTS = re.compile("cpu|energy|gc_")  # what the engine core does not count
-# A child appears with its first failure, and on a new server there is none.
-NOT_YET = {"tgi": {"tgi_request_failure"}}
-
-
-class Bent:
-    """Holds levers of slots or services until it is taken away."""
-
-    def __init__(self, fleet: Fleet, *levers: tuple[str, str, int, float]) -> None:
-        self.levers = levers
-        fleet.injections.append(self)
-
-    def advance(self, fleet: Fleet) -> bool:
-        for group, lever, index, value in self.levers:
-            fleet.levers.bend(group, lever)[index] = value
-        return False
-
-
-class Engines:
-    """Two replicas of one kind of engine and what writes their pages."""
-
-    def __init__(self, kind: str, seed: int = 4) -> None:
-        spec = default_spec()
-        service = replace(spec.services[1], engine_kind=kind, replicas=2, ceiling=3)
-        pool = PoolSpec("h100", spec.pools[0].gpu_type, 1)
-        self.fleet = Fleet(
-            replace(spec, pools=(pool,), services=(service,), slice_seconds=2.5, tick_seconds=5.0), seed, START
-        )
-        self.pages = ENGINE_PAGES[kind]()
-
-    def page(self, slot: int = 0) -> str:
-        return self.pages.page(self.fleet, self.fleet.pods.pods[slot]).decode()
-
-    def step(self, times: int = 1) -> str:
-        for _ in range(times):
-            self.fleet.step(STEP)
-        return self.page()
 
 
 @pytest.fixture(scope="module")
@@ -81,111 +21,6 @@ def engines() -> dict[str, Engines]:
     for one in found.values():
         one.step()
     return found
-
-
-def values(page: str) -> dict[str, float]:
-    """Every sample line's number."""
-    found = {}
-    for line in page.splitlines():
-        if line and not line.startswith("#"):
-            series, number = line.rsplit(" ", 1)
-            assert series not in found, series
-            found[series] = float(number)
-    return found
-
-
-def total(page: str, name: str, **labels: str) -> float:
-    """The sum of a metric's samples that have these labels."""
-    return sum(
-        number
-        for series, number in values(page).items()
-        if series.split("{")[0] == name and all(f'{label}="{value}"' in series for label, value in labels.items())
-    )
-
-
-def described(page: str) -> dict[str, dict[str, object]]:
-    """Families of a page: type, names of labels, bounds, quantiles."""
-    found: dict[str, dict[str, object]] = {}
-    bounds: dict[str, dict[float, None]] = {}
-    family = ""
-    for line in page.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, family, kind = line.split(" ")
-            found[family] = {"type": kind}
-        elif line and not line.startswith("#"):
-            labels = dict(re.findall(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"', line))
-            known = found[family]
-            if "le" in labels:
-                bounds.setdefault(family, {})[float(labels.pop("le"))] = None
-            if "quantile" in labels:
-                known.setdefault("quantiles", {})[labels.pop("quantile")] = None
-            known.setdefault("labels", set()).update(labels)
-    for name, ladder in bounds.items():
-        found[name]["bounds"] = tuple(bound for bound in ladder if bound != float("inf"))
-    return found
-
-
-def wanted(kind: str, longest: float) -> dict[str, dict[str, object]]:
-    """The same of the real page, with ladders for a longest context."""
-    found: dict[str, dict[str, object]] = {}
-    lengths = tuple(float(digit * 10**power) for power in range(7) for digit in (1, 2, 5))
-    for name, said in REAL["pages"][kind].items():
-        family: dict[str, object] = {"type": said["type"]}
-        if "labels" in said:
-            family["labels"] = set(said["labels"])
-        if "quantiles" in said:
-            family["quantiles"] = dict.fromkeys(said["quantiles"])
-        if "bounds" in said:
-            family["bounds"] = {
-                "hundred": None,
-                "thousand": tuple(float(size) for size in range(1, 1025)),
-                "lengths": tuple(bound for bound in lengths if bound <= longest),
-            }.get(said["bounds"]) or tuple(float(bound) for bound in REAL["ladders"].get(said["bounds"], ()))
-        found[name] = family
-    return found
-
-
-def compared(kind: str, ours: dict[str, dict[str, object]], real: dict[str, dict[str, object]]) -> None:
-    assert set(real) - set(ours) <= NOT_YET.get(kind, set())
-    assert set(ours) - set(real) <= BESIDES.get(kind, set())
-    for name, said in real.items():
-        if name not in ours:
-            continue
-        mine = dict(ours[name])
-        if "labels" not in said:  # no child on the real page: any of ours has labels from its source
-            assert mine["type"] == said["type"], name
-            continue
-        if said.get("bounds") == ():
-            ladder = mine["bounds"]
-            assert len(ladder) == 100
-            assert ladder[-1] == pytest.approx(100 * ladder[0])
-            mine["bounds"] = ()
-        assert mine == said, name
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_page_has_families_types_labels_and_bounds_of_a_real_one(kind: str, engines: dict[str, Engines]) -> None:
-    longest = engines[kind].fleet.spec.services[0].engine.max_model_length
-    compared(kind, described(engines[kind].page()), wanted(kind, longest))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_kept_of_a_real_page_is_what_stands_there(kind: str) -> None:
-    if not ORIGINALS[kind].exists():
-        pytest.skip("no real pages here")
-    real = {
-        name: said
-        for name, said in described(ORIGINALS[kind].read_text(encoding="utf-8")).items()
-        if not BY_FLAG.match(name)
-    }
-    kept = wanted(kind, 2048.0)
-    assert set(real) == set(kept)
-    for name, said in kept.items():
-        found = dict(real[name])
-        if said.get("bounds") == ():
-            assert len(found.pop("bounds")) == 100
-            said.pop("bounds")
-        assert found == said, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
