@@ -19,7 +19,7 @@ collect:
   # One entry a page. The labels give the topology: node, pod, service, gpu_type, model, workload.
   targets: []
   #  - name: chat-0
-  #    adapter: vllm            # vllm | dcgm | node_exporter | cadvisor | kube_state_metrics
+  #    adapter: vllm            # vllm | dcgm | node_exporter | cadvisor | kube_state_metrics | probe | sdk
   #    url: http://10.0.0.11:8000/metrics
   #    entity: {kind: replica, namespace: serving, name: chat-0}
   #    labels: {node: node-1, pod: chat-0, service: chat, gpu_type: H100, model: llama-70b}

@@ -48,7 +48,9 @@ class TargetSettings(Section):
     """One page to scrape."""
 
     name: str = Field(description="unique name of the target")
-    adapter: str = Field(description="how to read the page: vllm, dcgm, node_exporter, cadvisor, kube_state_metrics")
+    adapter: str = Field(
+        description="how to read the page: vllm, dcgm, node_exporter, cadvisor, kube_state_metrics, probe, sdk"
+    )
     url: str = Field(description="the metrics page, http or https", pattern=r"^https?://")
     entity: EntitySettings = Field(description="the component the page speaks for")
     labels: dict[str, str] = Field(
