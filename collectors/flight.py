@@ -1,7 +1,8 @@
 """The flight recorder: scrapes as they came, written as the recorded fleet that ``recording`` reads.
 
 Addresses, headers and token files stay out: a target is written with its name, adapter, entity and
-labels, a fault with its reason. Happenings that pages tell are on the pages and are not written twice.
+labels, a fault with its reason. Happenings that pages tell are on the pages and are not written twice;
+those of other sources go to ``events.jsonl``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collectors.recording import SUFFIX
 from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider.errors import CollectError, CollectReason, UsageError
+from outrider.model import Event
 
 _SAFE_NAME = re.compile(r"[^/\\\0]+")
 _STATUS = re.compile(r"HTTP \d{3}")
@@ -37,7 +39,9 @@ class FlightRecorder:
 
     def __init__(self, folder: Path, cluster: str, targets: Sequence[Target]) -> None:
         """Raises UsageError when the folder holds something, cannot be written, or a name is no file name."""
-        self.scrapes = 0
+        self.scrapes = self.events = 0
+        self._events_file: io.TextIOWrapper | None = None
+        self._folder = folder
         self._files: dict[str, io.TextIOWrapper] = {}
         for target in targets:
             if not _SAFE_NAME.fullmatch(target.name) or target.name in {".", ".."}:
@@ -65,8 +69,19 @@ class FlightRecorder:
             self._files[scrape.target.name].write(json.dumps(_line(scrape), ensure_ascii=False) + "\n")
             self.scrapes += 1
 
+    def add_events(self, events: Iterable[Event]) -> None:
+        """Write events down; the file comes with the first one."""
+        for event in events:
+            if self._events_file is None:
+                self._events_file = (self._folder / "events.jsonl").open("w", encoding="utf-8")
+            self._events_file.write(json.dumps(_told(event), ensure_ascii=False) + "\n")
+            self.events += 1
+
     def close(self) -> None:
         """Finish every file."""
+        if self._events_file is not None:
+            self._events_file.close()
+            self._events_file = None
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -93,6 +108,17 @@ def _line(scrape: Scrape) -> dict[str, Any]:
     else:
         line["error"] = _fault(scrape.error)
     return line | ({"health": scrape.health, "load": scrape.load} if scrape.probed else {})
+
+
+def _told(event: Event) -> dict[str, Any]:
+    entity = {"cluster": event.entity.cluster, "kind": event.entity.kind.value, "name": event.entity.name}
+    return {
+        "at": event.at.timestamp(),
+        "kind": event.kind.value,
+        "entity": {**entity, "namespace": event.entity.namespace},
+        "code": event.code,
+        "attributes": dict(event.attributes),
+    }
 
 
 def _fault(error: CollectError | None) -> str:

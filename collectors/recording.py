@@ -160,4 +160,6 @@ def _event(said: Mapping[str, Any], cluster: str, file: str, number: int) -> Eve
     key = f"{said['kind']}/{ref.key}/{code}/{at.timestamp():.3f}/{number}"
     identity = hashlib.sha256(key.encode()).hexdigest()[:24]
     text = str(said.get("text", ""))
-    return Event(identity, EventKind(said["kind"]), ref, at, file, code, {"message": text} if text else {}, key)
+    attributes = {"message": text} if text else {}
+    attributes |= {str(name): str(value) for name, value in dict(said.get("attributes") or {}).items()}
+    return Event(identity, EventKind(said["kind"]), ref, at, file, code, attributes, key)

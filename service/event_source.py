@@ -62,11 +62,14 @@ def pages_of(source: Source) -> Source:
 
 def with_events(pages: Source, settings: Settings) -> Source:
     """The source with the events that a configuration names; itself when it names none."""
-    if not settings.events:
-        return pages
+    return WithEvents(pages, event_sources(settings)) if settings.events else pages
+
+
+def event_sources(settings: Settings) -> EventSources:
+    """Every source of events that a configuration names."""
     made = [event_source(one, settings.cluster) for one in settings.events]
     every = {one.name or one.type: one.every for one in settings.events}
-    return WithEvents(pages, EventSources(made, deadline=settings.collect.interval / 4, every=every))
+    return EventSources(made, deadline=settings.collect.interval / 4, every=every)
 
 
 def event_source(given: EventSettings, cluster: str) -> EventSource:

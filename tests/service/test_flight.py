@@ -10,8 +10,10 @@ import pytest
 from collectors import recording
 from outrider.clock import ManualClock
 from outrider.errors import CollectReason, UsageError
+from outrider.model import EntityKind, EventKind
 from service import flight, replay
 from service.settings import Settings
+from simulator.doors import event_settings
 from simulator.exporters import serve
 from simulator.faults import inject
 from simulator.fleet import Fleet
@@ -97,6 +99,30 @@ def test_replay_sees_what_happened(flown):
     (incident,) = result["incidents"]
     cause = incident["suspected_cause"]
     assert (cause["fault"], cause["entity"]["name"]) == ("engine-dead", truth.entity.name)
+
+
+def test_events_are_recorded_beside_the_pages_and_read_back(tmp_path):
+    async def scene():
+        fleet = Fleet(default_spec(), seed=3, start=START)
+        server = await serve(fleet)
+        listed = server.targets()
+        wanted = [target for target in listed["targets"] if target["adapter"] == "dcgm"]
+        doors = event_settings(server.base_url)
+        written = {"cluster": "demo", "collect": {"targets": wanted}, "events": doors}
+        inject(fleet, "gpu-lost", seed=3)
+        fleet.step(STEP)
+        try:
+            return await flight.record(
+                Settings.model_validate(written), 2 * STEP, tmp_path / "new", FleetClock(fleet, server), silent
+            )
+        finally:
+            await server.close()
+
+    answer = asyncio.run(scene())
+    events = recording.read_fleet(tmp_path / "new").events
+    assert answer["events"] == len(events) >= 2
+    (xid,) = [event for event in events if event.kind is EventKind.XID]
+    assert (xid.code, xid.entity.kind, xid.attributes["text"]) == ("79", EntityKind.GPU, "GPU has fallen off the bus.")
 
 
 def test_a_folder_in_use_is_left_alone(flown):
