@@ -1,0 +1,85 @@
+"""A small fleet to strike with faults, and what to look at afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from outrider.model import Floats
+from simulator.faults import Injection, Truth, inject
+from simulator.faults.places import Places, places
+from simulator.fleet import Fleet
+from simulator.journal import Voice
+from simulator.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
+from simulator.spec import H100, drill_spec
+
+NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
+STARTUP = StartupSpec(4.0, 12.0, 40.0, 20.0)
+BUSY = TrafficSpec(shape="steady", peak_ratio=0.6, noise_ratio=0.0)
+CALM = TrafficSpec(shape="steady", peak_ratio=0.05, noise_ratio=0.0)
+MINUTE = timedelta(minutes=1)
+
+
+def spec(load: TrafficSpec) -> FleetSpec:
+    """Three replicas of chat-70b under a load, and two of code-14b with hardly any."""
+    chat, code = drill_spec().services
+    return FleetSpec(
+        "small",
+        (PoolSpec("h100-a", H100, 3),),
+        (
+            replace(chat, replicas=3, ceiling=4, tenants=(), traffic=load),
+            replace(code, replicas=2, ceiling=3, traffic=CALM),
+        ),
+        startup=STARTUP,
+        slice_seconds=2.0,
+        tick_seconds=2.0,
+    )
+
+
+@dataclass
+class Window:
+    """What happened in a stretch of time, by slot."""
+
+    ttft_seconds: Floats
+    tpot_seconds: Floats
+    finished: Floats
+    failed: Floats
+    tokens: Floats
+
+
+def window(fleet: Fleet, span: timedelta) -> Window:
+    """Move on, and see what happened meanwhile."""
+    counters = fleet.bank.counters
+
+    def totals() -> list[Floats]:
+        plain = counters.plain
+        return [
+            counters.sums["ttft"].copy(),
+            counters.buckets["ttft"].sum(axis=1),
+            counters.sums["tpot"].copy(),
+            counters.buckets["tpot"].sum(axis=1),
+            plain["finished_stop"] + plain["finished_length"],
+            plain["finished_error"].copy(),
+            plain["generation_tokens"].copy(),
+        ]
+
+    before = totals()
+    fleet.step(span)
+    ttft, first, tpot, whole, finished, failed, tokens = (
+        now - then for now, then in zip(totals(), before, strict=True)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Window(ttft / first, tpot / whole, finished, failed, tokens)
+
+
+def strike(fleet: Fleet, fault: str, entity: str, lasts: timedelta = 20 * MINUTE) -> tuple[Truth, Injection, Places]:
+    truth = inject(fleet, fault, entity, duration=lasts, seed=3)
+    return truth, fleet.injections[-1], places(fleet, truth.entity)
+
+
+def said(fleet: Fleet, voice: Voice) -> Iterator[str]:
+    """Codes of what was said since the fleet began, in order."""
+    return (line.code for line in fleet.journal.after() if line.voice is voice)
