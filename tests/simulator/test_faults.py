@@ -110,7 +110,7 @@ def test_the_seed_draws_one_magnitude_for_the_whole_fault(fleet: Fleet) -> None:
         injection.stop(fleet)
     assert len({errors for errors, _ in drawn}) == 3
     # From mild to severe: more errors, less bandwidth, in proportion.
-    assert [(errors - 20) / 380 for errors, _ in drawn] == pytest.approx([(0.45 - left) / 0.3 for _, left in drawn])
+    assert [(errors - 20) / 380 for errors, _ in drawn] == pytest.approx([(0.4 - left) / 0.2 for _, left in drawn])
 
 
 def test_a_seed_chooses_the_entity(fleet: Fleet) -> None:
@@ -239,17 +239,17 @@ def test_thermal_throttle_heats_slows_and_touches_one_group_only(busy: Fleet) ->
     broken(fleet, "gpu-thermal-throttle", fleet.gpu_uuid(0))
     fleet.step(4 * MINUTE)
     assert fleet.gpus.temperature[0] > 84
-    assert fleet.gpus.clock_ratio[0] < 0.75
+    assert fleet.gpus.clock_ratio[0] < 0.85
     assert fleet.gpus.thermal_nanoseconds[0] > 0
     assert (fleet.gpus.clock_ratio[1:] == 1.0).all()
     counters = fleet.bank.counters
     before = counters.sums["tpot"][1], counters.buckets["tpot"][1].sum()
-    assert tpot(fleet, 0, 2 * MINUTE) > 1.25 * usual
+    assert tpot(fleet, 0, 2 * MINUTE) > 1.2 * usual
     seen = (counters.sums["tpot"][1] - before[0]) / (counters.buckets["tpot"][1].sum() - before[1])
-    assert seen < 1.2 * usual
+    assert seen < 1.1 * usual
     device = page(fleet, "dcgm-node-0")
     assert device is not None
-    assert value(device, 'DCGM_FI_DEV_SM_CLOCK{gpu="0"') < 1500
+    assert value(device, 'DCGM_FI_DEV_SM_CLOCK{gpu="0"') < 1700
     assert value(device, 'DCGM_FI_DEV_SM_CLOCK{gpu="1"') == 1980
 
 
@@ -436,8 +436,8 @@ def test_levers_of_two_faults_multiply(fleet: Fleet) -> None:
     broken(fleet, "noisy-neighbour", "node-0")
     broken(fleet, "nvlink-degraded", fleet.gpu_uuid(0))
     fleet.step(2 * MINUTE)
-    assert fleet.levers.gpus.step_factor[0] > 1.4
-    assert fleet.levers.nodes.neighbour_factor[0] > 1.2
+    assert fleet.levers.gpus.step_factor[0] > 1.39
+    assert fleet.levers.nodes.neighbour_factor[0] > 1.19
     assert fleet.levers.gpus.link_factor[0] < 0.5
     assert len(fleet.injections) == 3
 
