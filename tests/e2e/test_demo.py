@@ -157,7 +157,7 @@ def instant(text):
 
 
 def test_a_hung_engine_is_restarted_and_served_again(tmp_path):
-    truth, seen, _ = played(tmp_path, "engine-hung", "code-14b-2", 7)
+    truth, seen, _ = played(tmp_path, "engine-hung", "code-14b-2", 8)
     (incident,) = seen["incidents"]
     cause = incident["suspected_cause"]
     assert (cause["fault"], cause["entity"]["name"]) == ("engine-hung", "code-14b-2")
