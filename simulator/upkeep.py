@@ -31,8 +31,9 @@ class Planned:
 
 
 def planned(spec: FleetSpec, seed: int, start: float, end: float) -> tuple[Planned, ...]:
-    """Everything in [start, end) (unix), oldest first: every service is rolled out once a week, and one of its
-    replicas is restarted on a second weekday.
+    """Everything in [start, end) (unix), oldest first.
+
+    Every service is rolled out once a week, and one of its replicas is restarted on another occasion.
     """
     found = []
     first, last = np.floor((start - MONDAY) / WEEK_SECONDS), np.floor((end - MONDAY) / WEEK_SECONDS)

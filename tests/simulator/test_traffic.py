@@ -1,11 +1,19 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from copy import deepcopy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
 
 import numpy as np
+import pytest
 
-from simulator.spec import default_spec
-from simulator.traffic import Surge, Traffic, rates
+from outrider.errors import UsageError
+from simulator.engine import EngineBank
+from simulator.fleet import Fleet
+from simulator.levers import ServiceLevers
+from simulator.spec import TenantSpec, TrafficSpec, default_spec
+from simulator.traffic import Surge, Traffic, rates, with_load
 
 SPEC = default_spec()
 CHAT = SPEC.service("chat-70b")
@@ -59,3 +67,129 @@ def test_no_load_is_no_arrivals() -> None:
 def test_a_surge_ramps_up_and_down() -> None:
     surge = Surge("chat-70b", 100.0, 700.0, 3.0, 60.0)
     assert surge.at(np.array([99.0, 130.0, 400.0, 670.0, 701.0])).tolist() == [1.0, 2.0, 3.0, 2.0, 1.0]
+
+
+@cache
+def warmed() -> Fleet:
+    load = TrafficSpec(shape="steady", peak_ratio=0.3)
+    services = tuple(replace(one, replicas=2, ceiling=2, traffic=load) for one in SPEC.services)
+    return Fleet(replace(SPEC, services=services, slice_seconds=5.0, tick_seconds=5.0), seed=3)
+
+
+def quiet_fleet() -> Fleet:
+    return deepcopy(warmed())
+
+
+class Bent:
+    """An injection that holds levers of the services."""
+
+    def __init__(self, **levers: float) -> None:
+        self._levers = levers
+
+    def advance(self, fleet: Fleet) -> bool:
+        for name, value in self._levers.items():
+            fleet.levers.bend("services", name)[0] = value
+        return False
+
+
+def bent(fleet: Fleet, **levers: float) -> Fleet:
+    fleet.injections.append(Bent(**levers))  # type: ignore[arg-type]
+    return fleet
+
+
+def grown(fleet: Fleet, seconds: float = 40.0) -> dict[str, np.ndarray]:
+    names = ("requests", "answered_2xx", "answered_4xx", "answered_5xx", "disconnects", "retries")
+    before = {name: np.array(getattr(fleet.traffic.edge, name)) for name in names}
+    fleet.step(timedelta(seconds=seconds))
+    edge = fleet.traffic.edge
+    return {name: getattr(edge, name) - before[name] for name in names}
+
+
+def test_a_quiet_edge_answers_everything() -> None:
+    fleet = quiet_fleet()
+    arrived = fleet.bank.ledger.finished
+    seen = grown(fleet)
+    assert seen["answered_2xx"].sum() == fleet.bank.ledger.finished - arrived > 100
+    assert np.array_equal(seen["requests"], seen["answered_2xx"])
+
+
+def test_bad_requests_errors_of_the_gateway_and_early_leavers_are_counted_apart() -> None:
+    fleet = bent(quiet_fleet(), bad_request_ratio=0.2, gateway_error_ratio=0.1, abort_ratio=0.3, rate_factor=1.2)
+    grown(fleet, 20.0)
+    seen = grown(fleet)
+    shares = {name: values[0] / seen["requests"][0] for name, values in seen.items()}
+    assert shares["answered_5xx"] == pytest.approx(0.1, abs=0.04)
+    assert shares["answered_4xx"] == pytest.approx(0.18, abs=0.05)
+    assert shares["disconnects"] > 0.1
+    assert seen["answered_5xx"][1] == seen["answered_4xx"][1] == seen["disconnects"][1] == 0
+
+
+def test_nobody_gets_past_a_broken_entry() -> None:
+    fleet = bent(quiet_fleet(), entry_fails=1.0)
+    fleet.step(timedelta(seconds=60))
+    seen = grown(fleet)
+    assert seen["requests"][0] == 0
+    assert seen["requests"][1] > 20
+    assert fleet.traffic.rates(fleet.at)[0] > 0  # clients go on trying
+
+
+def test_a_restart_is_counted_as_what_was_cut_off() -> None:
+    fleet = quiet_fleet()
+    fleet.step(timedelta(seconds=20))
+    running = float(fleet.bank.in_flight[0])
+    before = float(fleet.traffic.edge.answered_5xx[0])
+    fleet.restart(0)
+    assert running > 0
+    assert fleet.traffic.edge.answered_5xx[0] - before == running
+    assert (fleet.traffic.edge.requests >= 0).all()
+
+
+def test_retries_feed_themselves_only_when_answers_fail() -> None:
+    calm = bent(quiet_fleet(), retry_ratio=1.0)
+    assert grown(calm)["retries"].sum() == 0
+    storm = bent(quiet_fleet(), retry_ratio=1.0, gateway_error_ratio=0.3)
+    seen = grown(storm)
+    assert seen["retries"][0] == pytest.approx(seen["answered_5xx"][0], rel=0.5)
+    assert seen["retries"][1] == 0
+    late = bent(quiet_fleet(), retry_ratio=1.0, rate_factor=5.0)
+    late.step(timedelta(seconds=90))
+    seen = grown(late)
+    assert seen["retries"][0] > 20
+    assert seen["disconnects"][0] > 0
+
+
+def test_lengths_follow_their_levers() -> None:
+    traffic = Traffic(SPEC, 1)
+    usual = traffic.draw(WEDNESDAY, 100.0, np.array([40.0, 0.0]))
+    levers = ServiceLevers(2)
+    levers.prompt_factor[0], levers.output_factor[0], levers.cached_factor[0] = 2.0, 0.5, 0.0
+    traffic.attend(levers, EngineBank([CHAT.engine], 1, 60.0), np.array([0]))
+    found = traffic.draw(WEDNESDAY, 100.0, np.array([40.0, 0.0]))
+    assert found.prompt.mean() / usual.prompt.mean() == pytest.approx(2.0, rel=0.1)
+    assert found.output.mean() / usual.output.mean() == pytest.approx(0.5, rel=0.1)
+    assert found.computed.sum() == pytest.approx(found.prompt.sum(), rel=0.01)
+
+
+def test_tenants_have_their_share_and_lengths_and_a_shift_moves_them() -> None:
+    long = replace(CHAT.lengths, prompt_mean=4000.0)
+    tenants = (TenantSpec("web", 3.0), TenantSpec("documents", 1.0, long))
+    service = replace(CHAT, tenants=tenants, traffic=TrafficSpec(shape="mix-shift", event_at=WEDNESDAY))
+    traffic = Traffic(replace(SPEC, services=(service, SPEC.services[1])), 1)
+    drawn = traffic.draw(WEDNESDAY - 60, 100.0, np.array([40.0, 10.0]))
+    mine = drawn.service == 0
+    assert drawn.tenant[mine].mean() == pytest.approx(0.25, abs=0.03)
+    assert (drawn.tenant[~mine] == 0).all()
+    assert drawn.prompt[mine & (drawn.tenant == 1)].mean() == pytest.approx(4000, rel=0.15)
+    traffic.rates(WEDNESDAY + 7200)
+    shifted = traffic.draw(WEDNESDAY + 7200, 100.0, np.array([40.0, 10.0]))
+    assert shifted.tenant[shifted.service == 0].mean() == pytest.approx(0.25 * 0.4 + 0.6, abs=0.04)
+
+
+def test_a_fleet_takes_a_shape_as_a_whole() -> None:
+    spec = with_load(SPEC, "holiday", WEDNESDAY)
+    noon = np.array([WEDNESDAY + 43200.0])
+    for usual, changed in zip(SPEC.services, spec.services, strict=True):
+        assert changed.traffic.peak_ratio == usual.traffic.peak_ratio
+        assert rates(changed, noon, 7)[0] < 0.6 * rates(usual, noon, 7)[0]
+    with pytest.raises(UsageError, match="zigzag"):
+        with_load(SPEC, "zigzag")

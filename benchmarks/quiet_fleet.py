@@ -1,0 +1,171 @@
+"""A fleet without faults and with everything that is none, as a source of the cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from collectors import targets as configured
+from collectors.collect import Collector, TargetHealth
+from collectors.scraped import Scrape
+from outrider.errors import CollectError, CollectReason
+from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Window
+from outrider.ports import Collected
+from outrider.topology import Topology
+from simulator.batches import SCRAPE_SECONDS, Sampler
+from simulator.fleet import Fleet
+from simulator.spec import FleetSpec, Lengths, PoolSpec, TenantSpec, TrafficSpec, default_spec
+from simulator.targets import Pages, targets
+
+KEPT = timedelta(hours=2)
+SLICE_SECONDS = 15.0
+
+# Long answers, as agents and reasoning models give them: few events a second let a week pass in minutes.
+_LENGTHS = (Lengths(1500, 0.7, 2000, 0.5, 0.45), Lengths(3000, 0.6, 2400, 0.5, 0.6))
+
+# Bursts reach three times the usual: a service that has such traffic is given room for it, else each
+# burst would be a real surge. Everything else stays inside capacity by the shapes' own constants.
+_LOADS = (
+    ("chat", 0, 2, TrafficSpec(shape="launch-day", peak_ratio=0.6)),
+    ("assist", 0, 2, TrafficSpec(shape="holiday", peak_hour=10.0)),
+    ("search", 0, 2, TrafficSpec(shape="bursty", peak_ratio=0.28)),
+    ("code", 1, 2, TrafficSpec(shape="mix-shift", peak_ratio=0.58, peak_hour=15.5)),
+    ("batch", 1, 1, TrafficSpec(shape="steady", peak_ratio=0.5)),
+    ("agent", 1, 1, TrafficSpec(shape="weekly", trough_ratio=0.1)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """A fleet and how many pages it has to scrape."""
+
+    spec: FleetSpec
+    targets: int
+
+
+def quiet(cluster: str, replicas: int) -> Quiet:
+    """Six services with so many replicas each, under six loads, on as many nodes as they need and two spare."""
+    known, gpu_type = default_spec(), default_spec().pools[0].gpu_type
+    services = tuple(
+        replace(
+            known.services[model],
+            name=name,
+            lengths=_LENGTHS[model],
+            tensor_parallel=group,
+            replicas=replicas,
+            ceiling=replicas,
+            traffic=traffic,
+            tenants=_tenants(_LENGTHS[model]),
+        )
+        for name, model, group, traffic in _LOADS
+    )
+    gpus = sum(service.replicas * service.tensor_parallel for service in services)
+    nodes = -(-gpus // 8) + 2
+    spec = FleetSpec(
+        cluster,
+        (PoolSpec("quiet", gpu_type, nodes),),
+        services,
+        slice_seconds=SLICE_SECONDS,
+        tick_seconds=SLICE_SECONDS,
+    )
+    return Quiet(spec, len(targets(Fleet(spec))))
+
+
+def _tenants(usual: Lengths) -> tuple[TenantSpec, ...]:
+    longer = replace(usual, prompt_mean=usual.prompt_mean * 1.3, output_mean=usual.output_mean * 0.8)
+    return (TenantSpec("web", 0.7), TenantSpec("documents", 0.3, longer))
+
+
+class QuietSource:
+    """Signals straight from the fleet; the topology is read from its pages, again whenever a pod has moved."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        """``fleet`` moves elsewhere; this only looks."""
+        self._fleet, self._sampler, self._pages = fleet, Sampler(fleet), Pages(fleet)
+        self._collector = Collector([])
+        self._placed: tuple[object, ...] = ()
+
+    @property
+    def health(self) -> list[TargetHealth]:
+        """How each target fares, as of the last time a pod moved."""
+        return self._collector.health
+
+    def topology(self, at: datetime) -> Topology:
+        """What labels and pages tell of the topology."""
+        return self._collector.topology(at)
+
+    async def collect(self, at: datetime) -> Collected:
+        """One round."""
+        return self.look(at)
+
+    def look(self, at: datetime) -> Collected:
+        """One round, at once."""
+        placed = tuple((pod.phase, pod.node, pod.gpus) for pod in self._fleet.pods.pods)
+        if placed != self._placed:
+            self._placed = placed
+            self._read_pages(at)
+        return self._sampler.collected(at)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _read_pages(self, at: datetime) -> None:
+        listed = targets(self._fleet)
+        documents = [one.as_config(f"http://fleet.invalid{one.path}") for one in listed]
+        known = configured.targets_of(self._fleet.spec.cluster, documents)
+        if known != self._collector.targets:
+            self._collector.set_targets(known)
+        self._collector.absorb(
+            [_scrape(target, self._pages.page(one), at) for target, one in zip(known, listed, strict=True)], at
+        )
+
+
+def _scrape(target: configured.Target, body: bytes | None, at: datetime) -> Scrape:
+    error = None
+    if body is None:
+        error = CollectError(f"{target.name} refuses connections", reason=CollectReason.REFUSED)
+    return Scrape(target, at, body, error, SCRAPE_SECONDS)
+
+
+class RecentEvents:
+    """A metric store that counts values and keeps nothing but the events of the last hours."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
+        """Count the values and keep the events."""
+        known = {event.dedup_key or event.id for event in self._events}
+        new = [event for event in events if (event.dedup_key or event.id) not in known]
+        self._events = [event for event in (*self._events, *new) if event.at > at - KEPT]
+        return sum(batch.values.size for batch in batches)
+
+    def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
+        """Events in [start, end), oldest first."""
+        inside = [event for event in self._events if start <= event.at < end]
+        return tuple(event for event in sorted(inside, key=lambda one: one.at) if entity in (None, event.entity))
+
+    def read_windows(
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        entities: Sequence[EntityRef] | None = None,
+    ) -> Window:
+        """Nothing is kept to be read."""
+        raise NotImplementedError("this store keeps no values")
+
+    def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
+        """Nothing is kept to be read."""
+        raise NotImplementedError("this store keeps no values")
+
+    def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """Nothing is kept to be read."""
+        raise NotImplementedError("this store keeps no values")
+
+    def close(self) -> None:
+        """Forget the events."""
+        self._events.clear()
