@@ -57,7 +57,7 @@ _CHAT = EngineModel(
     prefill_per_token_seconds=3.0e-5,
     max_sequences=96,
     token_budget=8192,
-    kv_blocks=9216,
+    kv_blocks=5120,
     max_model_length=16384,
 )
 _CODE = EngineModel(
@@ -68,7 +68,7 @@ _CODE = EngineModel(
     prefill_per_token_seconds=2.0e-5,
     max_sequences=64,
     token_budget=8192,
-    kv_blocks=12288,
+    kv_blocks=6144,
     max_model_length=16384,
 )
 _MIXTURE = replace(_CHAT, model="mixture-235b-a22b-fp8", step_seconds=0.021, max_sequences=128, kv_blocks=24576)
