@@ -24,15 +24,15 @@ SLICE_SECONDS = 15.0
 # Long answers, as agents and reasoning models give them: few events a second let a week pass in minutes.
 _LENGTHS = (Lengths(1500, 0.7, 2000, 0.5, 0.45), Lengths(3000, 0.6, 2400, 0.5, 0.6))
 
-# Bursts reach three times the usual: a service that has such traffic is given room for it, else each
-# burst would be a real surge. Everything else stays inside capacity by the shapes' own constants.
+# Every peak stays inside the capacity of one replica less, else it would be a real surge: bursts reach
+# three times the usual, a launch 1.3 times, and a rollout takes one replica of nine.
 _LOADS = (
-    ("chat", 0, 2, TrafficSpec(shape="launch-day", peak_ratio=0.6)),
-    ("assist", 0, 2, TrafficSpec(shape="holiday", peak_hour=10.0)),
-    ("search", 0, 2, TrafficSpec(shape="bursty", peak_ratio=0.28)),
-    ("code", 1, 2, TrafficSpec(shape="mix-shift", peak_ratio=0.58, peak_hour=15.5)),
+    ("chat", 0, 2, TrafficSpec(shape="launch-day", peak_ratio=0.5)),
+    ("assist", 0, 2, TrafficSpec(shape="holiday", peak_ratio=0.6, peak_hour=10.0)),
+    ("search", 0, 2, TrafficSpec(shape="bursty", peak_ratio=0.24)),
+    ("code", 1, 2, TrafficSpec(shape="mix-shift", peak_ratio=0.5, peak_hour=15.5)),
     ("batch", 1, 1, TrafficSpec(shape="steady", peak_ratio=0.5)),
-    ("agent", 1, 1, TrafficSpec(shape="weekly", trough_ratio=0.1)),
+    ("agent", 1, 1, TrafficSpec(shape="weekly", peak_ratio=0.6, trough_ratio=0.1)),
 )
 
 

@@ -106,7 +106,7 @@ def _learn(cycle: Cycle, spec: FleetSpec, seed: int, until: datetime) -> None:
         url = f"sqlite:///{folder}/past.db"
         migrate.upgrade(url)
         metrics = sql.open_metrics(sql.urls_of(url)[1])
-        for block in history.backfill(spec, seed, until - LEARNT, until, LEARNT_STEP):
+        for block in history.backfill(spec, seed, until - LEARNT, until, LEARNT_STEP, upkeep=True):
             metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
         cycle.parts.detection.warm(metrics, until, LEARNT)
         metrics.close()

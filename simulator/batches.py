@@ -88,7 +88,7 @@ class Sampler:
         about = {
             "engine_up": up.astype(np.float64),
             "engine_health_ok": up.astype(np.float64),
-            "engine_inflight_requests": np.where(up, fleet.bank.in_flight, np.nan),
+            "engine_inflight_requests": np.where(up | (reachable & pods.ready), fleet.bank.in_flight, np.nan),
             **_about(up, code),
         }
         sheet = replica_sheet(fleet, grown, about)

@@ -1,6 +1,7 @@
 """The past of a fleet, written straight as blocks of values: what collecting it would have stored.
 
-No fault ever happened in it. Levels follow the traffic of each instant and the profile of each
+No fault ever happened in it; launches and holidays are in the load shapes, rollouts and restarts where
+the operators' plan is asked for (``upkeep``). Levels follow the traffic of each instant and the profile of each
 engine; counts are drawn as the live fleet draws them. A gauge that is a rate covers the last 15 s of
 its step, as a scrape would show it; a delta covers the whole step.
 """
@@ -14,7 +15,19 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from outrider import catalog
-from outrider.model import SUM_BUCKET, CellStatus, EntityKind, EntityRef, Floats, SignalKey, Statuses
+from outrider.clock import from_unix
+from outrider.model import (
+    SUM_BUCKET,
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Floats,
+    SignalKey,
+    SignalKind,
+    Statuses,
+)
 from simulator.gpus import Gpus, ambient_celsius
 from simulator.names import gpu_uuid
 from simulator.nodes import Nodes, steady_cpu, steady_memory_available
@@ -22,6 +35,7 @@ from simulator.pods import Pod, Pods
 from simulator.profile import SAMPLE_SECONDS, Profile, profile
 from simulator.spec import FleetSpec, ServiceSpec
 from simulator.traffic import rates
+from simulator.upkeep import Planned, away, planned
 
 BLOCK = timedelta(days=1)
 
@@ -39,23 +53,48 @@ class HistoryBlock:
 
 
 def backfill(
-    spec: FleetSpec, seed: int, start: datetime, end: datetime, step: timedelta = timedelta(minutes=5)
+    spec: FleetSpec,
+    seed: int,
+    start: datetime,
+    end: datetime,
+    step: timedelta = timedelta(minutes=5),
+    *,
+    upkeep: bool = False,
 ) -> Iterator[HistoryBlock]:
     """The past in [start, end) on a grid of ``step``, a day and an entity kind at a time, oldest first.
 
     Kinds: service, replica, gpu and node. The same seed gives the same past, and entities are those
-    of ``Fleet(spec, seed)``.
+    of ``Fleet(spec, seed)``. With ``upkeep`` replicas are away while they are rolled out or restarted as
+    ``upkeep.planned`` says: ABSENT cells, engine_up 0, and no increase at their first instant back.
+    ``events`` tells the rollouts and restarts themselves.
     """
-    past = _Past(spec, seed)
     grid = np.arange(start.timestamp(), end.timestamp(), step.total_seconds())
+    longest = (1 + max(service.replicas for service in spec.services)) * spec.startup.total_seconds
+    before = start.timestamp() - longest  # a rollout that began earlier may still be under way
+    past = _Past(spec, seed, planned(spec, seed, before, end.timestamp()) if upkeep else ())
     per_block = max(1, round(BLOCK / step))
     for number in range(0, grid.size, per_block):
         yield from past.blocks(grid[number : number + per_block], step.total_seconds())
 
 
+def events(spec: FleetSpec, seed: int, start: datetime, end: datetime) -> tuple[Event, ...]:
+    """The rollouts and restarts of the plan in [start, end), as the platform would have heard of them."""
+    found = []
+    for deed in planned(spec, seed, start.timestamp(), end.timestamp()):
+        service = spec.service(deed.service)
+        if deed.replica is None:
+            kind, code, about = EventKind.CHANGE, "rollout", (EntityKind.SERVICE, service.name)
+        else:
+            kind, code, about = EventKind.KUBERNETES, "Killing", (EntityKind.POD, f"{service.name}-{deed.replica}")
+        entity = EntityRef(spec.cluster, about[0], service.namespace, about[1])
+        key = f"{entity.key}/{code}/{deed.at:.0f}"
+        found.append(Event(key, kind, entity, from_unix(deed.at), kind.value, code, {}, key))
+    return tuple(found)
+
+
 class _Past:
-    def __init__(self, spec: FleetSpec, seed: int) -> None:
-        self._spec, self._seed = spec, seed
+    def __init__(self, spec: FleetSpec, seed: int, deeds: Sequence[Planned]) -> None:
+        self._spec, self._seed, self._deeds = spec, seed, deeds
         self._gpus = Gpus(spec, seed)
         self._nodes = Nodes(spec, seed, 0.0)
         self._pods = Pods(spec, self._gpus.node, self._gpus.healthy, seed)
@@ -68,19 +107,24 @@ class _Past:
         """One block of each kind."""
         random = np.random.default_rng([self._seed, 8, int(times[0])])
         services, replicas, names, node_rate = [], [], [], np.zeros((self._nodes.size, times.size))
+        absent: list[np.ndarray] = []
         gpu_values = self._idle_gpus(times)
         for service in self._spec.services:
             pods = [pod for pod in self._ready if pod.service is service]
-            drawn = _Drawn.draw(service, len(pods), times, step, self._seed, random)
+            gone = away(self._spec, service.name, self._deeds, times)
+            drawn = _Drawn.draw(service, ~gone, times, step, self._seed, random)
             replicas += [_replica_columns(drawn, place, step) for place in range(len(pods))]
+            absent.append(gone)
             services.append(_service_columns(drawn, step))
-            for pod in pods:
-                node_rate[pod.node] += drawn.rate / len(pods)
-                gpu_values[list(pod.gpus)] = self._gpu_columns(pod, drawn, times, random)
+            for place, pod in enumerate(pods):
+                node_rate[pod.node] += drawn.each * drawn.up[place]
+                index = np.array(pod.gpus)
+                busy = self._gpu_columns(pod, drawn, times, random)
+                gpu_values[index] = np.where(drawn.up[place][None, :, None], busy, gpu_values[index])
             names += [self._ref(EntityKind.REPLICA, pod.name, service.namespace) for pod in pods]
         of_services = [self._ref(EntityKind.SERVICE, s.name, s.namespace) for s in self._spec.services]
         yield _block(EntityKind.SERVICE, times, of_services, services)
-        yield _block(EntityKind.REPLICA, times, names, replicas)
+        yield _without(_block(EntityKind.REPLICA, times, names, replicas), np.concatenate(absent))
         yield self._gpu_block(times, gpu_values)
         yield self._node_block(times, node_rate, random)
 
@@ -149,8 +193,8 @@ class _Past:
 class _Drawn:
     """What a service's replicas did in every step: arrays of shape (replicas, times)."""
 
-    rate: Floats  # of the service, (times,)
-    each: Floats  # of one replica, (times,)
+    up: np.ndarray  # bool, which of them serve
+    each: Floats  # requests per second of one that serves, (times,)
     shape: Profile
     requests: Floats
     last: Floats  # requests of the last sample
@@ -165,30 +209,30 @@ class _Drawn:
 
     @staticmethod
     def draw(
-        service: ServiceSpec, replicas: int, times: Floats, step: float, seed: int, random: np.random.Generator
+        service: ServiceSpec, up: np.ndarray, times: Floats, step: float, seed: int, random: np.random.Generator
     ) -> _Drawn:
-        """Draw every step of a service."""
-        shape, rate = profile(service), rates(service, times, seed)
-        each = rate / replicas
-        size = (replicas, times.size)
+        """Draw every step of a service; those that serve share the load of all."""
+        shape, size = profile(service), up.shape
+        each = rates(service, times, seed) / np.maximum(up.sum(axis=0), 1)
         sample = min(SAMPLE_SECONDS, step)
-        last = random.poisson(each * sample, size).astype(np.float64)
-        requests = last + random.poisson(each * (step - sample), size)
+        serves = up.astype(np.float64)
+        last = np.asarray(random.poisson(each * sample, size) * serves, dtype=np.float64)
+        requests = last + random.poisson(each * (step - sample), size) * serves
         tokens = shape.mean_at("tokens", each) + shape.spread_at("tokens", each) * random.standard_normal(size)
         running = shape.mean_at("running", each) + shape.spread_at("running", each) * random.standard_normal(size)
-        running = np.clip(np.rint(running), 0.0, service.engine.max_sequences)
+        running = np.clip(np.rint(running), 0.0, service.engine.max_sequences) * serves
         kv = shape.mean_at("kv", each) * running / np.maximum(shape.mean_at("running", each), 1e-9)
         total = requests.sum(axis=0).astype(np.int64)
         return _Drawn(
-            rate=rate,
+            up=up,
             each=each,
             shape=shape,
             requests=requests,
             last=last,
-            tokens=np.maximum(tokens, 0.0),
+            tokens=np.maximum(tokens, 0.0) * serves,
             generated=np.rint(requests * shape.mean_at("tokens", each) / np.maximum(each, 1e-9)),
             running=running,
-            waiting=random.poisson(shape.mean_at("waiting", each), size).astype(np.float64),
+            waiting=np.asarray(random.poisson(shape.mean_at("waiting", each), size) * serves, dtype=np.float64),
             kv=np.clip(kv, 0.0, 1.0),
             ttft=random.multinomial(requests.astype(np.int64), shape.buckets_at("ttft", each)).astype(np.float64),
             tpot=random.multinomial(total, shape.buckets_at("tpot", each)).astype(np.float64),
@@ -216,12 +260,14 @@ _GPU_KEYS = tuple(
         "hw_accel_power_watts",
     )
 )
+_INCREASES = (SignalKind.DELTA, SignalKind.HISTOGRAM)
+_RATES = ("engine_generation_tokens_per_second", "engine_requests_per_second")
 _NODE_KEYS = (SignalKey("node_cpu_utilization_ratio"), SignalKey("node_memory_available_ratio"))
 
 
 def _service_columns(drawn: _Drawn, step: float) -> Columns:
     requests = drawn.requests.sum(axis=0)
-    ready = np.full(requests.shape, float(drawn.requests.shape[0]))
+    ready = drawn.up.sum(axis=0).astype(np.float64)
     found = {
         SignalKey("svc_requests_per_second"): drawn.last.sum(axis=0) / min(SAMPLE_SECONDS, step),
         SignalKey("svc_requests_total"): requests,
@@ -267,3 +313,18 @@ def _block(kind: EntityKind, times: Floats, names: Sequence[EntityRef], columns:
     values = np.stack([np.stack([mine[key] for key in keys], axis=1) for mine in columns])
     status = np.where(np.isnan(values), CellStatus.UNDEFINED, CellStatus.PRESENT).astype(np.uint8)
     return HistoryBlock(kind, times, keys, tuple(names), values, status)
+
+
+def _without(block: HistoryBlock, gone: np.ndarray) -> HistoryBlock:
+    """Leave out what replicas that are away, ``gone`` (replicas, times), cannot have said."""
+    if not gone.any():
+        return block
+    values, status = block.values, block.status
+    up = block.keys.index(SignalKey("engine_up"))
+    first = np.zeros_like(gone)
+    first[:, 1:] = gone[:, :-1] & ~gone[:, 1:]
+    counted = np.array([catalog.signal(key.name).kind in _INCREASES or key.name in _RATES for key in block.keys])
+    values[gone], status[gone] = np.nan, CellStatus.ABSENT
+    values[gone, up], status[gone, up] = 0.0, CellStatus.PRESENT
+    values[first[:, :, None] & counted], status[first[:, :, None] & counted] = np.nan, CellStatus.RESET
+    return block

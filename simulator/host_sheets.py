@@ -14,7 +14,7 @@ from simulator.fleet import Fleet
 from simulator.pages import cadvisor
 from simulator.pages.xids import XidWindow
 from simulator.pod import Phase
-from simulator.sheets import FELL, Grown, Sheet, ratio
+from simulator.sheets import Grown, Sheet, ratio
 
 MEBIBYTE = 1048576.0
 MOST_REPLAYS_PER_SECOND = 1.0
@@ -198,8 +198,8 @@ def container_sheet(shown: Numbers, grown: Grown) -> Sheet:
         "container_memory_limit_ratio": shown["working_set_bytes"] / shown["limit_bytes"],
     }
     columns = {
-        "container_cpu_usage_cores": np.where(each[0] < 0, FELL, each[0] / each[4]),
-        "container_cpu_throttled_ratio": np.where((each[2] < 0) | (each[1] < 0), FELL, ratio(each[2], each[1])),
+        "container_cpu_usage_cores": each[0] / each[4],
+        "container_cpu_throttled_ratio": ratio(each[2], each[1]),
         "container_oom_events": each[3],
     }
     return Sheet(EntityKind.CONTAINER, "containers", gauges, columns)

@@ -7,7 +7,7 @@ rate: the same model made both.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -15,14 +15,14 @@ import numpy as np
 from outrider.model import Floats
 from simulator.engine import Conditions, EngineBank, Work
 from simulator.gpus import activity
-from simulator.spec import ServiceSpec
+from simulator.spec import ServiceSpec, TrafficSpec
 from simulator.traffic import Arrivals, fit_to_engine
 
 LEVELS = (0.02, 0.08, 0.16, 0.26, 0.36, 0.46, 0.56, 0.66, 0.74, 0.82, 0.9)
 TWINS = 5  # replicas simulated at each level
 WARM_SECONDS = 90.0
 MEASURED_SECONDS = 240.0
-SLICE_SECONDS = 0.5
+SLICE_SECONDS = 1.0
 SAMPLE_SECONDS = 15.0
 HISTOGRAMS = ("ttft", "tpot", "e2e")
 
@@ -59,9 +59,13 @@ class Profile:
         return np.asarray(mixed / mixed.sum(axis=-1, keepdims=True), dtype=np.float64)
 
 
-@cache
 def profile(service: ServiceSpec) -> Profile:
-    """Measure a service's engine at every level. Takes about a second; the result is kept."""
+    """A service's engine at every level, measured once: services that differ in name, size or load share it."""
+    return _measured(replace(service, name="", namespace="", replicas=1, ceiling=1, traffic=TrafficSpec()))
+
+
+@cache
+def _measured(service: ServiceSpec) -> Profile:
     rates = np.array(LEVELS) * service.capacity_per_second(1)
     load = np.repeat(rates, TWINS)
     bank = EngineBank([service.engine] * load.size, 1, patience_seconds=600.0)

@@ -142,8 +142,9 @@ def service_sheet(
     new = counted & up & (grown.status == 0)
 
     def total(values: Floats, rows: np.ndarray) -> Floats:
-        summed = np.bincount(of_slot[rows], values[rows], size)
-        return np.where(np.bincount(of_slot[rows], minlength=size) > 0, summed, np.nan)
+        there = rows & np.isfinite(values)
+        summed = np.bincount(of_slot[there], values[there], size)
+        return np.where(np.bincount(of_slot[there], minlength=size) > 0, summed, np.nan)
 
     requests = total(replicas.grown["engine_http_requests_total"], new)
     failed = np.fmax(
@@ -168,7 +169,8 @@ def service_sheet(
     }
     member = (of_slot[None, new] == np.arange(size)[:, None]).astype(np.float64)
     for signal, origin in _OF_SERVICE.items():
-        summed = member @ replicas.grown[origin][new]
+        found = replicas.grown[origin][new]
+        summed = member @ np.where(np.isfinite(found), found, 0.0)
         columns[signal] = np.where(member.any(axis=1)[:, None], summed, np.nan)
     return Sheet(EntityKind.SERVICE, "services", gauges, columns), *_of_services(of_slot, counted, new, grown, size)
 

@@ -31,7 +31,7 @@ REMEMBER_SECONDS = 15 * 60.0  # an entity that could not be read for longer is l
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """How counters grew, ``increases`` of shape (rows, counters): NaN where a row has no increase.
+    """How counters grew, ``increases`` of shape (rows, counters): NaN where a row has none, FELL where one went back.
 
     ``seconds`` (rows,) since the last good page, NaN without; ``status`` what a cell says that needs two pages.
     """
@@ -76,6 +76,7 @@ class Ledger:
         status = np.where(np.isnan(seconds), CellStatus.ABSENT, np.where(anew, CellStatus.RESET, CellStatus.PRESENT))
         good = (status == CellStatus.PRESENT)[:, None]
         increases = np.where(good, counters - before, np.nan)
+        increases[increases < 0] = FELL
         self._counters = np.where(up[:, None], counters, before)
         self.at = np.where(up, at, self.at)
         return Grown(increases, seconds, status.astype(np.uint8))
@@ -107,7 +108,7 @@ class Sheet:
         """Keys, values and statuses of shape (rows, keys); ``status`` (rows,) is that of cells that need two pages."""
         keys = _keys(tuple(self.gauges), tuple((name, values.ndim > 1) for name, values in self.grown.items()))
         blocks = [*self.gauges.values(), *self.grown.values()]
-        values = np.concatenate([each.reshape(status.size, -1) for each in blocks], axis=1)
+        values = np.concatenate([_whole(each.reshape(status.size, -1)) for each in blocks], axis=1)
         missing = np.isnan(values)
         found = np.where(missing, CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
         first = len(self.gauges)
@@ -119,6 +120,13 @@ class Sheet:
         back = values == FELL
         values[back], found[back] = np.nan, CellStatus.RESET
         return keys, values, found
+
+
+def _whole(block: Floats) -> Floats:
+    """A histogram is whole or not at all: one bucket that fell speaks for every one."""
+    if block.shape[1] == 1:
+        return block
+    return np.where((block == FELL).any(axis=1)[:, None], FELL, block)
 
 
 _KEYS: dict[tuple[object, ...], tuple[SignalKey, ...]] = {}
@@ -179,7 +187,8 @@ def batches_of(sheet: Sheet, reading: Reading, at: datetime, own: Sequence[str] 
 def ratio(over: Floats, under: Floats) -> Floats:
     """``over / under``, NaN where nothing happened."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.where(under > 0, over / under, np.nan), dtype=np.float64)
+        found = np.where(under > 0, over / under, np.nan)
+    return np.where((over == FELL) | (under == FELL), FELL, found)
 
 
 def refs(found: Sequence[EntityRef]) -> np.ndarray:

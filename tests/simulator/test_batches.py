@@ -15,9 +15,11 @@ from collectors.scraped import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
 from simulator.batches import SCRAPE_SECONDS, Sampler
+from simulator.faults import inject
 from simulator.fleet import Fleet
+from simulator.sheets import FELL, Ledger, Sheet, ratio
 from simulator.spec import FleetSpec, default_spec
-from simulator.targets import Pages, targets
+from simulator.targets import Pages, Status, targets
 
 STEP = timedelta(seconds=15)
 NOT_IN_IT = {"target_samples", "target_scrape_seconds"}
@@ -27,6 +29,11 @@ LOOSE = {
     "node_disk_busy_ratio": 2e-4,
     "node_network_bytes_per_second": 1.0,
     "hw_accel_energy_joules_total": 1e-2,
+}
+REASONS = {
+    Status.REFUSED: CollectReason.REFUSED,
+    Status.TIMEOUT: CollectReason.TIMEOUT,
+    Status.HTTP_503: CollectReason.HTTP_STATUS,
 }
 Cells = dict[tuple[EntityRef, SignalKey], tuple[float, int]]
 
@@ -68,11 +75,12 @@ class Both:
             self.collector.set_targets(known)
         scrapes = []
         for target, simulated in zip(known, listed, strict=True):
-            body = self.pages.page(simulated)
-            health, load = self.pages.probe(simulated)
-            error = None if body is not None else CollectError("refused", reason=CollectReason.REFUSED)
+            answer = self.pages.answer(simulated)
+            error = None if answer.body is not None else CollectError("no page", reason=REASONS[answer.status])
+            probed = target.probe
+            health, load = (answer.health, answer.load) if probed else (None, None)
             scrapes.append(
-                Scrape(target, self.fleet.now, body, error, SCRAPE_SECONDS, health, load, probed=target.probe)
+                Scrape(target, self.fleet.now, answer.body, error, SCRAPE_SECONDS, health, load, probed=probed)
             )
         collected = self.collector.absorb(scrapes, self.fleet.now)
         return cells(collected.batches), cells(self.sampler.batches())
@@ -108,16 +116,41 @@ def test_every_signal_of_a_quiet_fleet_is_the_same() -> None:
     assert kinds >= {EntityKind.SERVICE, EntityKind.WORKLOAD, EntityKind.CLUSTER}
 
 
-@pytest.mark.parametrize("fault", ["engine-hung", "gpu-lost", "exporter-down"])
+@pytest.mark.parametrize("fault", ["engine-hung", "gpu-lost", "exporter-down", "node-lost", "planned-rollout"])
 def test_every_signal_of_a_broken_fleet_is_the_same(fault: str) -> None:
-    from simulator.faults import inject
-
     both = Both(Fleet(small(), 3))
     both.look()
     both.step()
     both.look()
     inject(both.fleet, fault, duration=timedelta(seconds=70), seed=2)
-    for _ in range(10):
+    for _ in range(9):
         both.step()
         pages, sampled = both.look()
         assert different(pages, sampled) == []
+
+
+def test_what_a_counter_that_fell_says_is_no_increase() -> None:
+    ledger = Ledger(2)
+    both = np.array([True, True])
+    ledger.compare(0.0, both, np.array([[5.0, 5.0], [5.0, 5.0]]))
+    grown = ledger.compare(10.0, both, np.array([[3.0, 9.0], [6.0, 5.0]]))
+    assert grown.increases.tolist() == [[FELL, 4.0], [1.0, 0.0]]
+    sheet = Sheet(EntityKind.GPU, "x", {}, {"hw_accel_throttle_power_ratio": ratio(*grown.increases.T)})
+    _, values, status = sheet.cells(grown.status)
+    assert np.isnan(values[:, 0]).all()
+    assert status[:, 0].tolist() == [CellStatus.RESET, CellStatus.UNDEFINED]
+
+
+def test_a_round_that_was_missed_makes_the_interval_longer() -> None:
+    fleet = Fleet(small(), 3)
+    sampler = Sampler(fleet)
+    sampler.batches()
+    fleet.step(STEP)
+    fleet.exporters_down.add("node-0")
+    sampler.batches()
+    fleet.step(STEP)
+    fleet.exporters_down.clear()
+    hosts = [batch for batch in sampler.batches() if batch.source == "nodes" and batch.kind is EntityKind.NODE]
+    seconds = {entity.name: batch.interval_seconds for batch in hosts for entity in batch.entities}
+    assert seconds["node-0"] == 30
+    assert seconds["node-1"] == 15

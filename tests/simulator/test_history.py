@@ -8,7 +8,7 @@ import pytest
 from outrider.catalog import quantile_of_buckets, signal, signals
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, Floats, SignalKey
 from simulator.fleet import Fleet
-from simulator.history import HistoryBlock, backfill
+from simulator.history import HistoryBlock, backfill, events
 from simulator.spec import default_spec
 from simulator.targets import targets
 
@@ -34,13 +34,13 @@ def day_of(hour: int, span: timedelta, step: timedelta = STEP, seed: int = 7) ->
 def test_blocks_cover_the_past_without_gap_or_overlap() -> None:
     start = datetime(2026, 11, 3, 10, tzinfo=UTC)
     times: dict[EntityKind, list[float]] = {}
-    for block in backfill(SPEC, 7, start, start + timedelta(days=15), STEP):
+    for block in backfill(SPEC, 7, start, start + timedelta(days=3), STEP):
         assert block.values.shape == (len(block.entities), block.times.size, len(block.keys))
         assert block.status.shape == block.values.shape
         times.setdefault(block.kind, []).extend(block.times)
     assert set(times) == {EntityKind.SERVICE, EntityKind.REPLICA, EntityKind.GPU, EntityKind.NODE}
     for seen in times.values():
-        assert len(seen) == 15 * 288
+        assert len(seen) == 3 * 288
         assert set(np.diff(seen)) == {300.0}
         assert seen[0] == start.timestamp()
 
@@ -125,3 +125,39 @@ def test_the_past_has_the_levels_of_the_live_fleet(hour: int) -> None:
             ]
             # Tokens' buckets are so wide that a share of a per cent moves a quantile by a tenth of them.
             assert p95[1] == pytest.approx(p95[0], rel=0.35 if name == "tpot" else 0.2), name
+
+
+def test_upkeep_takes_replicas_away_and_leaves_their_load_to_the_others() -> None:
+    start, step = datetime(2026, 11, 16, tzinfo=UTC), timedelta(minutes=2)
+    week = events(SPEC, 7, start, start + timedelta(days=7))
+    assert sorted(event.code for event in week) == ["Killing", "Killing", "rollout", "rollout"]
+    rollout = next(event for event in week if event.code == "rollout" and event.entity.name == "chat-70b")
+    begin, end = rollout.at - timedelta(minutes=10), rollout.at + timedelta(minutes=50)
+    past, calm = (
+        {block.kind: block for block in backfill(SPEC, 7, begin, end, step, upkeep=upkeep)} for upkeep in (True, False)
+    )
+    up = column(past[EntityKind.REPLICA], "engine_up")[:10]
+    assert (up[:, 0] == 1).all()
+    assert (up.sum(axis=0)[6:16] == 9).all()  # one after another
+    assert (up.min(axis=1) == 0).all()
+    replica = past[EntityKind.REPLICA]
+    gone = np.argwhere(up == 0)[0]
+    waits = replica.keys.index(SignalKey("engine_requests_running"))
+    assert replica.status[gone[0], gone[1], waits] == CellStatus.ABSENT
+    back = gone[1] + int(np.argmax(up[gone[0], gone[1] :]))
+    made = replica.keys.index(SignalKey("engine_generation_tokens_total"))
+    assert replica.status[gone[0], back, made] == CellStatus.RESET
+    assert replica.status[gone[0], back, waits] == CellStatus.PRESENT
+    ready = column(past[EntityKind.SERVICE], "svc_ready_backends")[0]
+    assert np.array_equal(ready, up.sum(axis=0))
+    asked = [column(one[EntityKind.SERVICE], "svc_requests_total")[0, 6:16].sum() for one in (past, calm)]
+    assert asked[0] == pytest.approx(asked[1], rel=0.05)
+    power = column(past[EntityKind.GPU], "hw_accel_power_watts")
+    assert power.min() < 100 < np.median(power[:40])
+    assert (replica.status[10:] == CellStatus.PRESENT).all()  # the other service goes on
+
+
+def test_without_upkeep_nothing_is_away() -> None:
+    start = datetime(2026, 11, 16, 9, tzinfo=UTC)
+    for block in backfill(SPEC, 7, start, start + timedelta(hours=8)):
+        assert (block.status == CellStatus.PRESENT).all()
