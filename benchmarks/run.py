@@ -23,9 +23,12 @@ BENCHMARKS = {
     "cycle": "benchmarks.cycle",
     "store_write": "benchmarks.store_write",
     "store_read": "benchmarks.store_read",
+    "history_write": "benchmarks.history_write",
     "detect_tick": "benchmarks.detect_tick",
+    "quiet_weeks": "benchmarks.quiet_weeks",
     "forecast_speed": "benchmarks.forecast_speed",
     "plan_answer": "benchmarks.plan_answer",
+    "engine_fit": "benchmarks.engine_fit",
     "simulator_speed": "benchmarks.simulator_speed",
 }
 RESULTS = Path(__file__).with_name("results.json")

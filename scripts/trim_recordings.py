@@ -9,6 +9,7 @@ detectors, so it does not travel. The output is the same bytes for the same inpu
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -28,6 +29,9 @@ SCRAPES = {
     "l_sleep": None,
 }
 FLEETS = ("n_fleet_hang",)
+# What the clients saw, for replays through the engine model.
+REQUESTS = ("c_ramp", "f_prefix")
+REQUEST_COLUMNS = ("kind", "endpoint", "start", "ttft_s", "e2e_s", "prompt_tokens", "output_tokens", "status")
 _DROPPED = re.compile(
     r"^(?:# HELP |(?:# TYPE )?(?:python_|vllm:kv_block_"
     r"|[a-zA-Z_:]*(?:_created|_size_bytes)(?:_sum|_count|_bucket)?[ {]))"
@@ -47,9 +51,21 @@ def trim(source: Path, out: Path, scrapes: int | None) -> int:
     for scrape in kept:
         if "text" in scrape:
             scrape["text"] = trim_page(scrape["text"])
+    return write(out, "".join(json.dumps(scrape, ensure_ascii=False) + "\n" for scrape in kept))
+
+
+def trim_requests(source: Path, out: Path) -> int:
+    """Write the columns of one request file that a replay needs and return its size in bytes."""
+    with source.open(newline="", encoding="utf-8") as rows:
+        kept = [[row[column] for column in REQUEST_COLUMNS] for row in csv.DictReader(rows)]
+    return write(out, "".join(",".join(row) + "\n" for row in [list(REQUEST_COLUMNS), *kept]))
+
+
+def write(out: Path, text: str) -> int:
+    """Write a packed text, the same bytes for the same text, and return its size in bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", compresslevel=9, mtime=0) as packed:
-        packed.write("".join(json.dumps(scrape, ensure_ascii=False) + "\n" for scrape in kept).encode())
+        packed.write(text.encode())
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(buffer.getvalue())
     return out.stat().st_size
@@ -66,6 +82,8 @@ def main() -> int:
     for name, scrapes in SCRAPES.items():
         file = f"{name}.metrics.jsonl.gz"
         total += trim(full / file, out / file, scrapes)
+    for name in REQUESTS:
+        total += trim_requests(full / f"{name}.requests.csv", out / f"{name}.requests.csv.gz")
     for fleet in FLEETS:
         for source in sorted((full / fleet).glob("*.metrics.jsonl.gz")):
             total += trim(source, out / fleet / source.name, None)

@@ -7,6 +7,7 @@ and throughput are consequences. Here stand the doors: requests come, fail, leav
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy as np
 from outrider.model import Floats
 from simulator.counters import EngineCounters
 from simulator.parts import EngineModel
-from simulator.scheduling import Done, Limits, Parameters, Scheduler
+from simulator.scheduling import Scheduler
+from simulator.slices import Done, Limits, Parameters
 from simulator.table import PREFILL, WAITING, RequestTable
 
 LENGTH_RATIO = 1 / 8  # answers that end at their max_tokens
@@ -88,6 +90,9 @@ class EngineBank:
         self.table = RequestTable()
         self.counters = EngineCounters(self.size)
         self.ledger = Ledger()
+        # Told of every answer that is complete: number of the request in order of arrival, replica, instants of
+        # its first and its last token.
+        self.answered: Callable[[np.ndarray, np.ndarray, Floats, Floats], None] | None = None
         self.running = np.zeros(self.size)
         self.waiting = np.zeros(self.size)
         self.kv_used_ratio = np.zeros(self.size)
@@ -261,6 +266,8 @@ class EngineBank:
         counters.add("finished_stop", replica, (~cut).astype(np.float64))
         counters.add("http_ok", replica, np.ones(rows.size))
         self.ledger.finished += int(rows.size)
+        if self.answered is not None:
+            self.answered(table.order[rows], replica, first, at)
         table.release(rows)
 
     def _measure(self, blocks: Floats, stalled: np.ndarray) -> None:

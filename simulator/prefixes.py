@@ -16,15 +16,17 @@ class Prefixes:
         self._users = np.zeros((replicas, 0), dtype=np.int64)
         self._blocks = np.zeros(0)
 
-    def missing(self, table: RequestTable, rows: np.ndarray) -> Floats:
+    def missing(self, table: RequestTable, rows: np.ndarray, block: Floats) -> Floats:
         """Shared blocks that would come into use with each of these requests, were it the next one."""
         found = np.zeros(rows.size)
-        if self._blocks.size == 0:
-            return found
-        prefix = table.prefix[rows]
-        has = np.flatnonzero((prefix >= 0) & (prefix < self._blocks.size))
-        unused = self._users[table.replica[rows[has]], prefix[has]] == 0
-        found[has] = np.where(unused, self._blocks[prefix[has]], 0.0)
+        has = np.flatnonzero(table.common[rows])
+        if has.size:
+            some = rows[has]
+            prefix, replica = table.prefix[some], table.replica[some]
+            used = np.zeros(has.size, dtype=bool)
+            known = prefix < self._blocks.size
+            used[known] = self._users[replica[known], prefix[known]] > 0
+            found[has] = np.where(used, 0.0, table.common[some] / block[replica])
         return found
 
     def enter(self, table: RequestTable, rows: np.ndarray, block: Floats) -> None:

@@ -10,68 +10,16 @@ stays in progress. So results do not depend on the length of slices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from outrider.model import Floats
 from simulator.batching import Batches
 from simulator.counters import EngineCounters
-from simulator.parts import EngineModel
 from simulator.prefixes import Prefixes
+from simulator.slices import Done, Limits, Parameters, Plan
 from simulator.table import DECODE, DONE, PREFILL, WAITING, RequestTable, group_sum
 
-FINE_RATIO = 0.02  # one sequence less changes a step by more than this: the run of steps ends there
 MOST_STEPS = 1e9
-
-
-class Parameters:
-    """The engine models as columns, shape (replicas,)."""
-
-    def __init__(self, models: list[EngineModel]) -> None:
-        def column(name: str) -> Floats:
-            return np.array([getattr(model, name) for model in models], dtype=np.float64)
-
-        self.step = column("step_seconds")
-        self.sequence = column("step_per_sequence_seconds")
-        self.context = column("step_per_context_token_seconds")
-        self.prompt = column("prefill_per_token_seconds")
-        self.pair = column("prefill_per_token_pair_seconds")
-        self.front = column("front_seconds")
-        self.max_sequences = column("max_sequences")
-        self.budget = column("token_budget")
-        self.block = column("block_size")
-        self.kv_blocks = column("kv_blocks")
-        self.steps = np.stack([self.step, self.sequence, self.context])
-        self.fine = self.sequence > FINE_RATIO * self.step
-
-
-@dataclass(slots=True)
-class Limits:
-    """What holds for the replicas in one slice, shape (replicas,)."""
-
-    slow: Floats
-    prefill: Floats
-    blocks: Floats
-    sequences: Floats
-    stalled: np.ndarray
-
-
-@dataclass(slots=True)
-class Done:
-    """What one slice did, shape (replicas,): seconds in steps, those with prompts in them, seconds times batch."""
-
-    replicas: int
-    busy: Floats = field(init=False)
-    prefill: Floats = field(init=False)
-    batch: Floats = field(init=False)
-    made: Floats = field(init=False)  # tokens generated
-    computed: Floats = field(init=False)  # prompt tokens
-    finished: list[tuple[np.ndarray, ...]] = field(default_factory=list)  # rows, instants
-
-    def __post_init__(self) -> None:
-        for name in ("busy", "prefill", "batch", "made", "computed"):
-            setattr(self, name, np.zeros(self.replicas))
 
 
 class Scheduler:
@@ -111,7 +59,7 @@ class Scheduler:
 
     def working(self) -> np.ndarray:
         """Whether a step is in progress, boolean."""
-        return (self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end)
+        return np.asarray((self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end))
 
     def remove(self, rows: np.ndarray) -> None:
         """Take requests out of queue and batch, between slices; their rows stay in the table."""
@@ -157,7 +105,7 @@ class Scheduler:
         self._tail = np.cumsum(count)
         self._head = self._tail - count
         self._returned.fill(-1)
-        self._blocked.fill(False)
+        self._blocked[:] = self._short
 
     def _head_due(self, replica: np.ndarray) -> Floats:
         """When the scheduler sees the first of those that wait, inf when nobody waits."""
@@ -189,12 +137,13 @@ class Scheduler:
         admits = (due <= clock) & seats & ~self._blocked[replica]
         self._begin(replica[(room > steps) & (clock < end) & (admits | (self._part[replica] >= 0))])
         ends = self.step_end[replica]
-        return replica[(ends <= end) | np.isinf(ends) & ((steps > 0) | (self._blocked[replica] & ~known))]
+        return np.asarray(replica[(ends <= end) | np.isinf(ends) & ((steps > 0) | (self._blocked[replica] & ~known))])
 
     def _make_room(self, replica: np.ndarray) -> np.ndarray:
         """How many steps the KV blocks last for; where not even one, the newest sequences go back to the queue."""
         model, batches = self._model, self.batches
         while True:
+            self._hold_parts(replica)
             size, block = batches.size[replica], model.block[replica]
             limit = self._limits.blocks[replica] - self._prompt_blocks[replica] - self.prefixes.blocks[replica]
             # A sequence holds less than one block more than its tokens fill: so many steps fit in any case.
@@ -277,7 +226,7 @@ class Scheduler:
             return
         model, batches = self._model, self.batches
         size = batches.size[replica].astype(np.float64)
-        plan = _Plan(replica, np.maximum(model.budget[replica] - size, 1.0), self._limits.sequences[replica] - size)
+        plan = Plan(replica, np.maximum(model.budget[replica] - size, 1.0), self._limits.sequences[replica] - size)
         self._go_on(plan)
         self._admit(plan)
         go = np.flatnonzero(plan.tokens > 0)
@@ -293,7 +242,7 @@ class Scheduler:
         self._step_tokens[where] = plan.tokens[go]
         self._completing = np.concatenate([self._completing, *plan.completing])
 
-    def _go_on(self, plan: _Plan) -> None:
+    def _go_on(self, plan: Plan) -> None:
         """The prompt that was cut comes first."""
         has = np.flatnonzero(self._part[plan.replica] >= 0)
         if has.size:
@@ -301,7 +250,7 @@ class Scheduler:
             self._part[plan.replica[has]] = -1
             self._compute(plan, has, rows)
 
-    def _compute(self, plan: _Plan, place: np.ndarray, rows: np.ndarray) -> None:
+    def _compute(self, plan: Plan, place: np.ndarray, rows: np.ndarray) -> None:
         """Give these prompts their share of the budget; ``place`` says where in the plan (no repeats)."""
         table, where = self._table, plan.replica[place]
         rest = table.prompt[rows] + table.generated[rows] - table.done[rows]
@@ -315,7 +264,7 @@ class Scheduler:
         self._part[where[cut]], self._chunk[where[cut]] = rows[cut], chunk[cut]
         plan.completing.append(rows[~cut])
 
-    def _admit(self, plan: _Plan) -> None:
+    def _admit(self, plan: Plan) -> None:
         """Those that wait, one a replica at a time, while budget, seats and KV blocks last."""
         table = self._table
         plan.used[:] = self._most_used(plan.replica)
@@ -328,7 +277,7 @@ class Scheduler:
                 return
             where = plan.replica[go]
             own = np.ceil((table.prompt[rows] + table.generated[rows] - table.common[rows]) / self._model.block[where])
-            need = own + self.prefixes.missing(table, rows)
+            need = own + self.prefixes.missing(table, rows, self._model.block)
             fits = self._fits(plan, go, need)
             self._blocked[where[~fits]] = True
             go, rows, where, own, need = go[fits], rows[fits], where[fits], own[fits], need[fits]
@@ -343,7 +292,7 @@ class Scheduler:
         tokens = batches.context[replica] / self._model.block[replica]
         return np.asarray(tokens + size + self._prompt_blocks[replica] + self.prefixes.blocks[replica])
 
-    def _fits(self, plan: _Plan, place: np.ndarray, need: Floats) -> np.ndarray:
+    def _fits(self, plan: Plan, place: np.ndarray, need: Floats) -> np.ndarray:
         """Whether there are blocks enough; an engine with nothing else to do takes any request."""
         where = plan.replica[place]
         limit = self._limits.blocks[where]
@@ -358,7 +307,7 @@ class Scheduler:
     def _first(self, replica: np.ndarray) -> np.ndarray:
         """The row that comes next on each replica, -1 when none is there yet."""
         if self._queue.size == 0:
-            return self._returned[replica]
+            return np.asarray(self._returned[replica])
         head = self._head[replica]
         row = self._queue[np.minimum(head, self._queue.size - 1)]
         there = (head < self._tail[replica]) & (self._table.due[row] <= self.clock[replica])
@@ -373,7 +322,7 @@ class Scheduler:
         lost = self.lost_transfers[replica] >= 1
         self.lost_transfers[replica[lost]] -= 1
         table.cached[rows[lost]] = 0.0
-        table.done[rows] = np.where(table.preempted[rows] > 0, 0.0, table.cached[rows])
+        table.done[rows] = table.cached[rows]
         table.state[rows] = PREFILL
         table.begin[rows] = self.clock[replica]
         table.scheduled[rows] = np.minimum(table.scheduled[rows], self.clock[replica])
@@ -391,7 +340,9 @@ class Scheduler:
         size, seconds = batches.size[replica], self.step_end[replica] - self.clock[replica]
         self.last_begin[replica] = self.clock[replica]
         self.clock[replica], self.step_end[replica] = self.step_end[replica], np.inf
-        self._set_parts(replica)
+        self._prompt_blocks[replica] = 0.0
+        cut = replica[self._part[replica] >= 0]
+        table.done[self._part[cut]] += self._chunk[cut]
         batches.advance(replica, np.ones(replica.size, dtype=np.int64))
         self._first_tokens(rows)
         batches.add(table.replica[rows], rows)
@@ -406,14 +357,14 @@ class Scheduler:
         self._counters.observe(("itl", "step"), replica, seconds, size, np.ones(replica.size))
         self._counters.observe("iteration", replica, size + self._step_tokens[replica])
 
-    def _set_parts(self, replica: np.ndarray) -> None:
-        """What prompts that are cut hold after the step."""
+    def _hold_parts(self, replica: np.ndarray) -> None:
+        """KV blocks that prompts which are cut need for their next part; no other prompt is under way."""
         table = self._table
-        self._prompt_blocks[replica] = 0.0
         cut = replica[self._part[replica] >= 0]
         rows = self._part[cut]
-        table.done[rows] += self._chunk[cut]
-        own = table.prompt[rows] + table.generated[rows] - table.common[rows]
+        total = table.prompt[rows] + table.generated[rows]
+        next_end = np.minimum(total, table.done[rows] + self._model.budget[cut] - self.batches.size[cut])
+        own = np.maximum(next_end - table.common[rows], 0.0)
         self._prompt_blocks[cut] = np.ceil(own / self._model.block[cut])
 
     def _first_tokens(self, rows: np.ndarray) -> None:
@@ -440,13 +391,3 @@ def _steps_in(seconds: Floats, step: Floats, grows: Floats) -> Floats:
     """How many steps fit in so much time, the first taking ``step``, each of the others 2 ``grows`` more."""
     first = step - grows
     return np.asarray(2.0 * seconds / (first + np.sqrt(first * first + 4.0 * grows * seconds)), dtype=np.float64)
-
-
-class _Plan:
-    """Steps about to begin, one a replica: what is left of budget and seats, and what they compute."""
-
-    def __init__(self, replica: np.ndarray, left: Floats, seats: Floats) -> None:
-        self.replica, self.left, self.seats = replica, left, seats
-        self.tokens, self.pairs, self.prompts, self.used = np.zeros((4, replica.size))
-        self.exact = np.zeros(replica.size, dtype=bool)
-        self.completing: list[np.ndarray] = []

@@ -1,0 +1,73 @@
+"""How near the engine model comes to a real vLLM: four recorded loads, replayed with fitted step times.
+
+Step times are fitted on every other minute of the four loads together; ``unseen`` is the error over the
+minutes that the fit did not look at. A line is the error of one quantity of one load as a share of what was
+recorded, without its sign; ``holds`` is empty where the recorded level is too low to be judged. Needs the
+recordings (``--data``).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Result, data_folder, main, result
+from simulator.parts import EngineModel
+from simulator.recorded.errors import Error, errors
+from simulator.recorded.fitting import FITTED, fit
+from simulator.recorded.loads import GUESS, read_all
+from simulator.recorded.reading import Recording
+from simulator.recorded.replaying import pace, replay
+
+TARGET = 0.15
+RECORDINGS = "recordings/vllm-0.32.0"
+# A share of a core was taken away while this was recorded; its page tells when.
+DISTURBED = "b_steady"
+
+
+def run() -> list[Result]:
+    """Errors of running, waiting, KV use and time to first token of each load, and what the fit took."""
+    folder = data_folder() or Path("../shared")
+    if not (folder / RECORDINGS).is_dir():
+        print(f"engine_fit needs {RECORDINGS}: say where with --data DIR", file=sys.stderr)
+        return []
+    recordings = read_all(folder / RECORDINGS)
+    begun = time.perf_counter()
+    model = fit(recordings, GUESS)
+    took = time.perf_counter() - begun
+    lines = [line for recording in recordings for line in _lines(recording, model)]
+    steps = {name: getattr(model, name) for name in FITTED}
+    return [*lines, result("engine_fit.seconds", took, "s", None, None, **steps)]
+
+
+def _lines(recording: Recording, model: EngineModel) -> list[Result]:
+    found = replay(recording, [model])
+    pairs = zip(errors(recording, found), errors(recording, found, unseen=True), strict=True)
+    lines = [_line(error, unseen) for error, unseen in pairs]
+    if recording.name == DISTURBED:
+        at_pace = replay(recording, [model], pace(recording, model))
+        lines += [_line(error, None, "at_its_pace.") for error in errors(recording, at_pace) if error.judged]
+    return lines
+
+
+def _line(error: Error, unseen: Error | None, note: str = "") -> Result:
+    ratio = abs(error.ratio) if error.ratio is not None else 0.0
+    return result(
+        f"engine_fit.{error.recording}.{note}{error.quantity}",
+        ratio,
+        "ratio",
+        TARGET if error.judged else None,
+        ratio <= TARGET if error.judged else None,
+        recorded=error.recorded,
+        replayed=error.replayed,
+        unseen=None if unseen is None else unseen.ratio,
+        shape=error.shape,
+        noise=error.noise,
+    )
+
+
+if __name__ == "__main__":
+    main(run)
