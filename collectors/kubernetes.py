@@ -7,6 +7,7 @@ change that no object shows (a driver, a power limit, a route): whoever makes su
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -38,6 +39,8 @@ _KINDS = {
     "HorizontalPodAutoscaler": EntityKind.WORKLOAD,
     "ScaledObject": EntityKind.WORKLOAD,
 }
+# The hash of a pod template, in the letters that Kubernetes makes such names of.
+_TEMPLATE_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
 _WORKLOADS = ("deployments", "statefulsets")
 _NO_NAMESPACE = frozenset(
     {EntityKind.CLUSTER, EntityKind.POOL, EntityKind.NODE, EntityKind.SWITCH, EntityKind.STORAGE, EntityKind.GPU}
@@ -83,6 +86,8 @@ def entity_of(involved: Json, cluster: str) -> EntityRef | None:
     """The component of an object reference; None for a kind that is none of ours."""
     name, said = text(involved.get("name")), text(involved.get("kind"))
     kind = _KINDS.get(said)
+    if said == "ReplicaSet":
+        name = _TEMPLATE_HASH.sub("", name)  # what people know is its deployment
     if text(involved.get("apiVersion")).startswith(OURS):
         kind = next((one for one in EntityKind if one.value == said.lower()), None)
     if kind is None or not name:
@@ -158,6 +163,7 @@ class Kubernetes:
         self.name = name
         self._api, self._cluster, self._label = api, cluster, service_label
         self._workloads: dict[str, _Workload] = {}
+        self._looked: dict[str, datetime] = {}
         self._followed = [
             _Followed(Feed(api, f"{group}{where}/{resource}"), take)
             for where in ([f"/namespaces/{one}" for one in namespaces] or [""])
@@ -198,10 +204,12 @@ class Kubernetes:
                 continue
             if seen.what == "DELETED":
                 self._workloads.pop(uid, None)
+                self._looked.pop(uid, None)
                 continue
             now = _Workload(changes.shape_of(seen.found), changes.revision_of(seen.found))
             before = self._workloads.get(uid)
             self._workloads[uid] = now
+            looked, self._looked[uid] = self._looked.get(uid, at), at
             if before is None:
                 found += await self._lately(seen.found, now, at)
                 continue
@@ -211,7 +219,7 @@ class Kubernetes:
             if scale is not None:
                 generation = text(mapping(seen.found.get("metadata")).get("generation"))
                 key = f"scale/{uid}/{generation or version_of(seen.found)}"
-                found.append(self._sighting(seen.found, scale, _managed_at(seen.found, at), key))
+                found.append(self._sighting(seen.found, scale, _managed_at(seen.found, looked, at), key))
         return found
 
     async def _lately(self, found: Json, now: _Workload, at: datetime) -> list[Sighting]:
@@ -290,9 +298,9 @@ def _progressed_at(found: Json) -> datetime | None:
     return next((instant(one.get("lastUpdateTime")) for one in conditions if one.get("type") == "Progressing"), None)
 
 
-def _managed_at(found: Json, at: datetime) -> datetime:
-    """When somebody last wrote to an object, as far as it says; else now."""
+def _managed_at(found: Json, before: datetime, at: datetime) -> datetime:
+    """When somebody last wrote to an object, if that is told and was after ``before``; else now."""
     fields = items(mapping(found.get("metadata")).get("managedFields"))
     times = [one for one in (instant(entry.get("time")) for entry in fields) if one is not None]
     latest = max(times, default=at)
-    return latest if at - FIRST_LOOK <= latest <= at else at
+    return latest if before <= latest <= at else at

@@ -118,6 +118,7 @@ def test_an_event_is_about_its_pod_node_or_workload() -> None:
     assert seen.attributes["text"] == "Back-off restarting failed container"
     for kind, name, entity in (
         ("Node", "n1", EntityRef("c", EntityKind.NODE, None, "n1")),
+        ("ReplicaSet", "chat-766c5d9856", EntityRef("c", EntityKind.WORKLOAD, "serving", "chat")),
         ("HorizontalPodAutoscaler", "chat", EntityRef("c", EntityKind.WORKLOAD, "serving", "chat")),
         ("Service", "chat", EntityRef("c", EntityKind.SERVICE, "serving", "chat")),
     ):
@@ -421,6 +422,21 @@ def test_other_replicas_are_a_scaling_and_a_restart_is_one() -> None:
         again["spec"]["template"]["metadata"]["annotations"] = stamp
         server.tell(DEPLOYMENTS, "MODIFIED", again)
         assert codes(await news(source)) == ["restart"]
+
+    play(scene)
+
+
+def test_a_scaling_is_dated_by_who_wrote_it_unless_that_was_long_ago() -> None:
+    async def scene(server: ApiServer, source: Kubernetes) -> None:
+        server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
+        await news(source)
+        found = []
+        for number, seconds in enumerate((3, 600)):
+            later = AT + timedelta(seconds=30 * (number + 1))
+            written = [{"manager": "kubectl", "time": rfc3339(later - timedelta(seconds=seconds))}, {"time": None}]
+            server.tell(DEPLOYMENTS, "MODIFIED", deployment(replicas=10 + number, managedFields=written))
+            found += [(later - one.at).total_seconds() for one in await news(source, later)]
+        assert found == [3, 0]
 
     play(scene)
 
