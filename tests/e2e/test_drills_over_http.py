@@ -1,0 +1,127 @@
+"""Batches fed straight to the cycle and pages scraped over HTTP give the same incidents."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from collectors import targets as configured
+from collectors.collect import Collector, TargetHealth
+from collectors.scrape import Scraper
+from outrider.ports import Collected
+from outrider.topology import Topology
+from service.drills import run
+from service.drills.platform import PrivatePlatform, open_platform
+from simulator import exporters
+from simulator.scenarios import Planned, Scenario
+from simulator.score import Run
+from simulator.world import World
+
+MINUTE = timedelta(minutes=1)
+SCENARIOS = {
+    "engine-hung": Scenario("engine-hung", (Planned("engine-hung", MINUTE, 4 * MINUTE),), load="bursty"),
+    "engine-dead": Scenario("engine-dead", (Planned("engine-dead", MINUTE, 4 * MINUTE),)),
+    "gpu-lost": Scenario("gpu-lost", (Planned("gpu-lost", MINUTE, 4 * MINUTE),)),
+    "exporter-down": Scenario("exporter-down", (Planned("exporter-down", MINUTE, 4 * MINUTE),)),
+    "two at once": Scenario(
+        "two-at-once",
+        (Planned("gpu-thermal-throttle", MINUTE, 5 * MINUTE), Planned("engine-core-dead", 2 * MINUTE, 4 * MINUTE)),
+    ),
+}
+
+
+class OverHttp:
+    """A served world, scraped by the real scraper, in step with the cycle. Events come as they do in process."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._server = self._on_loop(exporters.serve(world))
+        self._collector = Collector([], Scraper())
+        self._told = dict.fromkeys((fleet.spec.cluster for fleet in world.fleets), 0)
+        self.scrapes = 0
+
+    def _on_loop(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
+
+    @property
+    def health(self) -> list[TargetHealth]:
+        return self._collector.health
+
+    def topology(self, at: datetime) -> Topology:
+        return self._collector.topology(at)
+
+    async def collect(self, at: datetime) -> Collected:
+        return self.look(at)
+
+    def look(self, at: datetime) -> Collected:
+        self._on_loop(self._server.sync())
+        listed = self._server.targets()
+        wanted = configured.targets_of(listed["cluster"], listed["targets"])
+        if wanted != self._collector.targets:
+            self._collector.set_targets(wanted)
+        collected: Collected = self._on_loop(self._collector.collect(at))
+        self.scrapes += sum(found.up is True for found in self._collector.health)
+        return replace(collected, events=(*collected.events, *self._events()))
+
+    def _events(self) -> Iterator[Any]:
+        for fleet in self._world.fleets:
+            cluster = fleet.spec.cluster
+            yield from [line.event for line in fleet.journal.after(self._told[cluster])]
+            self._told[cluster] = fleet.journal.newest
+
+    async def close(self) -> None:
+        """Closed by ``shut``: the platform's loop is another one."""
+
+    def shut(self) -> None:
+        self._on_loop(self._collector.close())
+        self._on_loop(self._server.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@contextmanager
+def over_http(patched: pytest.MonkeyPatch) -> Iterator[list[OverHttp]]:
+    opened: list[OverHttp] = []
+
+    def private(world: World, **more: Any) -> PrivatePlatform:
+        platform = open_platform(world, **more)
+        source = OverHttp(world)
+        opened.append(source)
+        platform.source = source  # type: ignore[assignment]
+        platform.cycle.parts.source = source
+        return platform
+
+    try:
+        with patched.context() as patch:
+            patch.setattr(run, "open_platform", private)
+            yield opened
+    finally:
+        for source in opened:
+            source.shut()
+
+
+def seen(found: Run) -> list[Any]:
+    return [(one.opened_at, one.resolved_at, one.priority, one.hypotheses, one.paged_at) for one in found.incidents]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_pages_over_http_give_the_same_incidents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = run.Job(SCENARIOS[name], 5)
+    in_process = run.run(job)
+    with over_http(monkeypatch) as sources:
+        scraped = run.run(job)
+    assert sources[0].scrapes > 30 * 25, "pages really came over the wire"
+    assert seen(scraped) == seen(in_process)
+    assert [one.entity for one in scraped.injected] == [one.entity for one in in_process.injected]
+    assert in_process.incidents or name == "exporter-down"
