@@ -12,6 +12,8 @@ from outrider.model import Alert, AlertState, EntityRef, Event, EventKind, Evide
 from outrider.topology import Topology
 
 CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
+# changes that put nothing new into service; any other code may
+_NO_NEW_REVISION = frozenset({"scale", "rollback", "restart", "traffic", "entry", "calendar", "power-limit"})
 CHANGE_FAULTS = ("bad-rollout", "kernel-regression")
 CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"
 ALERT_STRENGTH = 0.8  # of an alert whose finding is gone or was never handed in
@@ -108,7 +110,8 @@ def look(
         scene.findings_at.setdefault(finding.entity, []).append(finding)
     for event in events:
         scene.events_at.setdefault(event.entity, []).append(event)
-        if event.kind is EventKind.CHANGE and now - CHANGE_WINDOW - WINDOW <= event.at <= now:
+        recent = now - CHANGE_WINDOW - WINDOW <= event.at <= now
+        if recent and event.kind is EventKind.CHANGE and event.code not in _NO_NEW_REVISION:
             for service in scene.reach.services(event.entity):
                 held = scene.changes.get(service)
                 if held is None or held.at < event.at:

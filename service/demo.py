@@ -28,6 +28,7 @@ from service.leader import FileLeader
 from service.settings import Settings
 from service.simulated import services_of
 from simulator import exporters, history, story
+from simulator.doors import event_settings
 from simulator.fleet import Fleet
 from simulator.spec import FleetSpec, default_spec
 
@@ -82,6 +83,7 @@ def settings_of(
         "cluster": spec.cluster,
         "store": {"url": f"sqlite:///{FOLDER}/demo.db"},
         "collect": {"interval": "15s", "targets": targets},
+        "events": event_settings(control_url),
         "services": services_of(spec),
         "notify": {
             "channels": {"demo-inbox": {"type": "webhook", "url": f"{control_url}/control/inbox"}},

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from collectors import targets as configured
 from collectors.collect import Collector, TargetHealth
+from collectors.doubles import Doubles
 from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider.errors import CollectError, CollectReason
@@ -30,6 +31,7 @@ class FleetSource:
         self._world = world
         self._pages = {fleet.spec.cluster: Pages(fleet) for fleet in world.fleets}
         self._collector = Collector([])
+        self._doubles = Doubles()  # an XID of the kernel log also shows on a page
         self._told = dict.fromkeys(self._pages, 0)
         self._known: dict[str, tuple[ClusterTarget, Target]] = {}
 
@@ -54,7 +56,7 @@ class FleetSource:
             self._collector.set_targets(listed)
         scrapes = [_scrape(target, self._pages[one.fleet.spec.cluster].answer(one.target), at) for one, target in asked]
         collected = self._collector.absorb(scrapes, at)
-        return replace(collected, events=(*collected.events, *self._events()))
+        return replace(collected, events=self._doubles.without((*self._events(), *collected.events)))
 
     async def close(self) -> None:
         """Nothing is open."""
