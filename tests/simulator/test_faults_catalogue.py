@@ -159,7 +159,9 @@ LOOKS: dict[str, Look] = {
     "svc_output_invalid_ratio": slot_lever("invalid_output_ratio"),
     "svc_ready_backends": serving,
     "svc_requests_per_second": lambda fleet, here: float(fleet.traffic.rates(fleet.at)[here.services].sum()),
-    "svc_success_ratio": lambda fleet, here: of_edge("answered_4xx")(fleet, here) + of_edge("answered_5xx")(fleet, here),
+    "svc_success_ratio": lambda fleet, here: (
+        of_edge("answered_4xx")(fleet, here) + of_edge("answered_5xx")(fleet, here)
+    ),
     "target_samples": slot_lever("names_changed"),
     "target_up": down,
 }
