@@ -24,15 +24,17 @@ SLICE_SECONDS = 15.0
 # Long answers, as agents and reasoning models give them: few events a second let a week pass in minutes.
 _LENGTHS = (Lengths(1500, 0.7, 2000, 0.5, 0.45), Lengths(3000, 0.6, 2400, 0.5, 0.6))
 
-# Every peak stays inside the capacity of one replica less, else it would be a real surge: bursts reach
-# three times the usual, a launch 1.3 times, and a rollout takes one replica of nine.
+# Every peak stays inside what one replica less can do, else it would be a real surge: bursts reach three
+# times the usual, a launch 1.3 times, and a rollout takes one replica of nine. KV blocks are ample, so that
+# batches are full before the cache is.
+KV_BLOCKS = 36_864
 _LOADS = (
-    ("chat", 0, 2, TrafficSpec(shape="launch-day", peak_ratio=0.5)),
-    ("assist", 0, 2, TrafficSpec(shape="holiday", peak_ratio=0.6, peak_hour=10.0)),
-    ("search", 0, 2, TrafficSpec(shape="bursty", peak_ratio=0.24)),
-    ("code", 1, 2, TrafficSpec(shape="mix-shift", peak_ratio=0.5, peak_hour=15.5)),
-    ("batch", 1, 1, TrafficSpec(shape="steady", peak_ratio=0.5)),
-    ("agent", 1, 1, TrafficSpec(shape="weekly", peak_ratio=0.6, trough_ratio=0.1)),
+    ("chat", 0, 2, TrafficSpec(shape="launch-day", peak_ratio=0.4)),
+    ("assist", 0, 2, TrafficSpec(shape="holiday", peak_ratio=0.45, peak_hour=10.0)),
+    ("search", 0, 2, TrafficSpec(shape="bursty", peak_ratio=0.2)),
+    ("code", 1, 2, TrafficSpec(shape="mix-shift", peak_ratio=0.4, peak_hour=15.5)),
+    ("batch", 1, 1, TrafficSpec(shape="steady", peak_ratio=0.4)),
+    ("agent", 1, 1, TrafficSpec(shape="weekly", peak_ratio=0.45, trough_ratio=0.1)),
 )
 
 
@@ -51,6 +53,7 @@ def quiet(cluster: str, replicas: int) -> Quiet:
         replace(
             known.services[model],
             name=name,
+            engine=replace(known.services[model].engine, kv_blocks=KV_BLOCKS),
             lengths=_LENGTHS[model],
             tensor_parallel=group,
             replicas=replicas,

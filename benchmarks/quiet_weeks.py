@@ -34,7 +34,7 @@ from benchmarks.common import Result, main, result
 from benchmarks.quiet_fleet import QuietSource, RecentEvents, quiet
 from outrider import log
 from outrider.clock import ManualClock
-from outrider.model import Incident
+from outrider.model import Incident, Message
 from service import wiring
 from service.cycle import Cycle
 from service.settings import Settings
@@ -117,7 +117,7 @@ def _said(cycle: Cycle, since: datetime) -> tuple[tuple[tuple[str, str, str], ..
     state = cycle.parts.state
     incidents = {incident.id: incident for incident in state.incidents(limit=1_000_000)}
     rules = {alert.fingerprint: alert.rule for alert in state.alerts(limit=1_000_000)}
-    first = {}
+    first: dict[str, Message] = {}
     for message in sorted(state.messages(limit=1_000_000), key=lambda message: message.created_at):
         if message.is_page and message.incident is not None and message.created_at > since:
             first.setdefault(message.incident, message)
