@@ -168,7 +168,6 @@ class Fleet:
         for injection in list(self.injections):
             injection.stop(self)
         self.injections.clear()
-        self.traffic.surges.clear()
         self.exporters_down.clear()
         self.levers.reset()
         self.gpus.healthy[:] = self.gpus.visible[:] = True

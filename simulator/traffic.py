@@ -20,7 +20,7 @@ from simulator.levers import ServiceLevers
 from simulator.shapes import SHAPES, Load
 from simulator.spec import FleetSpec, Lengths, ServiceSpec, TrafficSpec
 
-__all__ = ["SHAPES", "Arrivals", "Surge", "Traffic", "fit_to_engine", "rates", "with_load"]
+__all__ = ["SHAPES", "Arrivals", "Traffic", "fit_to_engine", "rates", "with_load"]
 
 RATE_SECONDS = 10.0
 CACHE_CONCENTRATION = 6.0
@@ -30,23 +30,6 @@ LATE_SECONDS = 10.0  # without a first token by then, a client that retries asks
 BACKOFF_SECONDS = 3.0  # mean pause before it does
 HANGS_UP_RATIO = 0.5  # of those that ask again, how many close the first connection; the others' work goes on
 SHIFTED_PROMPT, SHIFTED_OUTPUT = 1.3, 0.85  # of a service without tenants whose mix has shifted wholly
-
-
-@dataclass(frozen=True, slots=True)
-class Surge:
-    """The arrivals of a service are multiplied by ``factor`` from ``start`` to ``end``, with a ramp at each."""
-
-    service: str
-    start: float
-    end: float
-    factor: float
-    ramp_seconds: float = 60.0
-
-    def at(self, times: Floats) -> Floats:
-        """The multiplier at ``times``."""
-        ramp = max(self.ramp_seconds, 1e-9)
-        inside = np.clip(np.minimum((times - self.start) / ramp, (self.end - times) / ramp), 0.0, 1.0)
-        return 1.0 + (self.factor - 1.0) * inside
 
 
 def load_of(service: ServiceSpec, times: Floats, seed: int) -> Load:
@@ -116,7 +99,6 @@ class Traffic:
     def __init__(self, spec: FleetSpec, seed: int) -> None:
         self.spec = spec
         self.seed = seed
-        self.surges: list[Surge] = []
         size = len(spec.services)
         self._levers = ServiceLevers(size)
         self._bank: EngineBank | None = None
@@ -153,11 +135,7 @@ class Traffic:
         if slot != self._slot:
             self._look_up(np.array([(slot + 0.5) * RATE_SECONDS]))
             self._slot = slot
-        found, instant = self._usual * self._levers.rate_factor, np.array([at])
-        for surge in self.surges:
-            index = next(i for i, service in enumerate(self.spec.services) if service.name == surge.service)
-            found[index] *= surge.at(instant)[0]
-        return np.asarray(found, dtype=np.float64)
+        return np.asarray(self._usual * self._levers.rate_factor, dtype=np.float64)
 
     def draw(self, start: float, span: float, per_second: Floats) -> Arrivals:
         """Poisson arrivals in [start, start + span) that get past the gateway, retries among them."""

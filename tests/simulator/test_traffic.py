@@ -13,7 +13,7 @@ from simulator.engine import EngineBank
 from simulator.fleet import Fleet
 from simulator.levers import ServiceLevers
 from simulator.spec import TenantSpec, TrafficSpec, default_spec
-from simulator.traffic import Surge, Traffic, rates, with_load
+from simulator.traffic import Traffic, rates, with_load
 
 SPEC = default_spec()
 CHAT = SPEC.service("chat-70b")
@@ -62,11 +62,6 @@ def test_arrivals_follow_the_rate() -> None:
 
 def test_no_load_is_no_arrivals() -> None:
     assert len(Traffic(SPEC, 1).draw(WEDNESDAY, 1.0, np.zeros(2))) == 0
-
-
-def test_a_surge_ramps_up_and_down() -> None:
-    surge = Surge("chat-70b", 100.0, 700.0, 3.0, 60.0)
-    assert surge.at(np.array([99.0, 130.0, 400.0, 670.0, 701.0])).tolist() == [1.0, 2.0, 3.0, 2.0, 1.0]
 
 
 @cache
