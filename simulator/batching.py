@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from outrider.model import Floats
-from simulator.table import RequestTable, group_sum, rank_in_group
+from simulator.table import RequestTable
 
 NEVER = np.iinfo(np.int32).max  # steps of an engine that runs for a year stay below
 _EMPTY = -1e18  # tokens of an empty seat: no block is needed for them
@@ -28,30 +28,22 @@ class Batches:
         self.steps = np.zeros(replicas, dtype=np.int32)
         self.context = np.zeros(replicas)  # tokens of all its sequences
         self.next_end = np.full(replicas, NEVER, dtype=np.int32)
-        self._row = np.full((replicas, _FIRST_SEATS), -1, dtype=np.int64)
-        self._end = np.full((replicas, _FIRST_SEATS), NEVER, dtype=np.int32)
-        self._own = np.full((replicas, _FIRST_SEATS), _EMPTY)  # tokens in blocks of its own, minus steps
-        # The seats that are free, from place ``size`` on.
-        self._free = np.tile(np.arange(_FIRST_SEATS), (replicas, 1))
+        self._next_seat = np.zeros(replicas, dtype=np.int64)  # who is complete then
+        self._mark = np.zeros(replicas, dtype=np.int64)
+        self._seats = _FIRST_SEATS
+        # By place = replica x seats + seat.
+        self._row = np.full(replicas * _FIRST_SEATS, -1)
+        self._end = np.full(replicas * _FIRST_SEATS, NEVER, dtype=np.int32)
+        self._own = np.full(replicas * _FIRST_SEATS, _EMPTY)  # tokens in blocks of its own, minus steps
+        # The seats that are free, from number ``size`` on.
+        self._free = np.tile(np.arange(_FIRST_SEATS), replicas)
 
     def add(self, replica: np.ndarray, rows: np.ndarray) -> None:
         """Sequences whose prefill ended with the step just done; its token is their ``generated`` + 1."""
-        if rows.size == 0:
-            return
-        table = self._table
-        place = self.size[replica] + rank_in_group(replica)
-        while int(place.max()) >= self._row.shape[1]:
-            self._widen()
-        seat = self._free[replica, place]
-        made = table.generated[rows] + 1.0
-        tokens = table.prompt[rows] + made
-        end = self.steps[replica] + (table.output[rows] - made).astype(np.int32)
-        self._row[replica, seat], self._end[replica, seat] = rows, end
-        self._own[replica, seat] = tokens - table.common[rows] - self.steps[replica]
-        table.seat[rows] = seat
-        np.add.at(self.size, replica, 1)
-        np.add.at(self.context, replica, tokens)
-        np.minimum.at(self.next_end, replica, end)
+        while rows.size:
+            now = self._once(replica)
+            self._sit_down(replica[now], rows[now])
+            replica, rows = replica[~now], rows[~now]
 
     def advance(self, replica: np.ndarray, steps: np.ndarray) -> None:
         """Each of these replicas (no repeats) has done so many more steps."""
@@ -60,42 +52,46 @@ class Batches:
 
     def complete(self, replica: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Take out what is complete: rows, and how many steps ago each of them was."""
+        rows, ago = [_NOBODY], [_NOBODY]
         due = replica[self.next_end[replica] <= self.steps[replica]]
-        if due.size == 0:
-            return _NOBODY, _NOBODY
-        place, seat = np.divmod(np.flatnonzero(self._end[due] <= self.steps[due, None]), self._end.shape[1])
-        where = due[place]
-        rows, ago = self._row[where, seat], self.steps[where] - self._end[where, seat]
-        self._vacate(where, seat, due)
-        return rows, ago
+        while due.size:
+            place = due * self._seats + self._next_seat[due]
+            rows.append(self._row[place])
+            ago.append(self.steps[due] - self.next_end[due])
+            self._vacate(due, place)
+            due = due[self.next_end[due] <= self.steps[due]]
+        return (rows[1], ago[1]) if len(rows) == 2 else (np.concatenate(rows), np.concatenate(ago))
 
     def remove(self, rows: np.ndarray) -> None:
         """Take out these sequences, complete or not."""
-        if rows.size:
+        while rows.size:
             replica = self._table.replica[rows]
-            self._vacate(replica, self._table.seat[rows], np.unique(replica))
+            now = self._once(replica)
+            self._vacate(replica[now], replica[now] * self._seats + self._table.seat[rows[now]])
+            rows = rows[~now]
 
     def newest(self, replica: np.ndarray) -> np.ndarray:
         """The row that arrived last on each of these replicas, which must not be empty."""
-        rows = self._row[replica]
+        rows = self._of(self._row, replica)
         order = np.where(rows >= 0, self._table.order[rows], -1)
         return np.asarray(rows[np.arange(replica.size), order.argmax(axis=1)])
 
     def tokens(self, rows: np.ndarray) -> Floats:
         """Prompt and answer so far of sequences that decode."""
-        replica, seat = self._table.replica[rows], self._table.seat[rows]
-        return np.asarray(self._own[replica, seat] + self.steps[replica] + self._table.common[rows], dtype=np.float64)
+        replica = self._table.replica[rows]
+        place = replica * self._seats + self._table.seat[rows]
+        return np.asarray(self._own[place] + self.steps[replica] + self._table.common[rows], dtype=np.float64)
 
     def blocks(self, replica: np.ndarray, ahead: int) -> Floats:
         """KV blocks of their own that the sequences need in the next step (``ahead`` 0) or held in the last (-1)."""
-        tokens = self._own[replica] + (self.steps[replica] + ahead)[:, None]
+        tokens = self._of(self._own, replica) + (self.steps[replica] + ahead)[:, None]
         held = np.ceil(tokens * (1.0 / self._block[replica])[:, None] - 1e-9)
         return np.asarray(np.maximum(held, 0.0).sum(axis=1), dtype=np.float64)
 
     def steps_that_fit(self, replica: np.ndarray, blocks: Floats) -> np.ndarray:
         """How many steps can be done with so many KV blocks; beyond one block's worth nobody counts."""
         block = self._block[replica][:, None]
-        tokens = self._own[replica] + self.steps[replica][:, None]
+        tokens = self._of(self._own, replica) + self.steps[replica][:, None]
         empty = tokens < 0
         held = np.where(empty, 0.0, np.ceil((tokens - 1) / block - 1e-9))
         free = blocks - held.sum(axis=1)
@@ -108,28 +104,60 @@ class Batches:
     def reset(self, replica: int) -> None:
         """A replica without sequences."""
         self.size[replica], self.context[replica], self.next_end[replica] = 0, 0.0, NEVER
-        self._row[replica], self._end[replica], self._own[replica] = -1, NEVER, _EMPTY
-        self._free[replica] = np.arange(self._free.shape[1])
+        places = slice(replica * self._seats, (replica + 1) * self._seats)
+        self._row[places], self._end[places], self._own[places] = -1, NEVER, _EMPTY
+        self._free[places] = np.arange(self._seats)
 
-    def sum_context(self) -> None:
-        """Count the tokens of each batch anew: sums of sums drift."""
-        rows = self._row[self._row >= 0]
-        self.context = group_sum(self._table.replica[rows], self.tokens(rows), self.size.size)
+    def _of(self, seats: np.ndarray, replica: np.ndarray) -> np.ndarray:
+        """A row for each of these replicas."""
+        return seats.reshape(-1, self._seats).take(replica, axis=0)
 
-    def _vacate(self, replica: np.ndarray, seat: np.ndarray, everywhere: np.ndarray) -> None:
-        """Free these seats; ``everywhere`` are the replicas concerned, each once."""
+    def _once(self, replica: np.ndarray) -> np.ndarray:
+        """Marks every replica once, boolean, whatever its repeats."""
+        number = np.arange(replica.size)
+        self._mark[replica] = number
+        return np.asarray(self._mark[replica] == number)
+
+    def _sit_down(self, replica: np.ndarray, rows: np.ndarray) -> None:
+        """One sequence on each of these replicas."""
         table = self._table
-        rows = self._row[replica, seat]
-        np.subtract.at(self.size, replica, 1)
-        self._free[replica, self.size[replica] + rank_in_group(replica)] = seat
-        np.subtract.at(self.context, replica, self._own[replica, seat] + self.steps[replica] + table.common[rows])
-        self._row[replica, seat], self._end[replica, seat], self._own[replica, seat] = -1, NEVER, _EMPTY
+        if int(self.size[replica].max()) >= self._seats:
+            self._widen()
+        seat = self._free[replica * self._seats + self.size[replica]]
+        place = replica * self._seats + seat
+        made = table.generated[rows] + 1.0
+        tokens = table.prompt[rows] + made
+        end = self.steps[replica] + (table.output[rows] - made).astype(np.int32)
+        self._row[place], self._end[place] = rows, end
+        self._own[place] = tokens - table.common[rows] - self.steps[replica]
+        table.seat[rows] = seat
+        self.size[replica] += 1
+        self.context[replica] += tokens
+        sooner = end < self.next_end[replica]
+        self.next_end[replica[sooner]], self._next_seat[replica[sooner]] = end[sooner], seat[sooner]
+
+    def _vacate(self, replica: np.ndarray, place: np.ndarray) -> None:
+        """Free one seat on each of these replicas."""
+        table = self._table
+        rows = self._row[place]
+        self.size[replica] -= 1
+        self._free[replica * self._seats + self.size[replica]] = place - replica * self._seats
+        self.context[replica] -= self._own[place] + self.steps[replica] + table.common[rows]
+        self._row[place], self._end[place], self._own[place] = -1, NEVER, _EMPTY
         table.seat[rows] = -1
-        self.next_end[everywhere] = self._end[everywhere].min(axis=1)
+        ends = self._of(self._end, replica)
+        seat = ends.argmin(axis=1)
+        self._next_seat[replica] = seat
+        self.next_end[replica] = ends.ravel()[np.arange(replica.size) * self._seats + seat]
 
     def _widen(self) -> None:
-        replicas, wide = self._free.shape
-        self._free = np.concatenate([self._free, np.tile(np.arange(wide, 2 * wide), (replicas, 1))], axis=1)
-        for name, empty in (("_row", -1), ("_end", NEVER), ("_own", _EMPTY)):
-            seats = getattr(self, name)
-            setattr(self, name, np.concatenate([seats, np.full(seats.shape, empty, dtype=seats.dtype)], axis=1))
+        """Twice as many seats."""
+
+        def wider(seats: np.ndarray, more: np.ndarray | float) -> np.ndarray:
+            old = seats.reshape(-1, self._seats)
+            added = np.broadcast_to(np.asarray(more, dtype=seats.dtype), old.shape)
+            return np.concatenate([old, added], axis=1).ravel()
+
+        self._row, self._end, self._own = wider(self._row, -1), wider(self._end, NEVER), wider(self._own, _EMPTY)
+        self._free = wider(self._free, np.arange(self._seats, 2 * self._seats))
+        self._seats *= 2

@@ -60,6 +60,8 @@ HISTOGRAMS: dict[str, tuple[float, ...]] = {
     "prefill_fine": FINE_BOUNDS,
     "step": STEP_BOUNDS,
 }
+# What is counted in whole numbers: a table tells the bucket of each up to the highest bound.
+WHOLE = {"prompt_length", "output_length", "max_output_length", "computed_length", "iteration", "choices", "preempted"}
 MOST_UNSETTLED = 256
 PLAIN = (
     "prompt_tokens",
@@ -87,8 +89,16 @@ class _Family:
             name: np.concatenate([[0], np.searchsorted(self.bounds, HISTOGRAMS[name], side="left") + 1])
             for name in names
         }
-        # By observation: replicas, values, and one array of weights, or one for each histogram.
+        self._whole = set(names) <= WHOLE
+        self._table = np.searchsorted(self.bounds, np.arange(self.bounds[-1] + 2)) if self._whole else np.empty(0)
+        # By observation: replicas, values, and no weights, one array of them, or one for each histogram.
         self.seen: list[tuple[np.ndarray, ...]] = []
+
+    def bucket(self, values: Floats) -> np.ndarray:
+        """The bucket of each value in the bounds of all."""
+        if self._whole:
+            return np.asarray(self._table[np.minimum(values, self.bounds[-1] + 1).astype(np.int64)])
+        return np.searchsorted(self.bounds, values, side="left")
 
 
 class EngineCounters:
@@ -106,7 +116,7 @@ class EngineCounters:
         self._sums: dict[str, Floats] = {name: np.zeros(replicas) for name in HISTOGRAMS}
         self._replicas = replicas
         self._added: dict[str, list[tuple[np.ndarray, Floats]]] = {}
-        self._families: dict[tuple[str, ...], _Family] = {}
+        self._families: dict[tuple[tuple[str, ...], int], _Family] = {}
 
     @property
     def plain(self) -> dict[str, Floats]:
@@ -138,11 +148,11 @@ class EngineCounters:
         """
         if replica.size == 0:
             return
-        key = (names,) if isinstance(names, str) else names
-        family = self._families.get(key)
+        several = (names,) if isinstance(names, str) else names
+        family = self._families.get((several, len(weights)))
         if family is None:
-            family = self._families[key] = _Family(key)
-        family.seen.append((replica, values, *(weights or (np.ones(values.shape),))))
+            family = self._families[several, len(weights)] = _Family(several)
+        family.seen.append((replica, values, *weights))
         if len(family.seen) >= MOST_UNSETTLED:
             self._settle()
 
@@ -170,10 +180,10 @@ class EngineCounters:
 
     def _count(self, family: _Family, replica: np.ndarray, values: Floats, *weights: Floats) -> None:
         width = family.bounds.size + 1
-        place = replica * width + np.searchsorted(family.bounds, values, side="left")
-        for number, counts in enumerate(weights):
+        place = replica * width + family.bucket(values)
+        for number, counts in enumerate(weights or (None,)):
             flat = np.bincount(place, counts, self._replicas * width).reshape(self._replicas, width)
-            total = np.bincount(replica, values * counts, self._replicas)
-            for name in family.names if len(weights) == 1 else (family.names[number],):
+            total = np.bincount(replica, values if counts is None else values * counts, self._replicas)
+            for name in family.names if len(weights) < 2 else (family.names[number],):
                 self._buckets[name] += np.add.reduceat(flat, family.starts[name], axis=1)
                 self._sums[name] += total
