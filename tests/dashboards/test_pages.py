@@ -15,6 +15,8 @@ from streamlit.testing.v1 import AppTest
 import dashboards
 from dashboards import client, session
 from outrider.clock import ManualClock
+from outrider.model import EntityKind, EntityRef
+from outrider.ports import Drill
 from outrider.testing.names import NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
@@ -24,6 +26,7 @@ from store.memory import MemoryMetricStore, MemoryStateStore
 
 APP = str(Path(dashboards.__file__).with_name("app.py"))
 TOKEN = "correct horse"
+REPLICA = EntityRef("prod", EntityKind.REPLICA, "serving", "somewhere-else")
 
 
 class Api:
@@ -88,9 +91,9 @@ def _nothing_kept() -> Iterator[None]:
 def only(name: str) -> None:
     """A script that draws one page: the test harness cannot switch to pages that are functions."""
     from dashboards import session
-    from dashboards.views import capacity, incident
+    from dashboards.views import capacity, drills, incident
 
-    {"incident": incident, "capacity": capacity}[name].page(session.viewer())
+    {"incident": incident, "capacity": capacity, "drills": drills}[name].page(session.viewer())
 
 
 @pytest.fixture
@@ -234,3 +237,30 @@ def test_many_alerts_are_counted_not_listed(many, opened):
     app = opened(many.url)
     assert "Alerts firing: 1000+" in text(app)
     assert len(text(app)) < 20_000
+
+
+def test_the_drill_page_says_why_nothing_can_be_broken_here(empty, opened):
+    page = text(opened(empty.url, "drills"))
+    assert "Nothing can be broken here." in page
+    assert "outrider demo" in page
+    assert "尚无演练记录" in text(opened(empty.url, "drills", lang="zh"))
+
+
+def test_the_drill_page_shows_the_truth_beside_what_was_found(fresh, opened):
+    (found,) = fresh.state.incidents()
+    cause = found.suspected_cause
+    right = Drill(
+        "a", cause.fault, cause.entity, 7, found.opened_at - timedelta(seconds=30), NOW - timedelta(seconds=5), "ann"
+    )
+    missed = Drill("b", "engine-hung", REPLICA, 7, NOW - timedelta(seconds=20), NOW + timedelta(minutes=9), "ann")
+    for drill in (right, missed):
+        fresh.state.save_drill(drill)
+    page = text(opened(fresh.url, "drills"))
+    assert "Truth" in page
+    assert "✓" in page
+    assert "after 30 s" in page
+    assert "not found" in page
+    assert "Engine hung" in page
+    app = opened(fresh.url, "drills")
+    assert [found.label for found in app.button] == ["End the drill"]
+    assert app.button[0].disabled
