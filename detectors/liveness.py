@@ -33,6 +33,7 @@ from outrider.model import (
     DetectorState,
     EntityKind,
     EntityRef,
+    Event,
     EventKind,
     Evidence,
     Finding,
@@ -61,6 +62,8 @@ PAGE_ERRORS = (5, 6)  # the HTTP server answers, with an error or with something
 # An engine restarted on purpose is starting, not dead. A pod needs 2-8 min with image pull, so the events
 # of the window (10 min) are the allowance; what is not back by then is dead after all.
 PLANNED = frozenset({"restart_pod", "restart", "rollout"})
+STOPPING = "Stopping container"  # the kubelet's message of a deletion, a rollout or a drain
+EVICTED = "Evicted"  # its node was short of something: nobody wanted that
 BLIND_REPLICAS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
 
 _DEFAULTS = {
@@ -304,14 +307,20 @@ def _learn(sight: _Sight) -> None:
 
 def _planned(window: Window, now: datetime) -> Flags:
     """Replicas that somebody restarted on purpose within the window."""
-    restarted = {
-        event.entity
-        for event in window.events
-        if event.kind in (EventKind.ACTION, EventKind.CHANGE)
-        and event.code in PLANNED
-        and now - LivenessDetector.window < event.at <= now
-    }
-    return np.array([entity in restarted for entity in window.entities], dtype=np.bool_)
+    recent = [event for event in window.events if now - LivenessDetector.window < event.at <= now]
+    stopped = {event.entity for event in recent if _on_purpose(event)}
+    stopped -= {event.entity for event in recent if event.code == EVICTED}
+    return np.array([entity in stopped for entity in window.entities], dtype=np.bool_)
+
+
+def _on_purpose(event: Event) -> bool:
+    """True for an order to restart, and when the kubelet says that it stops the container as it was told to.
+
+    A container that failed its liveness probe is killed, too, and the kubelet's words differ.
+    """
+    if event.kind is EventKind.KUBERNETES:
+        return event.code == "Killing" and event.attributes.get("text", "").startswith(STOPPING)
+    return event.kind in (EventKind.ACTION, EventKind.CHANGE) and event.code in PLANNED
 
 
 def _is_blind(entities: tuple[EntityRef, ...], unclear: Flags, topology: Topology) -> bool:

@@ -126,7 +126,8 @@ class Cycle:
         started = _STOPWATCH.monotonic()
         cycle_id = f"{rfc3339(now)}-{secrets.token_hex(2)}"
         topology = parts.source.topology(now)
-        collected = replace(collected, events=(*collected.events, *self._our_own_acts(topology, now)))
+        added = (*self._our_own_acts(topology, now), *_of_their_replicas(collected.events, topology))
+        collected = replace(collected, events=(*collected.events, *added))
         written = parts.metrics.write(now, collected.batches, collected.events)
         if self._stepped_back(now):
             return self._hold(cycle_id, now, written, collected)
@@ -254,6 +255,18 @@ class Cycle:
             self._facts,
             now,
         )
+
+
+_STOPS = frozenset({"Killing", "Evicted"})  # what the kubelet says of stopping a pod
+
+
+def _of_their_replicas(events: Sequence[Event], topology: Topology) -> Iterator[Event]:
+    """What the kubelet says of stopping a pod, said of the replica that it carried: a planned stop is no crash."""
+    for event in events:
+        if event.code in _STOPS and event.entity.kind is EntityKind.POD:
+            for replica in topology.above(event.entity, EntityKind.REPLICA):
+                name = f"{event.id}:{replica.key}"
+                yield replace(event, id=name, entity=replica, dedup_key=name)
 
 
 def _with_incidents(alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Alert, ...]:

@@ -125,7 +125,7 @@ class Fleet:
     def remove(self, slot: int) -> None:
         """Take a slot out of use."""
         self._forget_engine(slot)
-        self.pods.delete(slot)
+        self.pods.delete(slot, self._at)
 
     def scale(self, service: str, replicas: int) -> int:
         """Order so many replicas; how many there were. Those that do not serve leave first, then the youngest.

@@ -25,6 +25,7 @@ FORGIVEN_SECONDS = 600.0  # a container that ran so long starts its back-off ane
 LOADED_RATIO = {Phase.READY: 1.0, Phase.WARMING: 1.0, Phase.LOADING: 0.45}
 FAILS_AT_RATIO = 0.3  # of the usual loading time, when weights cannot be loaded
 LEAST_SECONDS = 0.1  # of any phase
+_RUNNING = (Phase.LOADING, Phase.WARMING, Phase.READY)
 _SPENT = {Phase.PENDING: "schedule", Phase.PULLING: "pull", Phase.LOADING: "load", Phase.WARMING: "warm"}
 
 
@@ -120,7 +121,7 @@ class Pods:
     def create(self, slot: int, at: float) -> None:
         """A new pod for the slot, of its service's revision: it must be scheduled, pulled, loaded and warmed."""
         pod = self.pods[slot]
-        self._release(pod)
+        self._stop(pod, at)
         pod.phase, pod.generation, pod.process = Phase.PENDING, pod.generation + 1, pod.process + 1
         pod.revision = self.revisions[pod.service.name]
         pod.created_at, pod.ready_at, pod.crashed_at, pod.restarts, pod.tries = at, None, None, 0, 0
@@ -129,10 +130,10 @@ class Pods:
         pod.phase_seconds = {}
         self._note(pod)
 
-    def delete(self, slot: int) -> None:
+    def delete(self, slot: int, at: float) -> None:
         """The slot is no longer used."""
         pod = self.pods[slot]
-        self._release(pod)
+        self._stop(pod, at)
         pod.phase, pod.ready_at, pod.ever_ready, pod.why, pod.held = Phase.ABSENT, None, False, "", False
         self._note(pod)
 
@@ -261,7 +262,10 @@ class Pods:
         pod.node, pod.gpus = node, tuple(int(gpu) for gpu in available)
         return True
 
-    def _release(self, pod: Pod) -> None:
+    def _stop(self, pod: Pod, at: float) -> None:
+        """Its kubelet, if it still answers, stops the container that runs, and says so."""
+        if pod.node is not None and pod.phase in _RUNNING and not self.dark[pod.node]:
+            self.say(pod, at, "Killing", "Stopping container vllm")
         self.owner[list(pod.gpus)] = -1
         pod.node, pod.gpus = None, ()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from outrider.errors import UsageError
 from outrider.model import EntityKind
-from simulator.pod import FIRST_REVISION, Pod
+from simulator.pod import FIRST_REVISION
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
@@ -110,12 +110,7 @@ class Rollouts:
         out = sum(not pod.ready for pod in pods)
         room = max(0, pods[0].service.max_unavailable - out)
         for pod in [*idle, *[pod for pod in old if pod.ready][:room]]:
-            self._new_pod(pod)
-
-    def _new_pod(self, pod: Pod) -> None:
-        fleet = self._fleet
-        fleet.pods.say(pod, fleet.at, "Killing", "Stopping container vllm")
-        fleet.restart(pod.slot)
+            fleet.restart(pod.slot)
 
     def _tell(self, service: str, code: str, text: str, before: str, after: str, **more: str) -> None:
         fleet = self._fleet

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outrider.model import EntityKind
 from simulator.fleet import Fleet
-from simulator.journal import Voice
 from simulator.shapes import DAY_SECONDS, MONDAY, WEEK_SECONDS, salt_of, uniform
 from simulator.spec import FleetSpec
 
@@ -82,8 +80,6 @@ class Upkeep:
             return
         pod = fleet.pods.of_service(deed.service)[deed.replica]
         if pod.ready:
-            entity = fleet.entity(EntityKind.POD, pod.name, pod.service.namespace)
-            fleet.journal.say(fleet.at, Voice.KUBERNETES, entity, "Killing", "Stopping container: deleted by a person")
             fleet.restart(pod.slot)
 
 

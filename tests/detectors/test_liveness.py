@@ -99,6 +99,23 @@ def test_an_engine_restarted_on_purpose_is_starting_until_it_takes_too_long(wind
     assert said.fault == "engine-dead"
 
 
+def of_the_kubelet(ref, code, text):
+    at = datetime.fromtimestamp(START + 25, tz=UTC)
+    return Event(code, EventKind.KUBERNETES, ref(R, "r0"), at, "x", code, {"text": text}, code)
+
+
+STOPPING = ("Killing", "Stopping container vllm")
+EVICTED = ("Evicted", "The node was low on resource: ephemeral-storage.")
+UNHEALTHY = ("Killing", "Container vllm failed liveness probe, will be restarted")
+
+
+@pytest.mark.parametrize(("told", "dead"), [([STOPPING], False), ([STOPPING, EVICTED], True), ([UNHEALTHY], True)])
+def test_what_the_kubelet_stops_as_it_was_told_to_is_no_crash(find, ref, told, dead):
+    events = [of_the_kubelet(ref, *line) for line in told]
+    found = find({"r0": series((5, BUSY), (20, REFUSED))}, events=events)
+    assert faults(found) == ([("r0", "engine-dead")] if dead else [])
+
+
 def test_a_core_that_dies_ends_as_one_dead_engine(find):
     dying = {**STILL, "engine_health_ok": 0.0, "engine_requests_running": 0.0}
     found = find({"r0": series((5, BUSY), (2, dying), (2, REFUSED))})

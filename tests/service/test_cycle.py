@@ -1,5 +1,6 @@
 """The cycle as a whole, on a store in memory, fed with pages that a small exporter would give."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from collectors.collect import Collector
@@ -7,7 +8,18 @@ from collectors.scraped import Scrape
 from collectors.targets import targets_of
 from outrider.clock import ManualClock
 from outrider.errors import CollectError, CollectReason
-from outrider.model import Action, ActionKind, ActionStatus, AlertState, DecisionReason, EntityKind, EventKind, Verdict
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    AlertState,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Verdict,
+)
 from outrider.ports import CycleCommit
 from service import wiring
 from service.settings import Settings
@@ -51,6 +63,7 @@ class World:
         self.cycle = wiring.cycle_in_memory(Settings(), self.collector, self.clock, interval=STEP)
         self.tokens = dict.fromkeys(NAMES, 1000.0)
         self.dead, self.down = set(), set()
+        self.told = ()
 
     @property
     def state(self):
@@ -59,9 +72,9 @@ class World:
     def step(self, count=1):
         for _ in range(count):
             now = self.clock.advance(STEP)
-            record = self.cycle.digest(
-                now, self.collector.absorb([self.scrape(target, now) for target in self.targets], now)
-            )
+            collected = self.collector.absorb([self.scrape(target, now) for target in self.targets], now)
+            record = self.cycle.digest(now, replace(collected, events=self.told))
+            self.told = ()
         return record
 
     def scrape(self, target, now):
@@ -161,6 +174,19 @@ def test_a_restart_of_ours_is_no_crash():
     assert world.state.incidents() == ()
     events = world.cycle.parts.metrics.events(START, world.clock.now())
     assert {(event.kind, event.code) for event in events} == {(EventKind.ACTION, "restart_pod")}
+
+
+def test_a_pod_that_is_deleted_is_no_crash_of_its_replica():
+    world = World()
+    world.step(10)
+    pod = EntityRef("c", EntityKind.POD, "s", "a-1")
+    attributes = {"text": "Stopping container vllm"}
+    world.told = (Event("k", EventKind.KUBERNETES, pod, world.clock.now(), "kubernetes", "Killing", attributes, "k"),)
+    world.dead.add("a-1")
+    world.step(8)
+    assert world.state.incidents() == ()
+    heard = world.cycle.parts.metrics.events(START, world.clock.now())
+    assert {event.entity.kind for event in heard} == {EntityKind.POD, EntityKind.REPLICA}
 
 
 def test_an_interrupted_platform_goes_on_where_it_was():

@@ -43,7 +43,7 @@ def test_a_start_tells_its_phases() -> None:
     fleet.restart(0)
     step(fleet, 300)
     pod = fleet.pods.pods[0]
-    assert [code for name, code in said(fleet) if name == pod.name] == ["Scheduled", "Pulled", "Started"]
+    assert [code for name, code in said(fleet) if name == pod.name] == ["Killing", "Scheduled", "Pulled", "Started"]
     assert list(pod.phase_seconds) == ["schedule", "pull", "load", "warm"]
     assert sum(pod.phase_seconds.values()) == pytest.approx((pod.ready_at or 0) - pod.created_at)
     assert (pod.generation, pod.restarts, pod.process) == (2, 0, 2)
@@ -189,7 +189,7 @@ def test_a_pod_without_a_place_says_so_once(fleet: Fleet) -> None:
     fleet.restart(0)
     step(fleet, 60)
     assert fleet.pods.pods[0].unschedulable
-    assert said(fleet) == [(fleet.pods.pods[0].name, "FailedScheduling")]
+    assert [code for _, code in said(fleet)] == ["Killing", "FailedScheduling"]
     fleet.pods.cordoned[:] = False
     step(fleet, 10)
     assert fleet.pods.pods[0].node is not None
