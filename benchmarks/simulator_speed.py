@@ -38,7 +38,7 @@ def thousand_replicas() -> FleetSpec:
     return replace(spec, pools=pools, services=services, slice_seconds=15.0, tick_seconds=15.0)
 
 
-def _measure(name: str, spec: FleetSpec) -> Result:
+def _measure(name: str, spec: FleetSpec, target: float | None) -> Result:
     begun = time.process_time()
     fleet = Fleet(spec, seed=1, start=START)
     built = time.process_time() - begun
@@ -50,7 +50,7 @@ def _measure(name: str, spec: FleetSpec) -> Result:
     assert fleet.bank.ledger.failed == 0, "the fleet was not well"
     speed = STEP.total_seconds() / statistics.median(seconds[WARM_UP:])
     return result(
-        name, speed, "x real time", TARGET, speed >= TARGET, "real time", 1.0, speed,
+        name, speed, "x real time", target, None if target is None else speed >= target, "real time", 1.0, speed,
         replicas=int(fleet.pods.ready.sum()), gpus=fleet.gpus.size, build_seconds=round(built, 2),
         requests_in_flight=int(fleet.bank.in_flight.sum()),
     )  # fmt: skip
@@ -59,8 +59,8 @@ def _measure(name: str, spec: FleetSpec) -> Result:
 def run() -> list[Result]:
     """Times real time of both fleets."""
     return [
-        _measure("simulator_speed", thousand_replicas()),
-        _measure("simulator_speed_10000_gpus", spec_of(10_000)),
+        _measure("simulator_speed", thousand_replicas(), TARGET),
+        _measure("simulator_speed_10000_gpus", spec_of(10_000), None),
     ]
 
 

@@ -28,8 +28,6 @@ class Batches:
         self.steps = np.zeros(replicas, dtype=np.int32)
         self.context = np.zeros(replicas)  # tokens of all its sequences
         self.next_end = np.full(replicas, NEVER, dtype=np.int32)
-        self._next_seat = np.zeros(replicas, dtype=np.int64)  # who is complete then
-        self._mark = np.zeros(replicas, dtype=np.int64)
         self._seats = _FIRST_SEATS
         # By place = replica x seats + seat.
         self._row = np.full(replicas * _FIRST_SEATS, -1)
@@ -40,10 +38,9 @@ class Batches:
 
     def add(self, replica: np.ndarray, rows: np.ndarray) -> None:
         """Sequences whose prefill ended with the step just done; its token is their ``generated`` + 1."""
-        while rows.size:
-            now = self._once(replica)
-            self._sit_down(replica[now], rows[now])
-            replica, rows = replica[~now], rows[~now]
+        if rows.size:
+            order = np.argsort(replica, kind="stable")
+            self._sit_down(replica[order], rows[order])
 
     def advance(self, replica: np.ndarray, steps: np.ndarray) -> None:
         """Each of these replicas (no repeats) has done so many more steps."""
@@ -52,23 +49,23 @@ class Batches:
 
     def complete(self, replica: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Take out what is complete: rows, and how many steps ago each of them was."""
-        rows, ago = [_NOBODY], [_NOBODY]
         due = replica[self.next_end[replica] <= self.steps[replica]]
-        while due.size:
-            place = due * self._seats + self._next_seat[due]
-            rows.append(self._row[place])
-            ago.append(self.steps[due] - self.next_end[due])
-            self._vacate(due, place)
-            due = due[self.next_end[due] <= self.steps[due]]
-        return (rows[1], ago[1]) if len(rows) == 2 else (np.concatenate(rows), np.concatenate(ago))
+        if due.size == 0:
+            return _NOBODY, _NOBODY
+        ends, steps = self._of(self._end, due).ravel(), self.steps[due]
+        hit = np.flatnonzero(ends <= np.repeat(steps, self._seats))
+        which = hit // self._seats
+        place = due[which] * self._seats + hit % self._seats
+        rows, ago = self._row[place], steps[which] - ends[hit]
+        self._vacate(due[which], place)
+        return rows, ago
 
     def remove(self, rows: np.ndarray) -> None:
         """Take out these sequences, complete or not."""
-        while rows.size:
+        if rows.size:
+            rows = rows[np.argsort(self._table.replica[rows], kind="stable")]
             replica = self._table.replica[rows]
-            now = self._once(replica)
-            self._vacate(replica[now], replica[now] * self._seats + self._table.seat[rows[now]])
-            rows = rows[~now]
+            self._vacate(replica, replica * self._seats + self._table.seat[rows])
 
     def newest(self, replica: np.ndarray) -> np.ndarray:
         """The row that arrived last on each of these replicas, which must not be empty."""
@@ -112,18 +109,13 @@ class Batches:
         """A row for each of these replicas."""
         return seats.reshape(-1, self._seats).take(replica, axis=0)
 
-    def _once(self, replica: np.ndarray) -> np.ndarray:
-        """Marks every replica once, boolean, whatever its repeats."""
-        number = np.arange(replica.size)
-        self._mark[replica] = number
-        return np.asarray(self._mark[replica] == number)
-
     def _sit_down(self, replica: np.ndarray, rows: np.ndarray) -> None:
-        """One sequence on each of these replicas."""
+        """Seat these sequences; the replicas may repeat, each in one piece."""
         table = self._table
-        if int(self.size[replica].max()) >= self._seats:
+        each, first, rank, count = _pieces(replica)
+        while int((self.size[each] + count).max()) > self._seats:
             self._widen()
-        seat = self._free[replica * self._seats + self.size[replica]]
+        seat = self._free[replica * self._seats + self.size[replica] + rank]
         place = replica * self._seats + seat
         made = table.generated[rows] + 1.0
         tokens = table.prompt[rows] + made
@@ -131,24 +123,22 @@ class Batches:
         self._row[place], self._end[place] = rows, end
         self._own[place] = tokens - table.common[rows] - self.steps[replica]
         table.seat[rows] = seat
-        self.size[replica] += 1
-        self.context[replica] += tokens
-        sooner = end < self.next_end[replica]
-        self.next_end[replica[sooner]], self._next_seat[replica[sooner]] = end[sooner], seat[sooner]
+        self.size[each] += count
+        self.context[each] += np.add.reduceat(tokens, first)
+        self.next_end[each] = np.minimum(self.next_end[each], np.minimum.reduceat(end, first))
 
     def _vacate(self, replica: np.ndarray, place: np.ndarray) -> None:
-        """Free one seat on each of these replicas."""
+        """Free these seats; the replicas may repeat, each in one piece."""
         table = self._table
+        each, first, rank, count = _pieces(replica)
         rows = self._row[place]
-        self.size[replica] -= 1
-        self._free[replica * self._seats + self.size[replica]] = place - replica * self._seats
-        self.context[replica] -= self._own[place] + self.steps[replica] + table.common[rows]
+        self.size[each] -= count
+        self._free[replica * self._seats + self.size[replica] + rank] = place % self._seats
+        tokens = self._own[place] + self.steps[replica] + table.common[rows]
+        self.context[each] -= np.add.reduceat(tokens, first)
         self._row[place], self._end[place], self._own[place] = -1, NEVER, _EMPTY
         table.seat[rows] = -1
-        ends = self._of(self._end, replica)
-        seat = ends.argmin(axis=1)
-        self._next_seat[replica] = seat
-        self.next_end[replica] = ends.ravel()[np.arange(replica.size) * self._seats + seat]
+        self.next_end[each] = self._of(self._end, each).min(axis=1)
 
     def _widen(self) -> None:
         """Twice as many seats."""
@@ -161,3 +151,10 @@ class Batches:
         self._row, self._end, self._own = wider(self._row, -1), wider(self._end, NEVER), wider(self._own, _EMPTY)
         self._free = wider(self._free, np.arange(self._seats, 2 * self._seats))
         self._seats *= 2
+
+
+def _pieces(replica: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Each replica once, where it begins, the number of every element in its piece, and how long each piece is."""
+    edge = np.flatnonzero(np.concatenate([[True], replica[1:] != replica[:-1], [True]]))
+    first, count = edge[:-1], edge[1:] - edge[:-1]
+    return replica[first], first, np.arange(replica.size) - np.repeat(first, count), count

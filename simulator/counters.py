@@ -13,6 +13,7 @@ import numpy as np
 
 from outrider import catalog
 from outrider.model import Floats
+from simulator.buckets import Buckets
 
 REQUEST_BOUNDS = catalog.signal("engine_e2e_seconds").bounds
 TTFT_BOUNDS = catalog.signal("engine_ttft_seconds").bounds
@@ -60,8 +61,6 @@ HISTOGRAMS: dict[str, tuple[float, ...]] = {
     "prefill_fine": FINE_BOUNDS,
     "step": STEP_BOUNDS,
 }
-# What is counted in whole numbers: a table tells the bucket of each up to the highest bound.
-WHOLE = {"prompt_length", "output_length", "max_output_length", "computed_length", "iteration", "choices", "preempted"}
 MOST_UNSETTLED = 256
 PLAIN = (
     "prompt_tokens",
@@ -89,16 +88,9 @@ class _Family:
             name: np.concatenate([[0], np.searchsorted(self.bounds, HISTOGRAMS[name], side="left") + 1])
             for name in names
         }
-        self._whole = set(names) <= WHOLE
-        self._table = np.searchsorted(self.bounds, np.arange(self.bounds[-1] + 2)) if self._whole else np.empty(0)
+        self.buckets = Buckets(self.bounds)
         # By observation: replicas, values, and no weights, one array of them, or one for each histogram.
         self.seen: list[tuple[np.ndarray, ...]] = []
-
-    def bucket(self, values: Floats) -> np.ndarray:
-        """The bucket of each value in the bounds of all."""
-        if self._whole:
-            return np.asarray(self._table[np.minimum(values, self.bounds[-1] + 1).astype(np.int64)])
-        return np.searchsorted(self.bounds, values, side="left")
 
 
 class EngineCounters:
@@ -180,7 +172,7 @@ class EngineCounters:
 
     def _count(self, family: _Family, replica: np.ndarray, values: Floats, *weights: Floats) -> None:
         width = family.bounds.size + 1
-        place = replica * width + family.bucket(values)
+        place = replica * width + family.buckets.of(values)
         for number, counts in enumerate(weights or (None,)):
             flat = np.bincount(place, counts, self._replicas * width).reshape(self._replicas, width)
             total = np.bincount(replica, values if counts is None else values * counts, self._replicas)

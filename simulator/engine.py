@@ -249,8 +249,7 @@ class EngineBank:
         first, scheduled = table.first[rows], table.scheduled[rows]
         decode, queued = np.maximum(at - first, 0.0), np.maximum(scheduled - table.due[rows], 0.0)
         observe = counters.observe
-        observe("e2e", replica, at - arrived)
-        observe(("http", "http_fine"), replica, at - arrived)
+        observe(("e2e", "http", "http_fine"), replica, at - arrived)
         observe(("queue", "queue_fine"), replica, queued)
         observe(("prefill", "prefill_fine"), replica, first - scheduled)
         observe("decode", replica, decode)

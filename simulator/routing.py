@@ -61,11 +61,11 @@ class Router:
 
     def route(self, arrivals: Arrivals, shares: Floats) -> np.ndarray:
         """The slot of each request; -1 where no replica takes it."""
-        cumulated = np.cumsum(shares) + 0.0
-        by_service = np.bincount(self._service, shares, self._services)
-        # Slots stand in order of service, so each service owns one stretch of the cumulated shares.
-        offset = np.concatenate([[0.0], np.cumsum(by_service)[:-1]])
-        drawn = offset[arrivals.service] + self._random.random(len(arrivals)) * by_service[arrivals.service]
-        slot = np.minimum(np.searchsorted(cumulated, drawn, side="right"), shares.size - 1)
-        taken = (by_service[arrivals.service] > 0) & (shares[slot] > 0)
-        return np.where(taken, slot, -1)
+        slots = np.full(len(arrivals), -1, dtype=np.int64)
+        totals = np.bincount(self._service, shares, self._services)
+        for service in np.flatnonzero(totals > 0).tolist():
+            mine, takers = np.flatnonzero(arrivals.service == service), np.flatnonzero(self._service == service)
+            # How many each is sent, then in which order: a draw for every request costs a search for each.
+            counts = self._random.multinomial(mine.size, shares[takers] / totals[service])
+            slots[mine] = self._random.permutation(np.repeat(takers, counts))
+        return slots

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import betaincinv
 
 from outrider.model import Floats
 from simulator import shapes
@@ -24,6 +25,8 @@ __all__ = ["SHAPES", "Arrivals", "Traffic", "fit_to_engine", "rates", "with_load
 
 RATE_SECONDS = 10.0
 CACHE_CONCENTRATION = 6.0
+MOST_SHARED = 0.98  # of a prompt, however well the cache does
+HIT_LEVELS = 1024  # steps of the table that a prompt's shared part is drawn from
 # A client that leaves early does so within these seconds of asking.
 LEAVES_SECONDS = (0.5, 4.0)
 LATE_SECONDS = 10.0  # without a first token by then, a client that retries asks again
@@ -212,8 +215,9 @@ class _LengthTable:
     def __init__(self, services: Sequence[ServiceSpec]) -> None:
         most = max(1, *(len(service.tenants) for service in services))
         rows = [[_tenant_lengths(service, place) for place in range(most)] for service in services]
-        self.parameters = np.array([[_normal_parameters(lengths) for lengths in row] for row in rows])
-        self.cached = np.array([[lengths.cached_ratio for lengths in row] for row in rows])
+        normal = np.array([[_normal_parameters(lengths) for lengths in row] for row in rows])
+        self.normal = normal.reshape(-1, 4).T.copy()
+        self.hits = _hits(np.array([lengths.cached_ratio for row in rows for lengths in row]))
         self.limit = np.array([service.engine.max_model_length for service in services], dtype=np.float64)
         self.shares = np.zeros((len(services), most))
         for number, service in enumerate(services):
@@ -226,21 +230,21 @@ class _LengthTable:
     def draw(self, random: np.random.Generator, service: np.ndarray, at: Floats, bend: _Bend | None) -> Arrivals:
         """Lengths of requests at their arrival, cut to what their engine accepts."""
         tenant = self._tenants(random, service, bend)
-        parameters, cached = self.parameters[service, tenant], self.cached[service, tenant]
-        drawn = random.standard_normal((service.size, 2))
-        logs = parameters[:, (0, 2)] + parameters[:, (1, 3)] * drawn
+        kind = service * self.shares.shape[1] + tenant
+        drawn = random.standard_normal((2, service.size))
+        prompt, prompt_sigma, output, output_sigma = (values[kind] for values in self.normal)
+        prompt = np.exp(prompt + prompt_sigma * drawn[0])
+        output = np.exp(output + output_sigma * drawn[1])
         if bend is not None:
             shift = np.where(self.alone, bend.shift, 0.0)
-            logs[:, 0] += np.log(np.maximum(bend.prompt * (1 + (SHIFTED_PROMPT - 1) * shift), 1e-6))[service]
-            logs[:, 1] += np.log(np.maximum(bend.output * (1 + (SHIFTED_OUTPUT - 1) * shift), 1e-6))[service]
-            cached = np.clip(cached * bend.cached[service], 0.0, 0.98)
-        prompt, output = np.maximum(1.0, np.round(np.exp(logs))).T
+            prompt *= np.maximum(bend.prompt * (1 + (SHIFTED_PROMPT - 1) * shift), 1e-6)[service]
+            output *= np.maximum(bend.output * (1 + (SHIFTED_OUTPUT - 1) * shift), 1e-6)[service]
         limit = self.limit[service]
-        prompt = np.minimum(prompt, np.floor(limit * 0.75))
-        output = np.minimum(output, limit - prompt)
-        # The shared part of a prompt varies: a beta with the tenant's mean.
-        sharp = CACHE_CONCENTRATION
-        hit = random.beta(sharp * cached + 1e-9, sharp * (1 - cached) + 1e-9) if service.size else cached
+        prompt = np.clip(np.round(prompt), 1.0, np.floor(limit * 0.75))
+        output = np.clip(np.round(output), 1.0, limit - prompt)
+        hit = self.hits[kind, random.integers(HIT_LEVELS, size=service.size)]
+        if bend is not None:
+            hit = np.minimum(hit * bend.cached[service], MOST_SHARED)
         computed = np.maximum(1.0, np.ceil(prompt * (1 - hit)))
         stays, good = np.full(service.size, np.inf), np.zeros(service.size, dtype=bool)
         return Arrivals(service, at, prompt, computed, output, tenant, stays, good)
@@ -255,6 +259,14 @@ class _LengthTable:
         edges = np.cumsum(shares, axis=1)[service]
         found = (random.random(service.size)[:, None] >= edges).sum(axis=1)
         return np.asarray(np.minimum(found, self.last[service]))
+
+
+def _hits(mean: Floats) -> Floats:
+    """The shared part of a prompt at each of ``HIT_LEVELS`` quantiles of a beta with these means: (means, levels)."""
+    level = (np.arange(HIT_LEVELS) + 0.5) / HIT_LEVELS
+    first = CACHE_CONCENTRATION * mean[:, None] + 1e-9
+    other = CACHE_CONCENTRATION * (1 - mean[:, None]) + 1e-9
+    return np.asarray(betaincinv(first, other, level), dtype=np.float64)
 
 
 @lru_cache(maxsize=64)

@@ -76,7 +76,7 @@ def test_vllm_histograms_have_the_engine_s_ladders(parsed: dict[str, dict[str, M
 def test_vllm_page_tells_its_configuration(parsed: dict[str, dict[str, Metric]]) -> None:
     labels = parsed["code-14b-0"]["vllm:cache_config_info"].samples[0].labels
     assert labels["gpu_memory_utilization"] == "0.92"
-    assert (labels["num_gpu_blocks"], labels["block_size"]) == ("12288", "16")
+    assert (labels["num_gpu_blocks"], labels["block_size"]) == ("6144", "16")
     requests = parsed["code-14b-0"]["http_requests"].samples[0]
     assert requests.labels == {"handler": "/v1/chat/completions", "method": "POST", "status": "2xx"}
 

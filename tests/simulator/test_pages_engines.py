@@ -122,7 +122,7 @@ def test_sglang_splits_what_streams_and_does_not(engines: dict[str, Engines]) ->
     assert total(page, "sglang:time_to_first_token_seconds_count") == bank.counters.buckets["ttft"][0].sum()
     capacity = total(page, "sglang:max_total_num_tokens")
     parts = ("kv_used_tokens", "kv_available_tokens", "kv_evictable_tokens")
-    assert sum(total(page, f"sglang:{part}") for part in parts) == capacity == 12288 * 16
+    assert sum(total(page, f"sglang:{part}") for part in parts) == capacity == 6144 * 16
     assert 0 < total(page, "sglang:cache_hit_rate") < 1
     assert total(page, "sglang:gen_throughput") > 100
 

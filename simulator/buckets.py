@@ -1,0 +1,41 @@
+"""The histogram bucket of many values at once, without a search for each.
+
+The leading bits of a positive float (exponent and some of the mantissa) grow with it, so a table tells for
+each such beginning how many bounds lie below all the values that begin so; where the bounds are so far
+apart that no beginning holds two of them, one comparison with the next bound settles the rest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outrider.model import Floats
+
+_MANTISSA_BITS = 52
+_MOST_BITS = 11  # of the mantissa: bounds nearer than 0.05 % are searched as ever
+
+
+class Buckets:
+    """Buckets between rising ``bounds`` of at least 0; a value on a bound belongs to the bucket below it."""
+
+    def __init__(self, bounds: Floats) -> None:
+        self._bounds = bounds
+        self._not_above_zero = int(bounds.size and bounds[0] <= 0)  # a bound of 0 has no beginning: told apart by sign
+        positive = bounds[self._not_above_zero :]
+        self._next = np.append(positive, np.inf)
+        bits = positive.view(np.int64)
+        wide = [few for few in range(_MOST_BITS + 1) if (np.diff(bits >> (_MANTISSA_BITS - few)) > 0).all()]
+        self._shift = _MANTISSA_BITS - wide[0] if wide and positive.size else None
+        if self._shift is not None:
+            self._low, self._high = int(bits[0] >> self._shift) - 1, int(bits[-1] >> self._shift) + 1
+            begins = (np.arange(self._low, self._high + 1) << self._shift).view(np.float64)
+            self._table = np.searchsorted(positive, begins, side="left").astype(np.int32)
+
+    def of(self, values: Floats) -> np.ndarray:
+        """The number of bounds below each value (none is NaN)."""
+        if self._shift is None:
+            return np.searchsorted(self._bounds, values, side="left")
+        begin = np.asarray(values, dtype=np.float64).view(np.int64) >> self._shift
+        below = self._table[np.clip(begin, self._low, self._high) - self._low]
+        below += values > self._next[below]
+        return np.asarray(below + (values > 0) if self._not_above_zero else below)
