@@ -213,20 +213,23 @@ class Window:
     status: Statuses
     step: timedelta
     events: tuple[Event, ...] = ()
+    _places: Mapping[SignalKey, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Detectors ask for hundreds of columns a cycle: none of them is searched for."""
+        object.__setattr__(self, "_places", {key: place for place, key in enumerate(self.keys)})
 
     def column(self, key: SignalKey | str) -> Floats:
         """The (entities, times) values of one key; all NaN when the window does not carry it."""
-        wanted = SignalKey(key) if isinstance(key, str) else key
-        if wanted not in self.keys:
-            return np.full(self.values.shape[:2], np.nan)
-        return self.values[:, :, self.keys.index(wanted)]
+        place = self._places.get(SignalKey(key) if isinstance(key, str) else key)
+        return np.full(self.values.shape[:2], np.nan) if place is None else self.values[:, :, place]
 
     def column_status(self, key: SignalKey | str) -> Statuses:
         """The (entities, times) statuses of one key; all ABSENT when the window does not carry it."""
-        wanted = SignalKey(key) if isinstance(key, str) else key
-        if wanted not in self.keys:
+        place = self._places.get(SignalKey(key) if isinstance(key, str) else key)
+        if place is None:
             return np.full(self.values.shape[:2], CellStatus.ABSENT, dtype=np.uint8)
-        return self.status[:, :, self.keys.index(wanted)]
+        return self.status[:, :, place]
 
 
 # --- detection ------------------------------------------------------------------------------------

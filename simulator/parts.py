@@ -216,10 +216,9 @@ class StartupSpec:
 class FleetSpec:
     """A whole fleet. ``patience_seconds``: a client that has no first token by then goes away.
 
-    ``slice_seconds`` is the grain of the engine model: within it a request's times are exact,
-    while a freed batch slot is refilled at the next slice. ``tick_seconds`` is how often faults, pods,
-    routing and devices move on. ``prefix`` begins the names of nodes, racks and storages, so that two
-    clusters can be told apart by them.
+    ``slice_seconds`` is how often the engines are told of new requests and of what bends them; within it
+    every step is exact. ``tick_seconds`` is how often faults, pods, routing and devices move on. ``prefix``
+    begins the names of nodes, racks and storages, so that two clusters can be told apart by them.
     """
 
     cluster: str

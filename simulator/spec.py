@@ -47,6 +47,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 NODE_GPUS = 8
 # From this size on a step of 15 s uses a coarser grain, so that it stays far faster than real time.
 COARSE_FROM_GPUS, COARSE_SECONDS = 512, 5.0
+DRILL_SECONDS = 3.0  # a fifth of a scrape interval
 USED_RATIO = 0.8  # of the devices of a type; the others are spare
 
 _CHAT = EngineModel(
@@ -104,7 +105,8 @@ def drill_spec() -> FleetSpec:
         "drill",
         (PoolSpec("h100-a", H100, 4), PoolSpec("h100-b", H100, 4)),
         (replace(_CHAT_SERVICE, replicas=8, tenants=_TENANTS), _CODE_SERVICE),
-        slice_seconds=1.0,
+        slice_seconds=DRILL_SECONDS,
+        tick_seconds=DRILL_SECONDS,
     )
 
 

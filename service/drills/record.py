@@ -26,7 +26,7 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
     """Values of one kind, shape (times, entities, keys); NaN where nothing was said. ``times`` are unix seconds."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def job(scenario: Scenario, seed: int) -> Job:
 def run(one: Job, told: Callable[[float], None] | None = None, recorder: Recorder | None = None) -> Run:
     """Run a scenario to its end. ``told`` hears the share done; ``recorder`` keeps what was collected."""
     start = begins(one.seed)
-    fleets = [Fleet(spec, seed=one.seed, start=start) for spec in specs_of(one.scenario)]
+    fleets = [deepcopy(_fresh(spec, one.seed)) for spec in specs_of(one.scenario)]
     world = World(fleets)
     with _private(world, one.learned) as platform:
         scenarios.arrange(world, one.scenario, one.seed)
@@ -85,6 +86,12 @@ def run(one: Job, told: Callable[[float], None] | None = None, recorder: Recorde
             if told is not None:
                 told((cycle + 1) / cycles)
         return _seen(one.scenario, platform, watch, start, targets)
+
+
+@lru_cache(maxsize=8)
+def _fresh(spec: FleetSpec, seed: int) -> Fleet:
+    """A fleet as its drills find it; its hours of running in are the same for all of them. To be copied."""
+    return Fleet(spec, seed=seed, start=begins(seed))
 
 
 @contextmanager
@@ -146,8 +153,8 @@ def run_all(
     wanted = _Wanted(quiet_run(seed) if rivals else None, folder)
     progress("prepare", 1.0)
     found: list[Seen] = []
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_one_thread) as pool:
-        for number, seen in enumerate(pool.map(partial(_work, wanted), jobs), start=1):
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_begin, initargs=(wanted,)) as pool:
+        for number, seen in enumerate(pool.map(_work, jobs), start=1):
             found.append(seen)
             progress("drills", number / len(jobs))
     return found
@@ -164,7 +171,8 @@ def quiet_run(seed: int) -> Recorded:
     return recorder.recorded()
 
 
-def _work(wanted: _Wanted, one: Job) -> Seen:
+def _work(one: Job) -> Seen:
+    (wanted,) = _asked
     if wanted.quiet is None and wanted.folder is None:
         return Seen(run(one))
     recorder = Recorder()
@@ -183,6 +191,10 @@ def _by_rival(name: str, seen: Run, recorded: Recorded, quiet: Recorded) -> Run:
     return replace(seen, incidents=opened, alerts=len(opened), acted=())
 
 
-def _one_thread() -> None:
+_asked: list[_Wanted] = []  # of a worker, handed over once at its start and not with every job
+
+
+def _begin(wanted: _Wanted) -> None:
     """The processes share the cores among them: numeric libraries need no threads of their own."""
     threadpool_limits(1)
+    _asked[:] = [wanted]

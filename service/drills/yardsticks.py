@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 
 import numpy as np
 from sklearn.ensemble import IsolationForest
@@ -116,14 +117,21 @@ def by_z_score(seen: Recorded, quiet: Recorded) -> list[_Alarm]:
 def by_forest(seen: Recorded, quiet: Recorded) -> list[_Alarm]:
     """One isolation forest per kind over all entities pooled, on raw values."""
     found: list[_Alarm] = []
-    for matrix, learned in _pairs(seen, quiet):
-        keys = [key for key in learned.keys if key in matrix.keys]
-        train, test = _rows(learned, keys), _rows(matrix, keys)
-        forest = IsolationForest(n_estimators=100, max_samples=min(1024, len(train)), random_state=0).fit(train)
-        limit = np.quantile(-forest.score_samples(train), FOREST_QUANTILE)
-        scores = -forest.score_samples(test).reshape(matrix.values.shape[:2])
-        found += _alarms(matrix, lasting(scores > limit, PERSISTS), "unknown")
+    for kind, matrix in seen.matrices.items():
+        if kind in quiet.matrices:
+            keys = tuple(key for key in quiet.matrices[kind].plain().keys if key in matrix.keys)
+            forest, limit = _trained(quiet.matrices[kind], keys)
+            scores = -forest.score_samples(_rows(matrix, keys)).reshape(matrix.values.shape[:2])
+            found += _alarms(matrix, lasting(scores > limit, PERSISTS), "unknown")
     return found
+
+
+@lru_cache(maxsize=32)
+def _trained(learned: Matrix, keys: tuple[SignalKey, ...]) -> tuple[IsolationForest, float]:
+    """A forest that knows the quiet run, and its score that few of that run's rows exceed."""
+    train = _rows(learned, keys)
+    forest = IsolationForest(n_estimators=100, max_samples=min(1024, len(train)), random_state=0).fit(train)
+    return forest, float(np.quantile(-forest.score_samples(train), FOREST_QUANTILE))
 
 
 def _pairs(seen: Recorded, quiet: Recorded) -> Iterator[tuple[Matrix, Matrix]]:
