@@ -202,6 +202,14 @@ class Fleet:
         """The number of each host by its name."""
         return {name: node for node, name in enumerate(self.nodes.names)}
 
+    def node_of(self, entity: EntityRef) -> int | None:
+        """The host of a device or a pod, or the host itself; None for what has none."""
+        if entity.kind is EntityKind.GPU and entity.name in self.gpu_named:
+            return int(self.gpus.node[self.gpu_named[entity.name]])
+        if entity.name in self.pods.slot_named:
+            return self.pods.pods[self.pods.slot_named[entity.name]].node
+        return self.node_named.get(entity.name)
+
     def entity(self, kind: EntityKind, name: str, namespace: str | None = None) -> EntityRef:
         """An entity of this cluster."""
         return EntityRef(self.spec.cluster, kind, namespace, name)

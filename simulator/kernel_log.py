@@ -16,7 +16,6 @@ import zlib
 from collections import deque
 from dataclasses import dataclass, field
 
-from outrider.model import EntityKind, EntityRef
 from simulator.fleet import Fleet
 from simulator.journal import Happening, Voice
 from simulator.names import boot_id, pci_address, pod_uid
@@ -62,9 +61,6 @@ class KernelLogs:
         self._fleet = fleet
         self._number = 0
         self._logs: dict[int, _Log] = {}
-        self._node_of = {name: node for node, name in enumerate(fleet.nodes.names)}
-        self._gpu_of = {fleet.gpu_uuid(gpu): gpu for gpu in range(fleet.gpus.size)}
-        self._slot_of = {pod.name: pod.slot for pod in fleet.pods.pods}
 
     def text(self, node: int, after: int | None = None) -> str:
         """Records of a node with a higher sequence than ``after``, all that are kept without it; one a line."""
@@ -84,7 +80,7 @@ class KernelLogs:
         for line in self._fleet.journal.after(self._number):
             self._number = line.number
             if line.voice is Voice.KERNEL:
-                node = self._place(line.entity)
+                node = self._fleet.node_of(line.entity)
                 if node is not None and line.at >= self.boot_time(node):
                     self._say(self._log(node), line)
 
@@ -99,14 +95,6 @@ class KernelLogs:
             known.write(boot + 12.1, INFORMATION, "mlx5_core 0000:5e:00.0: firmware version: 28.43.2566")
         return known
 
-    def _place(self, entity: EntityRef) -> int | None:
-        """The node whose kernel speaks."""
-        if entity.kind is EntityKind.GPU and entity.name in self._gpu_of:
-            return int(self._fleet.gpus.node[self._gpu_of[entity.name]])
-        if entity.name in self._slot_of:
-            return self._fleet.pods.pods[self._slot_of[entity.name]].node
-        return self._node_of.get(entity.name)
-
     def _say(self, log: _Log, line: Happening) -> None:
         if line.attributes.get("xid"):
             self._say_xid(log, line)
@@ -118,7 +106,7 @@ class KernelLogs:
                 log.write(line.at, priority, message)
 
     def _say_xid(self, log: _Log, line: Happening) -> None:
-        gpu = self._gpu_of.get(line.entity.name)
+        gpu = self._fleet.gpu_named.get(line.entity.name)
         index = 0 if gpu is None else int(self._fleet.gpus.index[gpu])
         address = pci_address(index)[4:-2].lower()
         if gpu is not None and gpu not in log.devices_told:
@@ -135,7 +123,7 @@ class KernelLogs:
 
     def _say_killed(self, log: _Log, line: Happening) -> None:
         killed = _KILLED.search(line.text)
-        slot = self._slot_of.get(line.entity.name)
+        slot = self._fleet.pods.slot_named.get(line.entity.name)
         life = f"{line.entity.name}/{0 if slot is None else self._fleet.pods.pods[slot].generation}"
         pid = killed[1] if killed else str(20_000 + zlib.crc32(life.encode()) % 40_000)
         task = killed[2] if killed else "VLLM::EngineCor"

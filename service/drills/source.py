@@ -11,9 +11,9 @@ from collectors.doubles import Doubles
 from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider.errors import CollectError, CollectReason
-from outrider.model import Event
 from outrider.ports import Collected
 from outrider.topology import Topology
+from simulator.heard import Heard
 from simulator.targets import Answer, Pages
 from simulator.world import ClusterTarget, World
 
@@ -32,7 +32,7 @@ class FleetSource:
         self._pages = {fleet.spec.cluster: Pages(fleet) for fleet in world.fleets}
         self._collector = Collector([])
         self._doubles = Doubles()  # an XID of the kernel log also shows on a page
-        self._told = dict.fromkeys(self._pages, 0)
+        self._heard = [Heard(fleet) for fleet in world.fleets]
         self._known: dict[str, tuple[ClusterTarget, Target]] = {}
 
     @property
@@ -56,7 +56,8 @@ class FleetSource:
             self._collector.set_targets(listed)
         scrapes = [_scrape(target, self._pages[one.fleet.spec.cluster].answer(one.target), at) for one, target in asked]
         collected = self._collector.absorb(scrapes, at)
-        return replace(collected, events=self._doubles.without((*self._events(), *collected.events)))
+        heard = [event for one in self._heard for event in one.news()]
+        return replace(collected, events=self._doubles.without((*heard, *collected.events)))
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -70,14 +71,6 @@ class FleetSource:
             )
             known = self._known[one.name] = (one, target)
         return known[1]
-
-    def _events(self) -> list[Event]:
-        found: list[Event] = []
-        for fleet in self._world.fleets:
-            cluster = fleet.spec.cluster
-            found += [line.event for line in fleet.journal.after(self._told[cluster])]
-            self._told[cluster] = fleet.journal.newest
-        return found
 
 
 def _scrape(target: Target, answer: Answer, at: datetime) -> Scrape:

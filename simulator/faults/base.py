@@ -73,6 +73,7 @@ class Injection:
         self._end = self._start + duration.total_seconds()
         self._due = [_Due(deed, deed.at_seconds) for deed in declared.deeds if deed.at_seconds is not None]
         self._held = _Held()
+        self.heard: set[tuple[int, float]] = set()  # deaths (slot, instant) whose last words are in the log
         self._values: list[np.ndarray] = []
         self._hurt = np.zeros(fleet.bank.size, dtype=bool)
         self._been = np.zeros(fleet.bank.size, dtype=bool)

@@ -37,12 +37,22 @@ def kernel_line(fleet: Fleet, fault: Injection, code: str, text: str = "") -> No
 def engine_line(fleet: Fleet, fault: Injection, code: str, text: str = "", died: timedelta | None = None) -> None:
     """A line in the log of the model server of every pod here. Without ``text``, the usual one of its code.
 
-    With ``died``, only of those whose process ended so recently: its last words.
+    With ``died``, only of those whose process ended so recently, once for each end: its last words.
     """
     for pod in pods_here(fleet, fault):
-        if died is not None and (pod.crashed_at is None or fleet.at - pod.crashed_at >= died.total_seconds()):
+        if died is not None and not _unheard(fleet, fault, pod, died.total_seconds()):
             continue
         fleet.journal.say(fleet.at, Voice.ENGINE, pod_entity(fleet, pod), code, fill(fleet, fault, text, pod))
+
+
+def _unheard(fleet: Fleet, fault: Injection, pod: Pod, within_seconds: float) -> bool:
+    if pod.crashed_at is None or fleet.at - pod.crashed_at >= within_seconds:
+        return False
+    death = (pod.slot, pod.crashed_at)
+    if death in fault.heard:
+        return False
+    fault.heard.add(death)
+    return True
 
 
 def kubernetes_event(

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +18,10 @@ from outrider.ports import Collected
 from outrider.topology import Topology
 from service.drills import run
 from service.drills.platform import PrivatePlatform, open_platform
+from service.event_source import WithEvents, event_sources
+from service.settings import Settings
 from simulator import exporters
+from simulator.doors import event_settings
 from simulator.scenarios import Planned, Scenario
 from simulator.score import Run
 from simulator.world import World
@@ -38,7 +40,7 @@ SCENARIOS = {
 
 
 class OverHttp:
-    """A served world, scraped by the real scraper, in step with the cycle. Events come as they do in process."""
+    """A served world: pages by the real scraper, events through the doors, in step with the cycle."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,8 +49,9 @@ class OverHttp:
         self._thread.start()
         self._server = self._on_loop(exporters.serve(world))
         self._collector = Collector([], Scraper())
-        self._told = dict.fromkeys((fleet.spec.cluster for fleet in world.fleets), 0)
-        self.scrapes = 0
+        written = {"cluster": world.home.spec.cluster, "events": event_settings(self._server.base_url)}
+        self._source = WithEvents(self._collector, event_sources(Settings.model_validate(written)))
+        self.scrapes = self.events = 0
 
     def _on_loop(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
@@ -69,21 +72,16 @@ class OverHttp:
         wanted = configured.targets_of(listed["cluster"], listed["targets"])
         if wanted != self._collector.targets:
             self._collector.set_targets(wanted)
-        collected: Collected = self._on_loop(self._collector.collect(at))
+        collected: Collected = self._on_loop(self._source.collect(at))
         self.scrapes += sum(found.up is True for found in self._collector.health)
-        return replace(collected, events=(*collected.events, *self._events()))
-
-    def _events(self) -> Iterator[Any]:
-        for fleet in self._world.fleets:
-            cluster = fleet.spec.cluster
-            yield from [line.event for line in fleet.journal.after(self._told[cluster])]
-            self._told[cluster] = fleet.journal.newest
+        self.events += len(collected.events)
+        return collected
 
     async def close(self) -> None:
         """Closed by ``shut``: the platform's loop is another one."""
 
     def shut(self) -> None:
-        self._on_loop(self._collector.close())
+        self._on_loop(self._source.close())
         self._on_loop(self._server.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -122,6 +120,7 @@ def test_pages_over_http_give_the_same_incidents(name: str, monkeypatch: pytest.
     with over_http(monkeypatch) as sources:
         scraped = run.run(job)
     assert sources[0].scrapes > 30 * 25, "pages really came over the wire"
+    assert sources[0].events or name != "gpu-lost", "and a kernel log's line"
     assert seen(scraped) == seen(in_process)
     assert [one.entity for one in scraped.injected] == [one.entity for one in in_process.injected]
     assert in_process.incidents or name == "exporter-down"

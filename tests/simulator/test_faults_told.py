@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -96,6 +97,15 @@ def test_weights_that_cannot_be_loaded_end_every_start_and_a_slow_one_ends_late(
     words = list(said(calm, Voice.ENGINE))
     assert set(words) == {"weights_corrupt"}
     assert broken.restarts <= len(words) <= broken.restarts + 1  # last words of each process, once
+
+
+@pytest.mark.parametrize("tick", [1.0, 5.0])
+def test_the_last_words_of_a_process_are_heard_however_coarse_the_steps(tick: float) -> None:
+    fleet = Fleet(replace(spec(CALM), slice_seconds=tick, tick_seconds=tick), seed=5, start=NOON)
+    strike(fleet, "model-load-failed", "chat-70b-1")
+    fleet.step(8 * MINUTE)
+    pod = fleet.pods.pods[1]
+    assert pod.restarts <= len(list(said(fleet, Voice.ENGINE))) <= pod.restarts + 1
 
 
 # --- the edge and what comes through it -------------------------------------------------------------------
