@@ -45,6 +45,7 @@ class AuditEvent(StrEnum):
     WRITE_REFUSED = "write_refused"
     DRILL_STARTED = "drill_started"
     DRILL_STOPPED = "drill_stopped"
+    DRILL_REFUSED = "drill_refused"
 
 
 @dataclass(frozen=True, slots=True)

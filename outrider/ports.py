@@ -133,11 +133,25 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
+class DrillWindow:
+    """When and where a drill runs: all that those who decide may know of it.
+
+    ``name`` is the game day's, or ``drill`` for one that a person ordered.
+    """
+
+    cluster: str
+    starts_at: datetime
+    ends_at: datetime
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drill:
-    """A fault put into a simulated fleet on purpose, and the truth about it. For people: no detector reads it.
+    """A fault or a state put into a simulated fleet on purpose, and the truth about it. For people alone.
 
     ``game_day`` names the scheduled game day it belongs to, None when a person started it;
-    ``stopped_at`` is set when it was ended before its time.
+    ``stopped_at`` is set when it was ended before its time; ``negative`` is a state that is no fault;
+    ``path`` holds its entity with everything above and below it, and all it touched, at its start.
     """
 
     id: str
@@ -150,10 +164,22 @@ class Drill:
     symptoms: tuple[str, ...] = ()
     game_day: str | None = None
     stopped_at: datetime | None = None
+    negative: bool = False
+    path: tuple[EntityRef, ...] = ()
+
+    @property
+    def over_at(self) -> datetime:
+        """When it is over: at its end, or when it was ended before."""
+        return self.stopped_at or self.ends_at
+
+    @property
+    def window(self) -> DrillWindow:
+        """What those who decide may know of it."""
+        return DrillWindow(self.entity.cluster, self.starts_at, self.over_at, self.game_day or "drill")
 
     def running(self, now: datetime) -> bool:
         """True while it is at work."""
-        return self.stopped_at is None and self.starts_at <= now < self.ends_at
+        return self.starts_at <= now < self.over_at
 
 
 class StateReader(Protocol):
@@ -220,6 +246,10 @@ class StateReader(Protocol):
 
     def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
         """Drills, newest first. ``since`` keeps those that end at or after that instant."""
+        ...
+
+    def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
+        """When and where drills run that end at or after that instant, newest first; never what they break."""
         ...
 
     def paused(self) -> bool:

@@ -139,8 +139,8 @@ class Cycle:
         alerts = alert_state.mute(alerts, after, parts.state.silences(now))
         decisions = self._decide(after, alerts, topology, now)
         told = pipeline.messages(before, after, alerts, decisions.actions, parts.messaging, now)
-        running = marking.windows(parts.state, now - DRILLS_LOOKED_BACK)
-        told = replace(told, messages=marking.mark(told.messages, told.incidents, running))
+        drills = parts.state.drill_windows(now - DRILLS_LOOKED_BACK)
+        told = replace(told, messages=marking.mark(told.messages, told.incidents, alerts, drills))
         targets, targets_up = facts.targets(collected)
         record = CycleRecord(
             id=cycle_id,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,9 +23,10 @@ from outrider.clock import ManualClock, SystemClock
 from outrider.i18n import Language
 from outrider.model import AlertReason, AlertState
 from service import wiring
+from service.drills.gamedays import GameDays
 from service.event_source import pages_of
 from service.leader import FileLeader
-from service.settings import Settings
+from service.settings import GameDaySettings, Settings, load
 from service.simulated import services_of
 from simulator import exporters, history, story
 from simulator.doors import event_settings
@@ -51,11 +52,13 @@ class Demo:
     settings: Settings
     interval: timedelta
     leader: FileLeader
+    game_days: GameDays
 
     async def step(self) -> None:
-        """One interval of fleet time: the fleet moves, the cycle looks, the dispatcher acts."""
+        """One interval of fleet time: the fleet moves, a game day may begin, the cycle looks, the dispatcher acts."""
         self.fleet.step(self.interval)
         self.clock.set(self.fleet.now)
+        await asyncio.to_thread(self.game_days.look, self.fleet.now)
         await self.server.sync()
         self.discover()
         await self.platform.cycle.run()
@@ -96,18 +99,33 @@ def settings_of(
     }
 
 
-async def start(*, seed: int, start_at: datetime, port: int, api_port: int, progress: Progress) -> Demo:
+def game_days(config: Path | None) -> list[GameDaySettings]:
+    """The game days of a configuration, which need be nothing else than its ``game_days``. Raises ConfigError."""
+    return [] if config is None else load(config, fleet=default_spec().cluster).game_days
+
+
+async def start(
+    *,
+    seed: int,
+    start_at: datetime,
+    port: int,
+    api_port: int,
+    progress: Progress,
+    days: Sequence[GameDaySettings] = (),
+) -> Demo:
     """Make the fleet, its history and its platform on a fresh store; the story is set."""
     spec = default_spec()
     fleet = Fleet(spec, seed=seed, start=start_at)
-    demo = await watched(fleet, port=port, api_port=api_port)
+    demo = await watched(fleet, port=port, api_port=api_port, days=days)
     _backfill(demo.platform, spec, seed, start_at, progress)
     demo.platform.warm(start_at)
     story.arrange(fleet, seed)
     return demo
 
 
-async def watched(fleet: Fleet, *, port: int = 8501, api_port: int = 8600) -> Demo:
+async def watched(
+    fleet: Fleet, *, port: int = 8501, api_port: int = 8600, days: Sequence[GameDaySettings] = ()
+) -> Demo:
     """Serve a fleet and watch it by a platform on a fresh store, without any history or fault."""
     leader = FileLeader(LOCK)
     leader.acquire()  # another demo in this folder keeps its store
@@ -116,7 +134,8 @@ async def watched(fleet: Fleet, *, port: int = 8501, api_port: int = 8600) -> De
     settings = _write_settings(written)
     clock = ManualClock(fleet.now)
     platform = wiring.platform(settings, clock, lockstep=True)
-    return Demo(fleet, server, clock, platform, settings, settings.collect.interval, leader)
+    scheduled = GameDays(platform.state, server.base_url, days)
+    return Demo(fleet, server, clock, platform, settings, settings.collect.interval, leader, scheduled)
 
 
 def _write_settings(written: dict[str, Any]) -> Settings:
@@ -137,10 +156,12 @@ def _backfill(platform: wiring.Platform, spec: FleetSpec, seed: int, end: dateti
         progress("history", min(1.0, float(done)))
 
 
-async def headless(*, minutes: float, seed: int, language: Language, progress: Progress) -> dict[str, Any]:
+async def headless(
+    *, minutes: float, seed: int, language: Language, progress: Progress, days: Sequence[GameDaySettings] = ()
+) -> dict[str, Any]:
     """Run N minutes of fleet time in lockstep; return what was seen."""
     start_at = SystemClock().now().replace(microsecond=0) - timedelta(minutes=minutes)
-    demo = await start(seed=seed, start_at=start_at, port=8501, api_port=8600, progress=progress)
+    demo = await start(seed=seed, start_at=start_at, port=8501, api_port=8600, progress=progress, days=days)
     try:
         cycles = max(1, round(timedelta(minutes=minutes) / demo.interval))
         for cycle in range(cycles):

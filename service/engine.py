@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from outrider import log
 from outrider.clock import Clock, SystemClock
 from service import jobs, reporting, wiring
 from service.drills import gamedays
-from service.drills.control import FaultControl
 from service.leader import FileLeader
-from service.settings import GameDaySettings, Settings
+from service.settings import Settings
 from service.tokens import folder_of
 
 _log = log.get("engine")
@@ -72,15 +70,10 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
     schedule.hourly(
         "compact", lambda: asyncio.to_thread(_compact, platform, clock.now()), minute=jobs.COMPACT_AT_MINUTE
     )
-    for day in platform.settings.game_days:
-        schedule.weekly(
-            f"game_day {day.name}",
-            partial(asyncio.to_thread, _game_day, platform, clock, day),
-            day=day.day,
-            hour=day.hour,
-            minute=day.minute,
-            timezone=day.timezone,
-        )
+    given = platform.settings
+    if given.game_days:
+        days = gamedays.GameDays(platform.state, given.remediation.control_url, given.game_days)
+        schedule.every(jobs.GAME_DAYS_EVERY, "game_days", lambda: asyncio.to_thread(days.look, clock.now()))
     schedule.weekly("weekly_report", lambda: asyncio.to_thread(_weekly_report, platform, clock.now()))
     return schedule
 
@@ -90,13 +83,6 @@ def _compact(platform: wiring.Platform, now: datetime) -> None:
     hours = platform.metrics.compact(now)
     if hours:
         _log.info("compacted", hours=hours)
-
-
-def _game_day(platform: wiring.Platform, clock: Clock, day: GameDaySettings) -> None:
-    """Open the window of a game day."""
-    control_url = platform.settings.remediation.control_url or ""
-    drill = gamedays.begin(platform.state, FaultControl(control_url), day, clock.now())
-    _log.info("game_day_began", game_day=day.name, drill=drill.id)
 
 
 def _weekly_report(platform: wiring.Platform, now: datetime) -> None:

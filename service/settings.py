@@ -252,9 +252,10 @@ def find(option: Path | None) -> Path | None:
     return DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
 
-def load(path: Path | None) -> Settings:
+def load(path: Path | None, *, fleet: str | None = None) -> Settings:
     """Read a configuration; None gives the defaults.
 
+    ``fleet`` is the cluster of a simulated fleet that the caller brings along for the file's game days.
     Raises ConfigError with every fault in line order.
     """
     if path is None:
@@ -271,6 +272,7 @@ def load(path: Path | None) -> Settings:
         problems += yamlfile.problems_of(error, document, Settings)
     if settings is not None:
         problems += _consistency(settings, document)
+        problems += _game_days_usable(settings, document, fleet)
     if problems or settings is None:
         raise yamlfile.refuse(problems)
     return settings
@@ -315,13 +317,26 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
             problems.append(document.problem(("services", index, "floor"), "is above the ceiling"))
     if settings.remediation.actuator == "simulated" and not settings.remediation.control_url:
         problems.append(document.problem(("remediation", "control_url"), "is needed by the simulated actuator"))
-    for index, day in enumerate(settings.game_days):
-        if settings.remediation.actuator != "simulated":
-            message = "needs a simulated fleet; set remediation.actuator: simulated and its control_url"
-            problems.append(document.problem(("game_days", index), message))
-        if day.window <= timedelta(minutes=2):
-            problems.append(document.problem(("game_days", index, "window"), "is too short; expected more than 2m"))
     return problems
+
+
+def _game_days_usable(settings: Settings, document: yamlfile.Document, fleet: str | None) -> list[ConfigProblem]:
+    """Game days need a simulated fleet, a cluster of it, and a window that fits into the week."""
+    found = []
+    watched = {settings.cluster, *(target.entity.cluster or settings.cluster for target in settings.collect.targets)}
+    clusters = watched if fleet is None else {fleet}
+    for index, day in enumerate(settings.game_days):
+        where = ("game_days", index)
+        if fleet is None and settings.remediation.actuator != "simulated":
+            message = "needs a simulated fleet; set remediation.actuator: simulated and its control_url"
+            found.append(document.problem(where, message))
+        if day.cluster is not None and day.cluster not in clusters:
+            known = yamlfile.near(day.cluster, clusters) or f"; known: {', '.join(sorted(clusters))}"
+            found.append(document.problem((*where, "cluster"), f"no cluster is named {day.cluster!r}{known}"))
+        if not timedelta(minutes=2) < day.window < timedelta(days=7):
+            message = "does not fit; expected more than 2m and less than 7d"
+            found.append(document.problem((*where, "window"), message))
+    return found
 
 
 def read_secret(path: Path) -> str:

@@ -11,6 +11,8 @@ from aiohttp import web
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
 
+MOST_SECONDS = 31 * 86400
+
 
 async def body_of(request: web.Request) -> dict[str, Any]:
     """The JSON object of a request. Raises UsageError for anything else."""
@@ -37,6 +39,8 @@ def duration(asked: Mapping[str, Any], key: str) -> timedelta | None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise UsageError(f"{key} {seconds!r} is not a number", hint="give a number such as 300")
+    if not 0 <= seconds <= MOST_SECONDS:  # JSON as Python reads it has Infinity and NaN, too
+        raise UsageError(f"{key} {seconds!r} is no time to wait", hint=f"give a number from 0 to {MOST_SECONDS}")
     return timedelta(seconds=seconds)
 
 

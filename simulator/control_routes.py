@@ -6,6 +6,9 @@ GET  /control/faults         {known, ordered}: what can break, and what was brok
 POST /control/faults         {fault, entity?, cluster?, seconds?, after_seconds?, seed?}
 POST /control/faults/stop    {id}
 POST /control/inbox, GET /control/inbox
+
+One port serves all of it, without a token: it is meant for loopback, and whoever reaches it can ask what is
+broken. Of a platform only its drills do; a test holds it to that.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from outrider.model import (
     Priority,
     RemediationSession,
 )
-from outrider.ports import CycleCommit, Drill, Silence
+from outrider.ports import CycleCommit, Drill, DrillWindow, Silence
 from outrider.topology import Topology
 from store import state_rows
 
@@ -144,8 +144,12 @@ class MemoryStateStore:
 
     def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
         """Drills, newest first."""
-        found = [drill for drill in self._drills.values() if since is None or drill.ends_at >= since]
+        found = [drill for drill in self._drills.values() if since is None or drill.over_at >= since]
         return tuple(sorted(found, key=lambda drill: (drill.starts_at, drill.id), reverse=True)[:limit])
+
+    def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
+        """When and where drills run, newest first."""
+        return tuple(drill.window for drill in self.drills(since=since))
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Silences in force, the one that ends first first."""

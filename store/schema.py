@@ -13,7 +13,7 @@ from typing import Final, Literal
 import sqlalchemy as sa
 
 Database = Literal["metrics", "state"]
-HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0002"}
+HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0003"}
 VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
 RAW = "raw"  # the tier of values as they were collected; roll-ups will be tiers of their own
 
@@ -199,6 +199,8 @@ drill = sa.Table(
     sa.Column("starts_at_us", sa.BigInteger, nullable=False),
     sa.Column("ends_at_us", sa.BigInteger, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+    sa.Column("cluster", sa.Text, nullable=False, server_default=""),
+    sa.Column("name", sa.Text, nullable=False, server_default=""),
     sa.Index("drill_by_start", "starts_at_us"),
 )
 flag = sa.Table(

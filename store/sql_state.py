@@ -207,7 +207,9 @@ class SqlStateStore(SqlStateReader):
         row = {
             "id": drill.id,
             "starts_at_us": micros(drill.starts_at),
-            "ends_at_us": micros(drill.ends_at),
+            "ends_at_us": micros(drill.over_at),
+            "cluster": drill.window.cluster,
+            "name": drill.window.name,
             "body": codec.dumps(drill),
         }
         with self._database.writing() as connection:

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from outrider.audit import AuditRecord
 from outrider.model import Action, Alert, AlertState, CycleRecord, Incident, Message, Plan, Priority, RemediationSession
-from outrider.ports import Drill, Silence
+from outrider.ports import Drill, DrillWindow, Silence
 from outrider.topology import Topology
 from store import codec, schema, state_rows
 from store.database import Database
-from store.schema import micros
+from store.schema import instant, micros
 
 T = TypeVar("T")
 
@@ -144,6 +144,15 @@ class SqlStateReader:
         if since is not None:
             asked = asked.where(table.c.ends_at_us >= micros(since))
         return self._read(Drill, asked)
+
+    def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
+        """When and where drills run, newest first: read from columns of their own, the truth stays where it is."""
+        table = schema.drill
+        columns = (table.c.cluster, table.c.starts_at_us, table.c.ends_at_us, table.c.name)
+        asked = sa.select(*columns).where(table.c.ends_at_us >= micros(since))
+        with self._database.reading() as connection:
+            rows = connection.execute(asked.order_by(table.c.starts_at_us.desc(), table.c.id.desc())).all()
+        return tuple(DrillWindow(cluster, instant(start), instant(end), name) for cluster, start, end, name in rows)
 
     def paused(self) -> bool:
         """True while remediation is paused."""

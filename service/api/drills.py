@@ -31,7 +31,6 @@ class Order(BaseModel):
 @router.get("/drills")
 def drills(ctx: Ctx, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> dict[str, Any]:
     """Drills, newest first, each with the truth beside what was found; and the faults that can be ordered."""
-    kept = ctx.state.drills(limit=limit)
     possible, known, told = True, [], []
     why = ""
     try:
@@ -43,22 +42,24 @@ def drills(ctx: Ctx, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> dict[st
         "possible": possible,
         "why_not": why or None,
         "known": known,
-        "drills": ordered.judged(ctx.state, ctx.topology(), kept, told),
+        "drills": _judged(ctx, told)[:limit],
     }
 
 
 @router.get("/drills/{drill_id}")
 def drill(drill_id: str, ctx: Ctx) -> dict[str, Any]:
     """One drill."""
-    (found,) = ordered.judged(ctx.state, ctx.topology(), (_known(ctx, drill_id),), _told(ctx))
-    answer: dict[str, Any] = found
-    return answer
+    found = next((one for one in _judged(ctx, _told(ctx)) if one["id"] == drill_id), None)
+    if found is None:
+        raise _unknown(drill_id)
+    return found
 
 
 @router.post("/drills")
 def start(order: Order, ctx: Ctx, by: Writer) -> dict[str, Any]:
     """Break something now."""
-    begun = ordered.start(ctx.state, _control(ctx), order.model_dump(exclude_none=True), by=by)
+    asked = order.model_dump(exclude_none=True)
+    begun = ordered.start(ctx.state, _control(ctx), asked, by=by, now=ctx.as_of())
     return drill(begun.id, ctx)
 
 
@@ -70,10 +71,25 @@ def stop(drill_id: str, ctx: Ctx, by: Writer) -> dict[str, Any]:
 
 
 def _known(ctx: Context, drill_id: str) -> Drill:
-    found = next((one for one in ctx.state.drills() if one.id == drill_id), None)
+    found = next((one for one in _visible(ctx) if one.id == drill_id), None)
     if found is None:
-        raise NotFoundError(f"no drill has the id {drill_id!r}", hint="GET /api/v1/drills lists them")
+        raise _unknown(drill_id)
     return found
+
+
+def _judged(ctx: Context, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All together, whatever is asked for: what one drill's incident is depends on the others."""
+    return ordered.judged(ctx.state, _visible(ctx), told)
+
+
+def _visible(ctx: Context) -> list[Drill]:
+    """Every drill, newest first, less those of game days that have not begun: nobody shall know beforehand."""
+    now = ctx.as_of()
+    return [one for one in ctx.state.drills() if one.game_day is None or one.starts_at <= now]
+
+
+def _unknown(drill_id: str) -> NotFoundError:
+    return NotFoundError(f"no drill has the id {drill_id!r}", hint="GET /api/v1/drills lists them")
 
 
 def _told(ctx: Context) -> list[dict[str, Any]]:

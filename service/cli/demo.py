@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import httpx
@@ -18,6 +19,7 @@ from service.cli import tables
 from service.cli.common import Context, leaf
 from service.cli.progress import bars
 from service.cli.serve import children
+from service.settings import GameDaySettings
 from service.tokens import token_file
 
 
@@ -38,15 +40,19 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         """Run the whole loop on a simulated fleet: GPU lost, traffic surge, hung engine.
 
-        Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40.
+        Fleet time: a GPU is lost after 5 minutes, traffic surges after 20, an engine hangs after 40. Game days
+        of a file given with --config are run, too; nothing else of it is used.
         """
         log.configure(level="error")  # what fails here is part of the story
+        days = demo.game_days(context.config)
         if not headless:
             ports_free.need({"--port": ("127.0.0.1", port), "--api-port": ("127.0.0.1", api_port)})
-            asyncio.run(_with_dashboard(context, seed, port, api_port, speed))
+            asyncio.run(_with_dashboard(context, seed, port, api_port, speed, days))
             return
         with bars(context) as progress:
-            found = asyncio.run(demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress))
+            found = asyncio.run(
+                demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress, days=days)
+            )
         context.show(found, _seen)
 
 
@@ -61,10 +67,14 @@ def _seen(shown: dict[str, Any]) -> str:
     )
 
 
-async def _with_dashboard(context: Context, seed: int, port: int, api_port: int, speed: float) -> None:
+async def _with_dashboard(
+    context: Context, seed: int, port: int, api_port: int, speed: float, days: Sequence[GameDaySettings]
+) -> None:
     started = SystemClock().now().replace(microsecond=0) - demo.LEAD_IN
     with bars(context) as progress:
-        running = await demo.start(seed=seed, start_at=started, port=port, api_port=api_port, progress=progress)
+        running = await demo.start(
+            seed=seed, start_at=started, port=port, api_port=api_port, progress=progress, days=days
+        )
         cycles = round(demo.LEAD_IN / running.interval)
         for cycle in range(cycles):
             await running.step()

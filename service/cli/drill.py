@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from outrider import log
+from outrider.errors import UsageError
 from service.cli import tables
 from service.cli.common import NO, YES, Context, leaf
 from service.cli.progress import bars
-from service.drills import commands
-from service.settings import read_secret
-from service.tokens import token_file
+from service.drills import commands, live
 
 app = typer.Typer(no_args_is_help=True, help="Break a simulated fleet on purpose and score what was seen.")
 Seed = Annotated[int, typer.Option("--seed", min=0, help="of the fleet, its load and the entity that breaks")]
@@ -36,11 +35,13 @@ def run(
 ) -> int:
     """Inject one fault. The answer is yes when it was found, named, and repaired if there is a remedy."""
     log.configure(level="critical")  # what breaks here is meant to
+    if api is not None and load is not None:
+        raise UsageError("--load shapes a private fleet's load; a running fleet has its own", hint="leave out one")
     with bars(context) as progress:
         if api is None:
             result = commands.run_one(fault, seed=seed, load=load, progress=progress)
         else:
-            token = read_secret(token_file(context.settings()))
+            token = live.token_for(api, context.settings)
             result = commands.run_live(fault, api=api, token=token, seed=seed, progress=progress)
     context.show(result, _result)
     return YES if result["passed"] else NO

@@ -52,7 +52,7 @@ from outrider.model import (
     TimelineEntry,
     Verdict,
 )
-from outrider.ports import CycleCommit, Drill, MetricStore, Silence, StateStore
+from outrider.ports import CycleCommit, Drill, DrillWindow, MetricStore, Silence, StateStore
 from outrider.topology import Topology
 from store.memory import MemoryMetricStore, MemoryStateStore
 from store.sql import open_metrics, open_state, urls_of
@@ -627,7 +627,10 @@ def test_drills_are_kept_with_what_became_of_them(state: StateStore) -> None:
     stopped = replace(first, stopped_at=T0 + MINUTE / 2, game_day="tuesday")
     state.save_drill(stopped)
     assert state.drills() == (second, stopped)
-    assert not stopped.running(T0 + MINUTE / 4)
+    assert state.drill_windows(T0 + MINUTE) == (DrillWindow("c", second.starts_at, second.ends_at, "drill"),)
+    assert state.drill_windows(T0)[1] == DrillWindow("c", T0, T0 + MINUTE / 2, "tuesday")
+    assert stopped.running(T0 + MINUTE / 4)
+    assert not stopped.running(T0 + MINUTE / 2)
     assert first.running(T0)
     assert not first.running(first.ends_at)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from outrider.errors import UnavailableError, UsageError
+from outrider.clock import parse_rfc3339
+from outrider.errors import UnavailableError
+from outrider.model import EntityKind, EntityRef
 from outrider.ports import Drill
 from service import demo
 from service.api.app import create_app
@@ -65,7 +69,8 @@ def served(app: FastAPI) -> Iterator[str]:
 
 
 @pytest.fixture
-def running(tmp_path) -> Iterator[Running]:
+def running(request, tmp_path) -> Iterator[Running]:
+    days = [request.param] if hasattr(request, "param") else []
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -74,7 +79,7 @@ def running(tmp_path) -> Iterator[Running]:
         return asyncio.run_coroutine_threadsafe(work, loop).result(timeout=60)
 
     with contextlib.chdir(tmp_path):
-        watched = on_loop(demo.watched(Fleet(default_spec(), seed=7, start=START)))
+        watched = on_loop(demo.watched(Fleet(default_spec(), seed=7, start=START), days=days))
         settings = ApiSettings(token="secret", control_url=watched.server.base_url)
         app = create_app(watched.platform.state, watched.platform.metrics, settings)
         try:
@@ -123,6 +128,8 @@ def test_a_drill_that_is_ended_leaves_the_fleet_whole(running: Running) -> None:
     assert "is over" in again.json()["error"]["message"]
     audited = [record.event for record in running.demo.platform.state.audit()]
     assert {"drill_started", "drill_stopped"} <= set(audited)
+    (window,) = running.demo.platform.state.drill_windows(START)
+    assert window.ends_at < START + timedelta(minutes=2), "the drill's window ends with it"
 
 
 @pytest.mark.parametrize(
@@ -193,24 +200,84 @@ def test_an_interrupted_drill_over_the_api_is_ended(running: Running) -> None:
         )
     (ordered,) = FaultControl(running.demo.server.base_url).listed()
     assert not ordered["running"]
-    pair = next(one for one in choose.scenarios() if len(one.faults) > 1)
-    with pytest.raises(UsageError, match="one at a time"):
-        live.drill(pair, api="", token="", seed=1, progress=silent)
     with pytest.raises(UnavailableError, match="no API answers"):
         live.Api("http://127.0.0.1:9", "secret").get("/overview")
 
 
-def test_a_game_day_begins_and_ends_inside_its_window(running: Running) -> None:
-    day = GameDaySettings(name="tuesday", faults=["engine-hung", "engine-dead"], seed=4)
-    orders = [gamedays.order_of(day, START + timedelta(weeks=week)) for week in range(40)]
-    assert {order["fault"] for order in orders} == {"engine-hung", "engine-dead"}
-    for order in orders:
-        assert order["after_seconds"] >= 0
-        assert order["after_seconds"] + order["seconds"] <= day.window.total_seconds()
-    assert len({order["after_seconds"] for order in orders}) > 10
-    state = running.demo.platform.state
-    drill = gamedays.begin(state, FaultControl(running.demo.server.base_url), day, running.demo.fleet.now)
-    assert isinstance(drill, Drill)
-    assert (drill.game_day, drill.by) == ("tuesday", "schedule")
-    assert running.demo.fleet.now <= drill.starts_at < drill.ends_at <= running.demo.fleet.now + day.window
-    assert running.drills()["drills"][0]["game_day"] == "tuesday"
+def test_a_terminated_drill_over_the_api_is_ended(running: Running) -> None:
+    running.step()
+    with pytest.raises(KeyboardInterrupt):
+        live.drill(
+            choose.one("engine-hung"),
+            api=str(running.client.base_url),
+            token="secret",
+            seed=3,
+            progress=silent,
+            sleep=lambda _: os.kill(os.getpid(), signal.SIGTERM),
+        )
+    (ordered,) = FaultControl(running.demo.server.base_url).listed()
+    assert not ordered["running"]
+
+
+def test_a_state_that_is_rightly_left_alone_is_a_passed_drill(running: Running) -> None:
+    running.step(2)
+    result = live.drill(
+        choose.one("engine-idle"),
+        api=str(running.client.base_url),
+        token="secret",
+        seed=3,
+        progress=silent,
+        sleep=lambda _: running.step(4),
+    )
+    assert result["passed"]
+    assert result["negative"]
+    assert (result["truth"]["fault"], result["truth"]["state"]) == (None, "engine-idle")
+    (found,) = running.drills()["drills"]
+    assert (found["negative"], found["detected"], found["passed"]) == (True, False, True)
+
+
+def test_the_path_is_kept_as_it_is_when_the_drill_begins(running: Running) -> None:
+    running.step(2)
+    begun = running.post("/drills", {"fault": "gpu-lost", "seconds": 300}).json()
+    (kept,) = running.demo.platform.state.drills()
+    (told,) = FaultControl(running.demo.server.base_url).listed()
+    names = {entity.name for entity in kept.path}
+    assert {one["name"] for one in told["touches"]} <= names
+    assert len(names) > len(told["touches"])
+    assert running.client.get(f"/api/v1/drills/{begun['id']}").json()["fault"] == "gpu-lost"
+
+
+def test_the_fleets_door_refuses_what_is_no_number(running: Running) -> None:
+    door = running.demo.server.base_url + "/control/faults"
+    for seconds in ("Infinity", "NaN", "1e300"):
+        answer = httpx.post(door, content=f'{{"fault": "gpu-lost", "seconds": {seconds}}}')
+        assert answer.status_code == 400
+        assert "seconds" in answer.json()["error"]["message"]
+
+
+SOON = GameDaySettings(name="now", faults=["engine-hung"], day="wed", hour=12, window="6m", lasts="2m", seed=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("running", [SOON], indirect=True)
+def test_a_game_day_of_the_demo_is_known_to_nobody_before_it_begins(running: Running) -> None:
+    opens = gamedays.opened(SOON, START)
+    moment, _ = gamedays.drawn(SOON, opens)
+    assert opens == START < moment
+    while running.demo.fleet.now < moment - running.demo.interval:
+        running.step()
+        assert running.drills()["drills"] == []
+        assert FaultControl(running.demo.server.base_url).listed() == []
+    running.step(3)
+    (drill,) = running.drills()["drills"]
+    assert (drill["game_day"], drill["by"], drill["stopped"]) == ("now", "schedule", False)
+    assert moment <= parse_rfc3339(drill["starts_at"]) <= moment + gamedays.AT_MOST_LATE
+
+
+def test_a_game_day_that_has_not_begun_is_shown_to_nobody(running: Running) -> None:
+    running.step()
+    entity = EntityRef("c", EntityKind.NODE, None, "node-1")
+    later = running.demo.fleet.now + timedelta(minutes=5)
+    secret = Drill("d", "node-lost", entity, 1, later, later + timedelta(minutes=9), "schedule", game_day="tuesday")
+    running.demo.platform.state.save_drill(secret)
+    assert running.drills()["drills"] == []
+    assert running.client.get("/api/v1/drills/d").status_code == 404

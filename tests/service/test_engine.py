@@ -11,7 +11,7 @@ from outrider.clock import ManualClock
 from outrider.errors import StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
 from service import engine, jobs, wiring
-from service.settings import Settings, StoreSettings
+from service.settings import GameDaySettings, Settings, StoreSettings
 
 HOUR = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -39,6 +39,9 @@ def read(platform):
 def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
     assert set(schedule.names) == {"cycle", "dispatch", "checkpoint", "compact", "weekly_report"}
+    days = {"game_days": [GameDaySettings(name="tuesday", faults=["gpu-lost"])]}
+    with mock.patch.object(platform, "settings", platform.settings.model_copy(update=days)):
+        assert "game_days" in engine.schedule_of(platform, platform.cycle.parts.clock).names
     assert list(read(platform)) == [300.0 + cycle for cycle in range(8)]
     asyncio.run(schedule.run("compact"))
     assert platform.metrics.compact(HOUR + timedelta(hours=2)) == 0, "nothing was left to compact"

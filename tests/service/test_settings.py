@@ -67,3 +67,23 @@ def test_every_setting_is_documented():
         if not field.description
     ]
     assert undocumented == []
+
+
+def test_a_game_day_names_a_cluster_that_is_there_and_a_window_that_fits(tmp_path):
+    days = "game_days:\n  - {name: a, faults: [gpu-lost], cluster: mian, window: 8d}\n"
+    remediation = "cluster: main\nremediation: {actuator: simulated, control_url: 'http://x'}\n"
+    assert problems(tmp_path, remediation + days) == [
+        (4, "game_days[0].cluster", "no cluster is named 'mian'; did you mean \"main\"?"),
+        (4, "game_days[0].window", "does not fit; expected more than 2m and less than 7d"),
+    ]
+    assert problems(tmp_path, days.replace("mian", "main").replace("8d", "1h"))[0][2].startswith(
+        "needs a simulated fleet"
+    )
+
+
+def test_game_days_alone_are_enough_for_a_fleet_brought_along(tmp_path):
+    path = tmp_path / "days.yaml"
+    path.write_text("game_days:\n  - {name: a, faults: [gpu-lost], cluster: demo}\n", encoding="utf-8")
+    assert [day.name for day in settings.load(path, fleet="demo").game_days] == ["a"]
+    with pytest.raises(ConfigError, match="no cluster is named 'demo'"):
+        settings.load(path, fleet="other")

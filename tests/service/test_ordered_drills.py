@@ -1,0 +1,232 @@
+"""Drills on a running platform in their parts: judging, marking, game days, and what is refused."""
+
+import os
+import signal
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from outrider.audit import AuditEvent
+from outrider.errors import UnavailableError, UsageError
+from outrider.model import (
+    Alert,
+    AlertReason,
+    AlertState,
+    CycleRecord,
+    EntityKind,
+    EntityRef,
+    Hypothesis,
+    Incident,
+    Layer,
+    Message,
+    NotifyReason,
+    Priority,
+)
+from outrider.ports import CycleCommit, Drill, DrillWindow
+from service.drills import choose, gamedays, live, marking, ordered
+from service.drills.control import FaultControl
+from service.settings import GameDaySettings, Settings
+from simulator.asked import MOST_SECONDS, duration
+from store.memory import MemoryStateStore
+
+T0 = datetime(2026, 11, 18, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+ENGINE = EntityRef("main", EntityKind.REPLICA, "llm", "chat-0")
+NODE = EntityRef("main", EntityKind.NODE, None, "node-1")
+ELSEWHERE = EntityRef("other", EntityKind.NODE, None, "node-9")
+
+
+def drill(name: str, start: datetime = T0, *, entity: EntityRef = ENGINE, **more) -> Drill:
+    fault = more.pop("fault", "engine-hung")
+    return Drill(name, fault, entity, 7, start, start + 10 * MINUTE, "ann", path=(entity, NODE), **more)
+
+
+def alert(entity: EntityRef, name: str = "a") -> Alert:
+    return Alert(name, "rule", Priority.P1, entity, AlertState.FIRING, AlertReason.WAITING_TIME_OVER, T0, T0)
+
+
+def incident(name: str, opened: datetime, priority: Priority = Priority.P1, cause: EntityRef | None = NODE) -> Incident:
+    causes = (Hypothesis(cause, "node-lost", 0.9),) if cause else ()
+    return Incident(name, Layer.ENGINE, priority, opened, causes, (), ("a",), (), opened)
+
+
+def message(name: str | None, priority: Priority = Priority.P2) -> Message:
+    return Message("m", "im", NotifyReason.OPENED, priority, name, "title", "body", T0)
+
+
+def store(*incidents: Incident, messages: tuple[Message, ...] = ()) -> MemoryStateStore:
+    state = MemoryStateStore()
+    cycle = CycleRecord("c", T0, 0.1, 1, 1, 1, 0, 0, 0)
+    state.commit(CycleCommit(cycle=cycle, incidents=incidents, messages=messages))
+    return state
+
+
+def test_one_incident_answers_to_one_of_two_overlapping_drills() -> None:
+    state = store(incident("i", T0 + 3 * MINUTE))
+    first, second = drill("first"), drill("second", T0 + MINUTE, entity=NODE)
+    found = ordered.judged(state, [second, first], [])
+    assert [(one["id"], one["incident"]) for one in found] == [("second", None), ("first", "i")]
+
+
+@pytest.mark.parametrize(
+    ("opened", "right"),
+    [
+        ([], True),
+        ([incident("i", T0 + MINUTE)], False),
+        ([incident("i", T0 + MINUTE, Priority.P3)], True),
+        ([incident("i", T0 + 20 * MINUTE)], True),
+        ([incident("i", T0 + MINUTE, cause=ELSEWHERE)], True),
+    ],
+)
+def test_a_state_is_passed_when_nothing_loud_was_opened_about_it(opened: list[Incident], right: bool) -> None:
+    state = drill("idle", fault="engine-idle", negative=True)
+    (found,) = ordered.judged(store(*opened), [state], [])
+    assert found["negative"]
+    assert (found["passed"], found["detected"]) == (right, not right)
+
+
+def test_what_a_fault_opened_is_not_held_against_a_state_beside_it() -> None:
+    state = store(incident("i", T0 + 3 * MINUTE))
+    fault, idle = drill("fault"), drill("idle", fault="engine-idle", negative=True)
+    found = {one["id"]: one for one in ordered.judged(state, [fault, idle], [])}
+    assert found["fault"]["incident"] == "i"
+    assert found["idle"]["passed"]
+
+
+def test_people_were_told_by_a_message_of_any_priority() -> None:
+    opened = incident("i", T0 + MINUTE, Priority.P2)
+    (found,) = ordered.judged(store(opened, messages=(message("i"),)), [drill("a")], [])
+    assert found["notified"]
+    (found,) = ordered.judged(store(opened), [drill("a")], [])
+    assert not found["notified"]
+
+
+def test_what_decides_sees_when_and_where_and_nothing_else() -> None:
+    assert [field.name for field in fields(DrillWindow)] == ["cluster", "starts_at", "ends_at", "name"]
+    state = MemoryStateStore()
+    state.save_drill(drill("engine-hung@1", game_day="tuesday"))
+    (window,) = state.drill_windows(T0)
+    assert window == DrillWindow("main", T0, T0 + 10 * MINUTE, "tuesday")
+
+
+def test_nothing_but_drills_reads_the_truth() -> None:
+    root = Path(live.__file__).parents[2]
+    parts = ("alerts", "collectors", "detectors", "planner", "remediation", "reports", "service")
+    files = {file.relative_to(root).as_posix(): file for part in parts for file in (root / part).rglob("*.py")}
+    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    assert {name for name, text in texts.items() if ".drills(" in text} == {"service/api/drills.py"}
+    assert {name for name, text in texts.items() if "control/faults" in text} == {"service/drills/control.py"}
+    asks = {name for name, text in texts.items() if "import FaultControl" in text}
+    assert asks == {"service/api/drills.py", "service/drills/gamedays.py", "service/drills/ordered.py"}
+
+
+@pytest.mark.parametrize(
+    ("cause", "entity", "marked"),
+    [(NODE, NODE, True), (ELSEWHERE, NODE, False), (None, NODE, True), (None, ELSEWHERE, False)],
+)
+def test_incidents_of_the_drills_cluster_are_marked(cause: EntityRef | None, entity: EntityRef, marked: bool) -> None:
+    windows = [drill("a").window]
+    (told,) = marking.mark([message("i")], [incident("i", T0 + MINUTE, cause=cause)], [alert(entity)], windows)
+    assert told.title.startswith("DRILL") is marked
+    (plain,) = marking.mark([message(None)], [], [], windows)
+    assert plain == message(None)
+    (late,) = marking.mark([message("i")], [incident("i", T0 + 13 * MINUTE)], [alert(NODE)], windows)
+    assert late == message("i")
+
+
+DAY = GameDaySettings(name="tuesday", faults=["engine-hung", "engine-dead"], seed=4, timezone="Asia/Shanghai")
+
+
+def test_a_game_day_is_drawn_inside_its_window() -> None:
+    weeks = [gamedays.opened(DAY, T0 + timedelta(weeks=week)) for week in range(40)]
+    assert weeks[0] == datetime(2026, 11, 17, 2, tzinfo=UTC)
+    drawn = [gamedays.drawn(DAY, opens) for opens in weeks]
+    assert {order["fault"] for _, order in drawn} == {"engine-hung", "engine-dead"}
+    for opens, (moment, order) in zip(weeks, drawn, strict=True):
+        over = moment + gamedays.AT_MOST_LATE + timedelta(seconds=order["seconds"])
+        assert opens <= moment < over <= opens + DAY.window
+    assert len({moment - opens for opens, (moment, _) in zip(weeks, drawn, strict=True)}) > 10
+
+
+def test_a_game_day_is_ordered_once_at_its_moment_and_a_refusal_is_audited(monkeypatch) -> None:
+    orders = []
+
+    def refuse(_: FaultControl, order):
+        orders.append(order)
+        raise UsageError("no cluster is named 'mian'")
+
+    monkeypatch.setattr(FaultControl, "start", refuse)
+    state, opens = MemoryStateStore(), gamedays.opened(DAY, T0)
+    moment, _ = gamedays.drawn(DAY, opens)
+    days = gamedays.GameDays(state, "http://127.0.0.1:9", [DAY])
+    at = opens
+    while at < opens + DAY.window:
+        days.look(at)
+        assert bool(orders) is (at >= moment)
+        at += timedelta(seconds=15)
+    assert len(orders) == 1
+    (refused,) = state.audit()
+    assert (refused.event, refused.reason, refused.by) == (AuditEvent.DRILL_REFUSED, "tuesday", "schedule")
+    assert "mian" in refused.detail["error"]
+    slept = gamedays.GameDays(state, "http://127.0.0.1:9", [DAY])
+    slept.look(opens)
+    slept.look(opens + DAY.window)
+    assert len(orders) == 1, "one that was slept through is left out"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cluster-lost", "second cluster"),
+        ("scaled-in", "largest-service"),
+        (next(one.id for one in choose.scenarios() if len(one.faults) > 1), "one at a time"),
+    ],
+)
+def test_a_running_platform_is_not_asked_for_what_it_cannot_do(name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        live.drill(choose.one(name), api="", token="", seed=1, progress=lambda *_: None)
+    assert "--api" in refused.value.hint
+
+
+def test_the_entity_of_a_scenario_is_ordered() -> None:
+    scenario = choose.one("engine-hung")
+    named = replace(scenario, faults=(replace(scenario.faults[0], entity="chat-0"),))
+    assert live._order(named, 3)["entity"] == "chat-0"
+    assert "entity" not in live._order(scenario, 3)
+
+
+def test_a_wrong_address_is_told_before_a_missing_token() -> None:
+    with pytest.raises(UnavailableError, match="no API answers"):
+        live.token_for("http://127.0.0.1:9", Settings)
+
+
+def test_a_missing_token_says_where_it_is_named(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(live.Api, "get", lambda *_: {})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="admin token") as missing:
+        live.token_for("http://127.0.0.1:9", Settings)
+    assert "--config" in missing.value.hint
+
+
+def test_a_signal_while_the_order_is_under_way_still_ends_the_drill(monkeypatch) -> None:
+    posted = []
+
+    def post(_: live.Api, path: str, body=None):
+        posted.append(path)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"id": "d", "starts_at": "2026-11-18T12:00:00Z", "ends_at": "2026-11-18T12:10:00Z"}
+
+    monkeypatch.setattr(live.Api, "post", post)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        live.drill(choose.one("engine-hung"), api="", token="", seed=1, progress=lambda *_: None)
+    assert posted == ["/drills", "/drills/d/stop"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1, MOST_SECONDS + 1, 10**400, True, "5m"])
+def test_seconds_that_are_no_time_to_wait_are_refused(seconds: object) -> None:
+    with pytest.raises(UsageError, match="seconds"):
+        duration({"seconds": seconds}, "seconds")
