@@ -49,7 +49,7 @@ def _order(who: Viewer, known: list[dict[str, Any]]) -> None:
             _MINUTES,
             index=3,
             key="drill_minutes",
-            format_func=lambda minutes: f"{minutes} min",
+            format_func=lambda minutes: who.say("time.minutes", n=minutes),
         )
         drawn = seed.number_input(who.say("drills.seed"), min_value=0, value=7, step=1, key="drill_seed")
         order: dict[str, Any] = {"fault": chosen, "seconds": lasts * 60, "seed": int(drawn)}
@@ -112,18 +112,23 @@ def _is_running(drill: dict[str, Any], as_of: str) -> bool:
 
 
 def comparison(who: Viewer, drill: dict[str, Any], as_of: str) -> str:
-    """The truth and what was found, side by side."""
+    """The truth and what was found, side by side, of a drill under way: what is missing may still come."""
     since = fmt.when(drill["starts_at"], as_of, who.language)
     until = fmt.when(drill["ends_at"], as_of, who.language)
-    about = who.say("drills.about", since=since, until=until, by=drill["game_day"] or drill["by"])
+    about = who.say("drills.about", since=since, until=until, by=_ordered_by(who, drill))
+    found, repaired = _found_at(who, drill), _repaired(who, drill)
+    if not drill["detected"]:
+        found = _muted(who.say("drills.not_yet"))
+    if drill["recover_seconds"] is None and not drill["negative"]:
+        repaired = _muted(who.say("drills.not_yet"))
     rows = [
-        (who.say("drills.what"), escape(name_of(drill["fault"], who)), _named_fault(who, drill)),
+        (who.say("drills.what"), _what(who, drill), _named_fault(who, drill)),
         (who.say("drills.where"), escape(fmt.entity(drill["entity"], who.language)), _named_entity(who, drill)),
-        (who.say("drills.when"), escape(fmt.clock(drill["starts_at"], as_of)), _found_at(who, drill)),
-        (who.say("drills.recovered"), escape(fmt.clock(drill["recovered_at"], as_of)), _repaired(who, drill)),
+        (who.say("drills.when"), escape(fmt.clock(drill["starts_at"], as_of)), found),
+        (who.say("drills.recovered"), escape(fmt.clock(drill["recovered_at"], as_of)), repaired),
     ]
     cells = [("", "o-tight"), (who.say("drills.truth"), ""), (who.say("drills.found"), "")]
-    body = [(f'<span class="o-muted">{escape(name)}</span>', truth, found) for name, truth, found in rows]
+    body = [(_muted(name), truth, said) for name, truth, said in rows]
     return f"{pieces.label(about)}{pieces.table(cells, body)}"
 
 
@@ -134,7 +139,7 @@ def history(who: Viewer, drills: list[dict[str, Any]], as_of: str) -> str:
     rows = [
         (
             escape(fmt.clock(each["starts_at"], as_of)),
-            escape(name_of(each["fault"], who)) + _stopped(who, each),
+            _what(who, each) + _label(who.say("drills.stopped") if each["stopped"] else ""),
             escape(fmt.entity(each["entity"], who.language)),
             _found_at(who, each),
             _named_fault(who, each),
@@ -145,8 +150,24 @@ def history(who: Viewer, drills: list[dict[str, Any]], as_of: str) -> str:
     return pieces.table(cells, rows)
 
 
-def _stopped(who: Viewer, drill: dict[str, Any]) -> str:
-    return f' <span class="o-label">{escape(who.say("drills.stopped"))}</span>' if drill["stopped"] else ""
+def _ordered_by(who: Viewer, drill: dict[str, Any]) -> str:
+    """A game day, the command line, whoever holds the token, or the name that a person gave."""
+    if drill["game_day"]:
+        return who.say("drills.by_game_day", name=drill["game_day"])
+    known = {"drill": "drills.by_command", "admin": "drills.by_admin"}
+    return who.say(known[drill["by"]]) if drill["by"] in known else drill["by"]
+
+
+def _what(who: Viewer, drill: dict[str, Any]) -> str:
+    return escape(name_of(drill["fault"], who)) + _label(who.say("drills.no_fault") if drill["negative"] else "")
+
+
+def _label(text: str) -> str:
+    return f' <span class="o-label">{escape(text)}</span>' if text else ""
+
+
+def _muted(text: str) -> str:
+    return f'<span class="o-muted">{escape(text)}</span>'
 
 
 def _verdict(text: str, *, right: bool) -> str:
@@ -155,28 +176,30 @@ def _verdict(text: str, *, right: bool) -> str:
 
 
 def _found_at(who: Viewer, drill: dict[str, Any]) -> str:
+    negative = drill["negative"]
     if not drill["detected"]:
-        return _verdict(who.say("drills.not_found"), right=False)
+        return _verdict(who.say("drills.left_alone" if negative else "drills.not_found"), right=negative)
     after = fmt.say_span(drill["detect_seconds"], who.language)
     told = who.say("drills.notified") if drill["notified"] else who.say("drills.not_notified")
-    return _verdict(f"{who.say('drills.after', span=after)} · {told}", right=True)
+    opened = who.say("drills.wrongly_after" if negative else "drills.after", span=after)
+    return _verdict(f"{opened} · {told}", right=not negative)
 
 
 def _named_fault(who: Viewer, drill: dict[str, Any]) -> str:
     cause = drill["suspected_cause"]
     if not cause:
-        return f'<span class="o-muted">{escape(who.say("drills.no_cause"))}</span>'
+        return _muted(fmt.DASH if drill["negative"] else who.say("drills.no_cause"))
     return _verdict(name_of(cause["fault"], who), right=drill["named_fault_correct"])
 
 
 def _named_entity(who: Viewer, drill: dict[str, Any]) -> str:
     cause = drill["suspected_cause"]
     if not cause:
-        return f'<span class="o-muted">{escape(fmt.DASH)}</span>'
+        return _muted(fmt.DASH)
     return _verdict(fmt.entity(cause["entity"], who.language), right=drill["named_entity_correct"])
 
 
 def _repaired(who: Viewer, drill: dict[str, Any]) -> str:
     if drill["recover_seconds"] is None:
-        return f'<span class="o-muted">{escape(who.say("drills.not_repaired"))}</span>'
+        return _muted(fmt.DASH if drill["negative"] else who.say("drills.not_repaired"))
     return _verdict(who.say("drills.after", span=fmt.say_span(drill["recover_seconds"], who.language)), right=True)

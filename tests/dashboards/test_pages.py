@@ -252,15 +252,37 @@ def test_the_drill_page_shows_the_truth_beside_what_was_found(fresh, opened):
     right = Drill(
         "a", cause.fault, cause.entity, 7, found.opened_at - timedelta(seconds=30), NOW - timedelta(seconds=5), "ann"
     )
-    missed = Drill("b", "engine-hung", REPLICA, 7, NOW - timedelta(seconds=20), NOW + timedelta(minutes=9), "ann")
-    for drill in (right, missed):
+    missed = Drill("b", "engine-hung", REPLICA, 7, NOW - timedelta(hours=1), NOW - timedelta(minutes=50), "ann")
+    begun = Drill("c", "gpu-lost", REPLICA, 7, NOW - timedelta(seconds=20), NOW + timedelta(minutes=9), "admin")
+    for drill in (right, missed, begun):
         fresh.state.save_drill(drill)
     page = text(opened(fresh.url, "drills"))
     assert "Truth" in page
     assert "✓" in page
     assert "after 30 s" in page
-    assert "not found" in page
+    assert page.count("not found") == 1
+    assert "not yet" in page, "what is under way may still be found"
+    assert "ordered by an administrator" in page
     assert "Engine hung" in page
     app = opened(fresh.url, "drills")
     assert [found.label for found in app.button] == ["End the drill"]
     assert app.button[0].disabled
+
+
+def test_a_state_rightly_left_alone_is_no_failure(fresh, opened):
+    def state(name, entity, start, end):
+        return Drill(name, "engine-idle", entity, 7, start, end, "schedule", game_day="tuesday", negative=True)
+
+    (found,) = fresh.state.incidents()
+    fresh.state.save_drill(state("a", REPLICA, NOW - timedelta(hours=1), NOW - timedelta(minutes=50)))
+    page = text(opened(fresh.url, "drills"))
+    assert "rightly left alone" in page
+    assert "no fault" in page
+    assert "✕" not in page
+    cause = found.suspected_cause.entity
+    fresh.state.save_drill(state("b", cause, found.opened_at - timedelta(seconds=30), NOW + timedelta(minutes=9)))
+    st.cache_data.clear()
+    page = text(opened(fresh.url, "drills"))
+    assert "wrongly opened after 30 s" in page
+    assert "ordered by game day tuesday" in page
+    assert "演练日 tuesday" in text(opened(fresh.url, "drills", lang="zh"))
