@@ -1,0 +1,58 @@
+"""What is said where nobody answers is heard once somebody does."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.model import EntityKind
+from simulator.fleet import Fleet
+from simulator.heard import Heard
+from simulator.journal import Voice
+from tests.simulator.struck import CALM, NOON, spec
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet(spec(CALM), seed=5, start=NOON)
+
+
+def speak(fleet: Fleet) -> None:
+    """One line of each voice, about the first host or what runs on it."""
+    pod = fleet.pods.on_node(0)[0]
+    about = fleet.entity(EntityKind.POD, pod.name, pod.service.namespace)
+    gpu = fleet.entity(EntityKind.GPU, fleet.gpu_uuid(0))
+    for voice, entity in (
+        (Voice.KERNEL, gpu),
+        (Voice.ENGINE, about),
+        (Voice.KUBERNETES, about),
+        (Voice.CHANGE, fleet.entity(EntityKind.SERVICE, pod.service.name, pod.service.namespace)),
+    ):
+        fleet.journal.say(fleet.at, voice, entity, voice.value, "x")
+
+
+def test_everything_is_heard_once_and_in_order(fleet: Fleet) -> None:
+    heard = Heard(fleet)
+    heard.news()
+    speak(fleet)
+    assert [event.code for event in heard.news()] == ["kernel", "engine", "kubernetes", "change"]
+    assert heard.news() == []
+
+
+def test_a_host_out_of_reach_keeps_its_logs_until_it_answers(fleet: Fleet) -> None:
+    heard = Heard(fleet)
+    heard.news()
+    fleet.levers.nodes.reachable[0] = 0.0
+    speak(fleet)
+    assert [event.code for event in heard.news()] == ["kubernetes", "change"]
+    fleet.levers.nodes.reachable[0] = 1.0
+    assert [event.code for event in heard.news()] == ["kernel", "engine"]
+
+
+def test_of_a_cluster_out_of_sight_nothing_is_heard(fleet: Fleet) -> None:
+    heard = Heard(fleet)
+    heard.news()
+    fleet.levers.cluster.seen[0] = 0.0
+    speak(fleet)
+    assert heard.news() == []
+    fleet.levers.cluster.seen[0] = 1.0
+    assert len(heard.news()) == 4
