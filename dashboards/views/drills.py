@@ -118,7 +118,7 @@ def comparison(who: Viewer, drill: dict[str, Any], as_of: str) -> str:
     about = who.say("drills.about", since=since, until=until, by=_ordered_by(who, drill))
     found, repaired = _found_at(who, drill), _repaired(who, drill)
     if not drill["detected"]:
-        found = _muted(who.say("drills.not_yet"))
+        found = _muted(who.say("drills.alone_so_far" if drill["negative"] else "drills.not_yet"))
     if drill["recover_seconds"] is None and not drill["negative"]:
         repaired = _muted(who.say("drills.not_yet"))
     rows = [

@@ -65,8 +65,9 @@ def token_for(api: str, settings: Callable[[], Settings]) -> str:
     """
     with suppress(UsageError):  # it may ask for the token that is still to be found
         Api(api, "").get("/overview")
+    file = token_file(settings())
     try:
-        return read_secret(token_file(settings()))
+        return read_secret(file)
     except ConfigError as error:
         raise UsageError(
             f"a drill on a running platform needs its admin token: {error.message}",
