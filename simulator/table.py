@@ -108,15 +108,3 @@ class RequestTable:
 def group_sum(group: np.ndarray, amounts: Floats, groups: int) -> Floats:
     """The sum of ``amounts`` in each of ``groups`` groups, shape (groups,)."""
     return np.bincount(group, amounts, groups).astype(np.float64)
-
-
-def rank_in_group(group: np.ndarray) -> np.ndarray:
-    """How many earlier rows belong to the same group; equal values need not be adjacent."""
-    if group.size < 2:
-        return np.zeros(group.size, dtype=np.int64)
-    order = np.argsort(group, kind="stable")
-    ordered = group[order]
-    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    rank = np.empty(group.size, dtype=np.int64)
-    rank[order] = np.arange(group.size) - np.repeat(first, np.diff(np.concatenate([first, [group.size]])))
-    return rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from outrider.errors import UsageError
 from outrider.model import EntityKind
 from simulator.fleet import Fleet
-from simulator.spec import drill_spec, standby_spec
 from simulator.targets import SimulatedTarget, targets
 
 
@@ -132,19 +131,3 @@ class World:
     def _send(self) -> None:
         for number, fleet in enumerate(self.fleets):
             fleet.entry = np.array([self.weights[service.name][number] for service in fleet.spec.services])
-
-
-def standby_world(seed: int = 7, start: datetime | None = None, load: str = "") -> World:
-    """The cluster of ``drill_spec`` and its standby. ``load`` names a shape of ``simulator.shapes`` for both."""
-    specs = [drill_spec(), standby_spec()]
-    if load:
-        specs = [
-            replace(
-                spec,
-                services=tuple(
-                    replace(service, traffic=replace(service.traffic, shape=load)) for service in spec.services
-                ),
-            )
-            for spec in specs
-        ]
-    return World([Fleet(spec, seed, start) for spec in specs])

@@ -97,15 +97,6 @@ def load(folder: Path = CATALOGUE) -> dict[str, Declared]:
     return found
 
 
-def load_document(document: Document) -> Declared:
-    """One fault from a parsed file. Raises ConfigError with every problem in it."""
-    reader = _Reader(document)
-    declared = reader.declared()
-    if reader.problems or declared is None:
-        raise _refusal(reader.problems)
-    return declared
-
-
 def _refusal(problems: Sequence[ConfigProblem]) -> ConfigError:
     ordered = tuple(sorted(problems, key=lambda problem: (problem.file, problem.line)))
     more = f" (and {len(ordered) - 1} more)" if len(ordered) > 1 else ""

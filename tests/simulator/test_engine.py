@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from simulator.engine import Conditions, EngineBank
 from simulator.spec import EngineModel, ServiceSpec, default_spec
-from simulator.table import rank_in_group
 from simulator.traffic import fit_to_engine
 
 CHAT = default_spec().service("chat-70b")
@@ -167,9 +166,3 @@ def test_a_dropped_engine_fails_its_requests_and_counts_from_zero() -> None:
     assert bank.ledger.failed == held
     assert bank.counters.plain["generation_tokens"][0] == 0.0
     assert bank.counters.plain["generation_tokens"][1] > 0.0
-
-
-@given(groups=st.lists(st.integers(0, 5), max_size=40))
-def test_ranks_in_groups_agree_with_counting(groups: list[int]) -> None:
-    found = rank_in_group(np.array(groups, dtype=np.int64))
-    assert found.tolist() == [groups[:place].count(group) for place, group in enumerate(groups)]

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from outrider.errors import ConfigError
 from outrider.faults import faults
 from outrider.model import EntityKind, Layer
-from outrider.yamlfile import parse
 from simulator.faults import FAULTS
 from simulator.faults.declared import Declared
 from simulator.faults.deeds import DEEDS
-from simulator.faults.loader import load, load_document, never_a_fault
+from simulator.faults.loader import load, never_a_fault
 from simulator.faults.onset import Onset
 
 GOOD = """\
@@ -28,8 +28,10 @@ symptoms: [hw_accel_power_watts]
 """
 
 
-def read(text: str) -> Declared:
-    return load_document(parse(text, "one.yaml"))
+def read(text: str, name: str = "gpu-power-throttle") -> Declared:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / f"{name}.yaml").write_text(text)
+        return load(Path(folder))[name]
 
 
 def refusal(before: str, after: str) -> str:
@@ -55,30 +57,30 @@ def test_a_file_says_everything_about_a_fault() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("gpu-power-throttle", "gpu-power-trottle", 'one.yaml:1: fault: "gpu-power-trottle" is no fault id'),
-        ("lasts: 12m", "lasts: soon", "one.yaml:2: lasts: 'soon' is no duration"),
-        ("lasts: 12m", "lasts: 0s", "one.yaml:2: lasts: must be more than 0 s"),
+        ("gpu-power-throttle", "gpu-power-trottle", '.yaml:1: fault: "gpu-power-trottle" is no fault id'),
+        ("lasts: 12m", "lasts: soon", ".yaml:2: lasts: 'soon' is no duration"),
+        ("lasts: 12m", "lasts: 0s", ".yaml:2: lasts: must be more than 0 s"),
         ("lasts: 12m\n", "", "lasts: is missing"),
-        ("seconds: 60", "seconds: 0", "one.yaml:3: onset: ramp needs seconds above 0"),
+        ("seconds: 60", "seconds: 0", ".yaml:3: onset: ramp needs seconds above 0"),
         ("shape: ramp", "shape: rmap", '"rmap" is none of step, ramp, intermittent'),
         ("seconds: 60", "on_seconds: 60", "unknown key"),
-        ("likely: serving", "likely: busy", "one.yaml:4: likely"),
+        ("likely: serving", "likely: busy", ".yaml:4: likely"),
         ("likely: serving", "holds: revision", "no deed is a rollout"),
         ("likely: serving", "needs: [moonlight]", '"moonlight" is no need'),
         ("likely: serving", "excludes: [gpu-lots]", 'did you mean "gpu-lost"?'),
         ("likely: serving", "entity: gpu", "is given by the fault id"),
-        ("likely: serving", "colour: red", "one.yaml:4: colour: unknown key"),
-        ("gpus.power_limit_ratio", "gpus.power_limit", 'one.yaml:6: effects[0].lever: "gpus.power_limit" is no lever'),
+        ("likely: serving", "colour: red", ".yaml:4: colour: unknown key"),
+        ("gpus.power_limit_ratio", "gpus.power_limit", '.yaml:6: effects[0].lever: "gpus.power_limit" is no lever'),
         ("gpus.power_limit_ratio", "cluster.alive", "the fault is about one gpu"),
         ("do: multiply", "do: divide", "effects[0].do"),
         ("do: multiply, ", "", "needs do"),
-        ("[0.7, 0.45]", "[0.45, 0.7]", "one.yaml:6: effects[0].to: runs from 0.45 to 0.7: write it"),
+        ("[0.7, 0.45]", "[0.45, 0.7]", ".yaml:6: effects[0].to: runs from 0.45 to 0.7: write it"),
         ("[0.7, 0.45]", "[0.7, 1.6]", "away from 1"),
         ("[0.7, 0.45]", "[0.7, 0.6, 0.5]", "is a number, or two"),
         ("[0.7, 0.45]", "much", "'much' is no number"),
         ("to: [0.7, 0.45]", "to: 0.5, of: capacity", "capacity is a measure of services only"),
         ("to: [0.7, 0.45]", "to: 0.5, since: process", "process is for levers of slots only"),
-        ("do: change", "do: chance", 'one.yaml:8: deeds[0].do: "chance" is no deed; did you mean "change"?'),
+        ("do: change", "do: chance", '.yaml:8: deeds[0].do: "chance" is no deed; did you mean "change"?'),
         ("at: 2s", "at: noon", "deeds[0].at: 'noon' is no duration"),
         ("at: 2s, ", "", "needs at: start, end, or a duration"),
         ("at: 2s", "at: end", "makes no sense at the end"),
@@ -89,7 +91,7 @@ def test_a_file_says_everything_about_a_fault() -> None:
         ("{index}", "{indx}", '"{indx}" is no field; did you mean "index"?'),
         ("{index}", "{index", "its braces do not match"),
         ("code: power-limit", 'code: x, about: "moon"', '"moon" is none of'),
-        ("[hw_accel_power_watts]", "[hw_accel_power_wats]", 'one.yaml:9: symptoms[0]: "hw_accel_power_wats" is'),
+        ("[hw_accel_power_watts]", "[hw_accel_power_wats]", '.yaml:9: symptoms[0]: "hw_accel_power_wats" is'),
         ("[hw_accel_power_watts]", "hw_accel_power_watts", "is no list"),
     ],
 )
@@ -118,12 +120,12 @@ def test_every_mistake_of_every_file_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_negative_file_names_its_state_and_the_kind_it_concerns() -> None:
     text = "fault: engine-idle\nnegative: true\nentity: replica\nlasts: 5m\n"
-    found = read(text)
+    found = read(text, "engine-idle")
     assert (found.negative, found.kind, found.layer) == (True, EntityKind.REPLICA, None)
     with pytest.raises(ConfigError, match="a negative file names the kind"):
-        read(text.replace("entity: replica\n", ""))
+        read(text.replace("entity: replica\n", ""), "engine-idle")
     with pytest.raises(ConfigError, match='"gpu-lost" is no state of never_a_fault'):
-        read(text.replace("engine-idle", "gpu-lost"))
+        read(text.replace("engine-idle", "gpu-lost"), "gpu-lost")
 
 
 def test_every_fault_and_state_of_the_vocabulary_has_its_file() -> None:
