@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from simulator.faults.base import Injection
     from simulator.fleet import Fleet
@@ -18,17 +20,41 @@ class Recovery:
         self.fleet = fleet
         self.injection = injection
         self.at: float | None = None
-        self._hurt = False
+        self._harmed = self._ill = False
+        self._held = np.zeros(fleet.bank.size, dtype=bool)
         self._well_since: float | None = None
+        self._long_enough = WELL_FOR_SECONDS + _longest_pause(injection)
 
     def look(self) -> None:
-        """Once a step. Harm that is gone for ``WELL_FOR_SECONDS`` is over since it went."""
+        """Once a step. What is gone for long enough is over since it went; when it comes back, it is not."""
         truth, now = self.injection.truth, self.fleet.at
-        if self.at is not None or not truth.start.timestamp() <= now < truth.end.timestamp():
+        if not truth.start.timestamp() <= now < truth.end.timestamp():
             return
-        if self.injection.harm(self.fleet).size:
-            self._hurt, self._well_since = True, None
-        elif self._hurt:
+        if self._at_work():
+            self._ill, self._well_since, self.at = True, None, None
+        elif self._ill:
             self._well_since = self._well_since or now
-            if now - self._well_since >= WELL_FOR_SECONDS:
+            if now - self._well_since >= self._long_enough:
                 self.at = self._well_since
+
+    def _at_work(self) -> bool:
+        """It harms somebody; or, as a leak does, it has harmed nobody so far and still holds a process or revision.
+
+        One that was cured before it did harm is over once all that it held serves again.
+        """
+        harms = bool(self.injection.harm(self.fleet).size)
+        self._harmed |= harms
+        if self._harmed or self.injection.declared.holds == "place":
+            return harms
+        here = self.injection.here(self.fleet).slots
+        self._held[here] = True
+        pods = self.fleet.pods
+        return bool(here.size or (self._held & pods.existing & ~pods.ready).any())
+
+
+def _longest_pause(injection: Injection) -> float:
+    """Seconds for which the fault leaves off by itself and comes back before its end."""
+    declared, truth = injection.declared, injection.truth
+    onsets = [declared.onset, *(effect.onset for effect in declared.effects if effect.onset is not None)]
+    lasts = (truth.end - truth.start).total_seconds()
+    return max(onset.off_seconds if onset.on_seconds + onset.off_seconds < lasts else 0.0 for onset in onsets)

@@ -1,0 +1,79 @@
+"""Recovery is what the fleet shows: the end of the harm, and not a pause of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from simulator.faults import inject
+from simulator.fleet import Fleet
+from simulator.recovery import Recovery
+from simulator.spec import drill_spec
+
+START = datetime(2026, 11, 18, 12, tzinfo=UTC)
+LOOK = timedelta(seconds=15)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet(drill_spec(), seed=3, start=START)
+
+
+def watched(fleet: Fleet, fault: str, minutes: int = 10) -> Recovery:
+    inject(fleet, fault, "chat-70b-2", duration=timedelta(minutes=minutes))
+    return Recovery(fleet, fleet.injections[-1])
+
+
+def look(recovery: Recovery, seconds: int) -> None:
+    for _ in range(seconds // 15):
+        recovery.fleet.step(LOOK)
+        recovery.look()
+
+
+def restart(fleet: Fleet, name: str = "chat-70b-2") -> None:
+    pod = fleet.pod_named(name)
+    assert pod is not None
+    fleet.restart(pod.slot)
+
+
+def test_a_fault_that_comes_and_goes_is_not_over_in_a_pause(fleet: Fleet) -> None:
+    recovery = watched(fleet, "gpu-memory-fragmentation", minutes=14)
+    for _ in range(20):
+        look(recovery, 15)
+        assert recovery.at is None
+    restart(fleet)
+    look(recovery, 420)
+    assert recovery.at is not None
+    assert recovery.at > START.timestamp() + 300
+
+
+def test_harm_that_comes_back_withdraws_the_recovery(fleet: Fleet) -> None:
+    recovery = watched(fleet, "engine-asleep")
+    look(recovery, 30)
+    pod = fleet.pod_named("chat-70b-2")
+    assert pod is not None
+    fleet.router.weights[pod.slot] = 0.0
+    look(recovery, 75)
+    assert recovery.at is not None
+    fleet.router.weights[pod.slot] = 1.0
+    look(recovery, 30)
+    assert recovery.at is None
+
+
+def test_a_leak_that_harmed_nobody_is_over_once_a_new_process_serves(fleet: Fleet) -> None:
+    recovery = watched(fleet, "gpu-memory-leak", minutes=13)
+    look(recovery, 120)
+    assert recovery.at is None
+    restart(fleet)
+    look(recovery, 30)
+    assert recovery.at is None, "it is still starting"
+    look(recovery, 240)
+    assert recovery.at is not None
+
+
+def test_a_fault_of_a_place_that_harms_nobody_ends_only_by_itself(fleet: Fleet) -> None:
+    inject(fleet, "stale-metrics", duration=timedelta(minutes=3))
+    recovery = Recovery(fleet, fleet.injections[-1])
+    look(recovery, 240)
+    assert recovery.at is None
