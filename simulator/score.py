@@ -19,6 +19,7 @@ from outrider.faults import faults
 from outrider.model import EntityRef, Priority
 
 GRACE = timedelta(seconds=120)
+STORM_ENTITIES = 10  # a truth that touches so many is a storm
 REPAIRED_WITHIN = timedelta(minutes=5)
 LOUD = (Priority.P0, Priority.P1, Priority.P2)
 BY_HAND = ("ask", "notify", "watch", "propose", "link", "check")
@@ -43,7 +44,8 @@ class Injected:
 class Opened:
     """An incident as seen from outside. ``entities``: its causes', and those of all alerts folded into it.
 
-    ``hypotheses`` are (entity, fault id), best first; ``paged_at`` is the first notification to a person.
+    ``hypotheses`` are (entity, fault id), best first; ``notified_at`` is the first message to a person, and
+    ``paged_at`` the first one of P0 or P1.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Opened:
     hypotheses: tuple[tuple[EntityRef, str], ...]
     entities: frozenset[EntityRef]
     paged_at: datetime | None = None
+    notified_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,10 @@ class Acted:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One scenario: what was injected and what was seen of it. ``alerts`` counts those that fired."""
+    """One scenario: what was injected and what was seen of it. ``alerts`` counts those that fired.
+
+    ``storm``: its faults touch ``STORM_ENTITIES`` or more.
+    """
 
     scenario: str
     start: datetime
@@ -175,18 +181,16 @@ def poisson_upper95(count: int) -> float:
 
 
 def score(runs: Sequence[Run]) -> dict[str, Any]:
-    """All figures of ``outrider drill score``. A share of nothing is None."""
+    """All figures of ``outrider drill score``, of one seed or of several pooled. A share of nothing is None."""
     judged = [verdict for run in runs for verdict in verdicts(run)]
     detected = [verdict for verdict in judged if verdict.incident is not None]
-    loud = [(run, incident) for run in runs for incident in run.incidents if incident.priority in LOUD]
-    matched = _matched(judged)
     negative = [run for run in runs if run.negative]
     false_pages = sum(false_pages_of(run) for run in runs)
     target_days = sum(run.target_days for run in runs)
     return {
         "scenarios": len(runs),
         "events": len(judged),
-        "precision": _share((run.scenario, incident.id) in matched for run, incident in loud),
+        "precision": _share(right for run in runs for right in _loud_and_right(run)),
         "recall": _share(verdict.incident is not None for verdict in judged),
         "median_delay_seconds": _quantile(detected, 0.5),
         "p95_delay_seconds": _quantile(detected, 0.95),
@@ -203,8 +207,15 @@ def score(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _matched(judged: Iterable[Verdict]) -> set[tuple[str, str]]:
-    return {(verdict.scenario, verdict.incident.id) for verdict in judged if verdict.incident is not None}
+def _matched(run: Run) -> set[str]:
+    """The incidents that answer for a fault. Ids are unique within a run only."""
+    return {verdict.incident.id for verdict in verdicts(run) if verdict.incident is not None}
+
+
+def _loud_and_right(run: Run) -> list[bool]:
+    """For each incident of P0-P2, whether it answers for a fault."""
+    matched = _matched(run)
+    return [incident.id in matched for incident in run.incidents if incident.priority in LOUD]
 
 
 def pages_of(run: Run) -> int:
@@ -214,10 +225,8 @@ def pages_of(run: Run) -> int:
 
 def false_pages_of(run: Run) -> int:
     """Pages of incidents that answer to no injected fault."""
-    matched = _matched(verdicts(run))
-    return sum(
-        incident.paged_at is not None and (run.scenario, incident.id) not in matched for incident in run.incidents
-    )
+    matched = _matched(run)
+    return sum(incident.paged_at is not None and incident.id not in matched for incident in run.incidents)
 
 
 def _ranked(verdict: Verdict, within: int) -> bool:
@@ -284,7 +293,7 @@ def _named_instead(fault: str, detected: Iterable[Verdict]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """The answer of ``outrider drill run``: one fault of one run."""
+    """The answer of ``outrider drill run``, about the first fault of a run; ``passed`` is about all of them."""
 
     fault: str
     seed: int
@@ -301,23 +310,28 @@ class DrillResult:
     truth: Mapping[str, Any] = field(default_factory=dict)
 
 
-def drill_result(run: Run, fault: str, seed: int, truth: Mapping[str, Any]) -> DrillResult:
-    """The result of a run with one fault. It is passed when the fault was found, named, and repaired if it can be."""
-    verdict = verdicts(run)[0]
-    repairs = repaired(verdict) or not has_remedy(fault)
+def passed(verdict: Verdict) -> bool:
+    """True when a fault was found, named, and repaired if it can be."""
     named = verdict.entity_correct and verdict.fault_correct
+    return named and (repaired(verdict) or not has_remedy(verdict.injected.fault))
+
+
+def drill_result(run: Run, seed: int, truth: Mapping[str, Any]) -> DrillResult:
+    """The result of a run with one fault or more."""
+    judged = verdicts(run)
+    verdict = judged[0]
     return DrillResult(
-        fault=fault,
+        fault=verdict.injected.fault,
         seed=seed,
         detected=verdict.incident is not None,
         detect_seconds=verdict.delay,
         named_entity_correct=verdict.entity_correct,
         named_fault_correct=verdict.fault_correct,
-        notified=verdict.incident is not None and verdict.incident.paged_at is not None,
+        notified=verdict.incident is not None and verdict.incident.notified_at is not None,
         remediated=verdict.repaired_after is not None,
         recover_seconds=verdict.repaired_after,
         pages=pages_of(run),
         false_pages=false_pages_of(run),
-        passed=verdict.incident is not None and named and repairs,
+        passed=all(passed(one) for one in judged),
         truth=truth,
     )

@@ -30,6 +30,8 @@ BURST_SECONDS = 900.0
 BURST_RAMP_SECONDS = 60.0
 BURST_SLOT_SECONDS = 600.0
 BURST_SLOTS_BACK = 6  # no burst lasts longer than an hour
+# Bursts that are ordered come as close as slots do and are mild: a fleet in its usual state bears them.
+ORDERED_BURST_FACTOR, ORDERED_BURST_SECONDS, ORDERED_BURSTS_SECONDS = 1.2, 300.0, 3600.0
 BURST_NOISE_RATIO = 0.032  # robust deviation from the 3-hour median: ServeGen .032, Azure .031
 # Azure: Saturday and Sunday carry .54 and .52 of the busiest weekday; a public holiday is taken to be one of them.
 HOLIDAY_FACTOR = 0.53
@@ -101,9 +103,10 @@ def weekly(spec: TrafficSpec, times: Floats, salt: int) -> Load:
 
 
 def bursty(spec: TrafficSpec, times: Floats, salt: int) -> Load:
-    """Weeks with bursts of a few minutes, as often and as high as in the ServeGen total."""
+    """Weeks with bursts of a few minutes, as often and as high as in the ServeGen total; or a row at ``event_at``."""
     noise = _noise(max(spec.noise_ratio, BURST_NOISE_RATIO), times, salt)
-    return Load(_week(spec, times) * noise * _bursts(times, salt))
+    bursts = _bursts(times, salt) if spec.event_at is None else _row_of_bursts(spec, times - spec.event_at)
+    return Load(_week(spec, times) * noise * bursts)
 
 
 def launch_day(spec: TrafficSpec, times: Floats, salt: int) -> Load:
@@ -238,6 +241,13 @@ def _bursts(times: Floats, salt: int) -> Floats:
         edge = np.minimum(times - start, start + lasts - times) / BURST_RAMP_SECONDS
         found = np.maximum(found, np.where(begins, 1.0 + (height - 1.0) * np.clip(edge, 0.0, 1.0), 1.0))
     return found
+
+
+def _row_of_bursts(spec: TrafficSpec, since: Floats) -> Floats:
+    """The multiplier of equal bursts, one in each slot of 10 minutes from the event on."""
+    under_way = (since >= 0) & (since < (spec.event_seconds or ORDERED_BURSTS_SECONDS))
+    burst = _plateau(since % BURST_SLOT_SECONDS, ORDERED_BURST_SECONDS, BURST_RAMP_SECONDS)
+    return np.asarray(1.0 + np.where(under_way, ((spec.event_factor or ORDERED_BURST_FACTOR) - 1.0) * burst, 0.0))
 
 
 def _noise(ratio: float, times: Floats, salt: int) -> Floats:

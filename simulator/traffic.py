@@ -47,7 +47,9 @@ def rates(service: ServiceSpec, times: Floats, seed: int) -> Floats:
     return load_of(service, times, seed).rate
 
 
-def with_load(spec: FleetSpec, shape: str, event_at: float | None = None) -> FleetSpec:
+def with_load(
+    spec: FleetSpec, shape: str, event_at: float | None = None, event_factor: float | None = None
+) -> FleetSpec:
     """The same fleet with every service under a load shape, whose event begins at ``event_at`` (unix).
 
     Raises UsageError for an unknown shape.
@@ -56,7 +58,10 @@ def with_load(spec: FleetSpec, shape: str, event_at: float | None = None) -> Fle
     return replace(
         spec,
         services=tuple(
-            replace(service, traffic=replace(service.traffic, shape=shape, event_at=event_at))
+            replace(
+                service,
+                traffic=replace(service.traffic, shape=shape, event_at=event_at, event_factor=event_factor),
+            )
             for service in spec.services
         ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -29,22 +29,36 @@ def one(name: str, load: str | None = None) -> Scenario:
         planned = Planned(name, LEAD, FAULTS[name].lasts)
         found = Scenario(name, (planned,), negative=FAULTS[name].negative)
     if found is None:
-        raise UsageError(f"no fault or scenario is named {name!r}", hint=_near(name, [*by_id, *FAULTS]))
+        near = _near(name, dict.fromkeys([*by_id, *FAULTS]))
+        raise UsageError(
+            f"no fault or scenario is named {name!r}", hint=near or f"outrider drill list shows all {len(by_id)}"
+        )
     return found if load is None else replace(found, load=_shape(load))
 
 
 def some(names: Sequence[str] | None) -> tuple[Scenario, ...]:
-    """All scenarios, or those named."""
-    return scenarios() if not names else tuple(one(name) for name in names)
+    """All scenarios, or those named, each once."""
+    return scenarios() if not names else tuple(one(name) for name in dict.fromkeys(names))
 
 
 def _shape(load: str) -> str:
     known = [name for name in SHAPES if name != "trace"]  # a trace needs a file
+    shapes = f"load shapes are: {', '.join(known)}"
+    if _is_zero(load):
+        raise UsageError("a load of zero asks nothing of anybody", hint=shapes)
     if load not in known:
-        raise UsageError(f"no load shape is named {load!r}", hint=_near(load, known))
+        raise UsageError(f"no load shape is named {load!r}", hint=_near(load, known) or shapes)
     return load
 
 
-def _near(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    return "did you mean " + " or ".join(close) + "?" if close else f"outrider drill list shows all {len(known)}"
+def _is_zero(load: str) -> bool:
+    try:
+        return float(load) == 0.0
+    except ValueError:
+        return False
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    """A question for the names that are close, empty when none is."""
+    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else ""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from outrider import jsonable
 from service.drills import choose, dataset, live
-from service.drills.run import Progress, job, run, run_all
-from simulator.scenarios import Scenario
-from simulator.score import Run, drill_result, false_pages_of, pages_of, score
+from service.drills.run import Progress, Seen, job, quiet_run, run, run_all
+from simulator.scenarios import TUNING_SEEDS, Scenario
+from simulator.score import Injected, Run, drill_result, false_pages_of, pages_of, score, verdicts
 
 
 def listed() -> list[dict[str, Any]]:
@@ -45,55 +45,66 @@ def run_live(name: str, *, api: str, token: str, seed: int, progress: Progress) 
 
 
 def result(scenario: Scenario, seen: Run, seed: int) -> dict[str, Any]:
-    """What became of a run, negative states too: these are passed when nothing loud was opened."""
-    fault = scenario.faults[0].fault
+    """What became of a run, negative states too: these are passed when nothing loud was opened.
+
+    Of several faults the first one is described, ``truths`` lists all, and every one of them has to pass.
+    """
     if scenario.negative:
-        figures = score([seen])
+        state, figures = scenario.faults[0].fault, score([seen])
         return {
-            "fault": fault,
+            "fault": state,
             "seed": seed,
             "detected": bool(seen.incidents),
             "detect_seconds": None,
             "named_entity_correct": False,
             "named_fault_correct": False,
-            "notified": pages_of(seen) > 0,
+            "notified": any(incident.notified_at is not None for incident in seen.incidents),
             "remediated": False,
             "recover_seconds": None,
             "pages": pages_of(seen),
             "false_pages": false_pages_of(seen),
             "passed": figures["right_abstention"] == 1.0,
             "negative": True,
-            "truth": {"fault": None, "state": fault},
+            "truth": {"fault": None, "state": state},
         }
-    first = min(seen.injected, key=lambda one: one.start)
-    truth = {
-        "fault": first.fault,
-        "entity": jsonable.entity(first.entity),
-        "start": jsonable.instant(first.start),
-        "end": jsonable.instant(first.end),
+    truths = [_truth(verdict.injected) for verdict in verdicts(seen)]
+    return {**asdict(drill_result(seen, seed, truths[0])), "negative": False, "truths": truths}
+
+
+def _truth(injected: Injected) -> dict[str, Any]:
+    return {
+        "fault": injected.fault,
+        "entity": jsonable.entity(injected.entity),
+        "start": jsonable.instant(injected.start),
+        "end": jsonable.instant(injected.end),
     }
-    return {**asdict(drill_result(seen, fault, seed, truth)), "negative": False}
 
 
 def score_all(
     *, seed: int, only: Sequence[str] | None, workers: int, baselines: bool, progress: Progress
 ) -> dict[str, Any]:
     """``drill score``: every scenario, and simple detectors on the same runs."""
-    runs = run_all(choose.some(only), seed, progress, workers=workers, rivals=baselines)
-    found = {"seed": seed, **score([one.run for one in runs])}
-    if baselines:
-        names = list(runs[0].rivals) if runs else []
-        found["baselines"] = {name: _short(score([one.rivals[name] for one in runs])) for name in names}
+    seen = run_all(choose.some(only), seed, progress, workers=workers, rivals=baselines)
+    return {"seed": seed, "tuning_seed": seed in TUNING_SEEDS, **table(seen)}
+
+
+def table(seen: Sequence[Seen]) -> dict[str, Any]:
+    """The figures of these runs together, which may be of several seeds, and of the rivals that saw them."""
+    found = score([one.run for one in seen])
+    names = list(seen[0].rivals) if seen else []
+    if names:
+        found["baselines"] = {name: _short(score([one.rivals[name] for one in seen])) for name in names}
     return found
 
 
-def _short(figures: dict[str, Any]) -> dict[str, Any]:
+def _short(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in figures.items() if name != "by_fault"}
 
 
 def export(folder: Path, *, seed: int, only: Sequence[str] | None, workers: int, progress: Progress) -> dict[str, Any]:
     """``drill export``."""
     chosen = choose.some(only)
-    dataset.make_folder(folder)
-    seen = run_all(chosen, seed, progress, workers=workers, folder=folder)
-    return dataset.write_index(folder, chosen, [one.run for one in seen], seed)
+    with dataset.filling(folder):
+        dataset.write_quiet(folder, quiet_run(seed))
+        seen = run_all(chosen, seed, progress, workers=workers, folder=folder)
+        return dataset.write_index(folder, chosen, [one.run for one in seen], seed)

@@ -1,14 +1,16 @@
 """The labelled data set: what a platform could see of every scenario, and what was really broken.
 
 One folder a scenario: a Parquet file per kind of entity (one row per instant and entity, one column
-per signal), ``events.jsonl``, and ``truth.json``, which a detector must not read. Beside them an index,
-the scoring rules and the licence.
+per signal), ``events.jsonl``, and ``truth.json``, which a detector must not read. Beside them ``quiet``,
+a part without any fault to learn from, an index, the scoring rules and the licence.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata, resources
 from pathlib import Path
 from string import Template
@@ -24,18 +26,30 @@ from service.drills.record import Matrix, Recorded
 from simulator.scenarios import Scenario
 from simulator.score import Injected, Run
 
+QUIET = "quiet"
 
-def make_folder(folder: Path) -> None:
-    """A new or empty folder. Raises UsageError when it holds something already."""
+
+@contextmanager
+def filling(folder: Path) -> Iterator[None]:
+    """A new or empty folder to fill; empty again when that is cut short. Raises UsageError when it holds something."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not empty", hint="name a new folder: a data set is never mixed with another")
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        raise
 
 
 def write_index(folder: Path, chosen: Sequence[Scenario], runs: Sequence[Run], seed: int) -> dict[str, Any]:
     """The index and the README of a data set whose scenarios are written; what was written in all."""
     index = [_entry(scenario, run) for scenario, run in zip(chosen, runs, strict=True)]
-    _json(folder / "index.json", {"seed": seed, "scenarios": index})
+    _json(folder / "index.json", {"seed": seed, "quiet": QUIET, "scenarios": index})
     text = resources.files("service.drills").joinpath("dataset.md").read_text(encoding="utf-8")
     filled = Template(text).substitute(version=metadata.version("outrider"), seed=seed, scenarios=len(index))
     (folder / "README.md").write_text(filled, encoding="utf-8")
@@ -46,12 +60,21 @@ def write_index(folder: Path, chosen: Sequence[Scenario], runs: Sequence[Run], s
 def write_scenario(folder: Path, run: Run, recorded: Recorded) -> None:
     """One scenario's files, in a folder of its name."""
     own = folder / run.scenario
+    _write_signals(own, recorded)
+    _json(own / "truth.json", _truth(run))
+
+
+def write_quiet(folder: Path, recorded: Recorded) -> None:
+    """The part without any fault."""
+    _write_signals(folder / QUIET, recorded)
+
+
+def _write_signals(own: Path, recorded: Recorded) -> None:
     own.mkdir()
     for kind, matrix in recorded.matrices.items():
         pq.write_table(_table(matrix), own / f"{kind.value}.parquet", compression="zstd")
     lines = [json.dumps(jsonable.event(event), ensure_ascii=False) for event in recorded.events]
     (own / "events.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    _json(own / "truth.json", _truth(run))
 
 
 def _table(matrix: Matrix) -> pa.Table:
@@ -96,7 +119,7 @@ def _entry(scenario: Scenario, run: Run) -> dict[str, Any]:
         "id": scenario.id,
         "faults": [planned.fault for planned in scenario.faults],
         "negative": scenario.negative,
-        "storm": scenario.storm,
+        "storm": run.storm,
         "load": scenario.load,
         "start": jsonable.instant(run.start),
         "end": jsonable.instant(run.end),

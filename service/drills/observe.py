@@ -64,6 +64,10 @@ class Watch:
         """What was put in, negative states apart."""
         return tuple(one.injected() for one in self.faults if not one.truth.negative)
 
+    def touched(self) -> frozenset[EntityRef]:
+        """Everything that the faults touch, negative states apart."""
+        return frozenset(entity for one in self.faults if not one.truth.negative for entity in one.truth.touches)
+
 
 def fired(alerts: Sequence[Alert]) -> list[Alert]:
     """Alerts that fired, whatever became of them."""
@@ -77,9 +81,11 @@ def fired(alerts: Sequence[Alert]) -> list[Alert]:
 def opened(state: StateReader, since: datetime | None = None) -> tuple[Opened, ...]:
     """Every incident as seen from outside."""
     entity_of = {alert.fingerprint: alert.entity for alert in state.alerts(limit=ALL)}
-    paged = _first_pages(state.messages(limit=ALL))
+    messages = state.messages(limit=ALL)
+    told, paged = _first(messages), _first([message for message in messages if message.is_page])
     return tuple(
-        _opened(incident, entity_of, paged.get(incident.id)) for incident in state.incidents(since=since, limit=ALL)
+        _opened(incident, entity_of, paged.get(incident.id), told.get(incident.id))
+        for incident in state.incidents(since=since, limit=ALL)
     )
 
 
@@ -96,7 +102,9 @@ def _was_done(action: Action) -> bool:
     return action.status is ActionStatus.DONE and not action.dry_run
 
 
-def _opened(incident: Incident, entity_of: dict[str, EntityRef], paged_at: datetime | None) -> Opened:
+def _opened(
+    incident: Incident, entity_of: dict[str, EntityRef], paged_at: datetime | None, notified_at: datetime | None
+) -> Opened:
     causes = tuple((one.entity, one.fault) for one in incident.hypotheses)
     folded = {entity_of[fingerprint] for fingerprint in incident.alerts if fingerprint in entity_of}
     return Opened(
@@ -107,13 +115,15 @@ def _opened(incident: Incident, entity_of: dict[str, EntityRef], paged_at: datet
         hypotheses=causes,
         entities=frozenset(folded | {entity for entity, _ in causes[:1]}),
         paged_at=paged_at,
+        notified_at=notified_at,
     )
 
 
-def _first_pages(messages: Sequence[Message]) -> dict[str, datetime]:
+def _first(messages: Sequence[Message]) -> dict[str, datetime]:
+    """When the first of these messages about each incident was written."""
     first: dict[str, datetime] = {}
     for message in messages:
-        if message.is_page and message.incident is not None:
+        if message.incident is not None:
             known = first.get(message.incident)
             first[message.incident] = message.created_at if known is None else min(known, message.created_at)
     return first

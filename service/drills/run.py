@@ -22,12 +22,13 @@ from simulator import scenarios
 from simulator.fleet import Fleet
 from simulator.recovery import Recovery
 from simulator.scenarios import Scenario
-from simulator.score import Run
+from simulator.score import STORM_ENTITIES, Run
 from simulator.spec import FleetSpec, drill_spec, standby_spec
+from simulator.traffic import with_load
 from simulator.world import World
 
-DAY = datetime(2026, 11, 18, tzinfo=UTC)  # a Wednesday
-FIRST_HOUR, HOURS = 8, 12  # drills begin in working hours, where there is load to lose
+MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
+FIRST_HOUR, HOURS = 8, 12  # drills begin by day, where there is load to lose
 WORKERS = 2
 QUIET = timedelta(minutes=30)
 
@@ -44,31 +45,30 @@ class Job:
 
 
 def begins(seed: int) -> datetime:
-    """When the drills of a seed begin: an hour of the working day."""
-    return DAY + timedelta(hours=FIRST_HOUR + seed * 7 % HOURS)
+    """When the drills of a seed begin: a day of the week, the weekend among them, and an hour of its day."""
+    return MONDAY + timedelta(days=seed * 3 % 7, hours=FIRST_HOUR + seed * 7 % HOURS)
 
 
-def specs_of(scenario: Scenario) -> tuple[FleetSpec, ...]:
-    """The fleets of a scenario under its load."""
-    specs = (drill_spec(), standby_spec()) if scenario.world == "standby" else (drill_spec(),)
-    return tuple(_under_load(spec, scenario.load) for spec in specs)
+def specs_of(scenario: Scenario, seed: int) -> tuple[FleetSpec, ...]:
+    """The fleets of a scenario under its load, whose event falls into the scenario."""
+    after, factor = scenarios.EVENTS.get(scenario.load, (timedelta(0), None))
+    event_at = (begins(seed) + after).timestamp()
+    return tuple(with_load(spec, scenario.load, event_at, factor) for spec in _usual(scenario))
 
 
-def _under_load(spec: FleetSpec, shape: str) -> FleetSpec:
-    services = tuple(replace(service, traffic=replace(service.traffic, shape=shape)) for service in spec.services)
-    return replace(spec, services=services)
+def _usual(scenario: Scenario) -> tuple[FleetSpec, ...]:
+    return (drill_spec(), standby_spec()) if scenario.world == "standby" else (drill_spec(),)
 
 
 def job(scenario: Scenario, seed: int) -> Job:
     """A scenario with a platform that has seen 15 days of these fleets under their usual load."""
-    usual = (drill_spec(), standby_spec()) if scenario.world == "standby" else (drill_spec(),)
-    return Job(scenario, seed, learn(usual, seed, begins(seed)))
+    return Job(scenario, seed, learn(_usual(scenario), seed, begins(seed)))
 
 
 def run(one: Job, told: Callable[[float], None] | None = None, recorder: Recorder | None = None) -> Run:
     """Run a scenario to its end. ``told`` hears the share done; ``recorder`` keeps what was collected."""
     start = begins(one.seed)
-    fleets = [deepcopy(_fresh(spec, one.seed)) for spec in specs_of(one.scenario)]
+    fleets = [deepcopy(_fresh(spec, one.seed)) for spec in specs_of(one.scenario, one.seed)]
     world = World(fleets)
     with _private(world, one.learned) as platform:
         scenarios.arrange(world, one.scenario, one.seed)
@@ -116,7 +116,7 @@ def _seen(scenario: Scenario, platform: PrivatePlatform, watch: observe.Watch, s
         alerts=len(observe.fired(platform.state.alerts(limit=observe.ALL))),
         acted=observe.acted(platform.state),
         negative=scenario.negative,
-        storm=scenario.storm,
+        storm=len(watch.touched()) >= STORM_ENTITIES,
     )
 
 
@@ -154,9 +154,13 @@ def run_all(
     progress("prepare", 1.0)
     found: list[Seen] = []
     with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_begin, initargs=(wanted,)) as pool:
-        for number, seen in enumerate(pool.map(_work, jobs), start=1):
-            found.append(seen)
-            progress("drills", number / len(jobs))
+        try:
+            for number, seen in enumerate(pool.map(_work, jobs), start=1):
+                found.append(seen)
+                progress("drills", number / len(jobs))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # whoever interrupts waits for what runs, and not for the rest
+            raise
     return found
 
 

@@ -172,6 +172,7 @@ def _opened(name: str, alarm: _Alarm) -> Opened:
         hypotheses=((alarm.entity, alarm.fault),),
         entities=frozenset({alarm.entity}),
         paged_at=at,
+        notified_at=at,
     )
 
 

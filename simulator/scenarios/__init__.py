@@ -5,8 +5,10 @@ this module; ``reading`` describes their format, ``choosing`` the words that sta
 
 Tuning and scoring are kept apart. Whoever sets a threshold or writes a rule may look at drills of
 ``TUNING_SEEDS`` under ``TUNING_SHAPES``, and at nothing else. The scenarios shipped here run under
-``SCORING_SHAPES`` only, and a score takes a seed that is none of the tuning ones.
+``SCORING_SHAPES`` only; published tables take ``SCORING_SEEDS``, and a score of a tuning seed says so.
 """
+
+from datetime import timedelta
 
 from simulator.scenarios.arranging import arrange
 from simulator.scenarios.choosing import WORDS
@@ -14,6 +16,28 @@ from simulator.scenarios.reading import Planned, Scenario, load
 
 TUNING_SEEDS = (1, 2, 3, 7)
 TUNING_SHAPES = ("steady", "diurnal")
-SCORING_SHAPES = ("weekly", "bursty", "launch-day", "mix-shift")
+SCORING_SEEDS = (11, 12, 13)
+# What a shape is named after: when it begins, from the scenario's beginning, and how strong it is (None: as usual).
+# Its course lies in the scenario's minutes, and a fleet without a fault bears it at the peak of the day. A holiday
+# takes hours to fall, and 20 minutes of outage come before a rebound.
+EVENTS: dict[str, tuple[timedelta, float | None]] = {
+    "bursty": (timedelta(minutes=2), None),
+    "launch-day": (timedelta(minutes=-10), 1.22),
+    "holiday": (timedelta(hours=-2), None),
+    "outage-rebound": (timedelta(minutes=-23), 1.3),
+    "mix-shift": (timedelta(minutes=-10), None),
+}
+SCORING_SHAPES = tuple(EVENTS)
 
-__all__ = ["SCORING_SHAPES", "TUNING_SEEDS", "TUNING_SHAPES", "WORDS", "Planned", "Scenario", "arrange", "load"]
+__all__ = [
+    "EVENTS",
+    "SCORING_SEEDS",
+    "SCORING_SHAPES",
+    "TUNING_SEEDS",
+    "TUNING_SHAPES",
+    "WORDS",
+    "Planned",
+    "Scenario",
+    "arrange",
+    "load",
+]

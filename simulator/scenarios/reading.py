@@ -5,7 +5,7 @@
     id: gpu-lost-beside-surge       # lower case, digits and hyphens; once over all files
     load: weekly                    # a name of simulator.shapes.SHAPES
     world: single                   # single | standby: a second cluster stands by
-    storm: false                    # its truth touches 10 or more entities: it counts for folding
+    storm: false                    # whatever the seed, its faults touch 10 or more entities; a run counts for itself
     negative: false                 # nothing is wrong: only states of never_a_fault
     note: what it is for
     faults:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,12 +18,17 @@ from service.drills import choose, commands, dataset, run, yardsticks
 from service.drills.platform import PrivatePlatform, open_platform
 from service.drills.record import Matrix, Recorded, Recorder
 from simulator import scenarios
+from simulator.counters import TTFT_BOUNDS
 from simulator.fleet import Fleet
 from simulator.scenarios import Planned, Scenario
+from simulator.shapes import Load
 from simulator.spec import drill_spec
+from simulator.traffic import load_of
 from simulator.world import World
 
 MINUTE = timedelta(minutes=1)
+LATE_SECONDS = 2.5  # until the first token
+APART = 0.15  # a share of the rate, or of the traffic that has moved
 
 
 def short(*names: str, lasts: timedelta = 4 * MINUTE) -> Scenario:
@@ -62,7 +69,7 @@ def test_a_quiet_state_is_passed_by_keeping_quiet() -> None:
     scenario = Scenario("quiet", (Planned("engine-idle", MINUTE, 4 * MINUTE),), negative=True)
     result = commands.result(scenario, run.run(run.Job(scenario, 7)), 7)
     assert result["negative"]
-    assert result["passed"] is (result["pages"] == 0 and not result["notified"])
+    assert (result["passed"], result["pages"], result["notified"]) == (True, 0, False)
     assert result["truth"]["fault"] is None
 
 
@@ -103,8 +110,29 @@ def test_a_name_is_a_scenario_or_a_fault_or_an_error_with_near_matches() -> None
     with pytest.raises(UsageError, match="gpu-lots") as refused:
         choose.one("gpu-lots")
     assert "gpu-lost" in refused.value.hint
-    with pytest.raises(UsageError, match="no load shape"):
+    with pytest.raises(UsageError, match="no load shape") as refused:
         choose.one("gpu-lost", "weakly")
+    assert "weekly" in refused.value.hint
+
+
+def test_hints_name_each_thing_once_and_count_what_the_list_shows() -> None:
+    with pytest.raises(UsageError) as refused:
+        choose.one("gpu-lots")
+    named = refused.value.hint.removeprefix("did you mean ").removesuffix("?").split(" or ")
+    assert len(set(named)) == len(named)
+    with pytest.raises(UsageError) as refused:
+        choose.one("zzzzzzzzzz")
+    assert refused.value.hint == f"outrider drill list shows all {len(commands.listed())}"
+    with pytest.raises(UsageError) as refused:
+        choose.one("gpu-lost", "zzzzzzzzzz")
+    assert all(shape in refused.value.hint for shape in scenarios.SCORING_SHAPES)
+    for zero in ("0", "0.0"):
+        with pytest.raises(UsageError, match="a load of zero"):
+            choose.one("gpu-lost", zero)
+
+
+def test_a_scenario_named_twice_is_run_once() -> None:
+    assert [one.id for one in choose.some(["gpu-lost", "engine-hung", "gpu-lost"])] == ["gpu-lost", "engine-hung"]
 
 
 def test_every_fault_has_a_drill() -> None:
@@ -117,17 +145,62 @@ def test_every_fault_has_a_drill() -> None:
 
 
 def test_the_load_of_a_scenario_reaches_the_fleet() -> None:
-    (spec,) = run.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load="bursty"))
+    (spec,) = run.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load="bursty"), 11)
     assert {service.traffic.shape for service in spec.services} == {"bursty"}
+    assert {service.traffic.event_at for service in spec.services} == {run.begins(11).timestamp() + 120}
+
+
+def loads(shape: str, seed: int, minutes: int) -> list[Load]:
+    """What comes to each service in the minutes of a drill."""
+    (spec,) = run.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
+    times = run.begins(seed).timestamp() + np.arange(0, minutes * 60, 15.0)
+    return [load_of(service, times, seed) for service in spec.services]
+
+
+def apart(one: Load, other: Load) -> float:
+    """How far two loads are from each other where they differ most: in rate, or in the share of the mix."""
+    rate = np.abs(one.rate / other.rate - 1).max()
+    return float(max(rate, np.abs(one.shift - other.shift).max()))
+
+
+@pytest.mark.parametrize("seed", scenarios.SCORING_SEEDS)
+def test_no_scenario_has_a_load_that_was_tuned_on(seed: int) -> None:
+    for shape, minutes in {(scenario.load, scenario.minutes) for scenario in choose.scenarios()}:
+        scored = loads(shape, seed, minutes)
+        for tuned in scenarios.TUNING_SHAPES:
+            most = max(apart(*pair) for pair in zip(scored, loads(tuned, seed, minutes), strict=True))
+            assert most >= APART, (shape, minutes, tuned)
+
+
+@pytest.mark.parametrize("shape", scenarios.SCORING_SHAPES)
+def test_a_fleet_without_a_fault_bears_the_load_of_a_drill(shape: str) -> None:
+    seed = max(scenarios.SCORING_SEEDS, key=lambda seed: sum(load.rate.max() for load in loads("diurnal", seed, 1)))
+    (spec,) = run.specs_of(Scenario("s", (Planned("gpu-lost", MINUTE, MINUTE),), load=shape), seed)
+    fleet = Fleet(spec, seed=seed, start=run.begins(seed))
+    before = fleet.bank.counters.buckets["ttft"].sum(axis=0).copy()
+    fleet.step(15 * MINUTE)
+    answered = fleet.bank.counters.buckets["ttft"].sum(axis=0) - before
+    late = answered[np.searchsorted(TTFT_BOUNDS, LATE_SECONDS) + 1 :].sum() / answered.sum()
+    assert late < 0.01
+    assert fleet.traffic.edge.answered_5xx.sum() == 0
+
+
+def test_drills_begin_on_every_sort_of_day() -> None:
+    days = [run.begins(seed).weekday() for seed in scenarios.SCORING_SEEDS]
+    assert any(day >= 5 for day in days)
+    assert any(day < 5 for day in days)
 
 
 def test_a_data_set_holds_signals_truth_and_how_to_score(tmp_path, hung) -> None:
     seen, recorded = hung
     folder = tmp_path / "set"
-    dataset.make_folder(folder)
-    dataset.write_scenario(folder, seen, recorded)
-    told = dataset.write_index(folder, [short("engine-hung")], [seen], 7)
+    with dataset.filling(folder):
+        dataset.write_quiet(folder, recorded)
+        dataset.write_scenario(folder, seen, recorded)
+        told = dataset.write_index(folder, [short("engine-hung")], [seen], 7)
     assert told["scenarios"] == 1
+    assert {file.name for file in (folder / "quiet").iterdir()} >= {"replica.parquet", "events.jsonl"}
+    assert not (folder / "quiet" / "truth.json").exists()
     table = pq.read_table(folder / "short" / "replica.parquet")
     assert {"at", "entity", "engine_generation_tokens_total"} <= set(table.column_names)
     replicas = recorded.matrices[EntityKind.REPLICA]
@@ -137,9 +210,46 @@ def test_a_data_set_holds_signals_truth_and_how_to_score(tmp_path, hung) -> None
     assert truth["faults"][0]["key"] in truth["faults"][0]["path"]
     readme = (folder / "README.md").read_text()
     assert "CC BY 4.0" in readme
+    assert "`quiet/`" in readme
     assert "$" not in readme
-    with pytest.raises(UsageError, match="not empty"):
-        dataset.make_folder(folder)
+    with pytest.raises(UsageError, match="not empty"), dataset.filling(folder):
+        pass
+    assert (folder / "README.md").exists()
+
+
+def test_an_interrupted_export_leaves_an_empty_folder(tmp_path: Path, hung) -> None:
+    def cut_short() -> None:
+        with dataset.filling(tmp_path / "set"):
+            dataset.write_quiet(tmp_path / "set", hung[1])
+            (tmp_path / "set" / "README.md").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cut_short()
+    assert list((tmp_path / "set").iterdir()) == []
+
+
+def test_a_run_with_a_state_before_its_fault_is_told_by_the_fault() -> None:
+    planned = Planned("traffic-holiday", timedelta(0), 4 * MINUTE), Planned("engine-dead", MINUTE, 3 * MINUTE)
+    scenario = Scenario("mixed", planned)
+    result = commands.result(scenario, run.run(run.Job(scenario, 7)), 7)
+    assert (result["fault"], result["truth"]["fault"]) == ("engine-dead", "engine-dead")
+    assert [truth["fault"] for truth in result["truths"]] == ["engine-dead"]
+
+
+def test_a_score_says_when_its_seed_is_one_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "run_all", lambda *_, **more: [])
+    for seed, tuned in ((scenarios.TUNING_SEEDS[0], True), (scenarios.SCORING_SEEDS[0], False)):
+        found = commands.score_all(seed=seed, only=None, workers=1, baselines=False, progress=lambda *_: None)
+        assert (found["seed"], found["tuning_seed"]) == (seed, tuned)
+
+
+def test_a_storm_is_counted_by_what_its_faults_touch(hung) -> None:
+    assert not hung[0].storm
+    scenario = Scenario("wide", (Planned("gateway-fault", MINUTE, MINUTE), Planned("engine-saturated", MINUTE, MINUTE)))
+    assert not run.run(run.Job(scenario, 7)).storm
+    scenario = replace(scenario, faults=(scenario.faults[0], Planned("gateway-fault", MINUTE, MINUTE, "other-service")))
+    assert run.run(run.Job(scenario, 7)).storm
 
 
 def test_rivals_see_the_same_values_and_open_incidents_of_their_own(hung) -> None:
@@ -173,7 +283,7 @@ def test_a_static_rule_names_the_entity_that_crosses_it() -> None:
 
 
 def test_tuning_and_scoring_are_kept_apart() -> None:
-    assert 11 not in scenarios.TUNING_SEEDS
+    assert not set(scenarios.SCORING_SEEDS) & set(scenarios.TUNING_SEEDS)
     assert not set(scenarios.TUNING_SHAPES) & {scenario.load for scenario in choose.scenarios()}
 
 

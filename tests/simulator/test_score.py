@@ -26,7 +26,9 @@ def fault(
     return Injected(name, entity, at(start), at(end), frozenset({entity, SERVICE}), **more)
 
 
-def incident(number: int, minutes: float, *named, entities=(REPLICA,), priority=Priority.P1, paged=True, until=None):
+def incident(
+    number: int, minutes: float, *named, entities=(REPLICA,), priority=Priority.P1, paged=True, told=True, until=None
+):
     return Opened(
         id=f"i{number}",
         opened_at=at(minutes),
@@ -35,6 +37,7 @@ def incident(number: int, minutes: float, *named, entities=(REPLICA,), priority=
         hypotheses=tuple(named),
         entities=frozenset(entities),
         paged_at=at(minutes) if paged else None,
+        notified_at=at(minutes) if told else None,
     )
 
 
@@ -74,6 +77,12 @@ def test_precision_counts_loud_incidents_only_and_recall_any() -> None:
     )
     assert seen["recall"] == 1
     assert seen["precision"] == 0
+
+
+def test_runs_of_several_seeds_are_pooled_though_their_incidents_are_called_alike() -> None:
+    right, wrong = run([fault()], [incident(1, 6)]), run([fault()], [incident(1, 6, entities=(OTHER,))])
+    pooled = score([right, wrong])
+    assert (pooled["events"], pooled["recall"], pooled["precision"], pooled["false_pages"]) == (2, 0.5, 0.5, 1)
 
 
 def test_naming_needs_the_entity_and_the_fault_together() -> None:
@@ -144,9 +153,29 @@ def test_a_drill_is_passed_when_found_named_and_repaired() -> None:
     good = run(
         [fault(recovered_at=at(8))], [incident(1, 6, *named)], acted=(Acted("i1", "shift_traffic", REPLICA, at(6)),)
     )
-    result = drill_result(good, "engine-hung", 7, {})
+    result = drill_result(good, 7, {})
     assert (result.passed, result.detect_seconds, result.recover_seconds, result.pages) == (True, 60, 180, 1)
-    unrepaired = drill_result(run([fault()], [incident(1, 6, *named)]), "engine-hung", 7, {})
+    unrepaired = drill_result(run([fault()], [incident(1, 6, *named)]), 7, {})
     assert not unrepaired.passed
-    misnamed = drill_result(run([fault()], [incident(1, 6, (REPLICA, "engine-dead"))]), "engine-hung", 7, {})
+    misnamed = drill_result(run([fault()], [incident(1, 6, (REPLICA, "engine-dead"))]), 7, {})
     assert (misnamed.passed, misnamed.named_entity_correct, misnamed.named_fault_correct) == (False, True, False)
+
+
+def test_a_drill_of_several_faults_is_passed_when_each_of_them_is() -> None:
+    first, second = fault("clock-skew"), fault("disk-slow", OTHER, start=7)
+    found = incident(1, 6, (REPLICA, "clock-skew"))
+    result = drill_result(run([second, first], [found]), 7, {})
+    assert (result.fault, result.detected, result.passed) == ("clock-skew", True, False)
+    other = incident(2, 8, (OTHER, "slow-start"), entities=(OTHER,))
+    assert not drill_result(run([first, second], [found, other]), 7, {}).passed
+    other = incident(2, 8, (OTHER, "bad-requests"), entities=(OTHER,))
+    second = fault("bad-requests", OTHER, start=7)
+    assert drill_result(run([first, second], [found, other]), 7, {}).passed
+
+
+def test_a_message_of_any_priority_notifies() -> None:
+    quiet = incident(1, 6, priority=Priority.P3, paged=False)
+    result = drill_result(run([fault()], [quiet]), 7, {})
+    assert (result.notified, result.pages) == (True, 0)
+    unsaid = incident(1, 6, priority=Priority.P3, paged=False, told=False)
+    assert not drill_result(run([fault()], [unsaid]), 7, {}).notified

@@ -64,6 +64,16 @@ def test_bursts_come_as_often_and_as_high_as_in_the_public_traces() -> None:
     assert higher[1] == pytest.approx(0.43, rel=0.6)
 
 
+def test_bursts_can_be_ordered_and_are_mild() -> None:
+    times = NOON + np.arange(-600, 2 * 3600.0, 10.0)
+    over = against_weekly("bursty", times, event_at=NOON, noise_ratio=shapes.BURST_NOISE_RATIO)
+    over *= seen("weekly", times).rate / seen("weekly", times, noise_ratio=shapes.BURST_NOISE_RATIO).rate
+    begins = times[np.flatnonzero(np.diff((over > 1.1).astype(int)) == 1)]
+    assert np.diff(begins).tolist() == [600.0] * 5
+    assert over.max() == pytest.approx(shapes.ORDERED_BURST_FACTOR)
+    assert over[times < NOON].max() == pytest.approx(1.0)
+
+
 def test_a_launch_rises_in_minutes_and_fades_over_hours() -> None:
     more = against_weekly("launch-day", NOON + np.array([-60.0, 1800.0, 6 * 3600.0, 20 * 3600.0]), event_at=NOON)
     assert more[0] == pytest.approx(1.0)
