@@ -1,7 +1,8 @@
-"""Every scenario once, on an unseen seed: what our detectors find, name and repair, and what simple ones do.
+"""Every scenario on each unseen seed: what our detectors find, name and repair, and what simple ones do.
 
-The peers are rival detectors on the very same values (``service/drills/yardsticks.py``); the best of them
-stands beside each figure. The seed is none of those used for tuning.
+The runs of all seeds are pooled into one table. The peers are rival detectors on the very same values
+(``service/drills/yardsticks.py``); the best of them stands beside each figure. ``OUTRIDER_DRILL_SEEDS=11``
+restricts the seeds, ``OUTRIDER_QUICK=1`` runs a few scenarios of each sort.
 """
 
 from __future__ import annotations
@@ -16,44 +17,56 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, main, result
 from outrider import log
-from service.drills import commands
+from service.drills import choose, commands
+from service.drills.run import Seen, run_all
+from simulator.scenarios import SCORING_SEEDS, TUNING_SEEDS
 
-SEED = int(os.environ.get("OUTRIDER_DRILL_SEED", "11"))
-LIMIT_SECONDS = 600.0
+LIMIT_SECONDS = 600.0  # for the scenarios of one seed
+QUICK = ("engine-hung", "gpu-lost", "idle-replica", "gateway-fault-of-all-services")
 # figure, unit, goal, True when more is better
 FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
     ("precision", "ratio", 0.90, True),
     ("recall", "ratio", 0.85, True),
     ("median_delay_seconds", "s", 120.0, False),
     ("p95_delay_seconds", "s", None, False),
-    ("ac1", "ratio", None, True),
-    ("ac3", "ratio", None, True),
-    ("right_abstention", "ratio", None, True),
-    ("folding_ratio", "ratio", None, True),
+    ("ac1", "ratio", 0.85, True),
+    ("ac3", "ratio", 0.95, True),
+    ("right_abstention", "ratio", 0.90, True),
+    ("folding_ratio", "ratio", 0.95, True),
     ("remediated_ratio", "ratio", 0.90, True),
-    ("distinct_incidents_lost", "faults", None, False),
+    ("distinct_incidents_lost", "faults", 0.0, False),
     ("false_pages", "pages", None, False),
+    ("false_pages_per_target_day_upper95", "pages/day", None, False),
 )
 
 
 def run() -> list[Result]:
-    """One line a figure, and the time it took."""
+    """One line a figure, how long was watched, and the time that the slowest seed took."""
     log.configure(level="critical")
-    started = time.perf_counter()
-    scored = commands.score_all(seed=SEED, only=None, workers=2, baselines=True, progress=_tell)
-    seconds = time.perf_counter() - started
-    rivals = scored["baselines"]
-    lines = [_line(scored, rivals, *figure) for figure in FIGURES]
-    events = {"scenarios": scored["scenarios"], "events": scored["events"], "seed": SEED}
-    took = result("drill_seconds", seconds, "s", LIMIT_SECONDS, seconds <= LIMIT_SECONDS, **events)
+    quick = os.environ.get("OUTRIDER_QUICK", "") not in ("", "0")
+    seeds, seen, seconds = _seeds(), list[Seen](), list[float]()
+    for seed in seeds:
+        started = time.perf_counter()
+        seen += run_all(choose.some(QUICK if quick else None), seed, _tell, rivals=True)
+        seconds.append(time.perf_counter() - started)
+    scored = commands.table(seen)
+    lines = [_line(scored, *figure) for figure in FIGURES]
+    lines.append(result("drill_target_days", scored["target_days"], "days", None, None))
+    ran = {"scenarios": scored["scenarios"], "events": scored["events"], "seeds": list(seeds)}
+    slowest = max(seconds)
+    tuned = any(seed in TUNING_SEEDS for seed in seeds)
+    took = result("drill_seconds", slowest, "s", LIMIT_SECONDS, slowest <= LIMIT_SECONDS, **ran, tuning_seed=tuned)
     return [*lines, took]
 
 
-def _line(
-    scored: dict[str, Any], rivals: dict[str, Any], name: str, unit: str, goal: float | None, more_is_better: bool
-) -> Result:
+def _seeds() -> tuple[int, ...]:
+    written = os.environ.get("OUTRIDER_DRILL_SEEDS", "").replace(",", " ").split()
+    return tuple(map(int, written)) or SCORING_SEEDS
+
+
+def _line(scored: dict[str, Any], name: str, unit: str, goal: float | None, more_is_better: bool) -> Result:
     value = scored[name]
-    known = {rival: found[name] for rival, found in rivals.items() if found[name] is not None}
+    known = {rival: found[name] for rival, found in scored["baselines"].items() if found[name] is not None}
     best = (max if more_is_better else min)(known, key=lambda rival: known[rival]) if known else None
     against = known[best] if best else None
     holds = None if goal is None or value is None else (value >= goal if more_is_better else value <= goal)

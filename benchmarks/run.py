@@ -30,6 +30,7 @@ BENCHMARKS = {
     "plan_answer": "benchmarks.plan_answer",
     "engine_fit": "benchmarks.engine_fit",
     "simulator_speed": "benchmarks.simulator_speed",
+    "drill_score": "benchmarks.drill_score",
 }
 RESULTS = Path(__file__).with_name("results.json")
 
