@@ -47,7 +47,7 @@ def run_live(name: str, *, api: str, token: str, seed: int, progress: Progress) 
 def result(scenario: Scenario, seen: Run, seed: int) -> dict[str, Any]:
     """What became of a run, negative states too: these are passed when nothing loud was opened.
 
-    Of several faults the first one is described, ``truths`` lists all, and every one of them has to pass.
+    Of several faults the first one is described, its truth lists the others, and every one of them has to pass.
     """
     if scenario.negative:
         state, figures = scenario.faults[0].fault, score([seen])
@@ -67,8 +67,8 @@ def result(scenario: Scenario, seen: Run, seed: int) -> dict[str, Any]:
             "negative": True,
             "truth": {"fault": None, "state": state},
         }
-    truths = [_truth(verdict.injected) for verdict in verdicts(seen)]
-    return {**asdict(drill_result(seen, seed, truths[0])), "negative": False, "truths": truths}
+    first, *others = (_truth(verdict.injected) for verdict in verdicts(seen))
+    return {**asdict(drill_result(seen, seed, {**first, "others": others})), "negative": False}
 
 
 def _truth(injected: Injected) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def test_a_run_with_a_state_before_its_fault_is_told_by_the_fault() -> None:
     scenario = Scenario("mixed", planned)
     result = commands.result(scenario, run.run(run.Job(scenario, 7)), 7)
     assert (result["fault"], result["truth"]["fault"]) == ("engine-dead", "engine-dead")
-    assert [truth["fault"] for truth in result["truths"]] == ["engine-dead"]
+    assert result["truth"]["others"] == []
 
 
 def test_a_score_says_when_its_seed_is_one_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
