@@ -138,7 +138,7 @@ def drill_json(drill: Drill, verdict: Verdict, recovered_at: str | None) -> dict
 
 
 def _was_told(incident: Opened | None) -> bool:
-    return incident is not None and getattr(incident, "notified_at", incident.paged_at) is not None
+    return incident is not None and incident.notified_at is not None
 
 
 def _of_a_state(state: Injected, free: Sequence[Opened]) -> Verdict:
