@@ -22,7 +22,7 @@ Result = dict[str, Any]
 
 def result(
     name: str,
-    value: float,
+    value: float | None,
     unit: str,
     target: float | None,
     holds: bool | None,

@@ -51,7 +51,7 @@ def run() -> list[Result]:
         seconds.append(time.perf_counter() - started)
     scored = commands.table(seen)
     lines = [_line(scored, *figure) for figure in FIGURES]
-    lines.append(result("drill_target_days", scored["target_days"], "days", None, None))
+    lines.append(result("drill_target_days", scored["target_days"], "days", None, None, by_fault=scored["by_fault"]))
     ran = {"scenarios": scored["scenarios"], "events": scored["events"], "seeds": list(seeds)}
     slowest = max(seconds)
     tuned = any(seed in TUNING_SEEDS for seed in seeds)
@@ -73,8 +73,7 @@ def _line(scored: dict[str, Any], name: str, unit: str, goal: float | None, more
     ratio = None
     if value and against:
         ratio = value / against if more_is_better else against / value
-    shown = float("nan") if value is None else float(value)
-    return result(f"drill_{name}", shown, unit, goal, holds, best, against, ratio)
+    return result(f"drill_{name}", value, unit, goal, holds, best, against, ratio, rivals=known)
 
 
 def _tell(stage: str, share: float) -> None:
