@@ -175,8 +175,17 @@ def incident_line(incident: dict[str, Any], as_of: str, language: Language) -> s
         time = fmt.say("incident.since", language, when=fmt.when(incident["opened_at"], as_of, language))
     folded = fmt.say("incident.folded_short", language, alerts=incident["alerts"], pages=incident["pages"])
     about = " · ".join([time, sure, folded, *incident_services(incident)])
-    mark = priority_pill(incident["priority"])
+    mark = priority_pill(incident["priority"]) + drill_mark(incident, language)
     return f'<div><div>{mark} <b>{escape(what)}</b></div><div class="o-label">{escape(about)}</div></div>'
+
+
+def drill_mark(incident: dict[str, Any], language: Language) -> str:
+    """Says that an incident may belong to a drill, with the name of its game day."""
+    name = incident["drill"]
+    if name is None:
+        return ""
+    text = fmt.say("incident.drill", language) + ("" if name == "drill" else f": {name}")
+    return f' <span class="o-pill">{escape(text)}</span>'
 
 
 def incident_services(incident: dict[str, Any]) -> list[str]:

@@ -30,7 +30,7 @@ class FileLeader:
             file.close()
             raise UnavailableError(
                 f"another engine (process {holder}) works on this store",
-                hint="stop it first, or give this one another store.url",
+                hint="stop it first, or run this in another folder or with another store.url",
             ) from error
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -178,7 +178,9 @@ class GameDaySettings(Section):
     minute: Annotated[int, Field(ge=0, le=59)] = Field(0, description="minute at which the window opens")
     timezone: str = Field("UTC", description="of day and hour, such as Asia/Shanghai")
     window: Duration = Field(timedelta(hours=1), description="the fault begins and ends inside it")
-    lasts: Duration = Field(timedelta(minutes=12), description="how long the fault is at work")
+    lasts: Duration = Field(
+        timedelta(minutes=12), description="how long the fault is at work; the window less two minutes at most"
+    )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="draws the fault, its moment and its entity")
 
     @field_validator("timezone")

@@ -55,8 +55,10 @@ def _order(who: Viewer, known: list[dict[str, Any]]) -> None:
         order: dict[str, Any] = {"fault": chosen, "seconds": lasts * 60, "seed": int(drawn)}
         if where.strip():
             order["entity"] = where.strip()
+        start = partial(who.client.post, "/drills", order)
         with button:
-            _button(who, who.say("drills.start"), "drill-start", partial(who.client.post, "/drills", order), main=True)
+            refused = _button(who, who.say("drills.start"), "drill-start", start, main=True)
+        _tell(refused)
         if chosen:
             st.html(pieces.label(_explained(chosen, who)))
 
@@ -65,8 +67,14 @@ def _explained(fault: str, who: Viewer) -> str:
     return translate(f"faults.{fault}.what", who.language) if fault in faults() else who.say("drills.state")
 
 
-def _button(who: Viewer, text: str, key: str, act: Callable[[], Any], *, main: bool = False) -> None:
-    """A button that changes something; without the token it says what is missing."""
+def _tell(refused: ApiError | None) -> None:
+    """Why the API refused, across the whole box."""
+    if refused is not None:
+        st.error("  \n".join(part for part in (refused.message, refused.hint) if part))
+
+
+def _button(who: Viewer, text: str, key: str, act: Callable[[], Any], *, main: bool = False) -> ApiError | None:
+    """A button that changes something; without the token it says what is missing. What was refused is answered."""
     if st.button(
         text,
         key=key,
@@ -78,9 +86,9 @@ def _button(who: Viewer, text: str, key: str, act: Callable[[], Any], *, main: b
         try:
             act()
         except ApiError as error:
-            st.error(f"{error.message} {error.hint}".strip())
-            return
+            return error
         st.rerun(scope="app")
+    return None
 
 
 def _list(who: Viewer) -> None:
@@ -95,13 +103,10 @@ def _list(who: Viewer) -> None:
         with st.container(border=True, key=f"o-box-drill-{each['id']}"):
             text, button = st.columns([8, 2], vertical_alignment="center")
             text.html(comparison(who, each, as_of))
+            stop = partial(who.client.post, f"/drills/{each['id']}/stop")
             with button:
-                _button(
-                    who,
-                    who.say("drills.stop"),
-                    f"stop-{each['id']}",
-                    partial(who.client.post, f"/drills/{each['id']}/stop"),
-                )
+                refused = _button(who, who.say("drills.stop"), f"stop-{each['id']}", stop)
+            _tell(refused)
     st.html(pieces.section(who.say("drills.past")))
     st.html(history(who, past, as_of) if past else pieces.empty(who.say("drills.none_past")))
 
@@ -177,6 +182,8 @@ def _verdict(text: str, *, right: bool) -> str:
 
 def _found_at(who: Viewer, drill: dict[str, Any]) -> str:
     negative = drill["negative"]
+    if not drill["detected"] and drill["stopped"]:
+        return _muted(who.say("drills.stopped"))  # there was no time to find it, or to be wrong about it
     if not drill["detected"]:
         return _verdict(who.say("drills.left_alone" if negative else "drills.not_found"), right=negative)
     after = fmt.say_span(drill["detect_seconds"], who.language)

@@ -12,6 +12,7 @@ from dashboards import charts, pieces, session
 from dashboards import format as fmt
 from dashboards.client import ApiAwayError, ApiError
 from dashboards.session import Viewer
+from outrider.i18n import translate
 from outrider.summaries import fault_name, word
 
 _PAGE = 20
@@ -91,6 +92,11 @@ def _one(who: Viewer, incident_id: str) -> None:
             _folded(who, found)
 
 
+def _drill(who: Viewer, name: str) -> str:
+    by_hand = translate("notify.drill_by_hand", who.language)
+    return who.say("incident.drill_told", name=by_hand if name == "drill" else name)
+
+
 def _head(who: Viewer, found: dict[str, Any]) -> None:
     text, buttons = st.columns([5, 2], vertical_alignment="center")
     with text:
@@ -103,6 +109,8 @@ def _head(who: Viewer, found: dict[str, Any]) -> None:
             f"{found['priority']} · {who.say(f'incident.state_{state}', by=found['acknowledged_by'] or '')}",
             who.say("incident.since", when=fmt.when(found["opened_at"], found["as_of"], who.language)),
         ]
+        if found["drill"]:
+            facts.insert(0, _drill(who, found["drill"]))
         if found["resolved_at"]:
             facts.append(
                 who.say("incident.resolved_when", when=fmt.when(found["resolved_at"], found["as_of"], who.language))

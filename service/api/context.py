@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -12,10 +12,11 @@ from fastapi import Depends, Request
 
 from outrider.clock import Clock
 from outrider.i18n import LANGUAGES, Language
-from outrider.model import CycleRecord
-from outrider.ports import MetricStore, StateStore
+from outrider.model import CycleRecord, Incident
+from outrider.ports import DrillWindow, MetricStore, StateStore
 from outrider.topology import Topology
 from service.api.settings import ApiExtras, ApiSettings
+from service.drills import marking
 
 LATE_AFTER_CYCLES = 3
 
@@ -90,6 +91,12 @@ class Context:
         newest = self.newest_cycle()
         found: Topology = self.remembered.get(("topology", newest.id if newest else None), self.state.topology)
         return found
+
+    def drills_around(self, incidents: Sequence[Incident]) -> tuple[DrillWindow, ...]:
+        """The windows of drills that one of these incidents may belong to."""
+        if not incidents:
+            return ()
+        return self.state.drill_windows(min(found.opened_at for found in incidents) - marking.AFTER)
 
     def as_of(self) -> datetime:
         """The newest cycle's instant; the clock's before the first cycle."""

@@ -13,6 +13,7 @@ from service.api import evidence, paging, places
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import Writer
+from service.drills import marking
 
 router = APIRouter(tags=["incidents"])
 _FIRST_ALERTS = 50
@@ -31,8 +32,8 @@ def incidents(
     found, following = paging.page(
         lambda count: ctx.state.incidents(open_only=open_only, since=since, limit=count), None, cursor, limit
     )
-    topology = ctx.topology()
-    rows = [places.incident_json(each, topology, lang) for each in found]
+    topology, drills = ctx.topology(), ctx.drills_around(found)
+    rows = [places.incident_json(each, topology, lang, drills) for each in found]
     return {"incidents": rows, "next_cursor": following}
 
 
@@ -45,6 +46,7 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
     story["actions"] = [jsonable.action(each) for each in ctx.state.actions(incident=incident_id)]
     story["messages"] = [jsonable.message(each) for each in ctx.state.messages(incident=incident_id, limit=100)]
+    story["drill"] = marking.name_of(found, ctx.drills_around([found]))
     story["as_of"] = jsonable.instant(ctx.as_of())
     return story
 

@@ -26,14 +26,18 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     now = ctx.as_of()
     incidents = ctx.state.incidents(open_only=True, limit=1000)
     recent = ctx.state.incidents(since=now - promise.DAY, limit=_INCIDENTS)
-    plan, graph = ctx.state.plan(), ctx.topology()
+    plan, graph, drills = ctx.state.plan(), ctx.topology(), ctx.drills_around([*incidents, *recent])
     return {
         "as_of": jsonable.instant(now),
         "monitoring": monitoring(ctx, newest),
         "services": services_json(ctx, now, incidents),
-        "incidents": [places.incident_json(found, graph, lang) for found in _most_urgent(incidents)[:_INCIDENTS]],
+        "incidents": [
+            places.incident_json(found, graph, lang, drills) for found in _most_urgent(incidents)[:_INCIDENTS]
+        ],
         "incidents_open": len(incidents),
-        "incidents_resolved": [places.incident_json(found, graph, lang) for found in recent if found.resolved_at][:5],
+        "incidents_resolved": [
+            places.incident_json(found, graph, lang, drills) for found in recent if found.resolved_at
+        ][:5],
         "alerts_firing": _counts(ctx),
         "plan": [jsonable.recommendation(found) for found in plan.recommendations],
         "actions": [jsonable.action(found) for found in ctx.state.actions(since=now - promise.DAY, limit=_ACTIONS)],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from outrider import jsonable
 from outrider.i18n import Language
 from outrider.model import EntityKind, EntityRef, Incident
+from outrider.ports import DrillWindow
 from outrider.summaries import word
 from outrider.topology import Topology
+from service.drills import marking
 
 _FEW = 2
 
@@ -43,9 +46,12 @@ def with_place(story: dict[str, Any], incident: Incident, topology: Topology, la
     return {**story, "hypotheses": rows, "suspected_cause": rows[0] if rows else None}
 
 
-def incident_json(incident: Incident, topology: Topology, language: Language) -> dict[str, Any]:
-    """An incident as lists show it, with places and what speaks for its cause."""
+def incident_json(
+    incident: Incident, topology: Topology, language: Language, drills: Sequence[DrillWindow]
+) -> dict[str, Any]:
+    """An incident as lists show it, with places, what speaks for its cause, and the drill it may belong to."""
     story = with_place(jsonable.incident(incident, language), incident, topology, language)
     cause = incident.suspected_cause
     story["evidence"] = [jsonable.evidence(found, language) for found in cause.evidence] if cause else []
+    story["drill"] = marking.name_of(incident, drills)
     return story

@@ -21,7 +21,7 @@ Api = Annotated[str | None, typer.Option("--api", help="URL of a running platfor
 
 @leaf(app, "list", example="outrider drill list -o json")
 def list_(context: Context) -> None:
-    """Show every scenario."""
+    """Show every scenario. `drill run` takes each fault and state by its own id, too."""
     context.show(commands.listed(), _listed)
 
 
@@ -36,7 +36,10 @@ def run(
     """Inject one fault. The answer is yes when it was found, named, and repaired if there is a remedy."""
     log.configure(level="critical")  # what breaks here is meant to
     if api is not None and load is not None:
-        raise UsageError("--load shapes a private fleet's load; a running fleet has its own", hint="leave out one")
+        raise UsageError(
+            "--load shapes a private fleet's load; a running fleet has its own",
+            hint="leave --load out, or --api for a private fleet",
+        )
     with bars(context) as progress:
         if api is None:
             result = commands.run_one(fault, seed=seed, load=load, progress=progress)
@@ -86,8 +89,22 @@ def _listed(rows: list[dict[str, Any]]) -> str:
 
 
 def _result(shown: dict[str, Any]) -> str:
-    rows = [[name.replace("_", " "), _cell(value)] for name, value in shown.items() if name != "truth"]
-    return tables.table(["", "seed " + str(shown["seed"])], rows, empty="")
+    plain = {name: value for name, value in shown.items() if name not in ("truth", "verdicts")}
+    rows = [[name.replace("_", " "), _cell(value)] for name, value in plain.items()]
+    parts = [tables.table(["", "seed " + str(shown["seed"])], rows, empty="")]
+    if shown["negative"]:
+        parts.append(f"{shown['fault']} is no fault: it passes when no incident of P0 to P2 is opened.")
+    else:
+        judged = [_verdict(one) for one in shown["verdicts"]]
+        parts.append(tables.table(["fault", "named", "on", "put right", "passed"], judged, empty=""))
+    return "\n\n".join(parts)
+
+
+def _verdict(judged: dict[str, Any]) -> list[str]:
+    named = judged["named"]
+    mended = _cell(judged["remediated"]) if judged["has_remedy"] else "has no automatic remedy"
+    cause = [named["fault"], named["entity"]["name"]] if named else ["-", "-"]
+    return [judged["fault"], *cause, mended, _cell(judged["passed"])]
 
 
 def _scored(shown: dict[str, Any]) -> str:

@@ -64,6 +64,8 @@ for name, group in {
 }.items():
     app.add_typer(group, name=name)
 
+INTERRUPTED = 130  # as shells have it
+
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
@@ -74,6 +76,6 @@ def main() -> None:
         code = common.fail(said, "outrider --help shows every command", common.USAGE)
     except OutriderError as error:
         code = common.fail(error.message, error.hint, common.code_of(error))
-    except (KeyboardInterrupt, typer.Abort):
-        code = 130
+    except (KeyboardInterrupt, typer.Abort) as error:
+        code = common.fail(str(error) or "interrupted", "", INTERRUPTED)
     sys.exit(code or 0)

@@ -11,7 +11,19 @@ from outrider import jsonable
 from service.drills import choose, dataset, live
 from service.drills.run import Progress, Seen, job, quiet_run, run, run_all
 from simulator.scenarios import TUNING_SEEDS, Scenario
-from simulator.score import Injected, Run, drill_result, false_pages_of, pages_of, score, verdicts
+from simulator.score import (
+    Injected,
+    Run,
+    Verdict,
+    drill_result,
+    false_pages_of,
+    has_remedy,
+    pages_of,
+    passed,
+    repaired,
+    score,
+    verdicts,
+)
 
 
 def listed() -> list[dict[str, Any]]:
@@ -68,7 +80,21 @@ def result(scenario: Scenario, seen: Run, seed: int) -> dict[str, Any]:
             "truth": {"fault": None, "state": state},
         }
     first, *others = (_truth(verdict.injected) for verdict in verdicts(seen))
-    return {**asdict(drill_result(seen, seed, {**first, "others": others})), "negative": False}
+    judged = [_judged(verdict) for verdict in verdicts(seen)]
+    return {**asdict(drill_result(seen, seed, {**first, "others": others})), "negative": False, "verdicts": judged}
+
+
+def _judged(verdict: Verdict) -> dict[str, Any]:
+    """What was named for a fault, and whether it had to be put right and was."""
+    incident = verdict.incident
+    entity, fault = incident.hypotheses[0] if incident and incident.hypotheses else (None, None)
+    return {
+        "fault": verdict.injected.fault,
+        "named": None if entity is None else {"fault": fault, "entity": jsonable.entity(entity)},
+        "has_remedy": has_remedy(verdict.injected.fault),
+        "remediated": repaired(verdict),
+        "passed": passed(verdict),
+    }
 
 
 def _truth(injected: Injected) -> dict[str, Any]:

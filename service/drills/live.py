@@ -18,7 +18,7 @@ from service.settings import Settings, read_secret
 from service.tokens import token_file
 from simulator.scenarios import Scenario
 from simulator.scenarios.choosing import is_name
-from simulator.score import GRACE
+from simulator.score import GRACE, has_remedy
 
 POLL_SECONDS = 1.0
 _TIMEOUT_SECONDS = 10
@@ -97,11 +97,14 @@ def drill(
         try:
             signals.release()
             start, end = parse_rfc3339(begun["starts_at"]), parse_rfc3339(begun["ends_at"])
-            _wait(client, start, end + GRACE, progress, sleep)
-        except BaseException:
+            _wait(client, begun["id"], start, end + GRACE, progress, sleep)
+        except BaseException as error:
             signals.hold()
             with suppress(UsageError):  # it is over already
                 client.post(f"/drills/{begun['id']}/stop")
+            if isinstance(error, KeyboardInterrupt):
+                ended = f"the drill {begun['id']} was ended early; its fault is at work no more"
+                raise KeyboardInterrupt(ended) from error
             raise
     return _result(client.get(f"/drills/{begun['id']}"), client, seed)
 
@@ -161,13 +164,14 @@ class _Signals:
 
 def _wait(
     client: Api,
+    drill: str,
     start: datetime,
     until: datetime,
     progress: Callable[[str, float], None],
     sleep: Callable[[float], None],
 ) -> None:
     now = start
-    while now < until:
+    while now < until and not client.get(f"/drills/{drill}")["stopped"]:  # somebody else may end it
         sleep(POLL_SECONDS)
         now = parse_rfc3339(client.get("/overview")["as_of"])
         progress("wait", min(1.0, (now - start) / (until - start)))
@@ -188,7 +192,19 @@ def _result(found: dict[str, Any], client: Api, seed: int) -> dict[str, Any]:
         "pages": sum(one["pages"] for one in opened),
         "false_pages": sum(one["pages"] for one in opened if one["id"] != own),
         "passed": found["passed"],
+        "stopped": found["stopped"],
         "negative": negative,
-        "truth": truth,
-        **({} if negative else {"truths": [truth]}),
+        "truth": {**truth, "others": []},
+        **({} if negative else {"verdicts": [_judged(found)]}),
+    }
+
+
+def _judged(found: dict[str, Any]) -> dict[str, Any]:
+    cause = found["suspected_cause"]
+    return {
+        "fault": found["fault"],
+        "named": None if cause is None else {"fault": cause["fault"], "entity": cause["entity"]},
+        "has_remedy": has_remedy(found["fault"]),
+        "remediated": found["remediated"],
+        "passed": found["passed"],
     }

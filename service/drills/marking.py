@@ -15,6 +15,7 @@ from outrider.i18n import LANGUAGES, Language, translate
 from outrider.model import Alert, Incident, Message
 from outrider.ports import DrillWindow
 
+BY_HAND = "drill"  # the name of a window that is no game day's
 AFTER = timedelta(minutes=2)  # an incident that opens so soon after the end may still be the drill's
 
 
@@ -27,6 +28,12 @@ def mark(
     cluster_of = {alert.fingerprint: alert.entity.cluster for alert in alerts}
     of_drill = {incident.id: _of(incident, cluster_of, running) for incident in incidents}
     return tuple(_marked(message, of_drill.get(message.incident or "")) for message in messages)
+
+
+def name_of(incident: Incident, known: Sequence[DrillWindow]) -> str | None:
+    """The name of the drill that an incident with a cause may belong to, None for none."""
+    window = _of(incident, {}, known)
+    return None if window is None else window.name
 
 
 def _of(incident: Incident, cluster_of: Mapping[str, str], running: Sequence[DrillWindow]) -> DrillWindow | None:
@@ -49,6 +56,7 @@ def _marked(message: Message, window: DrillWindow | None) -> Message:
     if window is None:
         return message
     language: Language = next((one for one in LANGUAGES if one == message.language), "en")
+    name = translate("notify.drill_by_hand", language) if window.name == BY_HAND else window.name
     title = translate("notify.drill_title", language, title=message.title)
-    body = translate("notify.drill_body", language, name=window.name, body=message.body)
+    body = translate("notify.drill_body", language, name=name, body=message.body)
     return replace(message, title=title, body=body, labels={**message.labels, "drill": window.name})

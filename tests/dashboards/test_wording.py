@@ -84,6 +84,7 @@ def test_names_from_the_fleet_never_become_markup():
         "pages": 0,
         "services": [evil],
         "summary": evil,
+        "drill": evil,
     }
     html = (
         pieces.incident_line(incident, "2026-05-04T13:07:30Z", "en") + pieces.head(evil, evil) + pieces.note(evil, evil)

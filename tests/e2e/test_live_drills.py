@@ -111,6 +111,9 @@ def test_a_drill_shows_the_truth_beside_what_was_found(running: Running) -> None
     assert all(message.title.startswith("DRILL: ") and message.labels["drill"] == "drill" for message in told)
     incident = running.client.get("/api/v1/incidents").json()["incidents"][0]
     assert "drill" not in incident["summary"].lower()
+    assert incident["drill"] == "drill"
+    assert running.client.get(f"/api/v1/incidents/{incident['id']}").json()["drill"] == "drill"
+    assert [one["drill"] for one in running.client.get("/api/v1/overview").json()["incidents"]] == ["drill"]
 
 
 def test_a_drill_that_is_ended_leaves_the_fleet_whole(running: Running) -> None:

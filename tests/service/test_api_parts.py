@@ -124,7 +124,7 @@ def test_a_place_names_the_node_and_the_card():
 
 def test_a_card_that_the_topology_has_lost_is_placed_by_its_look_alikes():
     gone = incident(NOW, NOW, ())
-    rows = places.incident_json(gone, Topology(), "en")["hypotheses"]
+    rows = places.incident_json(gone, Topology(), "en", ())["hypotheses"]
     assert [row["place"] for row in rows] == ["node-3", "node-3"]
 
 

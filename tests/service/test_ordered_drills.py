@@ -136,6 +136,13 @@ def test_incidents_of_the_drills_cluster_are_marked(cause: EntityRef | None, ent
     assert late == message("i")
 
 
+@pytest.mark.parametrize(("cause", "name"), [(NODE, "drill"), (ELSEWHERE, None), (None, None)])
+def test_an_incident_tells_the_drill_of_its_cause(cause: EntityRef | None, name: str | None) -> None:
+    windows = [drill("a").window]
+    assert marking.name_of(incident("i", T0 + MINUTE, cause=cause), windows) == name
+    assert marking.name_of(incident("i", T0 + 13 * MINUTE, cause=cause), windows) is None
+
+
 DAY = GameDaySettings(name="tuesday", faults=["engine-hung", "engine-dead"], seed=4, timezone="Asia/Shanghai")
 
 
