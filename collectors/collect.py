@@ -159,7 +159,7 @@ class Collector:
         if scrape.body is None:
             return scrape, None
         try:
-            return scrape, self.parser.parse(scrape.body, openmetrics=scrape.openmetrics)
+            return scrape, self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=scrape.target.name)
         except CollectError as error:
             named = CollectError(f"{scrape.target.name}: {error.message}", reason=error.reason, hint=error.hint)
             return replace(scrape, body=None, error=named), None
