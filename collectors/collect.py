@@ -10,6 +10,7 @@ from typing import Protocol
 
 from collectors.derive import device_batches, service_batches
 from collectors.exposition import Page, Parser
+from collectors.guard import within_limit
 from collectors.lost import LOST
 from collectors.normalise import Normaliser
 from collectors.scraped import Scrape
@@ -156,6 +157,7 @@ class Collector:
         return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
+        scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).metric_names)
         if scrape.body is None:
             return scrape, None
         try:

@@ -49,18 +49,22 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Layout:
-    """The series of a page in page order. Two pages share a layout when only their numbers differ."""
+    """The series of a page in page order. Two pages share a layout when only their numbers differ.
+
+    ``names`` leaves out the ``repeats``: rows of a series that stands on the page before.
+    """
 
     series: list[Series]
     names: dict[str, Rows]
     types: dict[str, str]
+    repeats: int = 0
     _moves: WeakKeyDictionary[Layout, Rows] = field(default_factory=WeakKeyDictionary)
 
     def rows_in(self, other: Layout) -> Rows:
         """For each of our rows the row of the same series in another layout, -1 where it has none."""
         found = self._moves.get(other)
         if found is None:
-            rows = {series.identity: row for row, series in enumerate(other.series)}
+            rows = {series.identity: row for row, series in reversed(tuple(enumerate(other.series)))}
             found = np.array([rows.get(series.identity, -1) for series in self.series], dtype=np.intp)
             self._moves[other] = found
         return found
@@ -70,11 +74,13 @@ class Layout:
         """Index the series by name."""
         ordered = list(series)
         rows: dict[str, list[int]] = {}
+        seen = set()
         for row, one in enumerate(ordered):
-            rows.setdefault(one.name, []).append(row)
-        return Layout(
-            ordered, {name: np.array(found, dtype=np.intp) for name, found in rows.items()}, dict(types or {})
-        )
+            if one.identity not in seen:
+                seen.add(one.identity)
+                rows.setdefault(one.name, []).append(row)
+        names = {name: np.array(found, dtype=np.intp) for name, found in rows.items()}
+        return Layout(ordered, names, dict(types or {}), len(ordered) - len(seen))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from outrider.topology import Edge
 
 DEFAULT_TIMEOUT = timedelta(seconds=5)
 DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
+DEFAULT_LIMIT_SERIES = 100_000
 _KNOWN = {
     "name", "adapter", "url", "entity", "labels", "timeout", "probe", "health_url", "load_url", "headers",
-    "bearer_token_file", "limit_bytes",
+    "bearer_token_file", "limit_bytes", "limit_series",
 }  # fmt: skip
 
 
@@ -43,6 +44,7 @@ class Target:
     headers: Mapping[str, str] = field(default_factory=dict)
     bearer_token_file: Path | None = None
     limit_bytes: int = DEFAULT_LIMIT_BYTES
+    limit_series: int = DEFAULT_LIMIT_SERIES
 
     @property
     def watcher(self) -> EntityRef:
@@ -156,4 +158,5 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
         headers=dict(document.get("headers") or {}),
         bearer_token_file=Path(token_file) if token_file else None,
         limit_bytes=int(document.get("limit_bytes", DEFAULT_LIMIT_BYTES)),
+        limit_series=int(document.get("limit_series", DEFAULT_LIMIT_SERIES)),
     )

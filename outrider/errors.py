@@ -60,6 +60,7 @@ class CollectReason:
     NOT_METRICS = "not_metrics"
     TRUNCATED = "truncated"
     TOO_LARGE = "too_large"
+    TOO_MANY_SERIES = "too_many_series"
     REDIRECT = "redirect"
     RESET = "connection_reset"
     OTHER = "other"

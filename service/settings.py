@@ -82,6 +82,10 @@ class CollectSettings(Section):
         None, description="an existing Prometheus to read instead of scraping"
     )
     page_limit_bytes: Annotated[int, Field(gt=0)] = Field(64 * 1024 * 1024, description="a larger page is refused")
+    page_limit_series: Annotated[int, Field(gt=0)] = Field(
+        100_000,
+        description="a page with more series is cut down to what its adapter reads, and the log names the label",
+    )
 
 
 class ServiceSettings(Section):

@@ -10,7 +10,7 @@ from collectors.targets import Target
 from outrider.clock import Clock
 from service.cycle import Source
 from service.event_source import with_events
-from service.settings import Settings, TargetSettings
+from service.settings import CollectSettings, Settings, TargetSettings
 
 
 def source(settings: Settings, clock: Clock) -> Source:
@@ -33,11 +33,11 @@ def source(settings: Settings, clock: Clock) -> Source:
 
 def targets(settings: Settings) -> list[Target]:
     """The targets of a configuration. Raises ConfigError naming each one that cannot be used."""
-    documents = [_document(target, settings.collect.page_limit_bytes) for target in settings.collect.targets]
+    documents = [_document(target, settings.collect) for target in settings.collect.targets]
     return list(collector_targets.targets_of(settings.cluster, documents, "collect.targets"))
 
 
-def _document(target: TargetSettings, limit_bytes: int) -> dict[str, object]:
+def _document(target: TargetSettings, collect: CollectSettings) -> dict[str, object]:
     found = target.model_dump(exclude_none=True)
     found["entity"] = {**found["entity"], "kind": target.entity.kind.value}
-    return {**found, "limit_bytes": limit_bytes}
+    return {**found, "limit_bytes": collect.page_limit_bytes, "limit_series": collect.page_limit_series}
