@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
+from collectors.access import Access
 from collectors.registry import ADAPTERS, adapter
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import EntityKind, EntityRef
@@ -18,8 +18,8 @@ DEFAULT_TIMEOUT = timedelta(seconds=5)
 DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
 DEFAULT_LIMIT_SERIES = 100_000
 _KNOWN = {
-    "name", "adapter", "url", "entity", "labels", "timeout", "probe", "health_url", "load_url", "headers",
-    "bearer_token_file", "limit_bytes", "limit_series",
+    "name", "adapter", "url", "entity", "labels", "timeout", "probe", "health_url", "load_url", "access",
+    "limit_bytes", "limit_series",
 }  # fmt: skip
 
 
@@ -28,8 +28,7 @@ class Target:
     """One page to fetch. ``labels`` say where the component sits and become edges of the topology.
 
     ``timeout`` is for the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default
-    to /health and /load of the same server. ``bearer_token_file`` is read at every scrape, because
-    such tokens rotate.
+    to /health and /load of the same server.
     """
 
     name: str
@@ -41,8 +40,7 @@ class Target:
     probe: bool = False
     health_url: str = ""
     load_url: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    bearer_token_file: Path | None = None
+    access: Access = field(default_factory=Access)
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     limit_series: int = DEFAULT_LIMIT_SERIES
 
@@ -143,7 +141,6 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
         raise ValueError(f"the entity's cluster {home!r} is not the name of a cluster")
     url = str(document.get("url", ""))
     base = url.rsplit("/", 1)[0] if url else ""
-    token_file = document.get("bearer_token_file")
     timeout = document.get("timeout", DEFAULT_TIMEOUT)
     return Target(
         name=name,
@@ -155,8 +152,7 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
         probe=bool(document.get("probe", adapter(adapter_name).probe)),
         health_url=str(document.get("health_url") or f"{base}/health"),
         load_url=str(document.get("load_url") or f"{base}/load"),
-        headers=dict(document.get("headers") or {}),
-        bearer_token_file=Path(token_file) if token_file else None,
+        access=document.get("access") or Access(),
         limit_bytes=int(document.get("limit_bytes", DEFAULT_LIMIT_BYTES)),
         limit_series=int(document.get("limit_series", DEFAULT_LIMIT_SERIES)),
     )
