@@ -1,0 +1,325 @@
+"""The generation probe against a server that streams, and against each way in which one can misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aiohttp import web
+
+from collectors.access import Access
+from collectors.probing.base import Asked
+from collectors.probing.generation import GenerationProbe, Question
+from collectors.probing.outcome import Outcome, Result
+from outrider.model import EntityKind, EntityRef
+
+AT = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
+SERVICE = EntityRef("test", EntityKind.SERVICE, "serving", "chat")
+WORDS = ("January", ", February", ", March", ", April", ", May")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def door(handler: Handler, **more: Handler):
+    """A server whose ``/v1/chat/completions`` is ``handler``; yields the base of its API."""
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", handler)
+    app.router.add_post("/v1/completions", handler)
+    for name, extra in more.items():
+        app.router.add_get(f"/v1/{name}", extra)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
+
+
+def chunk(delta: object = None, *, finish: str | None = None, **more: object) -> bytes:
+    """One line of a stream as servers write it."""
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
+    return b"data: " + json.dumps({"object": "chat.completion.chunk", "choices": [choice], **more}).encode() + b"\n\n"
+
+
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":%d}}\n\n'
+DONE = b"data: [DONE]\n\n"
+GOOD = (
+    chunk({"role": "assistant", "content": ""}),
+    *(chunk({"content": word}) for word in WORDS),
+    chunk(finish="stop"),
+    USAGE % 5,
+    DONE,
+)
+
+
+def streaming(*pieces: bytes | float, hang: bool = False, slam: bool = False) -> Handler:
+    """Sends pieces; a number is a pause in seconds."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                await response.write(piece)
+            await asyncio.sleep(0 if isinstance(piece, bytes) else piece)
+        if slam:
+            assert request.transport is not None
+            request.transport.abort()
+        if hang:
+            await asyncio.Event().wait()
+        return response
+
+    return handler
+
+
+def ask(handler: Handler, *, seconds: float = 5, question: Question | None = None, times: int = 1, **more) -> Result:
+    async def whole() -> Result:
+        async with door(handler, **more) as url:
+            asked = Asked("chat", SERVICE, timeout=timedelta(seconds=seconds))
+            probe = GenerationProbe(asked, url, question or Question(model="m"))
+            found = [await probe.ask(AT) for _ in range(times)]
+            return found[-1]
+
+    return asyncio.run(whole())
+
+
+def idle(seconds: float, **more) -> Question:
+    return Question(model="m", idle=timedelta(seconds=seconds), **more)
+
+
+def test_a_good_answer_is_timed_token_by_token() -> None:
+    found = ask(streaming(GOOD[0], 0.05, *(part for piece in GOOD[1:6] for part in (piece, 0.02)), *GOOD[6:]))
+    assert (found.outcome, found.said, found.tokens, found.status) == (Outcome.OK, "", 5, 200)
+    assert found.ttft_seconds is not None
+    assert found.itl_seconds is not None
+    assert found.e2e_seconds is not None
+    assert 0.05 <= found.ttft_seconds < found.e2e_seconds
+    assert 0.02 <= found.itl_seconds
+    assert found.e2e_seconds >= found.ttft_seconds + 4 * found.itl_seconds - 0.001
+    assert found.at == AT
+
+
+def test_what_is_asked_is_short_streamed_and_counted() -> None:
+    seen: list[dict] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        seen.append(await request.json())
+        seen.append({"token": request.headers.get("Authorization"), "path": request.path})
+        return await streaming(*GOOD)(request)
+
+    async def whole() -> None:
+        async with door(handler) as url:
+            access = Access(headers={"Authorization": "Bearer x"})
+            extra = {"stream_options": None, "top_k": 1}
+            probe = GenerationProbe(Asked("a", SERVICE, access=access), url, Question("m", max_tokens=7, extra=extra))
+            assert (await probe.ask(AT)).outcome is Outcome.OK
+            text = GenerationProbe(Asked("a", SERVICE), url, Question("m", api="completions", prompt="Once"))
+            await text.ask(AT)
+
+    asyncio.run(whole())
+    chat, first, text, second = seen
+    assert chat == {
+        "model": "m",
+        "max_tokens": 7,
+        "stream": True,
+        "temperature": 0,
+        "top_k": 1,
+        "messages": [{"role": "user", "content": "Name the months of the year."}],
+    }
+    assert first == {"token": "Bearer x", "path": "/v1/chat/completions"}
+    assert (text["prompt"], text["stream_options"]) == ("Once", {"include_usage": True})
+    assert second["path"] == "/v1/completions"
+
+
+async def refuses(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"error": {"message": "The engine is dead."}}, status=503)
+
+
+async def old_style(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"object": "error", "message": "no such model"}, status=404)
+
+
+async def never(request: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def page(request: web.Request) -> web.StreamResponse:
+    return web.Response(text="<html>Welcome</html>", content_type="text/html")
+
+
+async def nothing(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"", content_type="application/json")
+
+
+def test_no_answer_is_told_from_an_answer_that_does_not_generate() -> None:
+    silent = ask(never, seconds=0.2)
+    hung = ask(streaming(chunk({"role": "assistant", "content": ""}), b": ping\n\n", hang=True), seconds=0.2)
+    assert silent.outcome is Outcome.TIMEOUT
+    assert (silent.status, silent.tokens) == (None, None)
+    assert hung.outcome is Outcome.NO_GENERATION
+    assert (hung.status, hung.tokens, hung.ttft_seconds) == (200, 0, None)
+    assert "answers 200 and generated nothing within 200ms" in hung.said
+
+
+def test_keep_alive_comments_are_no_tokens() -> None:
+    pings = [part for _ in range(20) for part in (b": ping\n\n", 0.02)]
+    assert ask(streaming(*pings, hang=True), seconds=0.3).outcome is Outcome.NO_GENERATION
+    stalled = ask(streaming(chunk({"content": "January"}), *pings, hang=True), question=idle(0.15))
+    assert stalled.outcome is Outcome.STALLED
+    assert "stopped after 1 tokens" in stalled.said
+
+
+def test_a_stream_that_hangs_after_some_tokens_has_stalled() -> None:
+    found = ask(streaming(*GOOD[:4], hang=True), question=idle(0.15))
+    assert found.outcome is Outcome.STALLED
+    assert found.tokens == 3
+    assert found.ttft_seconds is not None
+
+
+def test_tokens_that_still_come_when_time_is_over() -> None:
+    slow = [part for number in range(100) for part in (chunk({"content": f"w{number} "}), 0.05)]
+    found = ask(streaming(*slow), seconds=0.4, question=idle(0.3))
+    assert found.outcome is Outcome.UNFINISHED
+    assert found.tokens is not None
+    assert found.tokens > 1
+    assert found.outcome.success is False
+
+
+def test_slow_is_a_success_that_is_told() -> None:
+    late = streaming(0.15, *GOOD)
+    first = ask(late, question=Question("m", ttft_limit=timedelta(seconds=0.1)))
+    whole = ask(late, question=Question("m", total_limit=timedelta(seconds=0.1)))
+    assert (first.outcome, whole.outcome) == (Outcome.SLOW_FIRST_TOKEN, Outcome.SLOW)
+    assert first.outcome.success is True
+    assert ask(late, question=Question("m", ttft_limit=timedelta(seconds=5))).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("handler", "outcome", "said"),
+    [
+        (refuses, Outcome.HTTP_STATUS, "answered 503: The engine is dead."),
+        (old_style, Outcome.HTTP_STATUS, "answered 404: no such model"),
+        (page, Outcome.WRONG_ANSWER, "no JSON"),
+        (nothing, Outcome.NO_GENERATION, "answers 200 with nothing in it"),
+        (streaming(), Outcome.NO_GENERATION, "ends without a token"),
+        (streaming(chunk({"content": ""}), chunk(finish="stop"), DONE), Outcome.EMPTY, "is empty"),
+        (streaming(DONE), Outcome.EMPTY, "is empty"),
+        (streaming(*GOOD[:3]), Outcome.BROKEN_OFF, "ended its stream after 2 tokens, unfinished"),
+        (streaming(*GOOD[:3], slam=True), Outcome.BROKEN_OFF, "broke off"),
+        (streaming(b"data: {nonsense\n\n"), Outcome.WRONG_ANSWER, "no JSON"),
+        (streaming(b"data: [1]\n\n"), Outcome.WRONG_ANSWER, "no completion"),
+        (streaming(GOOD[1], b'data: {"error":{"message":"EngineCore died","code":500}}\n\n', DONE),
+         Outcome.STREAM_ERROR, "EngineCore died"),
+        (streaming(b'event: error\ndata: {"message":"overloaded"}\n\n'), Outcome.STREAM_ERROR, "overloaded"),
+        (streaming(b"event: error\ndata: gone\n\n"), Outcome.STREAM_ERROR, "gone"),
+        (streaming(chunk({"content": "!" * 60}), chunk(finish="length"), DONE), Outcome.REPEATED, "repeated"),
+        (streaming(chunk({"content": "ab\ufffd\ufffd\ufffd\ufffd\ufffd"}), chunk(finish="stop")),
+         Outcome.GARBLED, "garbled"),
+        (streaming(*[chunk({"content": "x" * 60_000})] * 30), Outcome.WRONG_ANSWER, "more than 1048576 bytes"),
+    ],
+)  # fmt: skip
+def test_each_misbehaviour_has_its_name(handler: Handler, outcome: Outcome, said: str) -> None:
+    found = ask(handler)
+    assert (found.outcome, found.outcome.success) == (outcome, False)
+    assert said in found.said
+    assert "\n" not in found.said
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"".join(GOOD).replace(b"\n", b"\r\n")],
+        [b"\xef\xbb\xbf" + b"".join(GOOD)],
+        [bytes([byte]) for byte in b"".join(GOOD)],
+        [b": OPENROUTER PROCESSING\n\n", *GOOD],
+        [b"".join(GOOD).removesuffix(b"\n\n")],  # the last event without its empty line
+        [b"id: 1\nevent: message\nretry: 10\n" + GOOD[1], *GOOD[2:]],
+        [GOOD[1].replace(b', "delta"', b',\ndata: "delta"'), *GOOD[2:]],  # one event in two data lines
+        list(GOOD[:-1]),  # no [DONE], but a reason to finish
+        [chunk({"reasoning_content": "Let me think of months."}), chunk(finish="length"), DONE],
+        [chunk({"reasoning": "Let me think of months."}), chunk(finish="length"), DONE],
+        [chunk({"tool_calls": [{"index": 0, "function": {"name": "months", "arguments": ""}}]}),
+         chunk(finish="tool_calls"), DONE],
+        [b'data: {"choices":[{"text":"January, February"}]}\n\n', DONE],
+    ],
+)  # fmt: skip
+def test_streams_of_every_dialect_are_read(pieces: list[bytes]) -> None:
+    assert ask(streaming(*pieces)).outcome is Outcome.OK
+
+
+def test_an_answer_that_does_not_stream_has_no_first_token() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        message = {"role": "assistant", "content": "January, February, March"}
+        choice = {"message": message, "finish_reason": "stop"}
+        return web.json_response({"choices": [choice], "usage": {"completion_tokens": 6}})
+
+    found = ask(handler)
+    assert (found.outcome, found.tokens, found.ttft_seconds, found.itl_seconds) == (Outcome.OK, 6, None, None)
+
+
+def test_a_whole_answer_in_one_piece_has_no_time_between_tokens() -> None:
+    assert ask(streaming(b"".join(GOOD))).itl_seconds is None
+
+
+def test_what_the_answer_must_hold() -> None:
+    assert ask(streaming(*GOOD), question=Question("m", expect=re.compile("(?i)february"))).outcome is Outcome.OK
+    assert ask(streaming(*GOOD), question=Question("m", expect=re.compile("Paris"))).outcome is Outcome.WRONG_ANSWER
+
+
+def test_without_a_model_the_first_one_listed_is_asked() -> None:
+    asked: list[str] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        asked.append((await request.json())["model"])
+        return await streaming(*GOOD)(request)
+
+    listed: list[int] = []
+
+    async def models(request: web.Request) -> web.StreamResponse:
+        listed.append(1)
+        return web.json_response({"data": [{"id": "llama-70b"}, {"id": "lora"}]})
+
+    assert ask(handler, question=Question(), models=models, times=3).outcome is Outcome.OK
+    assert (asked, len(listed)) == (["llama-70b"] * 3, 1)
+
+    async def none(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": []})
+
+    found = ask(handler, question=Question(), models=none)
+    assert (found.outcome, "name one under model" in found.said) == (Outcome.WRONG_ANSWER, True)
+
+
+def test_nobody_there_and_no_such_name() -> None:
+    async def whole(url: str, access: Access | None = None) -> Result:
+        asked = Asked("a", SERVICE, timeout=timedelta(seconds=5), access=access or Access())
+        return await GenerationProbe(asked, url, Question("m")).ask(AT)
+
+    assert asyncio.run(whole("http://127.0.0.1:1/v1")).outcome is Outcome.REFUSED
+    assert asyncio.run(whole("http://no-such-host.invalid/v1")).outcome is Outcome.DNS
+
+
+def test_a_token_of_ours_that_cannot_be_read_says_nothing_of_the_service(tmp_path) -> None:
+    async def whole() -> Result:
+        access = Access(bearer_token_file=tmp_path / "no-token")
+        return await GenerationProbe(Asked("a", SERVICE, access=access), "http://127.0.0.1:1", Question("m")).ask(AT)
+
+    found = asyncio.run(whole())
+    assert (found.outcome, found.outcome.success) == (Outcome.NOT_ASKED, None)
+    assert "no-token" in found.said
+
+
+def test_addresses() -> None:
+    def address(url: str, **more) -> str:
+        return GenerationProbe(Asked("a", SERVICE), url, Question("m", **more)).address
+
+    assert address("https://chat.example") == "https://chat.example/v1/chat/completions"
+    assert address("https://chat.example/v1/") == "https://chat.example/v1/chat/completions"
+    assert address("https://chat.example/api", api="completions") == "https://chat.example/api/completions"
+    assert address("https://chat.example/x/chat/completions") == "https://chat.example/x/chat/completions"
