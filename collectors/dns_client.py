@@ -179,6 +179,7 @@ async def _over_udp(sent: bytes, server: NameServer) -> DNSRecord:
         lambda: _Waiting(sent), remote_addr=(server.host, server.port)
     )
     try:
+        transport.sendto(sent)
         return await waiting.answer
     finally:
         transport.close()

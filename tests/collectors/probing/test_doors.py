@@ -1,0 +1,381 @@
+"""HTTP, certificates, names and gRPC health, each against a real server of its kind."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import trustme
+from aiohttp import web
+from dnslib import RR
+from dnslib.server import DNSLogger, DNSServer
+
+from collectors.access import Access, Tls
+from collectors.dns_client import NameServer, lookup, system_servers
+from collectors.probing.base import Asked
+from collectors.probing.dns import DnsProbe
+from collectors.probing.grpc_health import GrpcHealthProbe
+from collectors.probing.http import Expected, HttpProbe
+from collectors.probing.outcome import Outcome
+from collectors.probing.tls import TlsProbe
+from outrider.errors import CollectError, CollectReason
+from outrider.model import EntityKind, EntityRef
+
+SERVICE = EntityRef("test", EntityKind.SERVICE, None, "chat")
+DAY = timedelta(days=1)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)  # noqa: DTZ005 - certificates are judged by the machine's clock
+
+
+def asked(seconds: float = 5, **more) -> Asked:
+    return Asked("door", SERVICE, timeout=timedelta(seconds=seconds), **more)
+
+
+async def hello(request: web.Request) -> web.StreamResponse:
+    return web.Response(text=f"hello {request.method} {await request.text()}")
+
+
+async def away(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPFound("/")
+
+
+async def never(request: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+@asynccontextmanager
+async def door(context: ssl.SSLContext | None = None):
+    app = web.Application()
+    app.router.add_route("*", "/", hello)
+    app.router.add_get("/away", away)
+    app.router.add_get("/never", never)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def context_of(authority: trustme.CA, *names: str, until: datetime | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*names, not_after=until, not_before=now() - 30 * DAY).configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def trusting(authority: trustme.CA, tmp_path) -> Access:
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return Access(tls=Tls(ca_file=tmp_path / "ca.pem"))
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "outcome"),
+    [
+        ("/", {}, Outcome.OK),
+        ("/", {"expected": Expected(body=re.compile("^hello GET"))}, Outcome.OK),
+        ("/", {"method": "POST", "body": "you", "expected": Expected(body=re.compile("POST you"))}, Outcome.OK),
+        ("/", {"expected": Expected(body=re.compile("welcome"))}, Outcome.WRONG_ANSWER),
+        ("/", {"expected": Expected(body_not=re.compile("hello"))}, Outcome.WRONG_ANSWER),
+        ("/", {"expected": Expected(status=(204,))}, Outcome.HTTP_STATUS),
+        ("/nowhere", {}, Outcome.HTTP_STATUS),
+        ("/nowhere", {"expected": Expected(status=(404,))}, Outcome.OK),
+        ("/away", {}, Outcome.HTTP_STATUS),
+        ("/away", {"follow_redirects": True}, Outcome.OK),
+        ("/never", {}, Outcome.TIMEOUT),
+    ],
+)
+def test_http(path: str, more: dict, outcome: Outcome) -> None:
+    async def whole() -> None:
+        async with door() as port:
+            seconds = 0.2 if outcome is Outcome.TIMEOUT else 5
+            found = await HttpProbe(asked(seconds), f"http://127.0.0.1:{port}{path}", **more).ask(now())
+            assert (found.outcome, bool(found.said)) == (outcome, outcome is not Outcome.OK)
+            assert found.e2e_seconds is not None
+            assert found.cert_expiry_seconds is None
+
+    asyncio.run(whole())
+
+
+def test_http_of_nobody_and_of_another_protocol() -> None:
+    async def speak_smtp(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example ESMTP\r\n")
+        writer.close()
+
+    async def whole() -> None:
+        found = await HttpProbe(asked(), "http://127.0.0.1:1/").ask(now())
+        assert found.outcome is Outcome.REFUSED
+        found = await HttpProbe(asked(), "http://no-such-host.invalid/").ask(now())
+        assert found.outcome is Outcome.DNS
+        server = await asyncio.start_server(speak_smtp, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            found = await HttpProbe(asked(), f"http://127.0.0.1:{port}/").ask(now())
+            assert found.outcome is Outcome.WRONG_ANSWER
+
+    asyncio.run(whole())
+
+
+# --- certificates ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tls", "http"])
+@pytest.mark.parametrize(
+    ("names", "days", "trusted", "outcome"),
+    [
+        (("localhost",), 90, True, Outcome.OK),
+        (("localhost",), 5, True, Outcome.CERT_EXPIRING),
+        (("localhost",), -2, True, Outcome.CERT_EXPIRED),
+        (("elsewhere.example",), 90, True, Outcome.TLS),
+        (("localhost",), 90, False, Outcome.TLS),
+    ],
+)
+def test_certificates(kind, names, days, trusted, outcome, authority, trusting) -> None:
+    async def whole() -> None:
+        until = now().replace(microsecond=0) + days * DAY
+        async with door(context_of(authority, *names, until=until)) as port:
+            of = asked(access=trusting if trusted else Access())
+            probe = TlsProbe(of, "localhost", port) if kind == "tls" else HttpProbe(of, f"https://localhost:{port}/")
+            at = now()
+            found = await probe.ask(at)
+        assert found.outcome is outcome, found.said
+        assert found.cert_expiry_seconds == pytest.approx((until - at).total_seconds(), abs=1)
+        assert found.outcome.success is (outcome in (Outcome.OK, Outcome.CERT_EXPIRING))
+
+    asyncio.run(whole())
+
+
+def test_a_careless_look_still_reads_the_day(authority) -> None:
+    async def whole() -> None:
+        until = now().replace(microsecond=0) + 5 * DAY
+        async with door(context_of(authority, "elsewhere.example", until=until)) as port:
+            found = await TlsProbe(asked(access=Access(tls=Tls(insecure_skip_verify=True))), "localhost", port).ask(now())
+        assert found.outcome is Outcome.CERT_EXPIRING
+        assert found.said.startswith("the certificate of localhost:")
+
+    asyncio.run(whole())
+
+
+def test_tls_of_a_port_that_speaks_plainly_of_nobody_and_of_one_that_is_silent() -> None:
+    async def whole() -> None:
+        async with door() as port:
+            assert (await TlsProbe(asked(), "127.0.0.1", port).ask(now())).outcome is Outcome.TLS
+        assert (await TlsProbe(asked(), "127.0.0.1", 1).ask(now())).outcome is Outcome.REFUSED
+        assert (await TlsProbe(asked(), "no-such-host.invalid", 443).ask(now())).outcome is Outcome.DNS
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            assert (await TlsProbe(asked(0.2), "127.0.0.1", port).ask(now())).outcome is Outcome.TIMEOUT
+
+    asyncio.run(whole())
+
+
+def test_our_own_certificates_that_cannot_be_read_say_nothing_of_the_door(tmp_path) -> None:
+    access = Access(tls=Tls(ca_file=tmp_path / "none.pem"))
+
+    async def whole() -> None:
+        async with door() as port:
+            for probe in (
+                TlsProbe(asked(access=access), "127.0.0.1", port),
+                HttpProbe(asked(access=access), f"https://127.0.0.1:{port}/"),
+            ):
+                found = await probe.ask(now())
+                assert (found.outcome, "none.pem" in found.said) == (Outcome.NOT_ASKED, True)
+
+    asyncio.run(whole())
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+ZONE = """
+chat.test. 60 IN A 10.0.0.1
+chat.test. 60 IN A 10.0.0.2
+www.test. 60 IN CNAME chat.test.
+_metrics._tcp.chat.test. 60 IN SRV 0 5 8000 chat-0.test.
+_metrics._tcp.chat.test. 60 IN SRV 0 5 8001 chat-1.test.
+note.test. 60 IN TXT "hello" "you"
+six.test. 60 IN AAAA fd00::1
+"""
+
+
+class Zone:
+    """Answers from ZONE; ``big.test`` has more addresses than a datagram holds, ``broken.test`` fails."""
+
+    def resolve(self, request, handler):
+        reply, name = request.reply(), str(request.q.qname)
+        if name == "broken.test.":
+            reply.header.rcode = 2
+        elif name == "big.test.":
+            if handler.protocol == "udp":
+                reply.header.tc = 1
+            else:
+                reply.add_answer(*RR.fromZone("\n".join(f"big.test. 60 IN A 10.1.0.{n}" for n in range(200))))
+        else:
+            found = [one for one in RR.fromZone(ZONE) if str(one.rname) == name]
+            if not found:
+                reply.header.rcode = 3
+            by_kind = [one for one in found if one.rtype == request.q.qtype]
+            reply.add_answer(*by_kind)
+        return reply
+
+
+@pytest.fixture(scope="module")
+def name_server():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    quiet = DNSLogger(logf=lambda _line: None)
+    servers = [DNSServer(Zone(), address="127.0.0.1", port=port, tcp=tcp, logger=quiet) for tcp in (False, True)]
+    for server in servers:
+        server.start_thread()
+    yield NameServer("127.0.0.1", port)
+    for server in servers:
+        server.stop()
+        server.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("host", "record", "expect", "outcome"),
+    [
+        ("chat.test", "A", (), Outcome.OK),
+        ("chat.test", "A", ("10.0.0.2",), Outcome.OK),
+        ("chat.test", "A", ("10.0.0.2", "10.0.0.9"), Outcome.WRONG_RECORDS),
+        ("www.test", "CNAME", ("chat.test",), Outcome.OK),
+        ("_metrics._tcp.chat.test", "SRV", ("chat-1.test",), Outcome.OK),
+        ("note.test", "TXT", ("helloyou",), Outcome.OK),
+        ("six.test", "AAAA", ("fd00::1",), Outcome.OK),
+        ("big.test", "A", ("10.1.0.199",), Outcome.OK),
+        ("chat.test", "AAAA", (), Outcome.DNS),
+        ("gone.test", "A", (), Outcome.DNS),
+        ("broken.test", "A", (), Outcome.DNS),
+        ("a" * 70 + ".test", "A", (), Outcome.DNS),
+    ],
+)
+def test_names(name_server, host, record, expect, outcome) -> None:
+    probe = DnsProbe(asked(2), host, record=record, expect=expect, servers=(name_server,))
+    found = asyncio.run(probe.ask(now()))
+    assert found.outcome is outcome, found.said
+    assert bool(found.said) is (outcome is not Outcome.OK)
+
+
+def test_name_servers_that_are_away_and_silent(name_server) -> None:
+    async def whole() -> None:
+        away = DnsProbe(asked(1), "chat.test", servers=(NameServer("127.0.0.1", 1),))
+        assert (await away.ask(now())).outcome is Outcome.REFUSED
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            mute = NameServer("127.0.0.1", silent.getsockname()[1])
+            assert (await DnsProbe(asked(0.2), "chat.test", servers=(mute,)).ask(now())).outcome is Outcome.TIMEOUT
+            both = DnsProbe(asked(1), "chat.test", servers=(mute, name_server))
+            assert (await both.ask(now())).outcome is Outcome.OK
+
+    asyncio.run(whole())
+
+
+def test_the_system_knows_its_own_name_and_not_others() -> None:
+    async def whole() -> None:
+        found = await lookup("localhost", "A")
+        assert [one.value for one in found] == ["127.0.0.1"]
+        with pytest.raises(CollectError) as fault:
+            await lookup("no-such-host.invalid", "A")
+        assert fault.value.reason == CollectReason.DNS
+
+    asyncio.run(whole())
+
+
+def test_name_servers_of_a_machine(tmp_path) -> None:
+    conf = tmp_path / "resolv.conf"
+    conf.write_text("# x\nsearch a b\nnameserver 10.0.0.10\nnameserver fe80::1%eth0\nnameserver rubbish\nnameserver\n")
+    assert system_servers(conf) == (NameServer("10.0.0.10"), NameServer("fe80::1"))
+    assert system_servers(tmp_path / "none") == (NameServer("127.0.0.1"),)
+    assert NameServer.parse("[fd00::a]:5353") == NameServer("fd00::a", 5353)
+    assert NameServer.parse("10.0.0.1:99") == NameServer("10.0.0.1", 99)
+    for text in ("dns.example", "10.0.0.1:0", "", "[x]:1"):
+        with pytest.raises(ValueError):  # noqa: PT011 - ipaddress says which
+            NameServer.parse(text)
+
+
+# --- gRPC health ----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def grpc_door(credentials=None, *, with_health: bool = True):
+    grpc = pytest.importorskip("grpc", reason="missing: grpcio is not installed")
+    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+    server = grpc.aio.server()
+    servicer = health.aio.HealthServicer()
+    if with_health:
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    statuses = health_pb2.HealthCheckResponse
+    await servicer.set("", statuses.SERVING)
+    await servicer.set("loading", statuses.NOT_SERVING)
+    port = (
+        server.add_secure_port("localhost:0", credentials) if credentials else server.add_insecure_port("127.0.0.1:0")
+    )
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+def test_grpc_health() -> None:
+    async def whole() -> None:
+        async with grpc_door() as port:
+
+            async def outcome(**more) -> Outcome:
+                return (await GrpcHealthProbe(asked(), "127.0.0.1", port, **more).ask(now())).outcome
+
+            assert await outcome() is Outcome.OK
+            assert await outcome(service="loading") is Outcome.NOT_SERVING
+            assert await outcome(service="unknown") is Outcome.NOT_SERVING
+            assert await outcome(tls=True) is Outcome.TLS
+        async with grpc_door(with_health=False) as port:
+            found = await GrpcHealthProbe(asked(), "127.0.0.1", port).ask(now())
+            assert (found.outcome, found.said) == (Outcome.WRONG_ANSWER, f"127.0.0.1:{port} has no gRPC health service")
+
+    asyncio.run(whole())
+
+
+def test_grpc_of_nobody_of_no_name_and_of_a_silent_port() -> None:
+    async def whole() -> None:
+        assert (await GrpcHealthProbe(asked(), "127.0.0.1", 1).ask(now())).outcome is Outcome.REFUSED
+        assert (await GrpcHealthProbe(asked(), "no-such-host.invalid", 1).ask(now())).outcome is Outcome.DNS
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            found = await GrpcHealthProbe(asked(0.3), "127.0.0.1", port).ask(now())
+            assert found.outcome is Outcome.TIMEOUT
+
+    asyncio.run(whole())
+
+
+def test_grpc_over_tls(authority, trusting) -> None:
+    grpc = pytest.importorskip("grpc", reason="missing: grpcio is not installed")
+    issued = authority.issue_cert("localhost")
+    pair = (issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes())
+
+    async def whole() -> None:
+        async with grpc_door(grpc.ssl_server_credentials([pair])) as port:
+            good = GrpcHealthProbe(asked(access=trusting), "localhost", port, tls=True)
+            assert (await good.ask(now())).outcome is Outcome.OK
+            strange = await GrpcHealthProbe(asked(), "localhost", port, tls=True).ask(now())
+            assert strange.outcome is Outcome.TLS, strange.said
+
+    asyncio.run(whole())
