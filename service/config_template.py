@@ -58,6 +58,11 @@ events: []
 #    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
 #    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
 
+# Doors of services, asked as a client would ask: every 30s, at most max_tokens tokens each time.
+probes: []
+#  - {type: generation, service: chat, namespace: serving, url: https://chat.example/v1, model: llama-70b}
+#  - {type: tls, service: chat, namespace: serving, host: chat.example, cert_days: 14, every: 1h}
+
 # What is known of a model service beside its metrics: for the GPU formula and for cost.
 services: []
 #  - name: chat

@@ -21,6 +21,7 @@ from outrider.ports import Collected
 from outrider.topology import Topology
 from service.cycle import Source
 from service.event_settings import EventSettings
+from service.probe_source import WithProbes
 from service.settings import Settings
 
 
@@ -56,8 +57,10 @@ class WithEvents:
 
 
 def pages_of(source: Source) -> Source:
-    """The source of pages, with or without events beside it."""
-    return source.pages if isinstance(source, WithEvents) else source
+    """The source of pages, with or without events and probes beside it."""
+    while isinstance(source, WithEvents | WithProbes):
+        source = source.pages
+    return source
 
 
 def with_events(pages: Source, settings: Settings) -> Source:

@@ -1,4 +1,4 @@
-"""What is watched, from settings: pages to scrape or an existing Prometheus to read, and sources of events."""
+"""What is watched, from settings: pages to scrape or an existing Prometheus to read, probes and sources of events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from outrider.clock import Clock
 from service.access_settings import AccessSettings
 from service.cycle import Source
 from service.event_source import with_events
+from service.probe_source import with_probes
 from service.settings import CollectSettings, Settings, TargetSettings
 
 
@@ -30,7 +31,7 @@ def source(settings: Settings, clock: Clock) -> Source:
         pages = Collector(
             targets(settings), Scraper(), deadline=settings.collect.interval / 4, spread=settings.collect.spread
         )
-    return with_events(pages, settings)
+    return with_events(with_probes(pages, settings), settings)
 
 
 def targets(settings: Settings) -> list[Target]:

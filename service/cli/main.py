@@ -10,7 +10,21 @@ import typer
 
 from outrider.errors import OutriderError
 from service import wiring
-from service.cli import alerts, capacity, collect, common, config, demo, drill, record, remediate, replay, serve, store
+from service.cli import (
+    alerts,
+    capacity,
+    collect,
+    common,
+    config,
+    demo,
+    drill,
+    probe,
+    record,
+    remediate,
+    replay,
+    serve,
+    store,
+)
 from service.cli.common import Context, leaf
 from store import migrate
 
@@ -49,6 +63,7 @@ serve.add(app)
 replay.add(app)
 record.add(app)
 collect.add_doctor(app)
+probe.add(app)
 for name, group in {
     "config": config.app,
     "collect": collect.app,

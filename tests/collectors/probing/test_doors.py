@@ -31,7 +31,7 @@ DAY = timedelta(days=1)
 
 
 def now() -> datetime:
-    return datetime.now(UTC)  # noqa: DTZ005 - certificates are judged by the machine's clock
+    return datetime.now(UTC)
 
 
 def asked(seconds: float = 5, **more) -> Asked:
@@ -166,7 +166,9 @@ def test_a_careless_look_still_reads_the_day(authority) -> None:
     async def whole() -> None:
         until = now().replace(microsecond=0) + 5 * DAY
         async with door(context_of(authority, "elsewhere.example", until=until)) as port:
-            found = await TlsProbe(asked(access=Access(tls=Tls(insecure_skip_verify=True))), "localhost", port).ask(now())
+            found = await TlsProbe(asked(access=Access(tls=Tls(insecure_skip_verify=True))), "localhost", port).ask(
+                now()
+            )
         assert found.outcome is Outcome.CERT_EXPIRING
         assert found.said.startswith("the certificate of localhost:")
 

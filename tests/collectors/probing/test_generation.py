@@ -100,7 +100,7 @@ def test_a_good_answer_is_timed_token_by_token() -> None:
     assert found.itl_seconds is not None
     assert found.e2e_seconds is not None
     assert 0.05 <= found.ttft_seconds < found.e2e_seconds
-    assert 0.02 <= found.itl_seconds
+    assert found.itl_seconds >= 0.02
     assert found.e2e_seconds >= found.ttft_seconds + 4 * found.itl_seconds - 0.001
     assert found.at == AT
 

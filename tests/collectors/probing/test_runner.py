@@ -1,0 +1,178 @@
+"""Probes beside each other: pace, rounds that do not wait, one row a service, no word where nothing is known."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from collectors.probing.base import Asked
+from collectors.probing.outcome import Outcome, Result
+from collectors.probing.runner import Probes
+from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
+
+START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+CHAT = EntityRef("test", EntityKind.SERVICE, "serving", "chat")
+CODE = EntityRef("test", EntityKind.SERVICE, "serving", "code")
+
+
+class Door:
+    """A probe in the hands of a test: ``result`` is what it finds, ``gate`` holds it up."""
+
+    def __init__(self, name: str, service: EntityRef = CHAT, *, every: float = 15, **result) -> None:
+        asked = Asked(name, service, timedelta(seconds=every), timedelta(seconds=10))
+        self.name, self.service, self.every, self.timeout = asked.name, asked.service, asked.every, asked.timeout
+        self.address = name
+        self.result = Result(Outcome.OK, START, **{"e2e_seconds": 0.5, **result})
+        self.gate: asyncio.Event | None = None
+        self.asked: list[datetime] = []
+        self.breaks = False
+        self.closed = False
+
+    async def ask(self, at: datetime) -> Result:
+        self.asked.append(at)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.breaks:
+            raise KeyError("mistake")
+        return replace(self.result, at=at)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def row(batches: tuple[SampleBatch, ...], service: EntityRef = CHAT) -> dict[str, float]:
+    """The PRESENT cells of a service."""
+    (batch,) = [one for one in batches if one.entities == (service,)]
+    assert np.isnan(batch.values[batch.status != CellStatus.PRESENT]).all()
+    assert np.isfinite(batch.values[batch.status == CellStatus.PRESENT]).all()
+    return {
+        key.name: float(batch.values[0, column])
+        for column, key in enumerate(batch.keys)
+        if batch.status[0, column] == CellStatus.PRESENT
+    }
+
+
+def up(batches: tuple[SampleBatch, ...]) -> dict[str, float | None]:
+    (batch,) = [one for one in batches if one.kind is EntityKind.WORKLOAD]
+    column = batch.values[:, batch.keys.index(SignalKey("target_up"))]
+    return {one.name: None if np.isnan(up) else float(up) for one, up in zip(batch.entities, column, strict=True)}
+
+
+def rounds(probes: Probes, count: int = 1, first: datetime = START) -> tuple[SampleBatch, ...]:
+    async def whole() -> tuple[SampleBatch, ...]:
+        found: tuple[SampleBatch, ...] = ()
+        for number in range(count):
+            found = await probes.collect(first + number * STEP)
+        return found
+
+    return asyncio.run(whole())
+
+
+def test_probes_of_one_service_are_one_row() -> None:
+    doors = [
+        Door("names", e2e_seconds=0.01),
+        Door("page", cert_expiry_seconds=9e5, e2e_seconds=0.1),
+        Door("cert", cert_expiry_seconds=8e5),
+        Door("talk", ttft_seconds=0.2, itl_seconds=0.03, tokens=16, e2e_seconds=0.7),
+    ]
+    found = rounds(Probes(doors))
+    assert row(found) == {
+        "probe_success": 1, "probe_outcome_code": 0, "probe_e2e_seconds": 0.7, "probe_ttft_seconds": 0.2,
+        "probe_itl_seconds": 0.03, "probe_generated_tokens": 16, "probe_cert_expiry_seconds": 8e5,
+    }  # fmt: skip
+    assert up(found) == {f"probe/{door.name}": 1 for door in doors}
+
+
+def test_one_failure_is_the_service_and_names_itself() -> None:
+    doors = [Door("page"), Door("talk", tokens=0), Door("other", CODE)]
+    doors[1].result = replace(doors[1].result, outcome=Outcome.NO_GENERATION, said="no token")
+    probes = Probes(doors)
+    found = rounds(probes)
+    assert row(found)["probe_success"] == 0
+    assert row(found)["probe_outcome_code"] == Outcome.NO_GENERATION.code
+    assert row(found, CODE)["probe_success"] == 1
+    health = {one.target: one for one in probes.health}
+    assert (health["talk"].up, health["talk"].reason, health["talk"].error) == (False, "no_generation", "no token")
+    assert health["page"].up is True
+    assert up(found)["probe/talk"] == 1, "the probe works; it is the service that does not"
+
+
+def test_a_slow_service_is_up_and_said_to_be_slow() -> None:
+    door = Door("talk")
+    door.result = replace(door.result, outcome=Outcome.SLOW)
+    assert row(rounds(Probes([door])))["probe_success"] == 1
+
+
+def test_a_fault_of_ours_says_nothing_of_the_service() -> None:
+    door, broken = Door("talk"), Door("mistake")
+    door.result = replace(door.result, outcome=Outcome.NOT_ASKED, said="no token file")
+    broken.breaks = True
+    found = rounds(Probes([door, broken]))
+    assert row(found) == {}
+    assert up(found) == {"probe/talk": 0, "probe/mistake": 0}
+
+
+def test_each_probe_has_its_own_pace_and_keeps_its_word_meanwhile() -> None:
+    often, seldom = Door("often"), Door("seldom", CODE, every=60)
+    found = rounds(Probes([often, seldom]), 5)
+    assert len(often.asked) == 5
+    assert seldom.asked == [START, START + 4 * STEP]
+    assert row(found, CODE)["probe_success"] == 1
+
+
+def test_a_clock_that_steps_back_asks_anew() -> None:
+    door = Door("seldom", every=3600)
+    probes = Probes([door])
+    rounds(probes)
+    rounds(probes, first=START - timedelta(hours=2))
+    assert len(door.asked) == 2
+
+
+def test_a_probe_that_takes_its_time_holds_up_nobody_and_is_asked_once() -> None:
+    async def whole() -> None:
+        slow, quick = Door("slow", every=30), Door("quick", CODE)
+        slow.gate = asyncio.Event()
+        probes = Probes([slow, quick], deadline=timedelta(seconds=0.02))
+        for number in range(3):
+            found = await probes.collect(START + number * STEP)
+            assert row(found) == {}
+            assert row(found, CODE)["probe_success"] == 1
+        assert (len(slow.asked), len(quick.asked)) == (1, 3)
+        assert [one.late for one in probes.health] == [True, False]
+        slow.gate.set()
+        found = await probes.collect(START + 3 * STEP)
+        (batch,) = [one for one in found if one.entities == (CHAT,)]
+        assert row(found)["probe_success"] == 1
+        assert batch.scraped_at == START, "the instant of the asking, not of the round"
+        await probes.close()
+        assert slow.closed
+
+    asyncio.run(whole())
+
+
+def test_a_word_that_is_too_old_is_none() -> None:
+    async def whole() -> None:
+        door = Door("talk", every=15)
+        probes = Probes([door], deadline=timedelta(seconds=0.01))
+        assert row(await probes.collect(START))["probe_success"] == 1
+        door.gate = asyncio.Event()
+        assert row(await probes.collect(START + 2 * STEP))["probe_success"] == 1
+        found = await probes.collect(START + 3 * STEP)
+        assert row(found) == {}
+        assert up(found) == {"probe/talk": None}
+        await probes.close()
+
+    asyncio.run(whole())
+
+
+def test_askings_are_spread_each_at_its_own_moment() -> None:
+    doors = [Door(f"door-{number}") for number in range(8)]
+    rounds(Probes(doors, spread=timedelta(seconds=0.05)), 2)
+    moments = {door.asked[0] - START for door in doors}
+    assert len(moments) == 8
+    assert all(timedelta(0) <= one < timedelta(seconds=0.05) for one in moments)
+    assert all(door.asked[1] - STEP == door.asked[0] for door in doors)
