@@ -72,6 +72,8 @@ class Collector:
         thousand scrapes begin; fewer begin sooner.
         """
         self._targets: tuple[Target, ...] = ()
+        self._by_name: dict[str, Target] = {}
+        self._beside: tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]] = ((), {})
         self._scraper = scraper
         self._deadline = deadline
         self.normaliser = normaliser or Normaliser()
@@ -88,21 +90,33 @@ class Collector:
         """What is collected from."""
         return self._targets
 
-    def set_targets(self, targets: Sequence[Target]) -> None:
-        """Replace the targets; what is known of those that go is forgotten."""
-        kept = {target.name for target in targets}
+    def set_targets(
+        self,
+        targets: Sequence[Target],
+        edges: Sequence[Edge] | None = None,
+        labels: Mapping[EntityRef, Mapping[str, str]] | None = None,
+    ) -> None:
+        """Replace the targets; what is known of those that go is forgotten.
+
+        So is what is known of a target that another one now stands in the place of. ``edges`` and ``labels``
+        are topology known beside the pages; None leaves it as it is.
+        """
+        known = {target.name: target for target in self._targets}
+        kept = {target.name for target in targets if target.name not in known or target.follows(known[target.name])}
         for gone in [name for name in self._health if name not in kept]:
             self.normaliser.forget(gone)
             self._health.pop(gone)
             self._patience.forget(gone)
             self._seen.pop(gone, None)
-        known = {target.name: target for target in self._targets}
+        beside, told = self._beside
+        self._beside = (beside if edges is None else tuple(edges), told if labels is None else labels)
         self._targets = tuple(targets)
+        self._by_name = {target.name: target for target in targets}
         for target in targets:
             self._health.setdefault(
                 target.name, TargetHealth(target.name, target.adapter, None, None, None, None, None)
             )
-            if known.get(target.name) != target:  # new, or moved: its next page tells more
+            if target.name not in kept or known.get(target.name) != target:  # new, or moved: its page tells more
                 self._seen[target.name] = (target.edges, target.facts)
         self._topology = None
 
@@ -115,10 +129,11 @@ class Collector:
         """The graph of target labels and of what the newest good page of each target says."""
         if self._topology is None:
             labels: dict[EntityRef, dict[str, str]] = {}
-            for _, facts in self._seen.values():
+            beside, told = self._beside
+            for facts in (told, *(facts for _, facts in self._seen.values())):
                 for entity, known in facts.items():
                     labels.setdefault(entity, {}).update(known)
-            edges = _still_there([edge for found, _ in self._seen.values() for edge in found], labels)
+            edges = _still_there([*beside, *(edge for found, _ in self._seen.values() for edge in found)], labels)
             entities = [one for target in self._targets for one in (target.entity, target.watcher)]
             self._topology = Topology.build(edges, (*entities, *labels), labels, at)
         return replace(self._topology, at=at)
@@ -157,6 +172,8 @@ class Collector:
     def _finished(self) -> list[Scrape]:
         done = [name for name, task in self._running.items() if task.done()]
         scrapes = [self._running.pop(name).result() for name in done]
+        # what was asked of a target that has gone since, or that another one has followed, is nobody's past
+        scrapes = [one for one in scrapes if (now := self._by_name.get(one.target.name)) and now.follows(one.target)]
         for scrape in scrapes:
             self._patience.note(scrape)
         return scrapes

@@ -19,7 +19,7 @@ DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
 DEFAULT_LIMIT_SERIES = 100_000
 _KNOWN = {
     "name", "adapter", "url", "entity", "labels", "timeout", "probe", "health_url", "load_url", "access",
-    "limit_bytes", "limit_series",
+    "limit_bytes", "limit_series", "identity",
 }  # fmt: skip
 
 
@@ -28,7 +28,8 @@ class Target:
     """One page to fetch. ``labels`` say where the component sits and become edges of the topology.
 
     ``timeout`` is for the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default
-    to /health and /load of the same server.
+    to /health and /load of the same server. ``identity`` tells one holder of the address from the next, where
+    somebody knows: what was seen of the former is no past of the latter.
     """
 
     name: str
@@ -43,6 +44,11 @@ class Target:
     access: Access = field(default_factory=Access)
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     limit_series: int = DEFAULT_LIMIT_SERIES
+    identity: str = ""
+
+    def follows(self, other: Target) -> bool:
+        """True when what was seen of ``other`` is the past of this one."""
+        return self.adapter == other.adapter and self.identity == other.identity
 
     @property
     def watcher(self) -> EntityRef:
@@ -155,4 +161,5 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
         access=document.get("access") or Access(),
         limit_bytes=int(document.get("limit_bytes", DEFAULT_LIMIT_BYTES)),
         limit_series=int(document.get("limit_series", DEFAULT_LIMIT_SERIES)),
+        identity=str(document.get("identity", "")),
     )

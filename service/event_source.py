@@ -20,6 +20,7 @@ from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
 from outrider.topology import Topology
 from service.cycle import Source
+from service.discovery import Discovering
 from service.event_settings import EventSettings
 from service.probe_source import WithProbes
 from service.settings import Settings
@@ -57,8 +58,8 @@ class WithEvents:
 
 
 def pages_of(source: Source) -> Source:
-    """The source of pages, with or without events and probes beside it."""
-    while isinstance(source, WithEvents | WithProbes):
+    """The source of pages, without events, probes and discovery."""
+    while isinstance(source, WithEvents | WithProbes | Discovering):
         source = source.pages
     return source
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from collectors import doctor as examine
 from collectors import recording, registry
-from collectors.collect import Collector
+from collectors.collect import Collector, TargetHealth
 from collectors.exposition import Parser
 from collectors.scrape import Scraper
 from collectors.scraped import Scrape
@@ -20,7 +20,7 @@ from outrider.clock import Clock, rfc3339
 from outrider.errors import CollectError, CollectReason, UnavailableError, UsageError
 from outrider.model import EntityKind
 from outrider.ports import Collected
-from service import facts, listing, targets
+from service import discovery, facts, listing, targets
 from service.settings import Settings
 
 
@@ -37,7 +37,7 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
     at = clock.now()
     if not pages and settings.collect.prometheus is not None:
         return await _from_prometheus(settings, clock)
-    looks = await _looks(settings, pages, at)
+    looks, sources = await _looks(settings, pages, at)
     collector = Collector([look.target for look in looks])
     collected = collector.absorb([look.scrape for look in looks], at)
     kept = Collected(tuple(batch for batch in collected.batches if batch.source), collected.events)
@@ -49,7 +49,7 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
              "reason": "needs_two_scrapes"}
             for entity, name in _needs_two(collector, look.target)
         ]  # fmt: skip
-    health = [jsonable.target(one) for one in collector.health]
+    health = [jsonable.target(one) for one in (*collector.health, *sources)]
     if pages and not any(target["up"] for target in health):
         raise _unreadable(looks, health[0]["error"] or "no page could be read")
     return {"at": rfc3339(at), "targets": health, "signals": found}
@@ -87,7 +87,8 @@ async def doctor(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cl
         )
     found = []
     parser = Parser()
-    for look in await _looks(settings, pages, clock.now()):
+    looks, sources = await _looks(settings, pages, clock.now())
+    for look in looks:
         entry: dict[str, Any] = {"target": look.target.name, "adapter": look.target.adapter}
         try:
             if look.scrape.body is None:
@@ -97,13 +98,21 @@ async def doctor(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cl
             found.append({**entry, "present": [], "missing": [], "unknown_metrics": 0, "error": error.message})
             continue
         found.append({**entry, **examine.examine(registry.adapter(look.target.adapter), page).as_dict(), "error": None})
+    for one in sources:
+        about = {"target": one.target, "adapter": one.adapter, "present": [], "missing": [], "unknown_metrics": 0}
+        found.append({**about, "error": one.error})
     return {"targets": found}
 
 
-async def _looks(settings: Settings, pages: Sequence[tuple[str, str]], at: datetime) -> list[_Look]:
+async def _looks(
+    settings: Settings, pages: Sequence[tuple[str, str]], at: datetime
+) -> tuple[list[_Look], tuple[TargetHealth, ...]]:
+    """Every page once, and how each source of targets fares."""
     wanted = [_of_page(settings.cluster, adapter, place) for adapter, place in pages]
+    sources: tuple[TargetHealth, ...] = ()
     if not pages:
-        wanted = [(target, None) for target in targets.targets(settings)]
+        found = await discovery.once(settings, targets.targets(settings), at)
+        wanted, sources = [(target, None) for target in found.targets], found.health
     looks = []
     to_fetch = [target for target, body in wanted if body is None]
     scraper = Scraper()
@@ -114,7 +123,7 @@ async def _looks(settings: Settings, pages: Sequence[tuple[str, str]], at: datet
     for target, body in wanted:
         scrape = fetched[target.name] if body is None else recording.page_scrape(target, body, at)
         looks.append(_Look(target, scrape))
-    return looks
+    return looks, sources
 
 
 def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | None]:

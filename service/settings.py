@@ -21,6 +21,7 @@ from outrider.errors import ConfigError, ConfigProblem
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
 from service.access_settings import AccessSettings
+from service.discovery_settings import DiscoverSettings, discover_usable
 from service.event_settings import EventSettings, events_usable
 from service.probe_settings import ProbeSettings, probes_usable
 from service.settings_base import Duration, Port, Ratio, Section
@@ -76,6 +77,7 @@ class CollectSettings(Section):
 
     interval: Duration = Field(timedelta(seconds=15), description="time between two cycles")
     targets: list[TargetSettings] = Field([], description="pages to scrape")
+    discover: list[DiscoverSettings] = Field([], description="where more targets are found")
     prometheus: PrometheusSettings | None = Field(
         None, description="an existing Prometheus to read instead of scraping"
     )
@@ -313,6 +315,10 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
             )
         seen.add(target.name)
     problems += events_usable(settings.events, document)
+    problems += discover_usable(settings.collect.discover, document)
+    if settings.collect.discover and settings.collect.prometheus is not None:
+        said = "is for scraping; the targets of collect.prometheus are those that it scrapes"
+        problems.append(document.problem(("collect", "discover"), said))
     problems += probes_usable(settings.probes, document)
     for group, names in settings.notify.groups.items():
         for index, name in enumerate(names):

@@ -8,6 +8,7 @@ from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.targets import Target
 from outrider.clock import Clock
+from service import discovery
 from service.access_settings import AccessSettings
 from service.cycle import Source
 from service.event_source import with_events
@@ -28,9 +29,11 @@ def source(settings: Settings, clock: Clock) -> Source:
             clock=clock,
         )
     else:
-        pages = Collector(
-            targets(settings), Scraper(), deadline=settings.collect.interval / 4, spread=settings.collect.spread
-        )
+        configured, deadline = targets(settings), settings.collect.interval / 4
+        pages = Collector(configured, Scraper(), deadline=deadline, spread=settings.collect.spread)
+        if settings.collect.discover:
+            found = discovery.discovery_of(settings, configured)
+            pages = discovery.Discovering(pages, found, settings.cluster, deadline=deadline)
     return with_events(with_probes(pages, settings), settings)
 
 

@@ -40,14 +40,14 @@ def add(root: typer.Typer) -> None:
         bearer_token_file: Annotated[Path | None, typer.Option("--bearer-token-file", help="of --url")] = None,
     ) -> int:
         """Ask doors of services once; the answer is no when one of them fails."""
-        given = {"model": model, "prompt": prompt, "max_tokens": max_tokens}
+        given: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": max_tokens}
         asked = {key: value for key, value in given.items() if value is not None}
         settings = context.settings()
         if url is None:
             chosen = probe_look.chosen(settings, name or [])
             chosen = [probe_look.asking(one, asked) for one in chosen]
         else:
-            more = {"timeout": timeout, "bearer_token_file": bearer_token_file}
+            more: dict[str, Any] = {"timeout": timeout, "bearer_token_file": bearer_token_file}
             asked |= {key: value for key, value in more.items() if value is not None}
             chosen = [probe_look.at_url(url, kind, asked)]
         result = asyncio.run(probe_look.once(chosen, settings.cluster, SystemClock(), context.language))

@@ -1,0 +1,217 @@
+"""Sources of targets side by side: each at its own pace, and none takes anything away by failing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from collectors.collect import TargetHealth
+from collectors.discovery.found import Found, Seen, TargetSource
+from collectors.discovery.targets import Rules, target_of_found, url_of
+from collectors.targets import Target
+from outrider import log
+from outrider.errors import CollectError, CollectReason
+from outrider.model import EntityRef
+from outrider.topology import Edge
+
+Guess = Callable[[str, Rules], Awaitable[str | None]]
+_MOST_GUESSES = 500  # pages looked at in one go, for their adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What all sources know together. The very same object as long as nothing changed."""
+
+    targets: tuple[Target, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    labels: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _State:
+    """One source: what it last said, and what was made of it."""
+
+    source: TargetSource
+    rules: Rules
+    begun: datetime | None = None
+    seen: Seen = field(default_factory=Seen)
+    made: dict[str, tuple[Found, str, Target]] = field(default_factory=dict)
+    unread: int = 0
+    made_of: Seen | None = None
+
+
+class Discovery:
+    """Reads sources and joins what they found. A source has at most one reading under way."""
+
+    def __init__(
+        self,
+        sources: Sequence[tuple[TargetSource, Rules]],
+        cluster: str,
+        *,
+        configured: Sequence[Target] = (),
+        guess: Guess | None = None,
+    ) -> None:
+        """``configured`` targets come first; a page that two name is one target. ``guess`` looks at pages."""
+        self._states = {source.name: _State(source, rules) for source, rules in sources}
+        self._cluster, self._configured, self._guess = cluster, tuple(configured), guess
+        self._running: dict[str, asyncio.Task[Seen]] = {}
+        self._adapters: dict[tuple[str, str], str] = {}  # by source and page
+        self._health = {name: TargetHealth(name, "discovery", None, None, None, None, None) for name in self._states}
+        self.known = Known(self._configured)
+
+    @property
+    def health(self) -> list[TargetHealth]:
+        """How each source fares; ``samples`` are the targets it brings."""
+        return list(self._health.values())
+
+    async def refresh(self, at: datetime, *, wait: float | None = None) -> Known:
+        """Read what is due and take up what is there. Never raises for a source's fault.
+
+        ``wait`` is how many seconds to wait for readings under way, None for all of them.
+        """
+        for name, state in self._states.items():
+            if name not in self._running and _is_due(state, at):
+                state.begun = at
+                self._running[name] = asyncio.create_task(self._read(state), name=f"discover {name}")
+        if self._running:
+            await asyncio.wait(self._running.values(), timeout=wait)
+        done = [name for name, task in self._running.items() if task.done()]
+        for name in done:
+            self._take(self._states[name], self._running.pop(name), at)
+        if done:
+            self._join()
+        return self.known
+
+    async def _read(self, state: _State) -> Seen:
+        """One reading, with a look at pages that nobody named an adapter for."""
+        seen = await state.source.read()
+        if self._guess is not None:
+            wanted = [url for url in self._unnamed(state, seen) if (state.source.name, url) not in self._adapters]
+            for url, name in await _guessed(wanted[:_MOST_GUESSES], state.rules, self._guess):
+                if name is not None:
+                    self._adapters[state.source.name, url] = name
+        return seen
+
+    @staticmethod
+    def _unnamed(state: _State, seen: Seen) -> list[str]:
+        if seen is state.made_of and not state.unread:
+            return []
+        urls = []
+        for found in seen.found:
+            if state.rules.adapter_of(found) is None and state.rules.wants(found):
+                try:
+                    urls.append(url_of(found, state.rules))
+                except CollectError:
+                    continue
+        return urls
+
+    def _take(self, state: _State, task: asyncio.Task[Seen], at: datetime) -> None:
+        name, fault = state.source.name, task.exception()
+        faults: list[CollectError] = []
+        if fault is None:
+            state.seen = task.result()
+            faults += state.seen.faults
+            faults += self._make(state)
+        elif isinstance(fault, CollectError):
+            faults.append(fault)
+        else:
+            log.get("discover").error("discovery_broke", source=name, exc_info=fault)
+            said = f"{name}: its answer could not be understood ({type(fault).__name__})"
+            faults.append(CollectError(said, reason=CollectReason.OTHER, hint="please report this with the log"))
+        self._note(state, faults, at, read=fault is None)
+
+    def _make(self, state: _State) -> list[CollectError]:
+        """Targets of what was found; those that are as they were stay the same objects."""
+        if state.seen is state.made_of and not state.unread:
+            return []
+        made: dict[str, tuple[Found, str, Target]] = {}
+        faults, unread, name, rules = [], [], state.source.name, state.rules
+        for found in state.seen.found:
+            if not rules.wants(found):
+                continue
+            try:
+                url = url_of(found, rules)
+                adapter = rules.adapter_of(found) or self._adapters.get((name, url))
+                if adapter is None:
+                    unread.append(url)
+                    continue
+                before = state.made.get(url)
+                same = before is not None and before[0] == found and before[1] == adapter
+                target = before[2] if same and before else target_of_found(name, self._cluster, found, rules, adapter)
+                made.setdefault(url, (found, adapter, target))
+            except CollectError as error:
+                faults.append(error)
+        state.made, state.made_of, state.unread = made, state.seen, len(unread)
+        gone = {key for key in self._adapters if key[0] == name} - {(name, url) for url in made}
+        for key in gone:
+            del self._adapters[key]
+        if unread:
+            more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
+            said = f"{name}: no adapter is known to read {unread[0]}{more}"
+            faults.append(CollectError(said, reason=CollectReason.NOT_METRICS, hint="name one with adapter"))
+        return faults
+
+    def _note(self, state: _State, faults: Sequence[CollectError], at: datetime, *, read: bool) -> None:
+        name = state.source.name
+        before, first = self._health[name], faults[0] if faults else None
+        said = None if first is None else first.message + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else "")
+        self._health[name] = replace(
+            before,
+            up=read,
+            samples=len(state.made),
+            error=said,
+            reason=None if first is None else first.reason,
+            last_success=at if read else before.last_success,
+        )
+        if first is not None and said != before.error:
+            log.get("discover").warning("discovery_failed", source=name, error=said, targets_kept=len(state.made))
+        elif first is None and before.error:
+            log.get("discover").info("discovery_recovered", source=name, targets=len(state.made))
+
+    def _join(self) -> None:
+        """All targets, configured ones first; a page that stands twice is one target with the labels of both."""
+        targets: dict[str, Target] = {target.name: target for target in self._configured}
+        by_url = {target.url: target.name for target in self._configured}
+        edges: dict[Edge, None] = {}
+        labels: dict[EntityRef, dict[str, str]] = {}
+        for state in self._states.values():
+            for url, (_, _, target) in state.made.items():
+                name = by_url.setdefault(url, target.name)
+                known = targets.setdefault(name, target)
+                if known is not target and known not in self._configured:
+                    more = {**target.labels, **known.labels}
+                    if more != known.labels:
+                        targets[name] = replace(known, labels=more)
+            edges.update(dict.fromkeys(state.seen.edges))
+            for entity, facts in state.seen.labels.items():
+                labels.setdefault(entity, {}).update(facts)
+        found = Known(tuple(targets.values()), tuple(edges), labels)
+        if found != self.known:
+            self.known = found
+
+    async def close(self) -> None:
+        """End readings that are under way and close every source."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        self._running.clear()
+        for state in self._states.values():
+            await state.source.close()
+
+
+def _is_due(state: _State, at: datetime) -> bool:
+    """A clock that was set back makes everything due."""
+    return state.begun is None or not state.begun <= at < state.begun + state.source.every
+
+
+async def _guessed(urls: Sequence[str], rules: Rules, guess: Guess) -> list[tuple[str, str | None]]:
+    """What each page is read by, a few pages at a time."""
+    gate = asyncio.Semaphore(32)
+
+    async def one(url: str) -> tuple[str, str | None]:
+        async with gate:
+            return url, await guess(url, rules)
+
+    return list(await asyncio.gather(*map(one, urls)))
