@@ -1,0 +1,337 @@
+"""What sources found becomes targets; what fails takes nothing away."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import structlog
+
+from collectors.collect import Collector
+from collectors.discovery.discovery import Discovery
+from collectors.discovery.found import Found, Seen
+from collectors.discovery.guess import guess
+from collectors.discovery.targets import Rules, target_of_found
+from collectors.scraped import Scrape
+from collectors.targets import Target, target_of
+from outrider.errors import CollectError, CollectReason
+from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
+
+AT = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
+STEP = timedelta(minutes=1)
+VLLM = Rules(adapter="vllm")
+
+
+class Source:
+    """A source in the hands of a test."""
+
+    def __init__(self, name: str, *found: Found, **more) -> None:
+        self.name, self.every = name, STEP
+        self.seen = Seen(tuple(found), **more)
+        self.fault: Exception | None = None
+        self.reads = 0
+        self.gate: asyncio.Event | None = None
+
+    async def read(self) -> Seen:
+        self.reads += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.fault is not None:
+            raise self.fault
+        return self.seen
+
+    async def close(self) -> None:
+        self.name += " closed"
+
+
+def run(discovery: Discovery, rounds: int = 1, first: int = 0):
+    async def whole():
+        for number in range(first, first + rounds):
+            known = await discovery.refresh(AT + number * STEP)
+        return known
+
+    return asyncio.run(whole())
+
+
+def names(known) -> list[str]:
+    return [target.name for target in known.targets]
+
+
+# --- targets --------------------------------------------------------------------------------------
+
+
+def made(found: Found, rules: Rules = VLLM, adapter: str = "vllm") -> Target:
+    return target_of_found("src", "test", found, rules, adapter)
+
+
+def test_a_page_of_an_engine_is_a_replica() -> None:
+    labels = {"pod": "chat-0", "namespace": "serving", "service": "chat", "node": "n1", "rubbish": "x" * 900}
+    target = made(Found("10.0.0.1:8000", labels, identity="uid-1"))
+    assert target.name == "src/10.0.0.1:8000"
+    assert target.url == "http://10.0.0.1:8000/metrics"
+    assert target.entity == EntityRef("test", EntityKind.REPLICA, "serving", "chat-0")
+    assert target.labels == {"pod": "chat-0", "service": "chat", "node": "n1"}
+    assert target.identity == "uid-1"
+    assert target.service == EntityRef("test", EntityKind.SERVICE, "serving", "chat")
+
+
+def test_pages_of_other_kinds() -> None:
+    node = made(Found("n1.example:9400", {"job": "dcgm"}), adapter="dcgm")
+    assert (node.entity.kind, node.entity.name, node.labels) == (EntityKind.NODE, "n1.example", {"node": "n1.example"})
+    whole = made(Found("ksm:8080", {}), adapter="kube_state_metrics")
+    assert whole.entity == EntityRef("test", EntityKind.CLUSTER, None, "test")
+    bare = made(Found("10.0.0.1:8000", {"job": "chat"}))
+    assert (bare.entity.name, bare.labels["service"]) == ("10.0.0.1:8000", "chat")
+    six = made(Found("[fd00::1]:8000"))
+    assert six.url == "http://[fd00::1]:8000/metrics"
+
+
+def test_schemes_paths_and_ports() -> None:
+    rules = Rules(adapter="vllm", scheme="https", path="/m", port=9000)
+    assert made(Found("a"), rules).url == "https://a:9000/m"
+    own = Found("a:1", {"__scheme__": "http", "__metrics_path__": "x/y"})
+    assert made(own, rules).url == "http://a:1/x/y"
+    assert made(own, rules).name == "src/a:1/x/y"
+    with pytest.raises(CollectError, match="is no address of a page"):
+        made(Found("a:1", {"__scheme__": "gopher"}))
+
+
+def test_keeping_dropping_and_labels_of_another_name() -> None:
+    rules = Rules(
+        keep={"job": re.compile("vllm.*")},
+        drop={"env": re.compile("test|dev")},
+        labels={"service": "app", "node": "host"},
+        adapter="vllm",
+    )
+    assert rules.wants(Found("a", {"job": "vllm-chat"}))
+    assert not rules.wants(Found("a", {"job": "x-vllm"}))
+    assert not rules.wants(Found("a", {"job": "vllm", "env": "dev"}))
+    assert not rules.wants(Found("a", {}))
+    assert made(Found("a:1", {"app": "chat", "host": "n1"}), rules).labels == {"service": "chat", "node": "n1"}
+
+
+def test_who_reads_a_page() -> None:
+    rules = Rules(adapter="dcgm", adapters={"vllm-prod": "vllm"})
+    assert rules.adapter_of(Found("a", {"job": "vllm-prod"})) == "vllm"
+    assert rules.adapter_of(Found("a", {"job": "other"})) == "dcgm"
+    assert rules.adapter_of(Found("a", {"job": "vllm-prod"}, adapter="sdk")) == "sdk"
+    assert Rules().adapter_of(Found("a")) is None
+
+
+def test_pages_tell_their_adapter() -> None:
+    assert guess('vllm:num_requests_running{model_name="x"} 3\nprocess_start_time_seconds 1\n') == "vllm"
+    assert guess('# HELP DCGM_FI_DEV_GPU_TEMP x\nDCGM_FI_DEV_GPU_TEMP{gpu="0"} 40\n') == "dcgm"
+    assert guess('outrider_sdk_answers_total 1\noutrider_sdk_kpi{kpi="x"} 3\n') == "sdk"
+    assert guess("process_start_time_seconds 1\ngo_goroutines 4\nup 1\n") is None
+    assert guess("<html>") is None
+    assert guess("") is None
+
+
+# --- sources side by side -------------------------------------------------------------------------
+
+
+def test_a_source_that_fails_keeps_its_targets_and_says_so_once() -> None:
+    good, bad = Source("good", Found("a:1")), Source("bad", Found("b:1"))
+    discovery = Discovery([(good, VLLM), (bad, VLLM)], "test")
+    first = run(discovery)
+    assert names(first) == ["good/a:1", "bad/b:1"]
+    bad.fault = CollectError("bad: gone", reason=CollectReason.REFUSED)
+    with structlog.testing.capture_logs() as logs:
+        assert run(discovery, 3, first=1) is first, "the very same: nothing has to be done anew"
+    assert [(line["event"], line["source"], line["targets_kept"]) for line in logs] == [("discovery_failed", "bad", 1)]
+    health = {one.target: one for one in discovery.health}
+    assert (health["bad"].up, health["bad"].error, health["bad"].samples) == (False, "bad: gone", 1)
+    assert health["bad"].last_success == AT
+    assert health["good"].up is True
+    bad.fault, bad.seen = None, Seen((Found("b:2"),))
+    with structlog.testing.capture_logs() as logs:
+        assert names(run(discovery, first=4)) == ["good/a:1", "bad/b:2"]
+    assert [line["event"] for line in logs] == ["discovery_recovered"]
+
+
+def test_a_mistake_of_ours_is_no_loss_either() -> None:
+    source = Source("odd", Found("a:1"))
+    discovery = Discovery([(source, VLLM)], "test")
+    run(discovery)
+    source.fault = KeyError("x")
+    with structlog.testing.capture_logs():
+        assert names(run(discovery, first=1)) == ["odd/a:1"]
+    assert "could not be understood (KeyError)" in (discovery.health[0].error or "")
+
+
+def test_one_page_in_two_sources_is_one_target() -> None:
+    one = Source("one", Found("a:1", {"pod": "p", "service": "chat"}))
+    two = Source("two", Found("a:1", {"pod": "q", "node": "n1"}), Found("c:1"))
+    configured = target_of("test", {"name": "mine", "adapter": "vllm", "url": "http://c:1/metrics"})
+    known = run(Discovery([(one, VLLM), (two, VLLM)], "test", configured=[configured]))
+    assert names(known) == ["mine", "one/a:1"]
+    assert known.targets[0] is configured
+    assert known.targets[1].labels == {"pod": "p", "service": "chat", "node": "n1"}
+
+
+def test_targets_come_and_go() -> None:
+    source = Source("src", Found("a:1"), Found("b:1"))
+    discovery = Discovery([(source, VLLM)], "test")
+    first = run(discovery)
+    source.seen = Seen((Found("b:1"), Found("c:1")))
+    second = run(discovery, first=1)
+    assert names(second) == ["src/b:1", "src/c:1"]
+    assert second.targets[0] is first.targets[1], "what stays is the same object"
+
+
+def test_each_source_has_its_own_pace() -> None:
+    often, seldom = Source("often"), Source("seldom")
+    seldom.every = 10 * STEP
+    run(Discovery([(often, VLLM), (seldom, VLLM)], "test"), 5)
+    assert (often.reads, seldom.reads) == (5, 1)
+
+
+def test_a_source_that_hangs_holds_up_nobody() -> None:
+    async def whole() -> None:
+        slow, quick = Source("slow", Found("s:1")), Source("quick", Found("q:1"))
+        slow.gate = asyncio.Event()
+        discovery = Discovery([(slow, VLLM), (quick, VLLM)], "test")
+        for number in range(3):
+            known = await discovery.refresh(AT + number * STEP, wait=0.02)
+            assert names(known) == ["quick/q:1"]
+        assert slow.reads == 1
+        slow.gate.set()
+        assert names(await discovery.refresh(AT + 3 * STEP)) == ["slow/s:1", "quick/q:1"]
+        await discovery.close()
+        assert slow.name == "slow closed"
+
+    asyncio.run(whole())
+
+
+def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_told() -> None:
+    looked: list[str] = []
+
+    async def look(url: str, _rules: Rules) -> str | None:
+        looked.append(url)
+        return {"http://a:1/metrics": "vllm", "http://b:1/metrics": "dcgm"}.get(url)
+
+    source = Source("src", Found("a:1"), Found("b:1"), Found("odd:1"), Found("named:1", adapter="vllm"))
+    discovery = Discovery([(source, Rules())], "test", guess=look)
+    with structlog.testing.capture_logs():
+        known = run(discovery, 3)
+    assert {one.name: one.adapter for one in known.targets} == {
+        "src/a:1": "vllm", "src/b:1": "dcgm", "src/named:1": "vllm",
+    }  # fmt: skip
+    assert looked.count("http://a:1/metrics") == 1
+    assert looked.count("http://odd:1/metrics") == 3, "it may yet come up"
+    assert discovery.health[0].error == "src: no adapter is known to read http://odd:1/metrics"
+    assert discovery.health[0].up is True
+
+
+def test_an_adapter_that_there_is_not_is_named() -> None:
+    source = Source("src", Found("a:1", adapter="vlm"), Found("b:1"))
+    discovery = Discovery([(source, VLLM)], "test")
+    with structlog.testing.capture_logs():
+        assert names(run(discovery)) == ["src/b:1"]
+    assert "names an adapter 'vlm' that there is not" in (discovery.health[0].error or "")
+
+
+def test_ten_thousand_targets_of_which_one_changes() -> None:
+    found = [Found(f"10.0.{n // 250}.{n % 250}:8000", {"pod": f"p{n}", "service": "chat"}) for n in range(10_000)]
+    source = Source("src", *found)
+    discovery = Discovery([(source, VLLM)], "test")
+    first = run(discovery)
+    assert len(first.targets) == 10_000
+    found[7] = replace(found[7], identity="new")
+    source.seen = Seen(tuple(replace(one) for one in found))
+    second = run(discovery, first=1)
+    assert sum(a is b for a, b in zip(first.targets, second.targets, strict=True)) == 9_999
+
+
+# --- a collector whose targets come and go --------------------------------------------------------
+
+TOKENS = SignalKey("engine_generation_tokens_total")
+
+
+class Pages:
+    """A scraper that serves what the test says; ``gate`` holds a scrape up."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, float] = {}
+        self.gate: asyncio.Event | None = None
+
+    async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
+        tokens = self.tokens[target.name]
+        if self.gate is not None:
+            await self.gate.wait()
+        body = f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {tokens}\n'
+        return Scrape(target, at, body.encode(), None, 0.01)
+
+    async def close(self) -> None:
+        pass
+
+
+def increase(collected, name: str) -> float | CellStatus:
+    for batch in collected.batches:
+        for row, entity in enumerate(batch.entities):
+            if entity.kind is EntityKind.REPLICA and entity.name == name and TOKENS in batch.keys:
+                column = batch.keys.index(TOKENS)
+                status = CellStatus(int(batch.status[row, column]))
+                return float(batch.values[row, column]) if status is CellStatus.PRESENT else status
+    raise AssertionError(name)
+
+
+def test_another_holder_of_an_address_begins_anew_and_the_rest_goes_on() -> None:
+    def target(name: str, identity: str) -> Target:
+        return made(Found(f"{name}:1", {"replica": name}, identity=identity))
+
+    async def whole() -> None:
+        pages = Pages()
+        collector = Collector([target("a", "1"), target("b", "1")], pages)
+        pages.tokens = {"src/a:1": 100, "src/b:1": 1000}
+        await collector.collect(AT)
+        pages.tokens = {"src/a:1": 150, "src/b:1": 1100}
+        collected = await collector.collect(AT + STEP)
+        assert (increase(collected, "a"), increase(collected, "b")) == (50, 100)
+        collector.set_targets([target("a", "2"), target("b", "1"), target("c", "1")])
+        pages.tokens = {"src/a:1": 900, "src/b:1": 1200, "src/c:1": 5}
+        collected = await collector.collect(AT + 2 * STEP)
+        assert increase(collected, "a") is CellStatus.ABSENT, "900 - 150 would be two pods in one figure"
+        assert increase(collected, "b") == 100
+        assert increase(collected, "c") is CellStatus.ABSENT
+        pages.tokens["src/a:1"] = 910
+        assert increase(await collector.collect(AT + 3 * STEP), "a") == 10
+
+    asyncio.run(whole())
+
+
+def test_an_answer_to_a_question_of_before_is_nobodys() -> None:
+    async def whole() -> None:
+        pages = Pages()
+        old, new = (
+            made(Found("a:1", {"replica": "a"}, identity="1")),
+            made(Found("a:1", {"replica": "a"}, identity="2")),
+        )
+        collector = Collector([old], pages, deadline=timedelta(seconds=0.02))
+        pages.tokens, pages.gate = {"src/a:1": 100}, asyncio.Event()
+        await collector.collect(AT)
+        collector.set_targets([new])
+        pages.gate.set()
+        await asyncio.sleep(0.02)
+        pages.tokens, pages.gate = {"src/a:1": 5000}, None
+        collected = await collector.collect(AT + STEP)
+        assert increase(collected, "a") is CellStatus.ABSENT
+        assert [one.last_success for one in collector.health] == [AT + STEP]
+        await collector.close()
+
+    asyncio.run(whole())
+
+
+def test_topology_beside_the_pages_stays_when_targets_alone_are_set() -> None:
+    node, pod = EntityRef("test", EntityKind.NODE, None, "n"), EntityRef("test", EntityKind.POD, "x", "p")
+    collector = Collector(())
+    collector.set_targets((), [(node, pod)], {node: {"nvlink_domain": "c.0"}})
+    collector.set_targets([made(Found("a:1"))])
+    topology = collector.topology(AT)
+    assert topology.holds_up(node) == (pod,)
+    assert topology.label(node, "nvlink_domain") == "c.0"
+    collector.set_targets((), (), {})
+    assert collector.topology(AT).entities == frozenset()

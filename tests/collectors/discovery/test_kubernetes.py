@@ -1,0 +1,390 @@
+"""A cluster as a source of targets and topology, by the API server of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from collectors.discovery.found import Found, Seen
+from collectors.discovery.kube_gpus import held_by, node_facts
+from collectors.discovery.kube_pods import PodFacts, page_of, pod_of
+from collectors.discovery.kubernetes import KubernetesSource
+from collectors.discovery.targets import Rules, target_of_found
+from outrider.errors import CollectError
+from outrider.model import EntityKind, EntityRef
+from outrider.topology import Topology
+from tests.collectors.api_server import ApiServer, api_server
+
+PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+SERVICES, SLICES = "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"
+GPU = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
+LWS = "leaderworkerset.sigs.k8s.io"
+ASK = {"prometheus.io/scrape": "true"}
+VLLM = Rules(adapter="vllm")
+
+
+def pod(name: str, number: int = 1, **more: Any) -> dict[str, Any]:
+    """A running pod with one port; ``labels``, ``notes``, ``args``, ``resources``, ``ports``, ``node``, ``uid``."""
+    container = {
+        "name": "engine",
+        "args": more.get("args", []),
+        "ports": more.get("ports", [{"containerPort": 8000}]),
+        "resources": {"limits": more.get("resources", {})},
+    }
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": more.get("namespace", "serving"),
+            "uid": more.get("uid", f"uid-{name}"),
+            "labels": more.get("labels", {}),
+            "annotations": more.get("notes", {}),
+            "ownerReferences": more.get("owners", []),
+        },
+        "spec": {"nodeName": more.get("node", "n1"), "containers": [container]},
+        "status": {
+            "phase": more.get("phase", "Running"),
+            "podIP": more.get("ip", f"10.0.0.{number}"),
+            "startTime": "2026-11-21T17:00:00Z",
+        },
+    }
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    names = {
+        key.replace("__", "/").replace("_", ".") if "/" not in key else key: value for key, value in labels.items()
+    }
+    return {"metadata": {"name": name, "labels": names}}
+
+
+def facts(name: str = "p", **more: Any) -> PodFacts:
+    found = pod_of(pod(name, **more), "test", "app.kubernetes.io/name")
+    assert found is not None
+    return found
+
+
+def entity(kind: EntityKind, name: str, namespace: str | None = "serving") -> EntityRef:
+    return EntityRef("test", kind, namespace, name)
+
+
+def play(scene: Callable[[ApiServer, KubernetesSource], Awaitable[None]], **more: Any) -> None:
+    async def whole() -> None:
+        async with api_server() as (server, api):
+            await scene(server, KubernetesSource("kubernetes", api, "test", **more))
+
+    asyncio.run(whole())
+
+
+def addresses(seen: Seen) -> list[str]:
+    return [one.address for one in seen.found]
+
+
+def graph(seen: Seen) -> Topology:
+    return Topology.build(seen.edges, seen.labels, seen.labels)
+
+
+# --- pods -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "service", "group", "leads"),
+    [
+        ({"app": "chat"}, "chat", "", True),
+        ({"app.kubernetes.io/name": "chat", "app": "x"}, "chat", "", True),
+        ({"outrider.io/service": "chat", "app": "x"}, "chat", "", True),
+        ({"serving.kserve.io/inferenceservice": "chat", "app": "isvc.chat-predictor"}, "chat", "", True),
+        ({f"{LWS}/name": "chat", f"{LWS}/group-index": "2", f"{LWS}/worker-index": "0"}, "chat", "chat-2", True),
+        ({f"{LWS}/name": "chat", f"{LWS}/group-index": "2", f"{LWS}/worker-index": "1"}, "chat", "chat-2", False),
+        ({"ray.io/cluster": "chat-xyz", "ray.io/node-type": "head"}, "chat-xyz", "chat-xyz", True),
+        ({"ray.io/cluster": "chat-xyz", "ray.io/node-type": "worker"}, "chat-xyz", "chat-xyz", False),
+        ({"ray.io/cluster": "chat-xyz", "ray.io/node-type": "worker", "ray.io/originated-from-crd": "RayService",
+          "ray.io/originated-from-cr-name": "chat"}, "chat", "", True),
+        ({}, "", "", True),
+    ],
+)  # fmt: skip
+def test_whose_a_pod_is(labels, service, group, leads) -> None:
+    found = facts(labels=labels)
+    assert (found.service, found.group, found.leads) == (service, group, leads)
+
+
+@pytest.mark.parametrize(
+    ("owner", "workload"),
+    [
+        ({"kind": "ReplicaSet", "name": "chat-7d9f8b6c5d", "controller": True}, "chat"),
+        ({"kind": "StatefulSet", "name": "chat", "controller": True}, "chat"),
+        ({"kind": "Job", "name": "load-123", "controller": True}, "load-123"),
+        ({"kind": "Node", "name": "n1"}, ""),
+    ],
+)
+def test_the_workload_of_a_pod(owner, workload) -> None:
+    assert facts(owners=[owner]).workload == workload
+
+
+@pytest.mark.parametrize(
+    ("args", "own"),
+    [
+        (["--model", "meta/llama", "--tensor-parallel-size=4", "--pipeline-parallel-size", "2"],
+         {"model": "meta/llama", "tensor_parallel": "4", "pipeline_parallel": "2"}),
+        (["--model=/models/x/", "--served-model-name", "llama", "-tp", "8"],
+         {"model": "llama", "tensor_parallel": "8"}),
+        (["vllm serve x --model llama --tensor-parallel-size 2"], {"model": "llama", "tensor_parallel": "2"}),
+        (["--tensor-parallel-size", "$(TP)", "--model", "--x"], {}),
+        (["--tensor-parallel-size", "99999", "--num-shard", "2"], {"tensor_parallel": "2"}),
+        ([], {}),
+    ],
+)  # fmt: skip
+def test_what_the_command_says_of_the_engine(args, own) -> None:
+    assert facts(args=args).own == own
+
+
+def test_pods_that_are_over_have_no_place() -> None:
+    assert pod_of(pod("p", phase="Succeeded"), "test", "app") is None
+    assert pod_of(pod("p", phase="Failed"), "test", "app") is None
+    assert pod_of({}, "test", "app") is None
+    assert pod_of({"metadata": {"name": "p", "labels": 7}, "spec": [], "status": None}, "test", "app") is not None
+
+
+@pytest.mark.parametrize(
+    ("notes", "ports", "address"),
+    [
+        ({"prometheus.io/port": "9000"}, [{"containerPort": 8000}], "10.0.0.1:9000"),
+        ({"prometheus.io/port": "stats"}, [{"containerPort": 8000}, {"name": "stats", "containerPort": 99}],
+         "10.0.0.1:99"),
+        ({}, [{"name": "grpc", "containerPort": 1}, {"name": "metrics", "containerPort": 2}], "10.0.0.1:2"),
+        ({}, [{"containerPort": 8000}], "10.0.0.1:8000"),
+    ],
+)  # fmt: skip
+def test_the_port_of_a_page(notes, ports, address) -> None:
+    page = page_of(facts(notes=notes, ports=ports))
+    assert isinstance(page, Found)
+    assert page.address == address
+
+
+def test_ports_that_nobody_can_tell() -> None:
+    assert "declares no port" in str(page_of(facts(ports=[])))
+    assert "neither a port nor the name of one" in str(page_of(facts(notes={"prometheus.io/port": "soon"})))
+    assert "neither a port" in str(page_of(facts(notes={"prometheus.io/port": "70000"})))
+
+
+def test_all_that_a_page_says_of_its_pod() -> None:
+    found = facts(
+        "chat-0",
+        labels={"app": "chat", "team/x": "a", "outrider.io/request-class": "vip"},
+        notes={"prometheus.io/path": "/m", "prometheus.io/scheme": "https", "outrider.io/adapter": "vllm"},
+        args=["--model", "llama"],
+    )
+    page = page_of(found)
+    assert isinstance(page, Found)
+    target = target_of_found("k", "test", page, Rules(), "vllm")
+    assert target.url == "https://10.0.0.1:8000/m"
+    assert (page.adapter, target.identity) == ("vllm", "uid-chat-0")
+    assert target.entity == entity(EntityKind.REPLICA, "chat-0")
+    assert target.labels == {
+        "pod": "chat-0", "node": "n1", "service": "chat", "model": "llama", "replica": "chat-0",
+        "request_class": "vip",
+    }  # fmt: skip
+    assert page.labels["__meta_kubernetes_pod_label_team_x"] == "a"
+
+
+# --- accelerators ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("resources", "notes", "count", "kind", "devices"),
+    [
+        ({"nvidia.com/gpu": "4"}, {}, 4, "whole", ()),
+        ({"nvidia.com/mig-1g.10gb": 2}, {}, 2, "mig", ()),
+        ({"nvidia.com/gpu.shared": "1"}, {}, 1, "shared", ()),
+        ({"nvidia.com/mig-1g.10gb.shared": "1"}, {}, 1, "shared", ()),
+        ({"huawei.com/Ascend910": "2"}, {"huawei.com/AscendReal": "Ascend910-4,Ascend910-5"}, 2, "whole",
+         ("Ascend910-4", "Ascend910-5")),
+        ({"nvidia.com/gpu": "1"}, {"hami.io/vgpu-devices-allocated": f"{GPU},NVIDIA,3000,30:;"}, 1, "shared", (GPU,)),
+        ({"nvidia.com/gpu": "1"}, {"outrider.io/gpus": GPU}, 1, "whole", (GPU,)),
+        ({"amd.com/gpu": "8", "cpu": "4", "memory": "8Gi"}, {}, 8, "whole", ()),
+        ({"nvidia.com/gpu": "many"}, {"hami.io/vgpu-devices-allocated": "GPU-x"}, 0, "", ()),
+        ({"cpu": "4"}, {}, 0, "", ()),
+    ],
+)  # fmt: skip
+def test_what_a_pod_holds(resources, notes, count, kind, devices) -> None:
+    held = held_by(pod("p", resources=resources, notes=notes))
+    assert (held.count, held.kind, held.devices) == (count, kind, devices)
+
+
+def test_what_a_node_says_of_itself() -> None:
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "nvidia.com/gpu.clique": "7b.0",
+        "nvidia.com/gpu.count": "8", "nvidia.com/gpu.replicas": "4",
+        "nvidia.com/gpu.sharing-strategy": "time-slicing", "topology.kubernetes.io/zone": "z1", "x": "y",
+        "feature.node.kubernetes.io/memory-numa": "true", "eks.amazonaws.com/nodegroup": "gpu",
+    }  # fmt: skip
+    assert node_facts({"metadata": {"labels": labels}}) == {
+        "gpu_type": "NVIDIA-H100-80GB-HBM3", "nvlink_domain": "7b.0", "gpus": "8", "gpu_replicas": "4",
+        "gpu_sharing": "time-slicing", "zone": "z1", "numa": "true", "pool": "gpu",
+    }  # fmt: skip
+    alone = {"nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/gpu.replicas": "1"}
+    assert node_facts({"metadata": {"labels": alone}}) == {}
+    assert node_facts({}) == {}
+
+
+# --- the cluster ----------------------------------------------------------------------------------
+
+
+def test_pods_that_ask_are_targets_and_others_are_topology() -> None:
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        server.objects[PODS] = [
+            pod("chat-0", 1, notes=ASK, labels={"app": "chat"}),
+            pod("web-0", 2, labels={"app": "web"}),
+            pod("new-0", 3, notes=ASK, ip=""),
+        ]
+        server.objects[NODES] = [node("n1", **{"nvidia.com/gpu.product": "H100", "nvidia.com/gpu.clique": "c.1"})]
+        seen = await source.read()
+        assert addresses(seen) == ["10.0.0.1:8000"]
+        assert seen.found[0].labels["gpu_type"] == "H100"
+        topology = graph(seen)
+        below = entity(EntityKind.NODE, "n1", None)
+        assert {one.name for one in topology.holds_up(below)} == {"chat-0", "web-0", "new-0"}
+        assert topology.label(below, "nvlink_domain") == "c.1"
+        chat = entity(EntityKind.POD, "chat-0")
+        assert topology.label(chat, "since") == "2026-11-21T17:00:00Z"
+        assert topology.label(chat, "uid") == "uid-chat-0"
+        assert await source.read() is seen, "nothing changed"
+
+    play(scene)
+
+
+def test_a_selector_chooses_and_a_pod_may_decline() -> None:
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        server.objects["/api/v1/namespaces/a/pods"] = [
+            pod("x", 1, namespace="a"),
+            pod("y", 2, namespace="a", notes={"prometheus.io/scrape": "false"}),
+        ]
+        assert addresses(await source.read()) == ["10.0.0.1:8000"]
+        asked = {path: query for path, query in server.asked if path.endswith("/pods")}
+        assert list(asked) == ["/api/v1/namespaces/a/pods"]
+        assert asked["/api/v1/namespaces/a/pods"]["labelSelector"] == "app=chat"
+        assert "Succeeded" in asked["/api/v1/namespaces/a/pods"]["fieldSelector"]
+
+    play(scene, namespaces=["a"], label_selector="app=chat")
+
+
+def test_a_group_is_one_replica_and_only_its_leader_is_read_as_an_engine() -> None:
+    def member(group: int, worker: int) -> dict[str, Any]:
+        labels = {f"{LWS}/name": "big", f"{LWS}/group-index": str(group), f"{LWS}/worker-index": str(worker)}
+        name = f"big-{group}" + (f"-{worker}" if worker else "")
+        args = ["--tensor-parallel-size", "8", "--pipeline-parallel-size", "2"]
+        notes = {**ASK, "outrider.io/adapter": "vllm"}
+        return pod(name, group * 10 + worker + 1, labels=labels, notes=notes, node=f"n{worker}", args=args)
+
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        server.objects[PODS] = [member(group, worker) for group in range(2) for worker in range(2)]
+        seen = await source.read()
+        assert addresses(seen) == ["10.0.0.1:8000", "10.0.0.11:8000"]
+        targets = [target_of_found("k", "test", one, VLLM, "vllm") for one in seen.found]
+        assert [one.entity.name for one in targets] == ["big-0", "big-1"]
+        edges = [*seen.edges, *(edge for target in targets for edge in target.edges)]
+        topology = Topology.build(edges, seen.labels, seen.labels)
+        replica, service = entity(EntityKind.REPLICA, "big-0"), entity(EntityKind.SERVICE, "big")
+        assert [one.name for one in topology.below(replica, EntityKind.POD)] == ["big-0", "big-0-1"]
+        assert [one.name for one in topology.below(replica, EntityKind.NODE)] == ["n0", "n1"]
+        assert topology.holds_up(replica) == (service,)
+        assert len(topology.below(service, EntityKind.REPLICA)) == 2
+        assert topology.labels[replica] == {"tensor_parallel": "8", "pipeline_parallel": "2", "members": "2"}
+
+    play(scene)
+
+
+def test_an_exporter_beside_a_worker_is_read() -> None:
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        labels = {"ray.io/cluster": "r", "ray.io/node-type": "worker"}
+        server.objects[PODS] = [
+            pod("w1", 1, labels=labels, notes={**ASK, "outrider.io/adapter": "dcgm"}),
+            pod("w2", 2, labels=labels, notes=ASK),
+        ]
+        assert addresses(await source.read()) == ["10.0.0.1:8000"]
+
+    play(scene)
+
+
+def test_shared_gpus_hold_up_every_pod_on_them() -> None:
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        held = {"hami.io/vgpu-devices-allocated": f"{GPU},NVIDIA,3000,30:;"}
+        server.objects[PODS] = [pod(f"s{n}", n, notes=held, resources={"nvidia.com/gpu": "1"}) for n in (1, 2, 3)]
+        topology = graph(await source.read())
+        gpu = entity(EntityKind.GPU, GPU, None)
+        assert {one.name for one in topology.holds_up(gpu)} == {"s1", "s2", "s3"}
+        assert topology.rests_on(gpu) == (entity(EntityKind.NODE, "n1", None),)
+        assert topology.label(entity(EntityKind.POD, "s1"), "gpu_kind") == "shared"
+
+    play(scene)
+
+
+def slice_of(service: str, *pods: str) -> dict[str, Any]:
+    refs = [{"targetRef": {"kind": "Pod", "name": name}} for name in pods]
+    meta = {"name": f"{service}-abc", "namespace": "serving", "labels": {"kubernetes.io/service-name": service}}
+    return {"metadata": meta, "endpoints": [*refs, {"addresses": ["1.2.3.4"]}]}
+
+
+def test_a_service_that_asks_speaks_for_the_pods_behind_it() -> None:
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        server.objects[PODS] = [pod("e-0", 1), pod("e-1", 2, notes=ASK), pod("other", 3)]
+        notes = {**ASK, "prometheus.io/port": "8000", "outrider.io/adapter": "vllm"}
+        server.objects[SERVICES] = [{"metadata": {"name": "chat", "namespace": "serving", "annotations": notes}}]
+        server.objects[SLICES] = [slice_of("chat", "e-0", "e-1")]
+        seen = await source.read()
+        assert sorted(addresses(seen)) == ["10.0.0.1:8000", "10.0.0.2:8000"], "asked twice, one target"
+        assert {one.labels["service"] for one in seen.found} == {"chat"}
+
+    play(scene)
+
+
+def test_pods_come_move_and_go() -> None:
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        server.objects[PODS] = [pod("a", 1, notes=ASK), pod("b", 2, notes=ASK)]
+        await source.read()
+        server.tell(PODS, "ADDED", pod("c", 3, notes=ASK))
+        server.tell(PODS, "DELETED", pod("a", 1, notes=ASK))
+        server.tell(PODS, "MODIFIED", pod("b", 2, notes=ASK, uid="uid-later"))
+        seen = await source.read()
+        assert [(one.address, one.identity) for one in seen.found] == [
+            ("10.0.0.2:8000", "uid-later"),
+            ("10.0.0.3:8000", "uid-c"),
+        ]
+        server.tell(PODS, "MODIFIED", pod("c", 3, phase="Failed"))
+        assert addresses(await source.read()) == ["10.0.0.2:8000"]
+
+    play(scene)
+
+
+def test_a_list_read_anew_takes_the_place_of_the_old_one() -> None:
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        server.objects[PODS] = [pod("a", 1, notes=ASK), pod("b", 2, notes=ASK)]
+        await source.read()
+        server.gone.add(PODS)
+        server.objects[PODS] = [pod("b", 2, notes=ASK)]
+        assert addresses(await source.read()) == ["10.0.0.2:8000"]
+
+    play(scene)
+
+
+def test_what_may_not_be_read_is_told_and_the_rest_goes_on() -> None:
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        server.objects[PODS] = [pod("a", 1, notes=ASK), pod("p", 2, notes=ASK, ports=[])]
+        server.forbidden |= {NODES, SLICES}
+        seen = await source.read()
+        assert addresses(seen) == ["10.0.0.1:8000"]
+        told = " ".join(fault.message for fault in seen.faults)
+        assert NODES in told
+        assert SLICES in told
+        assert "pod/serving/p declares no port" in told
+        assert await source.read() is seen
+        server.forbidden.clear()
+        assert [fault.message for fault in (await source.read()).faults] == [
+            "kubernetes: pod/serving/p declares no port; name one with annotation prometheus.io/port"
+        ]
+        server.forbidden.add(PODS)
+        with pytest.raises(CollectError, match="cannot list resource"):
+            await source.read()
+
+    play(scene)
