@@ -1,0 +1,192 @@
+"""Discovery on a real Kubernetes control plane: its lists, watches, scheduler, endpoint slices and permissions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from collectors.access import Access, Tls
+from collectors.client import Client
+from collectors.discovery.found import Seen
+from collectors.discovery.kubernetes import KubernetesSource
+from collectors.discovery.targets import Rules, target_of_found
+from collectors.kube_api import KubeApi
+from outrider.errors import CollectError
+from outrider.model import EntityKind, EntityRef
+from outrider.topology import Topology
+from tests.support.kube import Cluster, wait_for
+
+pytestmark = pytest.mark.control_plane
+LWS = "leaderworkerset.sigs.k8s.io"
+ASK = {"prometheus.io/scrape": "true", "prometheus.io/port": "8000", "outrider.io/adapter": "vllm"}
+
+
+@pytest.fixture
+def space(control_plane: Cluster) -> Iterator[str]:
+    """A namespace of the test's own, with a node of its own."""
+    name = f"d-{uuid4().hex[:8]}"
+    control_plane.namespace(name)
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.clique": "7b.0", "space": name}
+    control_plane.node(f"node-{name}", **labels)
+    yield name
+    control_plane.delete(f"/api/v1/nodes/node-{name}")
+    control_plane.delete(f"/api/v1/namespaces/{name}")
+
+
+def source(cluster: Cluster, space: str, *, who: str = "admin", **more: Any) -> KubernetesSource:
+    access = Access(bearer_token_file=cluster.token_file(who), tls=Tls(ca_file=cluster.ca_file))
+    client = Client("kubernetes", cluster.url, timeout=timedelta(seconds=10), access=access)
+    return KubernetesSource("kubernetes", KubeApi(client), "test", namespaces=[space], **more)
+
+
+def template(space: str, **more: Any) -> dict[str, Any]:
+    container = {
+        "name": "vllm",
+        "image": "vllm",
+        "args": ["--model", "llama", "--tensor-parallel-size", "2"],
+        "ports": [{"name": "http", "containerPort": 8000}],
+        "resources": {"limits": {"nvidia.com/gpu": "2"}},
+    }
+    meta = {"labels": more.get("labels", {"app": "chat"}), "annotations": more.get("notes", ASK)}
+    spec = {"containers": [container], "nodeSelector": {"space": space}, "automountServiceAccountToken": False}
+    return {"metadata": meta, "spec": spec}
+
+
+def start(cluster: Cluster, space: str, count: int) -> list[dict[str, Any]]:
+    """Pods as their kubelets would tell them once they run."""
+    found = cluster.scheduled(space, count)
+    for number, pod in enumerate(sorted(found, key=lambda one: str(one["metadata"]["name"])), 1):
+        ready = [{"type": "Ready", "status": "True"}]
+        address = f"10.9.0.{number}"
+        cluster.pod_status(pod, phase="Running", podIP=address, podIPs=[{"ip": address}], conditions=ready)
+    return found
+
+
+def graph(seen: Seen) -> Topology:
+    return Topology.build(seen.edges, seen.labels, seen.labels)
+
+
+def deployment(cluster: Cluster, space: str, replicas: int, **more: Any) -> None:
+    body = {
+        "metadata": {"name": "chat"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": "chat"}},
+            "template": template(space, **more),
+        },
+    }
+    cluster.create(f"/apis/apps/v1/namespaces/{space}/deployments", body)
+
+
+def test_a_deployment_is_found_scaled_and_lost(control_plane: Cluster, space: str) -> None:
+    deployment(control_plane, space, 2)
+    pods = start(control_plane, space, 2)
+
+    async def whole() -> None:
+        found = source(control_plane, space)
+        seen = await found.read()
+        assert [one.address for one in seen.found] == ["10.9.0.1:8000", "10.9.0.2:8000"]
+        assert {one.identity for one in seen.found} == {pod["metadata"]["uid"] for pod in pods}
+        first = target_of_found("k", "test", seen.found[0], Rules(), seen.found[0].adapter or "")
+        assert first.labels["service"] == "chat"
+        assert first.labels["workload"] == "chat"
+        assert first.labels["gpu_type"] == "NVIDIA-H100-80GB-HBM3"
+        assert first.labels["tensor_parallel"] == "2"
+        topology = graph(seen)
+        node = EntityRef("test", EntityKind.NODE, None, f"node-{space}")
+        assert len(topology.holds_up(node)) == 2
+        assert topology.label(node, "nvlink_domain") == "7b.0"
+        assert {topology.label(one, "gpus") for one in topology.holds_up(node)} == {"2"}
+        assert await found.read() is seen, "nothing changed"
+
+        gone = pods[0]["metadata"]
+        control_plane.delete(f"/api/v1/namespaces/{space}/pods/{gone['name']}", json={"gracePeriodSeconds": 0})
+        wait_for("a new pod", lambda: len(control_plane.scheduled(space, 2)) == 2)
+        start(control_plane, space, 2)
+        seen = await found.read()
+        assert len(seen.found) == 2
+        assert gone["uid"] not in {one.identity for one in seen.found}
+        await found.close()
+
+    asyncio.run(whole())
+
+
+def test_a_service_that_asks_is_found_by_its_endpoint_slices(control_plane: Cluster, space: str) -> None:
+    deployment(control_plane, space, 1, notes={}, labels={"app": "chat", "outrider.io/service": ""})
+    service = {
+        "metadata": {"name": "front", "annotations": ASK},
+        "spec": {"selector": {"app": "chat"}, "ports": [{"port": 80, "targetPort": 8000}]},
+    }
+    control_plane.create(f"/api/v1/namespaces/{space}/services", service)
+    start(control_plane, space, 1)
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/{space}/endpointslices"
+    wait_for("an endpoint", lambda: any(one.get("endpoints") for one in control_plane.get(slices)["items"]), seconds=30)
+
+    async def whole() -> None:
+        found = source(control_plane, space)
+        seen = await found.read()
+        assert [(one.address, one.adapter) for one in seen.found] == [("10.9.0.1:8000", "vllm")]
+        await found.close()
+
+    asyncio.run(whole())
+
+
+def test_a_group_of_pods_is_one_replica(control_plane: Cluster, space: str) -> None:
+    for worker in range(2):
+        labels = {f"{LWS}/name": "big", f"{LWS}/group-index": "0", f"{LWS}/worker-index": str(worker)}
+        pod = template(space, labels=labels)
+        pod["metadata"]["name"] = "big-0" if worker == 0 else f"big-0-{worker}"
+        control_plane.create(f"/api/v1/namespaces/{space}/pods", pod)
+    start(control_plane, space, 2)
+
+    async def whole() -> None:
+        found = source(control_plane, space)
+        seen = await found.read()
+        assert [one.labels["pod"] for one in seen.found] == ["big-0"]
+        replica = EntityRef("test", EntityKind.REPLICA, space, "big-0")
+        topology = graph(seen)
+        assert [one.name for one in topology.below(replica, EntityKind.POD)] == ["big-0", "big-0-1"]
+        assert topology.label(replica, "members") == "2"
+        await found.close()
+
+    asyncio.run(whole())
+
+
+def test_etcd_forgets_and_the_server_restarts(control_plane: Cluster, space: str) -> None:
+    deployment(control_plane, space, 1)
+    start(control_plane, space, 1)
+
+    async def whole() -> None:
+        found = source(control_plane, space)
+        assert len((await found.read()).found) == 1
+        control_plane.patch(f"/apis/apps/v1/namespaces/{space}/deployments/chat", {"spec": {"replicas": 2}})
+        start(control_plane, space, 2)
+        control_plane.compact()
+        assert len((await found.read()).found) == 2
+        control_plane.stop_api()
+        try:
+            with pytest.raises(CollectError, match="refuses connections"):
+                await found.read()
+        finally:
+            control_plane.start_api()
+        assert len((await found.read()).found) == 2
+        await found.close()
+
+    asyncio.run(whole())
+
+
+def test_who_may_read_nothing_is_told_so(control_plane: Cluster, space: str) -> None:
+    async def whole() -> None:
+        found = source(control_plane, space, who="stranger")
+        with pytest.raises(CollectError) as fault:
+            await found.read()
+        assert "answered 403" in fault.value.message
+        assert "bearer_token_file" in fault.value.hint
+        await found.close()
+
+    asyncio.run(whole())

@@ -1,0 +1,225 @@
+"""Targets that are found, from the configuration into the cycle and onto the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import structlog
+from aiohttp import web
+from typer.testing import CliRunner
+
+from collectors.collect import Collector
+from outrider.clock import ManualClock
+from outrider.errors import ConfigError
+from outrider.model import EntityKind, EntityRef, SignalKey
+from service import event_source, settings, targets
+from service.cli.main import app
+from service.discovery import Discovering
+
+START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
+STEP = timedelta(seconds=60)
+VLLM = 'vllm:num_requests_running{engine="0",model_name="m"} 3\nvllm:generation_tokens_total{engine="0"} 7\n'
+
+
+class Pages:
+    """A web server in a thread of its own, with two engines and a list of targets."""
+
+    def __init__(self) -> None:
+        self.listed: list[dict] = []
+        self.status = 200
+        self.base = ""
+
+    async def page(self, _request: web.Request) -> web.StreamResponse:
+        return web.Response(text=VLLM, content_type="text/plain")
+
+    async def sd(self, _request: web.Request) -> web.StreamResponse:
+        return web.json_response(self.listed, status=self.status)
+
+    async def odd(self, _request: web.Request) -> web.StreamResponse:
+        return web.Response(text="something_else 1\n", content_type="text/plain")
+
+    @property
+    def address(self) -> str:
+        return self.base.removeprefix("http://")
+
+
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    made, loop = Pages(), asyncio.new_event_loop()
+
+    async def serve() -> web.AppRunner:
+        server = web.Application()
+        server.router.add_get("/one/metrics", made.page)
+        server.router.add_get("/two/metrics", made.page)
+        server.router.add_get("/odd", made.odd)
+        server.router.add_get("/sd", made.sd)
+        runner = web.AppRunner(server, access_log=None, shutdown_timeout=0.01)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        made.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
+
+    runner = loop.run_until_complete(serve())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield made
+    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def written(tmp_path: Path, discover: str, more: str = "") -> Path:
+    file = tmp_path / "outrider.yaml"
+    store = f"store: {{url: 'sqlite:///{tmp_path}/x.db'}}\n"
+    file.write_text(f"{store}collect:\n  discover:\n{discover}{more}", encoding="utf-8")
+    return file
+
+
+def group(pages: Pages, *paths: str, **labels: str) -> list[dict]:
+    return [{"targets": [pages.address], "labels": {**labels, "__metrics_path__": path}} for path in paths]
+
+
+def write(path: Path, groups: list[dict], at: int = 1) -> None:
+    path.write_text(json.dumps(groups))
+    os.utime(path, ns=(at * 10**9, at * 10**9))
+
+
+def test_targets_are_found_scraped_and_forgotten(tmp_path: Path, pages: Pages) -> None:
+    listed = tmp_path / "list.json"
+    write(listed, group(pages, "/one/metrics", pod="a", service="chat"))
+    file = written(tmp_path, f"    - {{type: file, files: ['{listed}'], adapter: vllm}}\n")
+    up = SignalKey("target_up")
+
+    async def whole() -> None:
+        source = targets.source(settings.load(file), ManualClock(START))
+        assert isinstance(source, Discovering)
+        assert isinstance(event_source.pages_of(source), Collector)
+        try:
+            collected = await source.collect(START)
+            told = {
+                entity.name: float(batch.values[row, batch.keys.index(up)])
+                for batch in collected.batches
+                if batch.kind is EntityKind.WORKLOAD
+                for row, entity in enumerate(batch.entities)
+            }
+            assert told == {f"file/{pages.address}/one/metrics": 1, "discover/file": 1}
+            service = EntityRef("default", EntityKind.SERVICE, "default", "chat")
+            assert source.topology(START).rests_on(service)
+            assert source.topology(START).shares_graph(source.topology(START + STEP))
+            write(listed, group(pages, "/one/metrics", "/two/metrics", service="chat"), at=2)
+            await source.collect(START + STEP)  # the reading is under way; nobody waits for it
+            await asyncio.sleep(0.1)
+            await source.collect(START + STEP)
+            assert [one.up for one in source.health] == [True, True, True]
+            listed.write_text("[{")
+            os.utime(listed, ns=(3, 3))
+            with structlog.testing.capture_logs() as logs:
+                for _ in range(2):
+                    await source.collect(START + 2 * STEP)
+                    await asyncio.sleep(0.1)
+            assert [line["event"] for line in logs] == ["discovery_failed"]
+            assert len(source.health) == 3, "a list that breaks takes no target away"
+        finally:
+            await source.close()
+
+    asyncio.run(whole())
+
+
+def run(*arguments: str) -> dict:
+    result = CliRunner().invoke(app, [*arguments, "-o", "json"], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    found: dict = json.loads(result.stdout)
+    return found
+
+
+def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pages) -> None:
+    pages.listed = [*group(pages, "/one/metrics", pod="a"), *group(pages, "/odd")]
+    own = f"    - {{name: mine, adapter: vllm, url: '{pages.base}/two/metrics', entity: {{kind: replica, name: x}}}}\n"
+    more = f"  targets:\n{own}"
+    file = written(tmp_path, f"    - {{type: http, url: '{pages.base}/sd'}}\n", more)
+    with structlog.testing.capture_logs():
+        found = run("collect", "once", "--config", str(file))
+        seen = run("doctor", "--config", str(file))
+    rows = {row["target"]: row for row in found["targets"]}
+    assert set(rows) == {"mine", f"http/{pages.address}/one/metrics", "http"}
+    assert [rows[name]["adapter"] for name in rows] == ["vllm", "vllm", "discovery"]
+    assert all(row["up"] for row in rows.values())
+    assert rows["http"]["samples"] == 1
+    assert "no adapter is known to read" in rows["http"]["error"]
+    running = [row for row in found["signals"] if row["signal"] == "engine_requests_running"]
+    assert {row["entity"]["name"] for row in running} == {"x", "a"}
+    assert [row["target"] for row in seen["targets"]] == list(rows)
+
+
+def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: Pages) -> None:
+    pages.status = 503
+    file = written(tmp_path, f"    - {{type: http, name: cmdb, url: '{pages.base}/sd', adapter: vllm}}\n")
+    with structlog.testing.capture_logs():
+        (row,) = run("collect", "once", "--config", str(file))["targets"]
+    assert (row["target"], row["up"]) == ("cmdb", False)
+    assert row["error"].endswith("/sd answered 503")
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "said"),
+    [
+        ("{type: file}", "files", "is needed by a source of type file"),
+        ("{type: file, files: [x], url: 'http://x'}", "url", "is for sources of type http, kubernetes, not file"),
+        ("{type: static, targets: ['http://x/y']}", "targets", "expected host:port, not 'http://x/y'"),
+        ("{type: static, targets: [a], adapter: vlm}", "adapter", 'did you mean "vllm"?'),
+        ("{type: static, targets: [a], adapters: {j: vlm}}", "adapters", 'did you mean "vllm"?'),
+        ("{type: static, targets: [a], keep: {job: '('}}", "keep", "is no regular expression"),
+        ("{type: static, targets: [a], labels: {nod: host}}", "labels", 'did you mean "node"?'),
+        ("{type: dns, names: [a], record: A}", "scrape", "name one under scrape.port"),
+        ("{type: dns, names: [a], name_servers: [b]}", "name_servers", "expected an IP address"),
+        ("{type: kubernetes}", "url", "is needed by a source of type kubernetes"),
+        ("{type: consul}", "type", "input should be"),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_named(tmp_path: Path, line: str, key: str, said: str) -> None:
+    with pytest.raises(ConfigError) as fault:
+        settings.load(written(tmp_path, f"    - {line}\n"))
+    (problem,) = fault.value.problems
+    assert problem.line == 4
+    assert problem.key == f"collect.discover[0].{key}"
+    assert said in problem.message
+
+
+def test_two_sources_of_one_name_and_a_prometheus_beside_them_are_told(tmp_path: Path) -> None:
+    twice = "    - {type: static, targets: [a]}\n    - {type: static, targets: [b]}\n"
+    with pytest.raises(ConfigError, match="a second source of targets is named 'static'"):
+        settings.load(written(tmp_path, twice))
+    one = "    - {type: static, targets: [a]}\n"
+    with pytest.raises(ConfigError, match="is for scraping"):
+        settings.load(written(tmp_path, one, "  prometheus: {url: 'http://x'}\n"))
+
+
+def test_every_type_is_made_from_its_settings(tmp_path: Path) -> None:
+    lines = (
+        "    - {type: static, targets: ['127.0.0.1:1'], adapter: vllm, add_labels: {service: chat}}\n"
+        "    - {type: dns, names: [localhost], record: A, scrape: {port: 1}, adapter: vllm, every: 5m}\n"
+        "    - {type: kubernetes, url: 'http://127.0.0.1:1', namespaces: [a, b], label_selector: app=x}\n"
+    )
+    source = targets.source(settings.load(written(tmp_path, lines)), ManualClock(START))
+
+    async def whole() -> None:
+        with structlog.testing.capture_logs():
+            await source.collect(START)
+        health = {one.target: one for one in source.health}
+        assert (health["static"].up, health["static"].samples) == (True, 1)
+        assert (health["dns"].up, health["dns"].samples) == (True, 1)
+        assert "refuses connections" in (health["kubernetes"].error or "")
+        names = {one.name: one.labels["service"] for one in event_source.pages_of(source).targets}
+        assert names == {"static/127.0.0.1:1": "chat"}, "one page, one target"
+        await source.close()
+
+    asyncio.run(whole())
