@@ -287,7 +287,8 @@ def test_lines_about_another_time_are_stale(bench, off: int) -> None:
     one.scrape(stamped(16, off + 15))
     assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
     assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
-    one.scrape(stamped(22, 25))
+    one.scrape(stamped(22, 30))
+    one.scrape(stamped(28, 45))
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
 
 
