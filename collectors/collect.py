@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -23,6 +23,7 @@ from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
 
+Tap = Callable[[Sequence[Scrape]], None]
 _MANY = 1_000  # targets that take the whole of ``spread``
 
 
@@ -65,11 +66,12 @@ class Collector:
         spread: timedelta = timedelta(0),
         normaliser: Normaliser | None = None,
         parser: Parser | None = None,
+        tap: Tap | None = None,
     ) -> None:
         """``deadline`` closes a round: answers that come later are handed over in the next one.
 
         None waits for every target, each bounded by its own timeout. ``spread`` is the time over which a
-        thousand scrapes begin; fewer begin sooner.
+        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came.
         """
         self._targets: tuple[Target, ...] = ()
         self._by_name: dict[str, Target] = {}
@@ -78,6 +80,7 @@ class Collector:
         self._deadline = deadline
         self.normaliser = normaliser or Normaliser()
         self.parser = parser or Parser()
+        self._tap = tap
         self._patience, self._most_spread = Patience(), spread
         self._running: dict[str, asyncio.Task[Scrape]] = {}
         self._health: dict[str, TargetHealth] = {}
@@ -180,6 +183,8 @@ class Collector:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalise scrapes, of whatever origin, and add the services' signals."""
+        if self._tap is not None:
+            self._tap(scrapes)
         return self.absorb_pages([self._parse(scrape) for scrape in scrapes], at)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:

@@ -72,6 +72,19 @@ class PrometheusSettings(AccessSettings):
     timeout: Duration = Field(timedelta(seconds=10), description="whole time a query may take")
 
 
+class FlightSettings(Section):
+    """Scrapes kept on disk, so that what led to an incident can be replayed. Needs pages that are scraped here."""
+
+    enabled: bool = Field(True, description="keep the scrapes before every P0 and P1 incident")
+    before: Duration = Field(timedelta(minutes=30), description="how far back before an incident")
+    ring_bytes: Annotated[int, Field(gt=0)] = Field(512 * 1024 * 1024, description="most that the last scrapes take")
+    incidents: Annotated[int, Field(gt=0)] = Field(20, description="recordings kept; the oldest go first")
+    kept_bytes: Annotated[int, Field(gt=0)] = Field(2 * 1024 * 1024 * 1024, description="most that recordings take")
+    targets: Annotated[int, Field(gt=0)] = Field(
+        100, description="targets in a recording: those the incident is about first, all when there are no more"
+    )
+
+
 class CollectSettings(Section):
     """What is watched."""
 
@@ -81,6 +94,7 @@ class CollectSettings(Section):
     prometheus: PrometheusSettings | None = Field(
         None, description="an existing Prometheus to read instead of scraping"
     )
+    flight: FlightSettings = Field(FlightSettings(), description="the flight recorder")
     spread: Duration = Field(
         timedelta(seconds=1), description="1,000 targets are asked over this time, each at its own moment; fewer sooner"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collectors import targets as collector_targets
-from collectors.collect import Collector
+from collectors.collect import Collector, Tap
 from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.targets import Target
@@ -16,8 +16,11 @@ from service.probe_source import with_probes
 from service.settings import CollectSettings, Settings, TargetSettings
 
 
-def source(settings: Settings, clock: Clock) -> Source:
-    """The source of batches and events that the configuration names; without any one that brings nothing."""
+def source(settings: Settings, clock: Clock, tap: Tap | None = None) -> Source:
+    """The source of batches and events that the configuration names; without any one that brings nothing.
+
+    ``tap`` gets every scrape as it came, where pages are scraped here.
+    """
     prometheus = settings.collect.prometheus
     if prometheus is not None:
         pages: Source = PrometheusSource(
@@ -30,7 +33,7 @@ def source(settings: Settings, clock: Clock) -> Source:
         )
     else:
         configured, deadline = targets(settings), settings.collect.interval / 4
-        pages = Collector(configured, Scraper(), deadline=deadline, spread=settings.collect.spread)
+        pages = Collector(configured, Scraper(), deadline=deadline, spread=settings.collect.spread, tap=tap)
         if settings.collect.discover:
             found = discovery.discovery_of(settings, configured)
             pages = discovery.Discovering(pages, found, settings.cluster, deadline=deadline)

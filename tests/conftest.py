@@ -12,10 +12,13 @@ from collections.abc import Generator
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from tests.support import kube
 
 MISSING = "missing:"
+settings.register_profile("ours", deadline=None)  # a busy machine is no fault of what is tested
+settings.load_profile("ours")
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
