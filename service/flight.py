@@ -15,7 +15,7 @@ from outrider.clock import Clock
 from outrider.errors import UsageError
 from outrider.model import EntityRef
 from outrider.topology import Topology
-from service import targets
+from service import discovery, targets
 from service.event_source import event_sources
 from service.settings import Settings
 
@@ -28,9 +28,10 @@ async def record(
     A round that takes longer than the interval delays the next. What was recorded stays when interrupted.
     Raises UsageError when nothing is scraped or the folder cannot be used.
     """
-    watched = targets.targets(settings)
+    watched = (await discovery.once(settings, targets.targets(settings), clock.now())).targets
     if not watched:
-        raise UsageError("no targets are configured to record", hint="name them under collect.targets")
+        hint = "name them under collect.targets or collect.discover"
+        raise UsageError("no targets are configured to record", hint=hint)
     recorder = FlightRecorder(out, settings.cluster, watched)
     events = event_sources(settings)
     edges = [edge for target in watched for edge in target.edges]

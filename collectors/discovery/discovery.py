@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from zlib import crc32
 
 from collectors.collect import TargetHealth
 from collectors.discovery.found import Found, Seen, TargetSource
@@ -178,6 +179,8 @@ class Discovery:
         labels: dict[EntityRef, dict[str, str]] = {}
         for state in self._states.values():
             for url, (_, _, target) in state.made.items():
+                if url not in by_url and target.name in targets:  # two addresses that only differ in odd letters
+                    target = replace(target, name=f"{target.name}-{crc32(url.encode()):08x}")
                 name = by_url.setdefault(url, target.name)
                 known = targets.setdefault(name, target)
                 if known is not target and known not in self._configured:

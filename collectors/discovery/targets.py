@@ -27,6 +27,7 @@ _NAMES = {
     EntityKind.GPU: ("gpu",),
 }
 _ADDRESS = re.compile(ADDRESS)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._:\[\]-]")
 _PLAIN_PORTS = {"http": 80, "https": 443}
 
 
@@ -96,9 +97,8 @@ def target_of_found(source: str, cluster: str, found: Found, rules: Rules, adapt
         labels.setdefault("service", found.labels.get("job") or source)
     elif kind is EntityKind.NODE:
         labels.setdefault("node", name)
-    address, path = url.split("://", 1)[1].split("/", 1)
     document = {
-        "name": f"{source}/{address}" + ("" if path == "metrics" else f"/{path}"),
+        "name": name_of(source, url),
         "adapter": adapter_name,
         "url": url,
         "entity": {"kind": kind.value, "name": name, "namespace": _namespace(kind, found)},
@@ -113,6 +113,13 @@ def target_of_found(source: str, cluster: str, found: Found, rules: Rules, adapt
         return target_of(cluster, document)
     except (KeyError, ValueError, TypeError) as error:
         raise CollectError(f"{source}: {url} cannot be a target: {error}", reason=CollectReason.OTHER) from error
+
+
+def name_of(source: str, url: str) -> str:
+    """``SOURCE-HOST:PORT``, with the path where it is not /metrics: a name that recordings can give to a file."""
+    address, path = url.split("://", 1)[1].split("/", 1)
+    where = address if path == "metrics" else f"{address}/{path}"
+    return f"{_UNSAFE.sub('_', source)}-{_UNSAFE.sub('_', where)}"
 
 
 def _namespace(kind: EntityKind, found: Found) -> str | None:

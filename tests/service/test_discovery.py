@@ -110,7 +110,7 @@ def test_targets_are_found_scraped_and_forgotten(tmp_path: Path, pages: Pages) -
                 if batch.kind is EntityKind.WORKLOAD
                 for row, entity in enumerate(batch.entities)
             }
-            assert told == {f"file/{pages.address}/one/metrics": 1, "discover/file": 1}
+            assert told == {f"file-{pages.address}_one_metrics": 1, "discover/file": 1}
             service = EntityRef("default", EntityKind.SERVICE, "default", "chat")
             assert source.topology(START).rests_on(service)
             assert source.topology(START).shares_graph(source.topology(START + STEP))
@@ -150,7 +150,7 @@ def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pa
         found = run("collect", "once", "--config", str(file))
         seen = run("doctor", "--config", str(file))
     rows = {row["target"]: row for row in found["targets"]}
-    assert set(rows) == {"mine", f"http/{pages.address}/one/metrics", "http"}
+    assert set(rows) == {"mine", f"http-{pages.address}_one_metrics", "http"}
     assert [rows[name]["adapter"] for name in rows] == ["vllm", "vllm", "discovery"]
     assert all(row["up"] for row in rows.values())
     assert rows["http"]["samples"] == 1
@@ -219,7 +219,7 @@ def test_every_type_is_made_from_its_settings(tmp_path: Path) -> None:
         assert (health["dns"].up, health["dns"].samples) == (True, 1)
         assert "refuses connections" in (health["kubernetes"].error or "")
         names = {one.name: one.labels["service"] for one in event_source.pages_of(source).targets}
-        assert names == {"static/127.0.0.1:1": "chat"}, "one page, one target"
+        assert names == {"static-127.0.0.1:1": "chat"}, "one page, one target"
         await source.close()
 
     asyncio.run(whole())

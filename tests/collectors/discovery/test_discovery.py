@@ -70,7 +70,7 @@ def made(found: Found, rules: Rules = VLLM, adapter: str = "vllm") -> Target:
 def test_a_page_of_an_engine_is_a_replica() -> None:
     labels = {"pod": "chat-0", "namespace": "serving", "service": "chat", "node": "n1", "rubbish": "x" * 900}
     target = made(Found("10.0.0.1:8000", labels, identity="uid-1"))
-    assert target.name == "src/10.0.0.1:8000"
+    assert target.name == "src-10.0.0.1:8000"
     assert target.url == "http://10.0.0.1:8000/metrics"
     assert target.entity == EntityRef("test", EntityKind.REPLICA, "serving", "chat-0")
     assert target.labels == {"pod": "chat-0", "service": "chat", "node": "n1"}
@@ -94,7 +94,7 @@ def test_schemes_paths_and_ports() -> None:
     assert made(Found("a"), rules).url == "https://a:9000/m"
     own = Found("a:1", {"__scheme__": "http", "__metrics_path__": "x/y"})
     assert made(own, rules).url == "http://a:1/x/y"
-    assert made(own, rules).name == "src/a:1/x/y"
+    assert made(own, rules).name == "src-a:1_x_y"
     with pytest.raises(CollectError, match="is no address of a page"):
         made(Found("a:1", {"__scheme__": "gopher"}))
 
@@ -137,7 +137,7 @@ def test_a_source_that_fails_keeps_its_targets_and_says_so_once() -> None:
     good, bad = Source("good", Found("a:1")), Source("bad", Found("b:1"))
     discovery = Discovery([(good, VLLM), (bad, VLLM)], "test")
     first = run(discovery)
-    assert names(first) == ["good/a:1", "bad/b:1"]
+    assert names(first) == ["good-a:1", "bad-b:1"]
     bad.fault = CollectError("bad: gone", reason=CollectReason.REFUSED)
     with structlog.testing.capture_logs() as logs:
         assert run(discovery, 3, first=1) is first, "the very same: nothing has to be done anew"
@@ -148,7 +148,7 @@ def test_a_source_that_fails_keeps_its_targets_and_says_so_once() -> None:
     assert health["good"].up is True
     bad.fault, bad.seen = None, Seen((Found("b:2"),))
     with structlog.testing.capture_logs() as logs:
-        assert names(run(discovery, first=4)) == ["good/a:1", "bad/b:2"]
+        assert names(run(discovery, first=4)) == ["good-a:1", "bad-b:2"]
     assert [line["event"] for line in logs] == ["discovery_recovered"]
 
 
@@ -158,7 +158,7 @@ def test_a_mistake_of_ours_is_no_loss_either() -> None:
     run(discovery)
     source.fault = KeyError("x")
     with structlog.testing.capture_logs():
-        assert names(run(discovery, first=1)) == ["odd/a:1"]
+        assert names(run(discovery, first=1)) == ["odd-a:1"]
     assert "could not be understood (KeyError)" in (discovery.health[0].error or "")
 
 
@@ -167,7 +167,7 @@ def test_one_page_in_two_sources_is_one_target() -> None:
     two = Source("two", Found("a:1", {"pod": "q", "node": "n1"}), Found("c:1"))
     configured = target_of("test", {"name": "mine", "adapter": "vllm", "url": "http://c:1/metrics"})
     known = run(Discovery([(one, VLLM), (two, VLLM)], "test", configured=[configured]))
-    assert names(known) == ["mine", "one/a:1"]
+    assert names(known) == ["mine", "one-a:1"]
     assert known.targets[0] is configured
     assert known.targets[1].labels == {"pod": "p", "service": "chat", "node": "n1"}
 
@@ -178,7 +178,7 @@ def test_targets_come_and_go() -> None:
     first = run(discovery)
     source.seen = Seen((Found("b:1"), Found("c:1")))
     second = run(discovery, first=1)
-    assert names(second) == ["src/b:1", "src/c:1"]
+    assert names(second) == ["src-b:1", "src-c:1"]
     assert second.targets[0] is first.targets[1], "what stays is the same object"
 
 
@@ -196,10 +196,10 @@ def test_a_source_that_hangs_holds_up_nobody() -> None:
         discovery = Discovery([(slow, VLLM), (quick, VLLM)], "test")
         for number in range(3):
             known = await discovery.refresh(AT + number * STEP, wait=0.02)
-            assert names(known) == ["quick/q:1"]
+            assert names(known) == ["quick-q:1"]
         assert slow.reads == 1
         slow.gate.set()
-        assert names(await discovery.refresh(AT + 3 * STEP)) == ["slow/s:1", "quick/q:1"]
+        assert names(await discovery.refresh(AT + 3 * STEP)) == ["slow-s:1", "quick-q:1"]
         await discovery.close()
         assert slow.name == "slow closed"
 
@@ -218,7 +218,7 @@ def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_told() -> None:
     with structlog.testing.capture_logs():
         known = run(discovery, 3)
     assert {one.name: one.adapter for one in known.targets} == {
-        "src/a:1": "vllm", "src/b:1": "dcgm", "src/named:1": "vllm",
+        "src-a:1": "vllm", "src-b:1": "dcgm", "src-named:1": "vllm",
     }  # fmt: skip
     assert looked.count("http://a:1/metrics") == 1
     assert looked.count("http://odd:1/metrics") == 3, "it may yet come up"
@@ -230,7 +230,7 @@ def test_an_adapter_that_there_is_not_is_named() -> None:
     source = Source("src", Found("a:1", adapter="vlm"), Found("b:1"))
     discovery = Discovery([(source, VLLM)], "test")
     with structlog.testing.capture_logs():
-        assert names(run(discovery)) == ["src/b:1"]
+        assert names(run(discovery)) == ["src-b:1"]
     assert "names an adapter 'vlm' that there is not" in (discovery.health[0].error or "")
 
 
@@ -286,18 +286,18 @@ def test_another_holder_of_an_address_begins_anew_and_the_rest_goes_on() -> None
     async def whole() -> None:
         pages = Pages()
         collector = Collector([target("a", "1"), target("b", "1")], pages)
-        pages.tokens = {"src/a:1": 100, "src/b:1": 1000}
+        pages.tokens = {"src-a:1": 100, "src-b:1": 1000}
         await collector.collect(AT)
-        pages.tokens = {"src/a:1": 150, "src/b:1": 1100}
+        pages.tokens = {"src-a:1": 150, "src-b:1": 1100}
         collected = await collector.collect(AT + STEP)
         assert (increase(collected, "a"), increase(collected, "b")) == (50, 100)
         collector.set_targets([target("a", "2"), target("b", "1"), target("c", "1")])
-        pages.tokens = {"src/a:1": 900, "src/b:1": 1200, "src/c:1": 5}
+        pages.tokens = {"src-a:1": 900, "src-b:1": 1200, "src-c:1": 5}
         collected = await collector.collect(AT + 2 * STEP)
         assert increase(collected, "a") is CellStatus.ABSENT, "900 - 150 would be two pods in one figure"
         assert increase(collected, "b") == 100
         assert increase(collected, "c") is CellStatus.ABSENT
-        pages.tokens["src/a:1"] = 910
+        pages.tokens["src-a:1"] = 910
         assert increase(await collector.collect(AT + 3 * STEP), "a") == 10
 
     asyncio.run(whole())
@@ -311,12 +311,12 @@ def test_an_answer_to_a_question_of_before_is_nobodys() -> None:
             made(Found("a:1", {"replica": "a"}, identity="2")),
         )
         collector = Collector([old], pages, deadline=timedelta(seconds=0.02))
-        pages.tokens, pages.gate = {"src/a:1": 100}, asyncio.Event()
+        pages.tokens, pages.gate = {"src-a:1": 100}, asyncio.Event()
         await collector.collect(AT)
         collector.set_targets([new])
         pages.gate.set()
         await asyncio.sleep(0.02)
-        pages.tokens, pages.gate = {"src/a:1": 5000}, None
+        pages.tokens, pages.gate = {"src-a:1": 5000}, None
         collected = await collector.collect(AT + STEP)
         assert increase(collected, "a") is CellStatus.ABSENT
         assert [one.last_success for one in collector.health] == [AT + STEP]
@@ -335,3 +335,10 @@ def test_topology_beside_the_pages_stays_when_targets_alone_are_set() -> None:
     assert topology.label(node, "nvlink_domain") == "c.0"
     collector.set_targets((), (), {})
     assert collector.topology(AT).entities == frozenset()
+
+
+def test_two_pages_whose_names_only_differ_in_odd_letters_are_two_targets() -> None:
+    pages = [Found("a:1", {"__metrics_path__": path}) for path in ("/x/y", "/x_y")]
+    known = run(Discovery([(Source("src", *pages), VLLM)], "test"))
+    assert len({one.name for one in known.targets}) == 2
+    assert [one.url for one in known.targets] == ["http://a:1/x/y", "http://a:1/x_y"]
