@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from zlib import crc32
@@ -13,11 +13,13 @@ from collectors.discovery.found import Found, Seen, TargetSource
 from collectors.discovery.targets import Rules, target_of_found, url_of
 from collectors.targets import Target
 from outrider import log
+from outrider.bounded import bounded
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityRef
 from outrider.topology import Edge
 
 Guess = Callable[[str, Rules], Awaitable[str | None]]
+MOST_TENANTS = 50
 _MOST_GUESSES = 500  # pages looked at in one go, for their adapter
 
 
@@ -178,9 +180,10 @@ class Discovery:
         edges: dict[Edge, None] = {}
         labels: dict[EntityRef, dict[str, str]] = {}
         for state in self._states.values():
-            for url, (_, _, target) in state.made.items():
-                if url not in by_url and target.name in targets:  # two addresses that only differ in odd letters
-                    target = replace(target, name=f"{target.name}-{crc32(url.encode()):08x}")
+            for url, (_, _, made) in state.made.items():
+                target = made
+                if url not in by_url and made.name in targets:  # two addresses that only differ in odd letters
+                    target = replace(made, name=f"{made.name}-{crc32(url.encode()):08x}")
                 name = by_url.setdefault(url, target.name)
                 known = targets.setdefault(name, target)
                 if known is not target and known not in self._configured:
@@ -190,7 +193,7 @@ class Discovery:
             edges.update(dict.fromkeys(state.seen.edges))
             for entity, facts in state.seen.labels.items():
                 labels.setdefault(entity, {}).update(facts)
-        found = Known(tuple(targets.values()), tuple(edges), labels)
+        found = Known(_with_few_tenants(targets.values()), tuple(edges), labels)
         if found != self.known:
             self.known = found
 
@@ -202,6 +205,19 @@ class Discovery:
         self._running.clear()
         for state in self._states.values():
             await state.source.close()
+
+
+def _with_few_tenants(targets: Iterable[Target]) -> tuple[Target, ...]:
+    """The same targets, with names of tenants only for those that most of the targets are of."""
+    known = tuple(targets)
+    tenants = [one.labels["tenant"] for one in known if "tenant" in one.labels]
+    names = bounded(tenants, MOST_TENANTS)
+    if all(tenant == name for tenant, name in names.items()):
+        return known
+    return tuple(
+        replace(one, labels={**one.labels, "tenant": names[one.labels["tenant"]]}) if "tenant" in one.labels else one
+        for one in known
+    )
 
 
 def _is_due(state: _State, at: datetime) -> bool:

@@ -16,7 +16,8 @@ from collectors.discovery.kube_gpus import Held, held_by
 from collectors.kube_api import Json, items, mapping, text, texts
 from outrider.model import EntityKind, EntityRef
 
-ADAPTER, SERVICE, MODEL, CLASS = (f"outrider.io/{name}" for name in ("adapter", "service", "model", "request-class"))
+ADAPTER, SERVICE, MODEL = (f"outrider.io/{name}" for name in ("adapter", "service", "model"))
+_SAID = {"model": MODEL, "request_class": "outrider.io/request-class", "tenant": "outrider.io/tenant"}
 SCRAPE, PORT, METRICS_PATH, METRICS_SCHEME = (f"prometheus.io/{name}" for name in ("scrape", "port", "path", "scheme"))
 _LWS = "leaderworkerset.sigs.k8s.io/"
 _TEMPLATE_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
@@ -77,12 +78,9 @@ def pod_of(pod: Json, cluster: str, service_label: str) -> PodFacts | None:
     workload = _workload(meta, labels)
     group, leads = _group(labels)
     flags = _flags(spec)
-    own = {
-        **flags,
-        **{key: value for key, value in (("model", labels.get(MODEL) or notes.get(MODEL)),) if value},
-        **({"version": version} if (version := labels.get("app.kubernetes.io/version")) else {}),
-        **({"request_class": cls} if (cls := labels.get(CLASS) or notes.get(CLASS)) else {}),
-    }
+    said = {fact: labels.get(name) or notes.get(name) or "" for fact, name in _SAID.items()}
+    said["version"] = labels.get("app.kubernetes.io/version", "")
+    own = {**flags, **{fact: value for fact, value in said.items() if value}}
     return PodFacts(
         entity=EntityRef(cluster, EntityKind.POD, namespace or "default", name),
         uid=text(meta.get("uid")),

@@ -11,13 +11,15 @@ from collectors.access import Access
 from collectors.discovery.found import ADDRESS, PATH, SCHEME, Found
 from collectors.registry import ADAPTERS, adapter
 from collectors.targets import DEFAULT_LIMIT_BYTES, DEFAULT_LIMIT_SERIES, DEFAULT_TIMEOUT, Target, target_of
+from outrider.bounded import OTHER
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind
+from outrider.request_class import RequestClass
 
 # Labels that a target keeps: the topology is made of them. Whatever else a source says is for relabelling only.
 KEPT = (
     "node", "pod", "service", "gpu_type", "model", "version", "workload", "switch", "storage", "replica", "group",
-    "tensor_parallel", "pipeline_parallel", "request_class",
+    "tensor_parallel", "pipeline_parallel", "request_class", "tenant",
 )  # fmt: skip
 _NAMES = {
     EntityKind.REPLICA: ("replica", "pod"),
@@ -87,6 +89,8 @@ def target_of_found(source: str, cluster: str, found: Found, rules: Rules, adapt
         raise CollectError(said, reason=CollectReason.OTHER, hint=f"known are {', '.join(ADAPTERS)}")
     labels = {name: found.labels[name] for name in KEPT if found.labels.get(name)}
     labels.update((ours, found.labels[theirs]) for ours, theirs in rules.labels.items() if found.labels.get(theirs))
+    if "request_class" in labels:  # free text at its source, a few dozen classes here
+        labels["request_class"] = str(RequestClass.parse(labels["request_class"])) or OTHER
     kind = adapter(adapter_name).target
     host = found.address.rsplit(":", 1)[0]
     wanted = found.address if kind in (EntityKind.REPLICA, EntityKind.POD) else host

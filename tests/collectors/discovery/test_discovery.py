@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from collectors.collect import Collector
-from collectors.discovery.discovery import Discovery
+from collectors.discovery.discovery import MOST_TENANTS, Discovery
 from collectors.discovery.found import Found, Seen
 from collectors.discovery.guess import guess
 from collectors.discovery.targets import Rules, target_of_found
@@ -342,3 +342,12 @@ def test_two_pages_whose_names_only_differ_in_odd_letters_are_two_targets() -> N
     known = run(Discovery([(Source("src", *pages), VLLM)], "test"))
     assert len({one.name for one in known.targets}) == 2
     assert [one.url for one in known.targets] == ["http://a:1/x/y", "http://a:1/x_y"]
+
+
+def test_tenants_and_request_classes_are_few() -> None:
+    found = [Found(f"a{n}:1", {"tenant": f"t{n}", "request_class": f"vip online user-{n}"}) for n in range(200)]
+    known = run(Discovery([(Source("src", *found, Found("b:1", {"request_class": "my own"})), VLLM)], "test"))
+    tenants = {one.labels.get("tenant") for one in known.targets} - {None}
+    assert len(tenants) == MOST_TENANTS + 1
+    assert "other" in tenants
+    assert {one.labels["request_class"] for one in known.targets} == {"vip-online", "other"}
