@@ -21,6 +21,7 @@ BENCHMARKS = {
     "parse": "benchmarks.parse",
     "scrape": "benchmarks.scrape",
     "cycle": "benchmarks.cycle",
+    "discover": "benchmarks.discover",
     "store_write": "benchmarks.store_write",
     "store_read": "benchmarks.store_read",
     "history_write": "benchmarks.history_write",

@@ -28,6 +28,13 @@ collect:
   #    url: http://10.0.0.11:9400/metrics
   #    entity: {kind: node, name: node-1}
   #    labels: {node: node-1}
+  # Where more targets are found: kubernetes, file (file_sd), http (http_sd), dns, static.
+  discover: []
+  #  - type: kubernetes          # pods and services with prometheus.io/scrape: "true"
+  #    url: https://kubernetes.default.svc
+  #    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
+  #    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
+  #  - {type: file, files: [/etc/outrider/targets/*.yaml], adapters: {vllm: vllm, dcgm-exporter: dcgm}}
 """
 
 _PROMETHEUS = """

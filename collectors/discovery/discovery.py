@@ -80,12 +80,17 @@ class Discovery:
                 self._running[name] = asyncio.create_task(self._read(state), name=f"discover {name}")
         if self._running:
             await asyncio.wait(self._running.values(), timeout=wait)
-        done = [name for name, task in self._running.items() if task.done()]
-        for name in done:
-            self._take(self._states[name], self._running.pop(name), at)
-        if done:
-            self._join()
+        done = [(name, task) for name, task in self._running.items() if task.done()]
+        for name, _ in done:
+            del self._running[name]
+        if done:  # a thread, so that a list of a hundred thousand does not hold the loop; refreshes never overlap
+            await asyncio.to_thread(self._absorb, done, at)
         return self.known
+
+    def _absorb(self, done: Sequence[tuple[str, asyncio.Task[Seen]]], at: datetime) -> None:
+        for name, task in done:
+            self._take(self._states[name], task, at)
+        self._join()
 
     async def _read(self, state: _State) -> Seen:
         """One reading, with a look at pages that nobody named an adapter for."""

@@ -1,0 +1,86 @@
+"""How long it takes to take up a changed list of 10,000 targets, and one of 100,000.
+
+A list in Prometheus' file_sd format is rewritten with one target more; the figure is everything from reading
+the file to a collector that has the new targets. The peer is PyYAML's reading of the same list alone, which is
+where a straightforward reader of file_sd would begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import yaml
+
+from benchmarks.common import Result, main, result
+from collectors.collect import Collector
+from collectors.discovery.discovery import Discovery
+from collectors.discovery.lists import FileSource
+from collectors.discovery.targets import Rules
+
+SIZES = {"discover_10k": (10_000, 0.5), "discover_100k": (100_000, 5.0)}  # targets, seconds allowed
+TURNS = 5
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def listed(count: int) -> list[dict[str, Any]]:
+    """A list of so many engines, one group a pod, as a generator of such lists would write it."""
+    return [
+        {
+            "targets": [f"10.{n // 62_500}.{n // 250 % 250}.{n % 250}:8000"],
+            "labels": {"pod": f"chat-{n}", "namespace": "serving", "service": f"svc-{n % 50}", "node": f"n{n // 8}"},
+        }
+        for n in range(count)
+    ]
+
+
+async def changed(count: int) -> float:
+    """The best time of a few changes, seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "list.json"
+        groups = listed(count)
+        discovery = Discovery([(FileSource("file", [str(path)]), Rules(adapter="vllm"))], "bench")
+        collector = Collector(())
+        times = []
+        for turn in range(TURNS + 1):
+            groups.append({"targets": [f"extra-{turn}:8000"], "labels": {"pod": f"extra-{turn}"}})
+            path.write_text(json.dumps(groups), encoding="utf-8")
+            os.utime(path, (turn, turn))
+            begun = time.perf_counter()
+            known = await discovery.refresh(AT + turn * timedelta(minutes=1))
+            collector.set_targets(known.targets, known.edges, known.labels)
+            times.append(time.perf_counter() - begun)
+            assert len(collector.targets) == count + turn + 1
+        await discovery.close()
+        return min(times[1:])
+
+
+def by_yaml(count: int) -> float:
+    """Seconds that PyYAML takes for the list alone."""
+    text = yaml.safe_dump(listed(count), sort_keys=False)
+    begun = time.perf_counter()
+    yaml.safe_load(text)
+    return time.perf_counter() - begun
+
+
+def run() -> list[Result]:
+    """Seconds by size of the list."""
+    found = []
+    for name, (count, allowed) in SIZES.items():
+        seconds = asyncio.run(changed(count))
+        peer = by_yaml(count // 10) * 10
+        found.append(result(name, seconds, "s", allowed, seconds <= allowed, "PyYAML", peer, peer / seconds))
+    return found
+
+
+if __name__ == "__main__":
+    main(run)
