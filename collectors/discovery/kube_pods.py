@@ -19,6 +19,7 @@ from outrider.model import EntityKind, EntityRef
 ADAPTER, SERVICE, MODEL = (f"outrider.io/{name}" for name in ("adapter", "service", "model"))
 _SAID = {"model": MODEL, "request_class": "outrider.io/request-class", "tenant": "outrider.io/tenant"}
 SCRAPE, PORT, METRICS_PATH, METRICS_SCHEME = (f"prometheus.io/{name}" for name in ("scrape", "port", "path", "scheme"))
+_OURS = ("prometheus.io/", "outrider.io/")  # annotations that count; others can be as large as the pod itself
 _LWS = "leaderworkerset.sigs.k8s.io/"
 _TEMPLATE_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
 _PORT_NAMES = ("metrics", "http-metrics", "http-prometheus", "http")
@@ -97,7 +98,7 @@ def pod_of(pod: Json, cluster: str, service_label: str) -> PodFacts | None:
         or _BY_NAME.get(labels.get("app", "")),
         own=own,
         meta=labels,
-        notes=notes,
+        notes={name: value for name, value in notes.items() if name.startswith(_OURS)},
         ports=_ports(spec),
         held=held_by(pod),
     )

@@ -66,22 +66,26 @@ class KubernetesSource:
         feeds = [(kind, feed) for kind, of_kind in self._feeds.items() for feed in of_kind]
         results = await asyncio.gather(*(feed.read() for _, feed in feeds), return_exceptions=True)
         faults: list[CollectError] = []
-        changed = False
+        news: list[tuple[str, str, list[Change]]] = []
         for (kind, feed), result in zip(feeds, results, strict=True):
             if isinstance(result, CollectError):
                 faults.append(result)
             elif isinstance(result, BaseException):
                 raise result
             else:
-                changed = self._take(kind, feed.path, result) or changed
+                news.append((kind, feed.path, result))
         of_pods = [fault for fault, (kind, _) in zip(results, feeds, strict=True) if kind == "pods"]
+        await asyncio.to_thread(self._take_all, news, faults)  # ten thousand pods must not hold the loop
         if all(isinstance(one, CollectError) for one in of_pods):
             fault = of_pods[0]
             assert isinstance(fault, CollectError)
             raise fault  # whoever asked keeps what it has
-        if changed or _said(faults) != self._told:
-            self._seen, self._told = self._whole(faults), _said(faults)
         return self._seen
+
+    def _take_all(self, news: Sequence[tuple[str, str, Sequence[Change]]], faults: Sequence[CollectError]) -> None:
+        changed = [self._take(kind, path, changes) for kind, path, changes in news]
+        if any(changed) or _said(faults) != self._told:
+            self._seen, self._told = self._whole(faults), _said(faults)
 
     def _take(self, kind: str, path: str, news: Sequence[Change]) -> bool:
         """Take changes in; True when they matter. A new list takes the place of all that its feed told before."""

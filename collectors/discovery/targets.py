@@ -111,7 +111,7 @@ def target_of_found(source: str, cluster: str, found: Found, rules: Rules, adapt
         "access": rules.access,
         "limit_bytes": rules.limit_bytes,
         "limit_series": rules.limit_series,
-        "identity": found.identity,
+        "identity": found.identity or "/".join(labels.get(one, "") for one in ("pod", "replica", "model")),
     }
     try:
         return target_of(cluster, document)

@@ -73,8 +73,10 @@ def failed(fault: BaseException, address: str, timeout: timedelta) -> ProbeError
         return ProbeError(Outcome.BROKEN_OFF, f"{address} broke off its answer")
     if isinstance(fault, aiohttp.ClientConnectorError | OSError):
         return ProbeError(Outcome.REFUSED, f"{address} cannot be reached ({inner})")
-    if isinstance(fault, aiohttp.ClientResponseError | ValueError):
+    if isinstance(fault, aiohttp.ClientResponseError):
         return ProbeError(Outcome.WRONG_ANSWER, f"{address} answers something that is no HTTP")
+    if isinstance(fault, ValueError):  # a header with a line end in it, an address that is none: ours to mend
+        return ProbeError(Outcome.NOT_ASKED, f"{address} cannot be asked: {fault}")
     return ProbeError(Outcome.OTHER, f"{address} cannot be asked ({type(fault).__name__})")
 
 

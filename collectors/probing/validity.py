@@ -13,6 +13,7 @@ from collectors.probing.outcome import Outcome
 
 _LEAST_REPEATED = 16  # characters: shorter texts repeat themselves by accident
 _TIMES = 4
+_MOST = 4_000  # characters looked at: a server that floods us must not cost us more than that
 _WORDS, _ONE_WORD_SHARE = 12, 0.8
 _ODD_SHARE = 0.05
 _SCRIPTS = 4  # writing systems in one short answer: what broken weights or a broken KV cache come out as
@@ -25,9 +26,9 @@ def judge(text: str) -> Outcome:
     stripped = text.strip()
     if not stripped:
         return Outcome.EMPTY
-    if _repeated(stripped):
+    if _repeated(stripped[-_MOST:]):
         return Outcome.REPEATED
-    return Outcome.GARBLED if _garbled(stripped) else Outcome.OK
+    return Outcome.GARBLED if _garbled(stripped[:_MOST]) else Outcome.OK
 
 
 def _repeated(text: str) -> bool:

@@ -85,6 +85,8 @@ def test_pages_of_other_kinds() -> None:
     assert whole.entity == EntityRef("test", EntityKind.CLUSTER, None, "test")
     bare = made(Found("10.0.0.1:8000", {"job": "chat"}))
     assert (bare.entity.name, bare.labels["service"]) == ("10.0.0.1:8000", "chat")
+    assert bare.follows(made(Found("10.0.0.1:8000", {"job": "chat", "node": "n2"})))
+    assert not bare.follows(made(Found("10.0.0.1:8000", {"job": "chat", "model": "llama"})))
     six = made(Found("[fd00::1]:8000"))
     assert six.url == "http://[fd00::1]:8000/metrics"
 

@@ -133,6 +133,16 @@ def test_http_of_nobody_and_of_another_protocol() -> None:
     asyncio.run(whole())
 
 
+def test_a_request_that_cannot_be_made_says_nothing_of_the_door() -> None:
+    async def whole() -> None:
+        async with door() as port:
+            for url, headers in ((f"http://127.0.0.1:{port}/", {"X-Own": "a\nb"}), ("http://", {})):
+                found = await HttpProbe(asked(access=Access(headers=headers)), url).ask(now())
+                assert (found.outcome, found.outcome.success) == (Outcome.NOT_ASKED, None), found.said
+
+    asyncio.run(whole())
+
+
 # --- certificates ---------------------------------------------------------------------------------
 
 

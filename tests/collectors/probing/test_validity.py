@@ -89,3 +89,9 @@ def test_the_worst_of_several_is_the_failure_nearest_to_the_network() -> None:
     assert worst([Outcome.HTTP_STATUS, Outcome.DNS]) is Outcome.DNS
     assert worst([Outcome.OK, Outcome.CERT_EXPIRING]) is Outcome.CERT_EXPIRING
     assert all(worst([Outcome.OK, one]) is one for one in Outcome if one is not Outcome.NOT_ASKED)
+
+
+def test_a_flood_of_text_is_judged_by_a_part_of_it() -> None:
+    words = " ".join(f"word{number}" for number in range(200_000))
+    assert judge(words) is Outcome.OK
+    assert judge(words + "!" * 5_000) is Outcome.REPEATED
