@@ -98,7 +98,7 @@ async def doctor(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cl
             found.append({**entry, "present": [], "missing": [], "unknown_metrics": 0, "error": error.message})
             continue
         found.append({**entry, **examine.examine(registry.adapter(look.target.adapter), page).as_dict(), "error": None})
-    for one in sources:
+    for one in (source for source in sources if source.error):
         about = {"target": one.target, "adapter": one.adapter, "present": [], "missing": [], "unknown_metrics": 0}
         found.append({**about, "error": one.error})
     return {"targets": found}

@@ -41,7 +41,7 @@ class ProbeSettings(AccessSettings):
     )
     name: str | None = Field(None, description="unique name of the probe; TYPE-SERVICE when not given", min_length=1)
     service: str = Field(description="the service it speaks for, as the targets' service label says it", min_length=1)
-    namespace: str | None = Field(None, description="Kubernetes namespace of the service")
+    namespace: str | None = Field("default", description="of the service, as its replicas' targets say it")
     cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
     url: str | None = Field(
         None,

@@ -76,6 +76,9 @@ def _once_table(result: dict[str, Any]) -> str:
 def _doctor_table(result: dict[str, Any]) -> str:
     blocks = []
     for target in result["targets"]:
+        if target["error"]:
+            blocks.append(f"{target['target']} ({target['adapter']}): {target['error']}")
+            continue
         rows = [[m["signal"], ", ".join(m["expected"]), ", ".join(m["disables"]), m["fix"]] for m in target["missing"]]
         heading = f"{target['target']} ({target['adapter']}): {len(target['present'])} signals present"
         blocks.append(
