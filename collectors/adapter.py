@@ -13,9 +13,10 @@ from enum import StrEnum
 from functools import cached_property
 
 from outrider import catalog
-from outrider.model import EntityKind, EventKind, SignalKey, SignalKind
+from outrider.model import EntityKind, EventKind, SignalKey
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # those of a summary that are kept
 TARGET_KEYS = tuple(
     SignalKey(name) for name in ("target_up", "target_scrape_seconds", "target_samples", "target_failure_code")
 )
@@ -45,7 +46,17 @@ class Operator(StrEnum):
     RATIO = "ratio"
     AT_LEAST = "at_least"
     HISTOGRAM = "histogram"
+    SUMMARY = "summary"
     COUNT = "count"
+
+
+class Statistic(StrEnum):
+    """What a rule tells of a distribution: buckets, quantiles the source worked out, or the mean alone."""
+
+    BUCKETS = "buckets"
+    QUANTILES = "quantiles"
+    MEAN = "mean"
+    VALUE = "value"  # the signal is no distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,8 @@ class Metrics:
     """Which metric names a term reads.
 
     ``first`` are spellings of one metric, the first one on the page wins; ``every`` must all be
-    there and are read together with those of ``maybe``; of ``some`` at least one must be there.
+    there and are read together with those of ``maybe``; of ``some`` at least one must be there. A
+    name that begins with ``~`` is a regular expression: such metrics bear an index in their name.
     """
 
     first: tuple[str, ...] = ()
@@ -82,11 +94,22 @@ class Metrics:
     def on(self, page_names: Mapping[str, object], suffix: str = "") -> tuple[str, ...]:
         """The names to read from a page that has these names; empty when the page lacks the metric."""
         for name in self.first:
-            if name + suffix in page_names:
-                return (name,)
-        if self.every and all(name + suffix in page_names for name in self.every):
-            return (*self.every, *(name for name in self.maybe if name + suffix in page_names))
-        return tuple(name for name in self.some if name + suffix in page_names)
+            found = named(name, page_names, suffix)
+            if found:
+                return found
+        every = [named(name, page_names, suffix) for name in self.every]
+        if every and all(every):
+            more = [*every, *(named(name, page_names, suffix) for name in self.maybe)]
+            return tuple(name for found in more for name in found)
+        return tuple(name for wanted in self.some for name in named(wanted, page_names, suffix))
+
+
+def named(name: str, page_names: Mapping[str, object], suffix: str = "") -> tuple[str, ...]:
+    """The metrics of a page that a name of an adapter means: itself, or all that match after ``~``."""
+    if not name.startswith("~"):
+        return (name,) if name + suffix in page_names else ()
+    pattern = re.compile(f"({name[1:]}){suffix}")
+    return tuple(found[1] for one in page_names if (found := pattern.fullmatch(one)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +139,8 @@ class Rule:
     """One way to a signal. ``terms``: one for TERM (two when ``minus``), two for RATIO and AT_LEAST.
 
     The result is ``value * scale + offset``; ``equals`` then makes it 1 or 0. ``per`` are labels
-    within which a ratio is formed before ``aggregate`` joins the ratios of one entity.
+    within which a number is formed before ``aggregate`` joins those of one entity. ``statistic`` says
+    what a rule of a histogram signal tells; ``scale`` turns bounds and sums into the signal's unit.
     """
 
     signal: str
@@ -131,6 +155,7 @@ class Rule:
     aggregate: Aggregate = Aggregate.SUM
     distinct: tuple[str, ...] = ()
     type: str | None = None
+    statistic: Statistic = Statistic.VALUE
 
     @property
     def needs_two(self) -> bool:
@@ -148,15 +173,19 @@ class EntitySpec:
     """How series of one kind of entity are told apart.
 
     ``parts`` are joined by "/"; each part lists label spellings, and ``("@target",)`` stands for the
-    name of the target's entity. ``target`` means: the entity the target stands for; ``split`` names a
-    label that divides it when the page carries more than one value of it.
+    name of the target's entity. A series without any of the labels is left out, or is about the
+    target where a spelling of the part is ``@target``. ``target`` means: the entity the target stands
+    for; ``split`` names labels that divide it, those of which the page carries more than one value.
+    ``instance`` is the label of a part of the entity (a MIG instance of a GPU): such series are about
+    the part, named ``<entity>/<instance>``, and about the whole.
     """
 
     kind: EntityKind
     target: bool = False
     parts: tuple[tuple[str, ...], ...] = ()
     namespace: tuple[str, ...] = ()
-    split: str | None = None
+    split: tuple[str, ...] = ()
+    instance: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,24 +218,57 @@ class EventSpec:
     attributes: Mapping[str, tuple[str, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """Where an engine answers beside its page: paths of its HTTP door, "" for none.
+
+    ``page`` is the usual path of the metrics, which is taken off the target's URL. ``port`` is the port
+    of the door where it is not that of the page, used when the page is on ``page_port``. ``load`` is
+    read by the reader ``load_as`` of ``collectors.probe``.
+    """
+
+    health: str = "/health"
+    load: str = ""
+    load_as: str = ""
+    page: str = "/metrics"
+    port: int | None = None
+    page_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fixes:
+    """How to get what a page lacks: i18n keys ``collect.fix.<name>`` by signal, and a default.
+
+    ``lines`` holds for a metric the very line of the exporter's configuration that publishes it.
+    """
+
+    default: str = ""
+    signals: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Adapter:
     """One engine or exporter. ``rules`` maps a signal to its alternatives, best first.
 
     ``up``, ``health``, ``load`` name the signals that a scrape itself gives; ``seen`` the signal that
-    says of each entity of a kind whether a whole page had it.
+    says of each entity of a kind whether a whole page had it. ``no_value`` is the number by which the
+    exporter says that it could not read something. ``title`` is what people call the system.
     """
 
     name: str
     target: EntityKind
     entities: Mapping[EntityKind, EntitySpec]
     rules: Mapping[str, tuple[Rule, ...]]
-    probe: bool = False
+    probe: Probing | None = None
     up: str | None = None
     health: str | None = None
     load: str | None = None
     start_time: str | None = None
     from_zero: bool = False
+    no_value: float | None = None
+    fixes: Fixes = Fixes()
+    title: str = ""
     seen: Mapping[EntityKind, str] = field(default_factory=dict)
     edges: tuple[EdgeSpec, ...] = ()
     labels: tuple[LabelSpec, ...] = ()
@@ -218,14 +280,22 @@ class Adapter:
         """The columns of this adapter's batches by kind of entity; the same for every page."""
         found: dict[EntityKind, list[SignalKey]] = {}
         for name in self.rules:
-            signal = catalog.signal(name)
-            columns = signal.bucket_keys if signal.kind is SignalKind.HISTOGRAM else (SignalKey(name),)
-            found.setdefault(signal.entity, []).extend(columns)
+            found.setdefault(catalog.signal(name).entity, []).extend(self._columns_of(name))
         for kind, name in self.seen.items():
             found.setdefault(kind, []).append(SignalKey(name))
         probes = [SignalKey(name) for name in (self.up, self.health, self.load) if name]
         found.setdefault(self.target, []).extend([*probes, *TARGET_KEYS])
         return {kind: tuple(columns) for kind, columns in found.items()}
+
+    def _columns_of(self, name: str) -> Iterator[SignalKey]:
+        """The columns of a signal: for a histogram those of each statistic that some rule of it tells."""
+        told = {rule.statistic for rule in self.rules[name]}
+        if Statistic.BUCKETS in told:
+            yield from catalog.signal(name).bucket_keys
+        if Statistic.QUANTILES in told:
+            yield from (SignalKey(name, quantile=quantile) for quantile in QUANTILES)
+        if told & {Statistic.MEAN, Statistic.VALUE}:
+            yield SignalKey(name)
 
     @cached_property
     def columns(self) -> Mapping[EntityKind, Mapping[SignalKey, int]]:
@@ -240,8 +310,16 @@ class Adapter:
 
     @cached_property
     def metric_names(self) -> frozenset[str]:
-        """Every name on a page that this adapter may read, histograms with their suffixes."""
-        return frozenset(self._names())
+        """Every name on a page that this adapter may read, histograms with their suffixes; some are patterns."""
+        return frozenset(name.removeprefix("~") for name in self._names())
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(sorted(self.metric_names)))
+
+    def reads(self, metric: str) -> bool:
+        """True when the adapter has a use for this name."""
+        return self._pattern.fullmatch(metric) is not None
 
     def _names(self) -> Iterator[str]:
         for rules in self.rules.values():
@@ -249,6 +327,8 @@ class Adapter:
                 for name in rule.names:
                     if rule.operator is Operator.HISTOGRAM:
                         yield from (name + suffix for suffix in HISTOGRAM_SUFFIXES)
+                    elif rule.operator is Operator.SUMMARY:
+                        yield from (name, name + "_sum", name + "_count")
                     else:
                         yield name
                 yield from (term.beside for term in rule.terms if term.beside)

@@ -12,12 +12,15 @@ from collectors.adapter import (
     EdgeSpec,
     EntitySpec,
     EventSpec,
+    Fixes,
     LabelSpec,
     Match,
     Metrics,
     Operator,
+    Probing,
     Rule,
     Section,
+    Statistic,
     Term,
 )
 from outrider import catalog, yamlfile
@@ -25,15 +28,16 @@ from outrider.errors import ConfigProblem
 from outrider.model import EntityKind, EventKind, SignalKind
 
 _TOP = {
-    "adapter", "target", "probe", "up", "health", "load", "start_time", "new_series", "aggregate", "entities",
-    "edges", "labels", "events", "seen", "signals",
+    "adapter", "title", "target", "probe", "up", "health", "load", "start_time", "new_series", "no_value", "aggregate",
+    "entities", "edges", "labels", "events", "seen", "fixes", "signals",
 }  # fmt: skip
 _TERM = {"gauge", "delta", "rate", "where", "aggregate", "weigh_by", "codes", "otherwise"}
 _RULE = _TERM | {
-    "histogram", "ratio", "count", "at_least", "minus", "scale", "offset", "equals", "absolute", "per", "distinct",
-    "type",
+    "histogram", "summary", "ratio", "count", "at_least", "minus", "scale", "offset", "equals", "absolute", "per",
+    "distinct", "type", "statistic",
 }  # fmt: skip
-_OPERATORS = ("gauge", "delta", "rate", "histogram", "ratio", "count", "at_least")
+_OPERATORS = ("gauge", "delta", "rate", "histogram", "summary", "ratio", "count", "at_least")
+_PROBE = {"health", "load", "load_as", "page", "port", "page_port"}
 
 
 def read_adapter(text: str, file: str) -> Adapter:
@@ -72,12 +76,15 @@ class _Reader:
             target=self._kind(document.get("target", "node"), ("target",)),
             entities=specs,
             rules={name: self._alternatives(name, value, specs) for name, value in signals.items()},
-            probe=bool(document.get("probe", False)),
+            probe=self._probe(document["probe"]) if document.get("probe") else None,
             up=document.get("up"),
             health=document.get("health"),
             load=document.get("load"),
             start_time=document.get("start_time"),
             from_zero=document.get("new_series") == "from_zero",
+            no_value=self._number(document["no_value"], ("no_value",)) if "no_value" in document else None,
+            fixes=self._fixes(document.get("fixes", {})),
+            title=str(document.get("title", document.get("adapter", ""))),
             edges=tuple(self._edge(edge, ("edges", i)) for i, edge in enumerate(document.get("edges", ()))),
             labels=tuple(self._labels(kind, spec) for kind, spec in document.get("labels", {}).items()),
             events=tuple(self._event(event, ("events", i)) for i, event in enumerate(document.get("events", ()))),
@@ -105,8 +112,7 @@ class _Reader:
             self._problem(path, f"expected exactly one of {', '.join(_OPERATORS)}")
             return Rule(name, Operator.TERM, ())
         operator, aggregate = self._operator(used[0]), self._aggregate(spec.get("aggregate", self._default), path)
-        if (operator is Operator.HISTOGRAM) is not (catalog.signal(name).kind is SignalKind.HISTOGRAM):
-            self._problem((*path, used[0]), f"this signal is a {catalog.signal(name).kind} in the catalogue")
+        statistic = self._statistic(name, operator, spec, (*path, used[0]))
         return Rule(
             signal=name,
             operator=operator,
@@ -120,7 +126,19 @@ class _Reader:
             aggregate=aggregate,
             distinct=_spellings(spec.get("distinct", "")),
             type=spec.get("type"),
+            statistic=statistic,
         )
+
+    def _statistic(self, name: str, operator: Operator, spec: dict[str, Any], path: yamlfile.Path_) -> Statistic:
+        """What the rule tells of a distribution. A mean must be said to be one: it is no quantile."""
+        is_mean = spec.get("statistic") == "mean"
+        if spec.get("statistic", "mean") != "mean":
+            self._problem((*path[:-1], "statistic"), "expected mean")
+        told = {Operator.HISTOGRAM: Statistic.BUCKETS, Operator.SUMMARY: Statistic.QUANTILES}.get(operator)
+        if (told is not None or is_mean) is not (catalog.signal(name).kind is SignalKind.HISTOGRAM):
+            hint = "" if told or is_mean else "; where only its mean is published, add statistic: mean"
+            self._problem(path, f"this signal is a {catalog.signal(name).kind} in the catalogue{hint}")
+        return told or (Statistic.MEAN if is_mean else Statistic.VALUE)
 
     @staticmethod
     def _operator(key: str) -> Operator:
@@ -134,7 +152,8 @@ class _Reader:
             per = self._aggregate("sum", path) if "per" in spec else None
             return tuple(self._term(pair[side], (*path, key, side), per) for side in ("of", "to") if side in pair)
         if operator is Operator.TERM:
-            term = self._term({name: spec[name] for name in spec if name in _TERM}, path)
+            per = self._aggregate("sum", path) if "per" in spec else None
+            term = self._term({name: spec[name] for name in spec if name in _TERM}, path, per)
             if "minus" not in spec:
                 return (term,)
             other = Term(term.section, self._metrics(spec["minus"], (*path, "minus")), term.where, term.aggregate)
@@ -190,6 +209,27 @@ class _Reader:
             pattern = re.compile("")
         return Match(label, pattern, wanted)
 
+    def _probe(self, value: Any) -> Probing:
+        spec = self._mapping(value, ("probe",), _PROBE)
+        ports = {key: int(self._number(spec[key], ("probe", key))) for key in ("port", "page_port") if key in spec}
+        paths = {key: str(one or "") for key, one in spec.items() if key in {"health", "load", "load_as", "page"}}
+        if bool(paths.get("load")) is not bool(paths.get("load_as")):
+            self._problem(("probe",), "load and load_as go together")
+        return Probing(**paths, port=ports.get("port"), page_port=ports.get("page_port"))
+
+    def _fixes(self, value: Any) -> Fixes:
+        spec = self._mapping(value, ("fixes",), {"default", "signals", "lines"})
+        signals = self._mapping(spec.get("signals", {}), ("fixes", "signals"))
+        for name in signals:
+            if name not in catalog.signals():
+                self._problem(("fixes", "signals", name), "no such signal in the catalogue")
+        lines = self._mapping(spec.get("lines", {}), ("fixes", "lines"))
+        return Fixes(
+            str(spec.get("default", "")),
+            {name: str(key) for name, key in signals.items()},
+            {name: str(line) for name, line in lines.items()},
+        )
+
     def _seen(self, value: Any) -> dict[EntityKind, str]:
         found = self._mapping(value, ("seen",))
         for kind, name in found.items():
@@ -201,7 +241,7 @@ class _Reader:
 
     def _entity(self, kind: str, value: Any) -> EntitySpec:
         path: yamlfile.Path_ = ("entities", kind)
-        spec = self._mapping(value, path, {"target", "name", "namespace", "split"})
+        spec = self._mapping(value, path, {"target", "name", "namespace", "split", "instance"})
         names = spec.get("name", [])
         parts = tuple(_spellings(part) for part in ([names] if isinstance(names, str) else names))
         if not parts and not spec.get("target"):
@@ -211,7 +251,8 @@ class _Reader:
             target=bool(spec.get("target", False)),
             parts=parts,
             namespace=_spellings(spec.get("namespace", "")),
-            split=spec.get("split"),
+            split=self._names(spec.get("split", []), (*path, "split")),
+            instance=spec.get("instance"),
         )
 
     def _edge(self, value: Any, path: yamlfile.Path_) -> EdgeSpec:

@@ -57,6 +57,9 @@ def batch_of(
         column = past.adapter.columns[kind][SignalKey(past.adapter.seen[kind])]
         matrix[:, column] = np.arange(len(entities)) < rows
         statuses[:, column] = CellStatus.PRESENT
+        # A part (a MIG instance) comes and goes by configuration: only the device itself can be lost.
+        parts = [row for row, place in enumerate(past.compiled.places.get(kind, ())) if place.instance is not None]
+        matrix[parts, column], statuses[parts, column] = np.nan, CellStatus.ABSENT
     return SampleBatch(scrape.target.name, scrape.at, kind, keys, entities, matrix, statuses, interval, trust)
 
 

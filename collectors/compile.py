@@ -41,7 +41,8 @@ class Groups:
 class Cells:
     """What is done to each cell after its outs are known; arrays of shape (cells,) but for the last three.
 
-    ``equals`` is NaN where a cell is no comparison. ``joins`` are outs to be joined within their cell,
+    ``equals`` is NaN where a cell is no comparison; ``nan_is_undefined`` where NaN on the page says that
+    nothing happened, as a ratio or a quantile of nothing. ``joins`` are outs to be joined within their cell,
     ``histograms`` the cells of histogram columns, group after group from ``histogram_starts``.
     """
 
@@ -105,7 +106,7 @@ def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
         out_right=np.array([out.right for out in draft.outs], dtype=np.intp),
         out_compare=np.array([out.compare for out in draft.outs], dtype=bool),
         cell_of_out=np.array(of_out, dtype=np.intp),
-        cells=_cells(draft.outs, of_out, shapes),
+        cells=_cells(adapter, draft.outs, of_out, shapes),
         places={kind: tuple(ranked) for kind, ranked in places.items()},
         shapes=shapes,
         edges=edges,
@@ -138,17 +139,19 @@ def _cell(out: Out, places: Mapping[EntityKind, Mapping[Place, int]], shapes: Ma
     return first + places[out.place.kind][out.place] * columns + out.column
 
 
-def _cells(outs: list[Out], of_out: list[int], shapes: Mapping[EntityKind, Shape]) -> Cells:
+def _cells(adapter: Adapter, outs: list[Out], of_out: list[int], shapes: Mapping[EntityKind, Shape]) -> Cells:
     count = sum(entities * columns for _, entities, columns in shapes.values())
     scale, offset, equals = np.ones(count), np.zeros(count), np.full(count, np.nan)
     absolute, undefined, two = (np.zeros(count, dtype=bool) for _ in range(3))
     joins: dict[Aggregate, list[int]] = {}
     histograms: dict[tuple[Place, str], list[int]] = {}
     for number, (out, at) in enumerate(zip(outs, of_out, strict=True)):
-        rule = out.rule
-        scale[at], offset[at], absolute[at] = rule.scale, rule.offset, rule.absolute
+        rule, unit = out.rule, catalog.signal(out.rule.signal).unit
+        # The scale of a histogram is that of its bounds and is in the weights already.
+        scale[at] = 1.0 if rule.operator is Operator.HISTOGRAM else rule.scale
+        offset[at], absolute[at] = rule.offset, rule.absolute
         equals[at] = np.nan if rule.equals is None else rule.equals
-        undefined[at] = catalog.signal(rule.signal).unit == "ratio"
+        undefined[at] = rule.operator is Operator.SUMMARY or (unit == "ratio" and adapter.no_value is None)
         two[at] = rule.needs_two
         if rule.per:
             joins.setdefault(rule.aggregate, []).append(number)

@@ -7,7 +7,7 @@ answer. ``bind`` adds the target's part and gives entities, edges and labels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collectors.adapter import Adapter, EntitySpec, Match
 from collectors.exposition import Layout
@@ -26,6 +26,7 @@ class Place:
     of_target: bool = False
     within_target: bool = False
     split: str | None = None
+    instance: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,10 @@ class Places:
         """A label such as vLLM's ``engine`` divides the target when the page has several values of it."""
         self._adapter = adapter
         self._layout = layout
-        self._split_kinds = {
-            kind
+        self._split = {
+            kind: tuple(label for label in spec.split if _several(label, layout))
             for kind, spec in adapter.entities.items()
-            if spec.split and len({one.labels[spec.split] for one in layout.series if spec.split in one.labels}) > 1
+            if spec.split
         }
         # A target is one component, so its name is taken once for the whole page.
         self._target_names = {
@@ -76,13 +77,23 @@ class Places:
         """The entity a row is about; None when its labels do not say."""
         spec, labels = self._adapter.entities[kind], self._layout.series[row].labels
         if spec.target:
-            divided = labels.get(spec.split) if spec.split and kind in self._split_kinds else None
+            divided = "/".join(labels[label] for label in self._split.get(kind, ()) if labels.get(label)) or None
             return Place(kind, self._target_names[kind], of_target=True, split=divided)
         name = _joined(spec, labels)
         if name is None:
-            return None
+            return Place(kind, of_target=True) if _falls_back(spec) else None
         namespace = first_label(labels, spec.namespace) if spec.namespace else None
         return Place(kind, name, namespace, within_target=("@target",) in spec.parts)
+
+    def part(self, kind: EntityKind, row: int) -> Place | None:
+        """The part of its entity that a row is about, such as a MIG instance; None when it is about the whole."""
+        label, whole = self._adapter.entities[kind].instance, self.of(kind, row)
+        found = self._layout.series[row].labels.get(label) if label else None
+        return replace(whole, instance=found) if whole is not None and found else None
+
+    def every(self, kind: EntityKind, row: int) -> tuple[Place, ...]:
+        """The entity a row is about, and the part of it."""
+        return tuple(place for place in (self.of(kind, row), self.part(kind, row)) if place is not None)
 
     def matching(self, names: tuple[str, ...], where: tuple[Match, ...] = ()) -> Iterator[int]:
         """Rows of these metrics that meet the conditions."""
@@ -97,15 +108,18 @@ class Places:
             for row in self.matching(self._present(edge.metrics), edge.where):
                 lower, upper = self.of(edge.lower, row), self.of(edge.upper, row)
                 if lower is not None and upper is not None:
-                    yield lower, upper
+                    yield self.part(edge.lower, row) or lower, upper
+                part = self.part(edge.upper, row)
+                if upper is not None and part is not None:
+                    yield upper, part
 
     def labels(self) -> Iterator[tuple[Place, Mapping[str, str]]]:
         """Facts about entities seen on the page."""
         for spec in self._adapter.labels:
             for row in self.matching(self._present(spec.metrics)):
-                place = self.of(spec.kind, row)
-                if place is not None:
-                    yield place, self._facts(row, spec.facts)
+                for place in self.every(spec.kind, row):
+                    facts = self._facts(row, spec.facts)
+                    yield place, facts if place.instance is None else {**facts, "part_of": place.name or ""}
 
     def watches(self) -> Iterator[Watch]:
         """Rows whose change is an event."""
@@ -132,8 +146,11 @@ def resolve(place: Place, target: Target) -> EntityRef:
     target's ``node`` label, then by the name on the page.
     """
     base = target.entity
+    if not place.of_target and place.instance is not None:
+        return resolve(replace(place, name=f"{place.name}/{place.instance}", instance=None), target)
     if not place.of_target:
-        name = f"{base.name}/{place.name}" if place.within_target else place.name or ""
+        names = (base.name, place.name) if place.within_target else (place.name,)
+        name = "/".join(part for part in names if part)
         return EntityRef(base.cluster, place.kind, place.namespace, name)
     if base.kind is not place.kind:
         if place.kind is EntityKind.NODE and target.node is not None:
@@ -184,5 +201,15 @@ def first_label(labels: Mapping[str, str], spellings: tuple[str, ...]) -> str | 
 
 
 def _joined(spec: EntitySpec, labels: Mapping[str, str]) -> str | None:
+    if spec.parts == (("@target",),):
+        return ""  # the target's own name, for an entity that is another kind of the same thing
     parts = [first_label(labels, part) for part in spec.parts if part != ("@target",)]
     return "/".join(part for part in parts if part) if parts and all(parts) else None
+
+
+def _several(label: str, layout: Layout) -> bool:
+    return len({one.labels[label] for one in layout.series if label in one.labels}) > 1
+
+
+def _falls_back(spec: EntitySpec) -> bool:
+    return any("@target" in part and len(part) > 1 for part in spec.parts)

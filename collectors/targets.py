@@ -150,7 +150,7 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
         entity=EntityRef(home, kind, namespace, str(entity["name"])),
         labels={str(label): str(value) for label, value in (document.get("labels") or {}).items()},
         timeout=timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout)),
-        probe=bool(document.get("probe", adapter(adapter_name).probe)),
+        probe=bool(document.get("probe", adapter(adapter_name).probe is not None)),
         health_url=str(document.get("health_url") or f"{base}/health"),
         load_url=str(document.get("load_url") or f"{base}/load"),
         headers=dict(document.get("headers") or {}),

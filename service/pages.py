@@ -137,9 +137,7 @@ def _since_start(collector: Collector, look: _Look) -> list[dict[str, Any]]:
     if look.scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
         return []
     page = collector.parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
-    batches = collector.normaliser.since_start(look.scrape, page)
-    rows = listing.signals(Collected(batches))
-    return [{**row, "since": "start"} for row in rows if "quantile" in row]
+    return [listing.since_start(one) for one in collector.normaliser.since_start(look.target, page)]
 
 
 def _needs_two(collector: Collector, target: Target) -> list[tuple[Any, str]]:

@@ -58,8 +58,9 @@ def _once_table(result: dict[str, Any]) -> str:
     rows = [
         [
             tables.entity(s["entity"]),
-            s["signal"] + (f" p{s['quantile'] * 100:g}" if s.get("quantile") else ""),
-            "-" if s["value"] is None else f"{s['value']:g}",
+            s["signal"]
+            + (f" p{s['quantile'] * 100:g}" if s.get("quantile") else f" {s.get('statistic', '')}".rstrip()),
+            _said(s),
             s.get("unit", ""),
             s.get("reason", ""),
         ]
@@ -71,6 +72,13 @@ def _once_table(result: dict[str, Any]) -> str:
             tables.table(["entity", "signal", "value", "unit", ""], rows, empty="no signals"),
         ]
     )
+
+
+def _said(signal: dict[str, Any]) -> str:
+    """A value as people read it: below the first bucket only the bound is known."""
+    if signal["value"] is None:
+        return "-"
+    return ("< " if signal.get("below_first_bucket") else "") + f"{signal['value']:g}"
 
 
 def _doctor_table(result: dict[str, Any]) -> str:
