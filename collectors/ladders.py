@@ -15,7 +15,8 @@ def spread(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int, f
     ``bounds`` rise and end in +Inf, as a page gives them; the result has one entry a bucket of the
     ladder, +Inf last: position in ``bounds`` -> share. Where a bound of the ladder lies inside a bucket
     of the page, the bucket's events are held to be spread evenly over it, as PromQL's
-    histogram_quantile does. What lies above the page's last bound goes into the next bucket of the
+    histogram_quantile does. Those of the page's first bucket all go where its bound lies: of them only
+    "< bound" is known. What lies above the page's last bound goes into the next bucket of the
     ladder: nothing is known of it but that it is more, and +Inf would claim the ladder's end.
     """
     last = len(bounds) - 1
@@ -25,10 +26,13 @@ def spread(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int, f
         above = int(np.searchsorted(bounds[: finite + 1], bound * (1 - 1e-9))) if place < len(ladder) else last
         if above > finite:
             cumulated.append({last: 1.0})
+        elif bounds[above] <= bound * (1 + 1e-9):
+            cumulated.append({above: 1.0})
+        elif above == 0:
+            cumulated.append({})
         else:
-            upper, lower = bounds[above], bounds[above - 1] if above else min(0.0, bounds[0])
-            share = 1.0 if upper <= bound * (1 + 1e-9) else (bound - lower) / (upper - lower)
-            cumulated.append({above: share} | ({above - 1: 1.0 - share} if above and share < 1.0 else {}))
+            share = (bound - bounds[above - 1]) / (bounds[above] - bounds[above - 1])
+            cumulated.append({above: share, above - 1: 1.0 - share})
     increments = [dict(cumulated[0])]
     for past, now in pairwise(cumulated):
         both = {number: now.get(number, 0.0) - past.get(number, 0.0) for number in {*now, *past}}
