@@ -44,6 +44,7 @@ class Operator(StrEnum):
 
     TERM = "term"
     RATIO = "ratio"
+    PRODUCT = "product"
     AT_LEAST = "at_least"
     HISTOGRAM = "histogram"
     SUMMARY = "summary"
@@ -123,7 +124,10 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One number per entity, read from the page. ``beside``: 0 for an entity that has that metric."""
+    """One number per entity, read from the page. ``beside``: 0 for an entity that has that metric.
+
+    Of the spellings in ``beside`` the first one on the page counts, its series that meet ``beside_where``.
+    """
 
     section: Section
     metrics: Metrics
@@ -131,12 +135,15 @@ class Term:
     aggregate: Aggregate = Aggregate.SUM
     weigh_by: tuple[str, ...] = ()
     codes: Codes | None = None
-    beside: str | None = None
+    beside: Metrics = Metrics()
+    beside_where: tuple[Match, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One way to a signal. ``terms``: one for TERM (two when ``minus``), two for RATIO and AT_LEAST.
+    """One way to a signal.
+
+    ``terms``: one for TERM (two when ``minus``), two for RATIO, PRODUCT and AT_LEAST.
 
     The result is ``value * scale + offset``; ``equals`` then makes it 1 or 0. ``per`` are labels
     within which a number is formed before ``aggregate`` joins those of one entity. ``statistic`` says
@@ -331,7 +338,8 @@ class Adapter:
                         yield from (name, name + "_sum", name + "_count")
                     else:
                         yield name
-                yield from (term.beside for term in rule.terms if term.beside)
+                for term in rule.terms:
+                    yield from term.beside.names
         for edge in self.edges:
             yield from edge.metrics
         for label in self.labels:

@@ -33,10 +33,10 @@ _TOP = {
 }  # fmt: skip
 _TERM = {"gauge", "delta", "rate", "where", "aggregate", "weigh_by", "codes", "otherwise"}
 _RULE = _TERM | {
-    "histogram", "summary", "ratio", "count", "at_least", "minus", "scale", "offset", "equals", "absolute", "per",
-    "distinct", "type", "statistic",
+    "histogram", "summary", "ratio", "product", "count", "at_least", "minus", "scale", "offset", "equals", "absolute",
+    "per", "distinct", "type", "statistic",
 }  # fmt: skip
-_OPERATORS = ("gauge", "delta", "rate", "histogram", "summary", "ratio", "count", "at_least")
+_OPERATORS = ("gauge", "delta", "rate", "histogram", "summary", "ratio", "product", "count", "at_least")
 _PROBE = {"health", "load", "load_as", "page", "port", "page_port"}
 
 
@@ -151,6 +151,12 @@ class _Reader:
                 self._problem((*path, key), "expected the keys of and to")
             per = self._aggregate("sum", path) if "per" in spec else None
             return tuple(self._term(pair[side], (*path, key, side), per) for side in ("of", "to") if side in pair)
+        if operator is Operator.PRODUCT:
+            factors = spec[key] if isinstance(spec[key], list) else []
+            if len(factors) != 2:
+                self._problem((*path, key), "expected a list of two factors")
+            terms = ({"gauge": factor} if isinstance(factor, str) else factor for factor in factors)
+            return tuple(self._term(term, (*path, key, number)) for number, term in enumerate(terms))
         if operator is Operator.TERM:
             per = self._aggregate("sum", path) if "per" in spec else None
             term = self._term({name: spec[name] for name in spec if name in _TERM}, path, per)
@@ -167,6 +173,10 @@ class _Reader:
         if len(used) != 1:
             self._problem(path, "expected exactly one of gauge, delta, rate")
             return Term(Section.GAUGE, Metrics())
+        beside = self._mapping(spec.get("otherwise", {}), (*path, "otherwise"), {"zero_beside", "where"})
+        if beside and "zero_beside" not in beside:
+            self._problem((*path, "otherwise"), "expected zero_beside: the metric beside which a missing one is 0")
+            beside = {}
         return Term(
             section=Section(used[0]),
             metrics=self._metrics(spec[used[0]], (*path, used[0])),
@@ -174,7 +184,8 @@ class _Reader:
             aggregate=aggregate or self._aggregate(spec.get("aggregate", self._default), (*path, "aggregate")),
             weigh_by=self._names(spec.get("weigh_by", []), (*path, "weigh_by")),
             codes=self._codes(spec["codes"], (*path, "codes")) if "codes" in spec else None,
-            beside=self._mapping(spec.get("otherwise", {}), (*path, "otherwise"), {"zero_beside"}).get("zero_beside"),
+            beside=self._metrics(beside["zero_beside"], (*path, "otherwise", "zero_beside")) if beside else Metrics(),
+            beside_where=self._where(beside, (*path, "otherwise")),
         )
 
     def _codes(self, value: Any, path: yamlfile.Path_) -> Codes:

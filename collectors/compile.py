@@ -75,6 +75,7 @@ class Compiled:
     out_left: Indices
     out_right: Indices
     out_compare: Flags
+    out_product: Flags
     cell_of_out: Indices
     cells: Cells
     places: Mapping[EntityKind, tuple[Place, ...]]
@@ -104,7 +105,8 @@ def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
         minima=_grouped(draft.extremes[Aggregate.MIN]),
         out_left=np.array([out.left for out in draft.outs], dtype=np.intp),
         out_right=np.array([out.right for out in draft.outs], dtype=np.intp),
-        out_compare=np.array([out.compare for out in draft.outs], dtype=bool),
+        out_compare=np.array([out.rule.operator is Operator.AT_LEAST for out in draft.outs], dtype=bool),
+        out_product=np.array([out.rule.operator is Operator.PRODUCT for out in draft.outs], dtype=bool),
         cell_of_out=np.array(of_out, dtype=np.intp),
         cells=_cells(adapter, draft.outs, of_out, shapes),
         places={kind: tuple(ranked) for kind, ranked in places.items()},

@@ -102,10 +102,9 @@ def examine(adapter: Adapter, page: Page) -> Diagnosis:
 
 def _served(rule: Rule, page: Page) -> bool:
     suffix = "_bucket" if rule.operator is Operator.HISTOGRAM else ""
-    return all(
-        term.metrics.on(page.names, suffix) or (term.beside is not None and term.beside in page.names)
-        for term in rule.terms
-    ) and (rule.type is None or all(page.types.get(name) == rule.type for name in rule.names if name in page.names))
+    return all(term.metrics.on(page.names, suffix) or term.beside.on(page.names) for term in rule.terms) and (
+        rule.type is None or all(page.types.get(name) == rule.type for name in rule.names if name in page.names)
+    )
 
 
 def _outdated(served: Rule, newest: Rule, page: Page) -> str | None:

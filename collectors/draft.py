@@ -16,14 +16,13 @@ from outrider.model import SUM_BUCKET, EntityKind, SignalKey
 
 @dataclass(slots=True)
 class Out:
-    """One number of one cell: a slot, or a ratio or comparison of two, as its rule says."""
+    """One number of one cell: a slot, or a ratio, product or comparison of two, as its rule says."""
 
     place: Place
     column: int
     left: int
     rule: Rule
     right: int = -1
-    compare: bool = False
 
 
 @dataclass(slots=True)
@@ -52,10 +51,9 @@ class Draft:
             weight = self.weight(term, row)
             for place in self.places.every(kind, row) if weight is not None else ():
                 found.setdefault((place, self._within(place, row, per)), []).append((row, weight or 0.0))
-        if term.beside:
-            for row in self.places.matching((term.beside,), ()):
-                for place in self.places.every(kind, row):
-                    found.setdefault((place, self._within(place, row, per)), []).append((row, 0.0))
+        for row in self.places.matching(term.beside.on(self.layout.names), term.beside_where):
+            for place in self.places.every(kind, row):
+                found.setdefault((place, self._within(place, row, per)), []).append((row, 0.0))
         return found
 
     def _within(self, place: Place, row: int, per: tuple[str, ...]) -> Place:
@@ -115,7 +113,7 @@ class Draft:
         suffix = "_bucket" if rule.operator is Operator.HISTOGRAM else ""
         for term in rule.terms:
             names = term.metrics.on(self.layout.names, suffix)
-            if not names and term.beside not in self.layout.names:
+            if not names and not term.beside.on(self.layout.names):
                 return False
             if rule.type and any(self.layout.types.get(one) != rule.type for one in names):
                 return False
@@ -139,14 +137,14 @@ class Draft:
             self.outs.append(Out(key[0], column, slot, rule))
 
     def add_pair(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
-        """A ratio or a comparison of two numbers of one entity."""
+        """A ratio, product or comparison of two numbers of one entity."""
         column, (left, right) = self.column(kind, SignalKey(rule.signal)), rule.terms
         below = self.groups(right, kind, rule.per)
         for key, rows in self.groups(left, kind, rule.per).items():
             if key in below and key[0] not in served:
                 over = self.slot(left.section, left.aggregate, rows)
                 under = self.slot(right.section, right.aggregate, below[key])
-                self.outs.append(Out(key[0], column, over, rule, under, rule.operator is Operator.AT_LEAST))
+                self.outs.append(Out(key[0], column, over, rule, under))
 
     def add_count(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
         """How many distinct values of a label there are for each entity."""
@@ -216,6 +214,7 @@ class Draft:
 _ADD = {
     Operator.TERM: Draft.add_term,
     Operator.RATIO: Draft.add_pair,
+    Operator.PRODUCT: Draft.add_pair,
     Operator.AT_LEAST: Draft.add_pair,
     Operator.HISTOGRAM: Draft.add_histogram,
     Operator.SUMMARY: Draft.add_summary,

@@ -105,11 +105,11 @@ def _outs(compiled: Compiled, slots: Floats, slot_status: Statuses) -> tuple[Flo
     if pairs.size:
         over, under = outs[pairs], slots[compiled.out_right[pairs]]
         both = np.maximum(status[pairs], slot_status[compiled.out_right[pairs]])
-        compare = compiled.out_compare[pairs]
+        compare, product = compiled.out_compare[pairs], compiled.out_product[pairs]
         with np.errstate(divide="ignore", invalid="ignore"):
-            outs[pairs] = np.where(compare, over >= under, over / under)
+            outs[pairs] = np.where(compare, over >= under, np.where(product, over * under, over / under))
         # Nothing happened, or there is no limit to compare with: the ratio has no value.
-        empty = (under == 0) & ~compare & (both == CellStatus.PRESENT)
+        empty = (under == 0) & ~compare & ~product & (both == CellStatus.PRESENT)
         status[pairs] = np.where(empty, CellStatus.UNDEFINED, both)
         outs[pairs[empty]] = np.nan
     return outs, status
