@@ -216,11 +216,11 @@ class LabelSpec:
 
 @dataclass(frozen=True, slots=True)
 class EventSpec:
-    """A change of a code, or an increase of a count per code, is an event."""
+    """A change of a code, or an increase of a count per code, is an event. ``metrics`` are spellings."""
 
     kind: EventKind
     entity: EntityKind
-    metric: str
+    metrics: tuple[str, ...]
     code_label: str | None
     attributes: Mapping[str, tuple[str, ...]]
 
@@ -344,6 +344,7 @@ class Adapter:
             yield from edge.metrics
         for label in self.labels:
             yield from label.metrics
-        yield from (event.metric for event in self.events)
+        for event in self.events:
+            yield from event.metrics
         if self.start_time:
             yield self.start_time

@@ -285,7 +285,9 @@ class _Reader:
         return EventSpec(
             kind=EventKind(spec.get("kind", "xid")),
             entity=self._kind(spec.get("entity", ""), (*path, "entity")),
-            metric=str(spec.get("code", spec.get("count"))),
+            metrics=self._names(
+                spec.get("code", spec.get("count", [])), (*path, "code" if "code" in spec else "count")
+            ),
             code_label=spec.get("code_label"),
             attributes={name: _spellings(labels) for name, labels in attributes.items()},
         )

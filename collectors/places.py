@@ -124,7 +124,7 @@ class Places:
     def watches(self) -> Iterator[Watch]:
         """Rows whose change is an event."""
         for spec in self._adapter.events:
-            for row in self.matching((spec.metric,)):
+            for row in self.matching(self._present(spec.metrics)):
                 place, labels = self.of(spec.entity, row), self._layout.series[row].labels
                 if place is not None:
                     code = labels.get(spec.code_label, "") if spec.code_label else None
