@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from urllib.parse import urlsplit, urlunsplit
 
 from outrider import catalog
 from outrider.model import EntityKind, EventKind, SignalKey
@@ -241,15 +242,31 @@ class Probing:
     port: int | None = None
     page_port: int | None = None
 
+    def url(self, page_url: str, path: str) -> str:
+        """Where a path of the door is, beside this page; "" when that cannot be told."""
+        parts = urlsplit(page_url)
+        if not path:
+            return ""
+        base = parts.path.removesuffix(self.page) if parts.path.endswith(self.page) else parts.path.rpartition("/")[0]
+        place, _, query = f"{base}{path}".partition("?")
+        netloc = parts.netloc
+        if self.port is not None:
+            if parts.port != self.page_port:
+                return ""
+            netloc = f"{netloc.rpartition(':')[0]}:{self.port}"
+        return urlunsplit((parts.scheme, netloc, place, query, ""))
+
 
 @dataclass(frozen=True, slots=True)
 class Fixes:
     """How to get what a page lacks: i18n keys ``collect.fix.<name>`` by signal, and a default.
 
-    ``lines`` holds for a metric the very line of the exporter's configuration that publishes it.
+    ``means`` is the one for distributions of which only the mean is published. ``lines`` holds for a
+    metric the very line of the exporter's configuration that publishes it.
     """
 
     default: str = ""
+    means: str = ""
     signals: Mapping[str, str] = field(default_factory=dict)
     lines: Mapping[str, str] = field(default_factory=dict)
 

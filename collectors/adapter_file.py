@@ -229,7 +229,7 @@ class _Reader:
         return Probing(**paths, port=ports.get("port"), page_port=ports.get("page_port"))
 
     def _fixes(self, value: Any) -> Fixes:
-        spec = self._mapping(value, ("fixes",), {"default", "signals", "lines"})
+        spec = self._mapping(value, ("fixes",), {"default", "means", "signals", "lines"})
         signals = self._mapping(spec.get("signals", {}), ("fixes", "signals"))
         for name in signals:
             if name not in catalog.signals():
@@ -237,6 +237,7 @@ class _Reader:
         lines = self._mapping(spec.get("lines", {}), ("fixes", "lines"))
         return Fixes(
             str(spec.get("default", "")),
+            str(spec.get("means", "")),
             {name: str(key) for name, key in signals.items()},
             {name: str(line) for name, line in lines.items()},
         )

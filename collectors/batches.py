@@ -112,7 +112,7 @@ def about_target(scrape: Scrape, adapter: Adapter, *, samples: int | None = None
         found[_SAMPLES] = float(samples)
     if adapter.up:
         found[SignalKey(adapter.up)] = up
-    if adapter.health and scrape.probed:
+    if adapter.health and scrape.probed and (scrape.health is not None or not scrape.target.health_guessed):
         found[SignalKey(adapter.health)] = float(scrape.health == 200)
     if adapter.load and scrape.load is not None:
         found[SignalKey(adapter.load)] = scrape.load
