@@ -70,11 +70,14 @@ def _compare(cells: Cells, values: Floats) -> None:
 
 def _slots(compiled: Compiled, numbers: Floats) -> Floats:
     weighted = compiled.linear_weights * numbers[compiled.linear_rows]
-    slots = np.bincount(compiled.linear_slots, weights=weighted, minlength=compiled.slots)
+    # Of nothing, bincount makes whole numbers, which would cut the extremes below.
+    slots = np.bincount(compiled.linear_slots, weights=weighted, minlength=compiled.slots).astype(
+        np.float64, copy=False
+    )
     for groups, function in ((compiled.maxima, np.maximum), (compiled.minima, np.minimum)):
         if groups.slots.size:
             slots[groups.slots] = function.reduceat(groups.weights * numbers[groups.rows], groups.starts)
-    return np.asarray(slots, dtype=np.float64)
+    return slots
 
 
 def _slot_status(compiled: Compiled, flags: Statuses) -> Statuses:
