@@ -149,6 +149,7 @@ class Rule:
     The result is ``value * scale + offset``; ``equals`` then makes it 1 or 0. ``per`` are labels
     within which a number is formed before ``aggregate`` joins those of one entity. ``statistic`` says
     what a rule of a histogram signal tells; ``scale`` turns bounds and sums into the signal's unit.
+    ``old``: this is how former releases told it.
     """
 
     signal: str
@@ -164,6 +165,7 @@ class Rule:
     distinct: tuple[str, ...] = ()
     type: str | None = None
     statistic: Statistic = Statistic.VALUE
+    old: bool = False
 
     @property
     def needs_two(self) -> bool:

@@ -34,7 +34,7 @@ _TOP = {
 _TERM = {"gauge", "delta", "rate", "where", "aggregate", "weigh_by", "codes", "otherwise"}
 _RULE = _TERM | {
     "histogram", "summary", "ratio", "product", "count", "at_least", "minus", "scale", "offset", "equals", "absolute",
-    "per", "distinct", "type", "statistic",
+    "per", "distinct", "type", "statistic", "old",
 }  # fmt: skip
 _OPERATORS = ("gauge", "delta", "rate", "histogram", "summary", "ratio", "product", "count", "at_least")
 _PROBE = {"health", "load", "load_as", "page", "port", "page_port"}
@@ -127,6 +127,7 @@ class _Reader:
             distinct=_spellings(spec.get("distinct", "")),
             type=spec.get("type"),
             statistic=statistic,
+            old=bool(spec.get("old", False)),
         )
 
     def _statistic(self, name: str, operator: Operator, spec: dict[str, Any], path: yamlfile.Path_) -> Statistic:

@@ -135,13 +135,13 @@ def examine(adapter: Adapter, page: Page) -> Diagnosis:
     for signal, rules in adapter.rules.items():
         served = [rule for rule in rules if _served(rule, page, places)]
         if not served:
-            missing.append(_missing(adapter, signal, rules, page))
+            missing.append(_missing(adapter, signal, rules))
             continue
         present.append(signal)
         if {rule.statistic for rule in served} == {Statistic.MEAN}:
             better = tuple(rule for rule in rules if rule.statistic is not Statistic.MEAN)
-            means.append(replace(_missing(adapter, signal, better, page), fix=f"collect.fix.{adapter.fixes.means}"))
-        outdated = _outdated(served[0], rules[0], page)
+            means.append(replace(_missing(adapter, signal, better), fix=f"collect.fix.{adapter.fixes.means}"))
+        outdated = _outdated(served[0], page)
         if outdated:
             old[signal] = outdated
     families = {_family(name, page) for name in page.names}
@@ -149,13 +149,13 @@ def examine(adapter: Adapter, page: Page) -> Diagnosis:
     return Diagnosis(tuple(present), tuple(missing), old, len(unknown), tuple(means))
 
 
-def _missing(adapter: Adapter, signal: str, rules: tuple[Rule, ...], page: Page) -> Missing:
-    """What would give the signal; the lines of those metrics of the first rule that are not on the page."""
+def _missing(adapter: Adapter, signal: str, rules: tuple[Rule, ...]) -> Missing:
+    """What would give the signal, with the lines of the first rule whose metrics have some."""
     expected = tuple(dict.fromkeys(name for rule in rules for name in rule.names))
-    wanted = [name for rule in rules[:1] for name in rule.names if name not in page.names]
-    lines = tuple(adapter.fixes.lines[name] for name in wanted if name in adapter.fixes.lines)
+    lines = ([adapter.fixes.lines[name] for name in rule.names if name in adapter.fixes.lines] for rule in rules)
     fix = adapter.fixes.signals.get(signal) or adapter.fixes.default or "own"
-    return Missing(signal, expected, _FEATURES.get(signal, ()), f"collect.fix.{fix}", lines)
+    chosen = tuple(dict.fromkeys(next((found for found in lines if found), [])))
+    return Missing(signal, expected, _FEATURES.get(signal, ()), f"collect.fix.{fix}", chosen)
 
 
 def _served(rule: Rule, page: Page, places: Places) -> bool:
@@ -169,15 +169,14 @@ def _served(rule: Rule, page: Page, places: Places) -> bool:
     return rule.type is None or all(page.types.get(name) == rule.type for name in rule.names if name in page.names)
 
 
-def _outdated(served: Rule, newest: Rule, page: Page) -> str | None:
-    """The old name in use: a later spelling of a list, or a later alternative that tells the same."""
+def _outdated(served: Rule, page: Page) -> str | None:
+    """The old name in use: a later spelling of a list, or an alternative that is said to be old."""
     suffix = {Operator.HISTOGRAM: "_bucket"}.get(served.operator, "")
     for term in served.terms if served.operator is not Operator.COUNT else ():  # there names are stand-ins
         used = term.metrics.on(page.names, suffix)
-        if term.metrics.first and used and used[0] != term.metrics.first[0]:
+        if used and (served.old or (term.metrics.first and used[0] != term.metrics.first[0])):
             return used[0]
-    alike = served.statistic is newest.statistic and served.type is None and newest.type is None
-    return served.names[0] if served is not newest and alike and served.names != newest.names else None
+    return None
 
 
 def _known(adapter: Adapter, family: str) -> bool:
