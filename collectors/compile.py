@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.adapter import Adapter, Aggregate, Operator
+from collectors.adapter import Adapter, Aggregate, Operator, Statistic
 from collectors.draft import Draft, Out
 from collectors.exposition import Layout
 from collectors.places import Place, Places, Watch
@@ -25,6 +25,9 @@ from outrider.model import EntityKind, Floats
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 Shape = tuple[int, int, int]
+
+
+_OF_NOTHING = frozenset({Statistic.QUANTILES, Statistic.MEAN})  # NaN when nothing happened
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ def _cells(adapter: Adapter, outs: list[Out], of_out: list[int], shapes: Mapping
         scale[at] = 1.0 if rule.operator is Operator.HISTOGRAM else rule.scale
         offset[at], absolute[at] = rule.offset, rule.absolute
         equals[at] = np.nan if rule.equals is None else rule.equals
-        undefined[at] = rule.operator is Operator.SUMMARY or (unit == "ratio" and adapter.no_value is None)
+        undefined[at] = rule.statistic in _OF_NOTHING or (unit == "ratio" and adapter.no_value is None)
         two[at] = rule.needs_two
         if rule.per:
             joins.setdefault(rule.aggregate, []).append(number)

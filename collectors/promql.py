@@ -16,8 +16,10 @@ from pathlib import Path
 from collectors.batches import about_watch, watch_batch
 from collectors.collect import Collector, TargetHealth
 from collectors.exposition import Page
+from collectors.normalise import Normaliser
 from collectors.promapi import PrometheusApi, RawSeries
 from collectors.prompages import META, Instance, Key, PageBuilder, instances, key_of
+from collectors.pushdown import Pushdown
 from collectors.registry import ADAPTERS, adapter
 from collectors.scraped import Scrape
 from collectors.targets import Target
@@ -66,8 +68,14 @@ class PrometheusSource:
         bearer_token_file: Path | None = None,
         clock: Clock | None = None,
         name: str = "prometheus",
+        pushdown: timedelta | None = None,
+        interval: timedelta = timedelta(seconds=15),
     ) -> None:
-        """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have."""
+        """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have.
+
+        ``pushdown`` lets the server work out the signals over so long a window, once a round
+        (``collectors.pushdown``); None fetches raw samples. ``interval`` is the time between two rounds.
+        """
         self._api = PrometheusApi(url, timeout=timeout, headers=headers, bearer_token_file=bearer_token_file)
         self._cluster = cluster
         self._jobs = dict(jobs or {})
@@ -75,7 +83,9 @@ class PrometheusSource:
             adapter(adapter_name)
         self._clock = clock or SystemClock()
         self._self = Target(name, "prometheus", url, EntityRef(cluster, EntityKind.CLUSTER, None, cluster))
-        self._collector = Collector(())
+        self._pushdown, self._interval = pushdown, interval
+        self._pushed = Pushdown(self._api, pushdown, interval) if pushdown else None
+        self._collector = Collector((), normaliser=Normaliser(self._pushed.adapters if self._pushed else None))
         self._builder = PageBuilder()
         self._guessed: dict[tuple[str, str], str] = {}
         self._guessed_at: datetime | None = None
@@ -134,6 +144,8 @@ class PrometheusSource:
         meta = await self._api.raw(f'{{__name__=~"{"|".join(META)}",job=~"{jobs}"}}', LOOK_BACK, at) if jobs else []
         known = {key: one for key, one in instances(meta).items() if self._adapter_of(key) is not None}
         self._note_targets(known)
+        if self._pushed is not None:
+            return await self._worked_out(self._pushed, known, at)
         due = {key: self._due(key, one) for key, one in known.items()}
         due = {key: stamps for key, stamps in due.items() if stamps}
         errors = await self._api.last_errors() if any(_failed(known[key], due[key]) for key in due) else {}
@@ -146,6 +158,29 @@ class PrometheusSource:
                 for key in part:
                     found.extend(self._scrapes(key, known[key], due[key], series.get(key, []), errors))
         self._done.update({key: stamps[-1] for key, stamps in due.items()})
+        return found
+
+    async def _worked_out(
+        self, server: Pushdown, known: Mapping[Key, Instance], at: datetime
+    ) -> list[tuple[Scrape, Page | None]]:
+        """One page of signals of every target, all of this instant."""
+        stamp = round(at.timestamp() * 1000)
+        for instance in known.values():
+            newest = max(instance.up)
+            instance.up, instance.seconds, instance.samples = (
+                {stamp: values.get(newest, 0.0)} for values in (instance.up, instance.seconds, instance.samples)
+            )
+        errors = await self._api.last_errors() if any(_failed(one, [stamp]) for one in known.values()) else {}
+        found: list[tuple[Scrape, Page | None]] = []
+        for name in ADAPTERS:
+            keys = [key for key in known if self._adapter_of(key) == name]
+            jobs = "|".join(sorted({_quoted(key[0]) for key in keys}))
+            answers: dict[Key, list[RawSeries]] = {}
+            for series in await server.ask(name, f'job=~"{jobs}"', at) if keys else ():
+                answers.setdefault(key_of(series.labels), []).append(series)
+            for key in keys:
+                own = server.as_pages(answers.get(key, []), known[key].labels)
+                found.extend(self._scrapes(key, known[key], [stamp], own, errors))
         return found
 
     async def _guess(self, at: datetime) -> None:

@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from collectors import registry
 from collectors.adapter import Adapter, Aggregate, EntitySpec, Metrics, Operator, Rule, Section, Statistic, Term
 from collectors.promapi import PrometheusApi, RawSeries
+from collectors.prompages import added_labels, own_labels
 from collectors.promql_rules import Dialect, Query, named_by, queries
-from outrider import catalog
+from outrider import catalog, log
 from outrider.model import SignalKey, SignalKind
 
 AT_ONCE = 8  # queries
@@ -82,33 +84,59 @@ def _with(part: tuple[str, ...], labels: Sequence[tuple[str, tuple[str, ...]]]) 
     return (*own, *part)
 
 
-async def ask(api: PrometheusApi, one: Pushed, select: str, at: datetime) -> list[RawSeries]:
-    """The answers to every query, as series named after their signals, with the target's labels.
+class Pushdown:
+    """Asks a server for the signals of one adapter's targets at a time."""
 
-    Series that tell edges, facts and events come as they are. Raises CollectError.
-    """
-    gate = asyncio.Semaphore(AT_ONCE)
-    stamp = round(at.timestamp() * 1000)
+    def __init__(self, api: PrometheusApi, window: timedelta, interval: timedelta) -> None:
+        """``window`` is what rates, increases and quantiles look back over, ``interval`` how often is asked."""
+        self._api, self._window, self._interval = api, window, interval
+        self._left_out_told: set[str] = set()
+        every = (pushed(registry.adapter(name), self._dialect("")) for name in registry.ADAPTERS)
+        self.adapters: Mapping[str, Adapter] = {one.adapter.name: one.adapter for one in every}
 
-    async def put(text: str, name: str, more: Mapping[str, str]) -> list[RawSeries]:
-        async with gate:
-            found = await api.values(text, at)
-        return [RawSeries({**labels, "__name__": name, **more}, (stamp,), (value,)) for labels, value in found]
+    def _dialect(self, select: str) -> Dialect:
+        seconds = self._interval.total_seconds()
+        return Dialect(f"{int(self._window.total_seconds())}s", select, TARGET, delta_seconds=seconds, exported=True)
 
-    async def raw(name: str) -> list[RawSeries]:
-        async with gate:
-            found = await api.values(f"{name}{{{select}}}", at)
-        return [RawSeries(labels, (stamp,), (value,)) for labels, value in found]
+    async def ask(self, name: str, select: str, at: datetime) -> list[RawSeries]:
+        """The answers to every query about the targets that ``select`` matches, named after their signals.
 
-    asked = [put(query.text, *_named(query.key)) for query in one.queries]
-    answers = await asyncio.gather(*asked, *(raw(name) for name in _described(one.adapter)))
-    return [series for answer in answers for series in answer]
+        Series that tell edges, facts and events come as they are. Raises CollectError.
+        """
+        one = pushed(registry.adapter(name), self._dialect(select))
+        if one.left_out and name not in self._left_out_told:
+            self._left_out_told.add(name)
+            log.get("collect").info("not_worked_out_by_server", adapter=name, signals=sorted(one.left_out))
+        gate, stamp = asyncio.Semaphore(AT_ONCE), round(at.timestamp() * 1000)
+
+        async def put(text: str, more: Mapping[str, str]) -> list[RawSeries]:
+            async with gate:
+                found = await self._api.values(text, at)
+            return [RawSeries({**labels, **more}, (stamp,), (value,)) for labels, value in found]
+
+        asked = [put(query.text, _named(query.key)) for query in one.queries]
+        told = [put(f"{metric}{{{select}}}", {"__name__": metric}) for metric in _described(one.adapter)]
+        answers = await asyncio.gather(*asked, *told)
+        return [series for answer in answers for series in answer]
+
+    @staticmethod
+    def as_pages(series: Sequence[RawSeries], labels: Mapping[str, str]) -> list[RawSeries]:
+        """The series of one target, those that come as they are with the labels their exporter wrote."""
+        told = {id(one) for one in series if _is_told(one.labels["__name__"])}
+        added = added_labels([one for one in series if id(one) in told], labels) - set(TARGET)
+        return [replace(one, labels=own_labels(one.labels, added)) if id(one) in told else one for one in series]
 
 
-def _named(key: SignalKey) -> tuple[str, dict[str, str]]:
+def _is_told(name: str) -> bool:
+    """True for a metric of the target's own page."""
+    return name.removesuffix(_MEAN) not in catalog.signals()
+
+
+def _named(key: SignalKey) -> dict[str, str]:
     if key.quantile is not None:
-        return key.name, {"quantile": f"{key.quantile:g}"}
-    return (key.name + _MEAN if catalog.signal(key.name).kind is SignalKind.HISTOGRAM else key.name), {}
+        return {"__name__": key.name, "quantile": f"{key.quantile:g}"}
+    is_mean = catalog.signal(key.name).kind is SignalKind.HISTOGRAM
+    return {"__name__": key.name + _MEAN if is_mean else key.name}
 
 
 def _described(adapter: Adapter) -> list[str]:
@@ -116,14 +144,3 @@ def _described(adapter: Adapter) -> list[str]:
     metrics = [*(one.metrics for one in adapter.edges), *(one.metrics for one in adapter.labels)]
     metrics += [one.metrics for one in adapter.events]
     return sorted({name for names in metrics for name in names if not name.startswith("~")})
-
-
-def dialect_for(select: str, window: timedelta, interval: timedelta) -> Dialect:
-    """How queries are put that are asked every ``interval``."""
-    return Dialect(
-        window=f"{int(window.total_seconds())}s",
-        select=select,
-        target=TARGET,
-        delta_seconds=interval.total_seconds(),
-        exported=True,
-    )
