@@ -11,8 +11,8 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 
+from collectors.access import Access
 from collectors.batches import about_watch, watch_batch
 from collectors.collect import Collector, TargetHealth
 from collectors.exposition import Page
@@ -64,8 +64,7 @@ class PrometheusSource:
         cluster: str,
         jobs: Mapping[str, str] | None = None,
         timeout: timedelta = timedelta(seconds=10),
-        headers: Mapping[str, str] | None = None,
-        bearer_token_file: Path | None = None,
+        access: Access | None = None,
         clock: Clock | None = None,
         name: str = "prometheus",
         pushdown: timedelta | None = None,
@@ -76,7 +75,7 @@ class PrometheusSource:
         ``pushdown`` lets the server work out the signals over so long a window, once a round
         (``collectors.pushdown``); None fetches raw samples. ``interval`` is the time between two rounds.
         """
-        self._api = PrometheusApi(url, timeout=timeout, headers=headers, bearer_token_file=bearer_token_file)
+        self._api = PrometheusApi(url, timeout=timeout, access=access)
         self._cluster = cluster
         self._jobs = dict(jobs or {})
         for adapter_name in self._jobs.values():

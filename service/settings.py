@@ -20,6 +20,7 @@ from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
+from service.access_settings import AccessSettings
 from service.event_settings import EventSettings, events_usable
 from service.settings_base import Duration, Port, Ratio, Section
 
@@ -44,7 +45,7 @@ class EntitySettings(Section):
     cluster: str | None = Field(None, description="its cluster, when it is another one", pattern=r"^[^/]+$")
 
 
-class TargetSettings(Section):
+class TargetSettings(AccessSettings):
     """One page to scrape."""
 
     name: str = Field(description="unique name of the target")
@@ -57,11 +58,9 @@ class TargetSettings(Section):
         {}, description="node, pod, service, gpu_type, model, workload: they give the topology"
     )
     timeout: Duration = Field(timedelta(seconds=5), description="whole time a scrape may take")
-    headers: dict[str, str] = Field({}, description="extra request headers")
-    bearer_token_file: Path | None = Field(None, description="file with a bearer token")
 
 
-class PrometheusSettings(Section):
+class PrometheusSettings(AccessSettings):
     """An existing Prometheus, Thanos, Mimir or VictoriaMetrics to read instead of scraping."""
 
     url: str = Field(pattern=r"^https?://", description="base URL of the HTTP API")
@@ -69,8 +68,6 @@ class PrometheusSettings(Section):
         {}, description="job label -> adapter; jobs not named are guessed from their metric names"
     )
     timeout: Duration = Field(timedelta(seconds=10), description="whole time a query may take")
-    headers: dict[str, str] = Field({}, description="extra request headers")
-    bearer_token_file: Path | None = Field(None, description="file with a bearer token")
 
 
 class CollectSettings(Section):
@@ -81,7 +78,14 @@ class CollectSettings(Section):
     prometheus: PrometheusSettings | None = Field(
         None, description="an existing Prometheus to read instead of scraping"
     )
+    spread: Duration = Field(
+        timedelta(seconds=1), description="1,000 targets are asked over this time, each at its own moment; fewer sooner"
+    )
     page_limit_bytes: Annotated[int, Field(gt=0)] = Field(64 * 1024 * 1024, description="a larger page is refused")
+    page_limit_series: Annotated[int, Field(gt=0)] = Field(
+        100_000,
+        description="a page with more series is cut down to what its adapter reads, and the log names the label",
+    )
 
 
 class ServiceSettings(Section):

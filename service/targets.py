@@ -8,9 +8,10 @@ from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.targets import Target
 from outrider.clock import Clock
+from service.access_settings import AccessSettings
 from service.cycle import Source
 from service.event_source import with_events
-from service.settings import Settings, TargetSettings
+from service.settings import CollectSettings, Settings, TargetSettings
 
 
 def source(settings: Settings, clock: Clock) -> Source:
@@ -22,22 +23,24 @@ def source(settings: Settings, clock: Clock) -> Source:
             cluster=settings.cluster,
             jobs=prometheus.jobs,
             timeout=prometheus.timeout,
-            headers=prometheus.headers,
-            bearer_token_file=prometheus.bearer_token_file,
+            access=prometheus.access,
             clock=clock,
         )
     else:
-        pages = Collector(targets(settings), Scraper(), deadline=settings.collect.interval / 4)
+        pages = Collector(
+            targets(settings), Scraper(), deadline=settings.collect.interval / 4, spread=settings.collect.spread
+        )
     return with_events(pages, settings)
 
 
 def targets(settings: Settings) -> list[Target]:
     """The targets of a configuration. Raises ConfigError naming each one that cannot be used."""
-    documents = [_document(target, settings.collect.page_limit_bytes) for target in settings.collect.targets]
+    documents = [_document(target, settings.collect) for target in settings.collect.targets]
     return list(collector_targets.targets_of(settings.cluster, documents, "collect.targets"))
 
 
-def _document(target: TargetSettings, limit_bytes: int) -> dict[str, object]:
-    found = target.model_dump(exclude_none=True)
+def _document(target: TargetSettings, collect: CollectSettings) -> dict[str, object]:
+    found = target.model_dump(exclude_none=True, exclude=set(AccessSettings.model_fields))
     found["entity"] = {**found["entity"], "kind": target.entity.kind.value}
-    return {**found, "limit_bytes": limit_bytes}
+    limits = {"limit_bytes": collect.page_limit_bytes, "limit_series": collect.page_limit_series}
+    return {**found, **limits, "access": target.access}
