@@ -8,7 +8,6 @@ several batches, each with its own instant. There is no engine probe behind a Pr
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -19,6 +18,7 @@ from collectors.exposition import Page
 from collectors.normalise import Normaliser
 from collectors.promapi import PrometheusApi, RawSeries
 from collectors.prompages import META, Instance, Key, PageBuilder, instances, key_of
+from collectors.promql_rules import literal
 from collectors.pushdown import Pushdown
 from collectors.registry import ADAPTERS, adapter
 from collectors.scraped import Scrape
@@ -34,7 +34,12 @@ LOOK_BACK = timedelta(minutes=5)
 _OWN_STAMPS = timedelta(seconds=60)  # lines with timestamps of their own lag behind their scrape
 _BATCH = 100  # targets a query
 _MOST_SCRAPES = 40  # of one target handed on in one round
-_NAMES = {"replica": ("pod", "replica", "name"), "node": ("node", "nodename", "hostname")}
+_NAMES = {
+    "replica": ("pod", "replica", "name"),
+    "node": ("node", "nodename", "hostname"),
+    "service": ("service", "name"),
+}
+_NAMESPACED = {EntityKind.REPLICA, EntityKind.SERVICE, EntityKind.POD, EntityKind.CONTAINER, EntityKind.WORKLOAD}
 # A metric that only this exporter publishes, to guess the adapter of a job that the configuration does not name.
 SIGNATURES = {
     "vllm": "vllm:num_requests_running",
@@ -69,11 +74,13 @@ class PrometheusSource:
         name: str = "prometheus",
         pushdown: timedelta | None = None,
         interval: timedelta = timedelta(seconds=15),
+        since: datetime | None = None,
     ) -> None:
         """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have.
 
         ``pushdown`` lets the server work out the signals over so long a window, once a round
         (``collectors.pushdown``); None fetches raw samples. ``interval`` is the time between two rounds.
+        ``since`` is for reading history: every scrape after it is handed on, from the first round on.
         """
         self._api = PrometheusApi(url, timeout=timeout, access=access)
         self._cluster = cluster
@@ -82,7 +89,7 @@ class PrometheusSource:
             adapter(adapter_name)
         self._clock = clock or SystemClock()
         self._self = Target(name, "prometheus", url, EntityRef(cluster, EntityKind.CLUSTER, None, cluster))
-        self._pushdown, self._interval = pushdown, interval
+        self._since_ms = None if since is None else round(since.timestamp() * 1000)
         self._pushed = Pushdown(self._api, pushdown, interval) if pushdown else None
         self._collector = Collector((), normaliser=Normaliser(self._pushed.adapters if self._pushed else None))
         self._builder = PageBuilder()
@@ -139,7 +146,7 @@ class PrometheusSource:
 
     async def _read(self, at: datetime) -> list[tuple[Scrape, Page | None]]:
         await self._guess(at)
-        jobs = "|".join(sorted({_quoted(job) for job in (*self._jobs, *(job for job, _ in self._guessed))}))
+        jobs = "|".join(sorted({literal(job) for job in (*self._jobs, *(job for job, _ in self._guessed))}))
         meta = await self._api.raw(f'{{__name__=~"{"|".join(META)}",job=~"{jobs}"}}', LOOK_BACK, at) if jobs else []
         known = {key: one for key, one in instances(meta).items() if self._adapter_of(key) is not None}
         self._note_targets(known)
@@ -173,7 +180,7 @@ class PrometheusSource:
         found: list[tuple[Scrape, Page | None]] = []
         for name in ADAPTERS:
             keys = [key for key in known if self._adapter_of(key) == name]
-            jobs = "|".join(sorted({_quoted(key[0]) for key in keys}))
+            jobs = "|".join(sorted({literal(key[0]) for key in keys}))
             answers: dict[Key, list[RawSeries]] = {}
             for series in await server.ask(name, f'job=~"{jobs}"', at) if keys else ():
                 answers.setdefault(key_of(series.labels), []).append(series)
@@ -200,14 +207,14 @@ class PrometheusSource:
     def _due(self, key: Key, instance: Instance) -> list[int]:
         """Scrape instants not handed on yet; at the start the last two, so that increases are known at once."""
         stamps = sorted(instance.up)
-        done = self._done.get(key)
+        done = self._done.get(key, self._since_ms)
         fresh = stamps[-2:] if done is None else [stamp for stamp in stamps if stamp > done]
-        return fresh[-_MOST_SCRAPES:]
+        return fresh if self._since_ms is not None else fresh[-_MOST_SCRAPES:]
 
     async def _series(self, name: str, keys: Sequence[Key], first: int, at: datetime) -> dict[Key, list[RawSeries]]:
         names = "|".join(sorted(adapter(name).metric_names))
-        jobs = "|".join(sorted({_quoted(key[0]) for key in keys}))
-        places = "|".join(sorted({_quoted(key[1]) for key in keys}))
+        jobs = "|".join(sorted({literal(key[0]) for key in keys}))
+        places = "|".join(sorted({literal(key[1]) for key in keys}))
         selector = f'{{__name__=~"{names}",job=~"{jobs}",instance=~"{places}"}}'
         span = at - from_unix(first / 1000) + timedelta(seconds=1) + _OWN_STAMPS
         found: dict[Key, list[RawSeries]] = {}
@@ -270,7 +277,7 @@ def _target(cluster: str, adapter_name: str, key: Key, labels: Mapping[str, str]
         entity = EntityRef(cluster, kind, None, cluster)
     else:
         host = instance.rsplit(":", 1)[0] if kind is EntityKind.NODE else instance
-        namespace = labels.get("namespace", "default") if kind is EntityKind.REPLICA else None
+        namespace = labels.get("namespace", "default") if kind in _NAMESPACED else None
         entity = EntityRef(cluster, kind, namespace, name or host)
     known = {one: labels[one] for one in ("node", "pod", "service", "gpu_type", "model", "version") if labels.get(one)}
     if kind is EntityKind.REPLICA:
@@ -292,11 +299,6 @@ def _why(target: Target, said: str) -> CollectError:
         reason=reason,
         hint="look at the target's page in Prometheus",
     )
-
-
-def _quoted(text: str) -> str:
-    """For a regular expression inside a PromQL string."""
-    return re.escape(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _with(collected: Collected, batch: SampleBatch) -> Collected:

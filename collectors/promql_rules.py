@@ -1,13 +1,15 @@
 """The rules of an adapter as PromQL: recording rules to install, and queries for a server to work out.
 
-What the text cannot say is left out and named (``Unwritable``): weights that lie in label values, and
-increases of metrics whose names bear an index. Known differences to reading raw samples: ``rate`` and
-``increase`` extrapolate to the ends of their window and leave out the first increase of a series that
-appears with it, so they agree within some percent over a window and not scrape by scrape.
+What the text cannot say is left out and named (``Unwritable``): weights that lie in label values,
+increases of metrics whose names bear an index, and ways that depend on the type of a metric. Known
+differences to reading raw samples: ``rate`` and ``increase`` extrapolate to the ends of their window
+and leave out the first increase of a series that appears with it, so they agree within some percent
+over a window and not scrape by scrape.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -110,6 +112,8 @@ class _Writer:
             yield Query(key, self._kind, _either(texts))
 
     def _columns(self, rule: Rule) -> Iterator[tuple[SignalKey, str]]:
+        if rule.type is not None:
+            raise Unwritable(f"it depends on the type of {rule.names[0]}")
         if rule.operator is Operator.HISTOGRAM:
             for quantile in QUANTILES:
                 yield SignalKey(self._signal, quantile=quantile), self._quantile(rule, quantile)
@@ -281,6 +285,11 @@ def _wrapped(text: str) -> str:
 
 def _list(labels: Sequence[str]) -> str:
     return ", ".join(labels)
+
+
+def literal(text: str) -> str:
+    """For a regular expression inside a PromQL string, to match this very text."""
+    return _quoted(re.escape(text))
 
 
 def _quoted(text: str) -> str:

@@ -24,7 +24,7 @@ from outrider.model import SignalKey, SignalKind
 
 AT_ONCE = 8  # queries
 TARGET = ("job", "instance", "metrics_path")
-_MEAN = ":mean"
+_PREFIX, _MEAN = "outrider:", ":mean"  # some exporters have metrics that bear the names of signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,6 @@ def pushed(adapter: Adapter, dialect: Dialect) -> Pushed:
         entities=entities,
         start_time=None,
         no_value=None,
-        seen={},
     )
     return Pushed(made, tuple(asked), left_out)
 
@@ -69,7 +68,7 @@ def _rule(key: SignalKey, of: Sequence[Rule]) -> Rule:
 
 
 def _gauge(name: str) -> Term:
-    return Term(Section.GAUGE, Metrics(first=(name,)), aggregate=Aggregate.MAX)
+    return Term(Section.GAUGE, Metrics(first=(_PREFIX + name,)), aggregate=Aggregate.MAX)
 
 
 def _renamed(spec: EntitySpec) -> EntitySpec:
@@ -122,21 +121,16 @@ class Pushdown:
     @staticmethod
     def as_pages(series: Sequence[RawSeries], labels: Mapping[str, str]) -> list[RawSeries]:
         """The series of one target, those that come as they are with the labels their exporter wrote."""
-        told = {id(one) for one in series if _is_told(one.labels["__name__"])}
+        told = {id(one) for one in series if not one.labels["__name__"].startswith(_PREFIX)}
         added = added_labels([one for one in series if id(one) in told], labels) - set(TARGET)
         return [replace(one, labels=own_labels(one.labels, added)) if id(one) in told else one for one in series]
 
 
-def _is_told(name: str) -> bool:
-    """True for a metric of the target's own page."""
-    return name.removesuffix(_MEAN) not in catalog.signals()
-
-
 def _named(key: SignalKey) -> dict[str, str]:
     if key.quantile is not None:
-        return {"__name__": key.name, "quantile": f"{key.quantile:g}"}
+        return {"__name__": _PREFIX + key.name, "quantile": f"{key.quantile:g}"}
     is_mean = catalog.signal(key.name).kind is SignalKind.HISTOGRAM
-    return {"__name__": key.name + _MEAN if is_mean else key.name}
+    return {"__name__": _PREFIX + key.name + (_MEAN if is_mean else "")}
 
 
 def _described(adapter: Adapter) -> list[str]:

@@ -68,6 +68,11 @@ class PrometheusSettings(AccessSettings):
         {}, description="job label -> adapter; jobs not named are guessed from their metric names"
     )
     timeout: Duration = Field(timedelta(seconds=10), description="whole time a query may take")
+    pushdown: Duration | None = Field(
+        None,
+        description="let the server work out the signals over this window, such as 5m, instead of fetching raw "
+        "samples: for large fleets. Rates are smoother and latencies come without buckets",
+    )
 
 
 class CollectSettings(Section):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from collectors import targets as collector_targets
 from collectors.collect import Collector
 from collectors.promql import PrometheusSource
@@ -11,26 +13,34 @@ from outrider.clock import Clock
 from service.access_settings import AccessSettings
 from service.cycle import Source
 from service.event_source import with_events
-from service.settings import CollectSettings, Settings, TargetSettings
+from service.settings import CollectSettings, PrometheusSettings, Settings, TargetSettings
 
 
 def source(settings: Settings, clock: Clock) -> Source:
     """The source of batches and events that the configuration names; without any one that brings nothing."""
     prometheus = settings.collect.prometheus
     if prometheus is not None:
-        pages: Source = PrometheusSource(
-            prometheus.url,
-            cluster=settings.cluster,
-            jobs=prometheus.jobs,
-            timeout=prometheus.timeout,
-            access=prometheus.access,
-            clock=clock,
+        pushdown, interval = prometheus.pushdown, settings.collect.interval
+        pages: Source = prometheus_source(
+            prometheus, settings.cluster, clock=clock, pushdown=pushdown, interval=interval
         )
     else:
         pages = Collector(
             targets(settings), Scraper(), deadline=settings.collect.interval / 4, spread=settings.collect.spread
         )
     return with_events(pages, settings)
+
+
+def prometheus_source(prometheus: PrometheusSettings, cluster: str, **more: Any) -> PrometheusSource:
+    """The Prometheus of a configuration; ``more`` is about how it is read."""
+    return PrometheusSource(
+        prometheus.url,
+        cluster=cluster,
+        jobs=prometheus.jobs,
+        timeout=prometheus.timeout,
+        access=prometheus.access,
+        **more,
+    )
 
 
 def targets(settings: Settings) -> list[Target]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
-from outrider.clock import SystemClock
+from collectors import recording_rules, registry
+from outrider.clock import SystemClock, parse_rfc3339
 from outrider.errors import UsageError
-from service import pages
+from outrider.units import parse_duration
+from service import backfill, pages
 from service.cli import tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
+from service.cli.progress import bars
 
 app = typer.Typer(help="Collect by hand.", no_args_is_help=ON_A_TERMINAL)
 Pages = Annotated[list[str] | None, typer.Option("--page", help="ADAPTER=PATH_OR_URL, instead of the configuration")]
@@ -22,6 +26,43 @@ def once(context: Context, page: Pages = None) -> None:
     """Collect once and print every signal."""
     result = asyncio.run(pages.once(context.settings(), _pairs(page), SystemClock()))
     context.show(result, _once_table)
+
+
+@leaf(app, "rules", example="outrider collect rules --adapter vllm --adapter dcgm > outrider-rules.yml")
+def rules_(
+    context: Context,
+    adapter: Annotated[list[str] | None, typer.Option(help="only these adapters; all when not given")] = None,
+    window: Annotated[str, typer.Option(help="what rates and quantiles look back over, such as 5m")] = "5m",
+) -> None:
+    """Print every signal as a Prometheus recording rule. Jobs named in collect.prometheus are kept apart."""
+    parse_duration(window)
+    unknown = [name for name in adapter or () if name not in registry.ADAPTERS]
+    if unknown:
+        raise UsageError(f"no adapter {unknown[0]!r}", hint=f"known are {', '.join(registry.ADAPTERS)}")
+    prometheus = context.settings().collect.prometheus
+    jobs: dict[str, list[str]] = {}
+    for job, name in (prometheus.jobs if prometheus else {}).items():
+        jobs.setdefault(name, []).append(job)
+    document, left_out = recording_rules.rules(adapter or list(registry.ADAPTERS), window=window, jobs=jobs)
+    for name, missing in left_out.items():
+        for signal, why in missing.items():
+            typer.echo(f"left out: {signal} of {name}: {why}", err=True)
+    context.show(document)
+
+
+@leaf(app, "backfill", example="outrider collect backfill --days 15")
+def backfill_(
+    context: Context,
+    days: Annotated[float, typer.Option(min=0.01, help="how far back")] = 15.0,
+    since: Annotated[str | None, typer.Option(help="instant to begin at instead, RFC 3339")] = None,
+    until: Annotated[str | None, typer.Option(help="instant to end at, RFC 3339; now when not given")] = None,
+) -> None:
+    """Read the history of collect.prometheus into the store. The platform must not be running on it."""
+    end = parse_rfc3339(until) if until else SystemClock().now()
+    start = parse_rfc3339(since) if since else end - timedelta(days=days)
+    with bars(context) as progress:
+        found = backfill.run(context.settings(), start, end, progress)
+    context.show(found)
 
 
 def add_doctor(root: typer.Typer) -> None:

@@ -17,11 +17,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from math import isnan
 from pathlib import Path
 
 from collectors.exposition import Parser, Series
 from collectors.scraped import Scrape
 from collectors.targets import Target, targets_of
+from outrider.model import EntityKind
 from simulator.fleet import Fleet
 from simulator.spec import default_spec
 from simulator.targets import Pages, targets
@@ -80,12 +82,17 @@ def lines(kept: Kept) -> Iterator[tuple[str, float, float]]:
         ):
             yield _written(Series(name, {}), own), value, at
         for series, value, stamp in zip(page.series, page.values, page.timestamps, strict=True):
-            yield _written(series, own), float(value), at if stamp != stamp else float(stamp)
+            yield _written(series, own), float(value), at if isnan(stamp) else float(stamp)
 
 
 def labels_of(target: Target) -> dict[str, str]:
     """What a Prometheus adds to each series of a target."""
     known = {name: target.labels[name] for name in TARGET_LABELS if target.labels.get(name)}
+    entity = target.entity
+    if entity.namespace:
+        known["namespace"] = entity.namespace
+    if entity.kind is EntityKind.SERVICE:
+        known["service"] = entity.name
     return {"job": target.adapter, "instance": target.name, **known}
 
 
@@ -128,6 +135,7 @@ def victoria(folder: Path, kept: Kept) -> Iterator[str]:
         f"-httpListenAddr=127.0.0.1:{port}",
         "-retentionPeriod=100y",
         "-search.maxStalenessInterval=5m",
+        "-maxLabelsPerTimeseries=100",  # vllm:cache_config_info has more than the 30 it keeps by default
     ]
     url = f"http://127.0.0.1:{port}"
     with _running(["victoria-metrics", *options], f"{url}/health"):
