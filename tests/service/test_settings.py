@@ -57,7 +57,7 @@ def test_faults_of_an_own_adapter_are_told_with_its_file_line_and_key(tmp_path, 
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "collect: {adapters: [acme.yaml]}\n")
     (first, *_) = caught.value.problems
-    assert (first.line, first.key) == (6, "signals.engine_requests_running")
+    assert (first.line, first.key) == (6, "signals.engine_requests_running.gage")
     assert first.file.endswith("acme.yaml")
     assert "acme" not in known_adapters
     found = problems(tmp_path, "collect:\n  adapters:\n    - none.yaml\n")
