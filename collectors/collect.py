@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from collectors.derive import device_batches, service_batches
+from collectors.edges import settle
 from collectors.exposition import Page, Parser
 from collectors.lost import LOST
 from collectors.normalise import Normaliser
@@ -152,7 +153,9 @@ class Collector:
             self._note(scrape, page, found)
         topology = self.topology(at)
         batches.extend(device_batches(batches, topology, at))
-        batches.extend(service_batches(batches, topology, at))
+        services = service_batches(batches, topology, at)
+        settle(batches, services, {target.name: target.adapter for target in self._targets})
+        batches.extend(services)
         return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:

@@ -151,7 +151,9 @@ def resolve(place: Place, target: Target) -> EntityRef:
     if not place.of_target:
         names = (base.name, place.name) if place.within_target else (place.name,)
         name = "/".join(part for part in names if part)
-        return EntityRef(base.cluster, place.kind, place.namespace, name)
+        # A replica or service that a page names without its namespace is one beside the target.
+        inherits = place.namespace is None and place.kind in {EntityKind.REPLICA, EntityKind.SERVICE}
+        return EntityRef(base.cluster, place.kind, base.namespace if inherits else place.namespace, name)
     if base.kind is not place.kind:
         if place.kind is EntityKind.NODE and target.node is not None:
             base = target.node
