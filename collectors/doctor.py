@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collectors.adapter import HISTOGRAM_SUFFIXES, Adapter, Operator, Rule, Statistic
+from collectors.adapter import HISTOGRAM_SUFFIXES, Adapter, Operator, Rule, Statistic, named
 from collectors.exposition import Page
 from collectors.places import Places
 from outrider import catalog
@@ -151,7 +151,7 @@ def examine(adapter: Adapter, page: Page) -> Diagnosis:
 
 def _missing(adapter: Adapter, signal: str, rules: tuple[Rule, ...]) -> Missing:
     """What would give the signal, with the lines of the first rule whose metrics have some."""
-    expected = tuple(dict.fromkeys(name for rule in rules for name in rule.names))
+    expected = tuple(dict.fromkeys(name for rule in rules for name in rule.shown))
     lines = ([adapter.fixes.lines[name] for name in rule.names if name in adapter.fixes.lines] for rule in rules)
     fix = adapter.fixes.signals.get(signal) or adapter.fixes.default or "own"
     chosen = tuple(dict.fromkeys(next((found for found in lines if found), [])))
@@ -174,7 +174,8 @@ def _outdated(served: Rule, page: Page) -> str | None:
     suffix = {Operator.HISTOGRAM: "_bucket"}.get(served.operator, "")
     for term in served.terms if served.operator is not Operator.COUNT else ():  # there names are stand-ins
         used = term.metrics.on(page.names, suffix)
-        if used and (served.old or (term.metrics.first and used[0] != term.metrics.first[0])):
+        newest = named(term.metrics.first[0], page.names, suffix) if term.metrics.first else used
+        if used and (served.old or used != newest):
             return used[0]
     return None
 

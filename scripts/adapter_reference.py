@@ -114,9 +114,10 @@ def _term(term: Term) -> str:
 
 
 def _series(metrics: Metrics, where: tuple[Match, ...]) -> str:
-    first = " or ".join(f"`{name}`" for name in metrics.first)
-    every = " + ".join(f"`{name}`" for name in (*metrics.every, *metrics.some))
-    maybe = "".join(f" (+ `{name}`)" for name in metrics.maybe)
+    shown = dict(zip(metrics.names, metrics.shown, strict=True))
+    first = " or ".join(f"`{shown[name]}`" for name in metrics.first)
+    every = " + ".join(f"`{shown[name]}`" for name in (*metrics.every, *metrics.some))
+    maybe = "".join(f" (+ `{shown[name]}`)" for name in metrics.maybe)
     conditions = ", ".join(f"{match.label}{_operator(match)}" for match in where)
     return (first or every) + maybe + (f" where `{conditions}`" if conditions else "")
 

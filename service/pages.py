@@ -133,7 +133,9 @@ def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | No
         raise UsageError(
             f"{place} cannot be read: {error.strerror}", hint="name a file or an http:// address"
         ) from error
-    return target_of(cluster, {"name": path.stem, "adapter": adapter}), body
+    # A page that was saved by hand often lacks the end of its last line, which over HTTP would mean a cut.
+    whole = body if not body or body.endswith(b"\n") else body + b"\n"
+    return target_of(cluster, {"name": path.stem, "adapter": adapter}), whole
 
 
 def _since_start(collector: Collector, look: _Look) -> list[dict[str, Any]]:

@@ -26,6 +26,8 @@ ONE_LINE = [
     ("amd", GPU, 'gpu_hbm_temperature{gpu_uuid="g"} 66', "hw_accel_memory_temperature_celsius", 66),
     ("amd", GPU, 'gpu_clock{gpu_uuid="g",clock_type="GPU_CLOCK_TYPE_SYSTEM"} 2100', "hw_accel_core_clock_hertz", 2.1e9),
     ("npu_exporter", GPU, 'npu_chip_info_used_memory{id="3",vdie_id=""} 2', "hw_accel_memory_used_bytes", 2 * 2**20),
+    ("amd", GPU, 'amd_gpu_gfx_activity{gpu_uuid="g"} 40', "hw_accel_utilization_ratio", 0.4),
+    ("amd", NODE, 'amd_gpu_nodes_total{hostname="h"} 8', "hw_accel_present", 8),
     ("nvidia_gpu_exporter", GPU, 'nvidia_smi_power_draw_instant_watts{uuid="g"} 9', "hw_accel_power_watts", 9),
     ("nvidia_gpu_exporter", NODE, 'nvidia_smi_gpu_info{uuid="a"} 1\nnvidia_smi_gpu_info{uuid="b"} 1', "hw_accel_present", 2),
     ("ray_serve", REPLICA, 'ray_vllm:num_requests_running{ReplicaId="r"} 4', "engine_requests_running", 4),
@@ -142,6 +144,17 @@ def test_a_reading_that_failed_is_no_value(bench) -> None:
     one.scrape(NPU.format(1, 40, 9, 61_000))
     assert one.cell("hw_accel_interconnect_errors_total", GPU) == 1
     assert one.cell("hw_accel_fault_code", GPU) == 0  # the series is there only while there is a code
+
+
+def test_a_device_without_an_id_of_its_own_is_one_of_its_node(bench) -> None:
+    for name, series in (
+        ("npu_exporter", 'npu_chip_info_power{id="3",vdie_id=""}'),
+        ("amd", 'gpu_power_usage{gpu_id="3"}'),
+    ):
+        one = bench(name, entity={"kind": "node", "name": "node-a"})
+        one.scrape(f"{series} 300\n")
+        assert one.cell("hw_accel_power_watts", GPU, "node-a/3") == 300
+        assert [(str(a), str(b)) for a, b in one.collected.edges] == [("node/node-a", "gpu/node-a/3")]
 
 
 def test_a_line_whose_own_time_stands_still_is_stale(bench) -> None:
