@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 
 from collectors.collect import Collector
+from collectors.registry import ADAPTERS
 from collectors.scraped import Scrape
-from collectors.targets import target_of
-from outrider.model import CellStatus, EntityKind
+from collectors.targets import target_of, targets_of
+from outrider.model import CellStatus, EntityKind, SignalKey
+from simulator.fleet import Fleet
+from simulator.spec import default_spec
+from simulator.targets import Pages, every_target
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -105,3 +110,33 @@ def test_replicas_whose_page_says_nothing_of_being_up_are_not_counted_as_down() 
         'ray_serve_deployment_replica_healthy{application="chat",deployment="LLM",replica="r2"} 1\n'
     )
     assert told(("ray_serve", page, page))["chat", "svc_ready_backends"] == 2
+
+
+def test_a_gateway_of_a_whole_fleet_speaks_of_the_services_that_replicas_know() -> None:
+    """Pages of a simulated fleet with engines of two kinds: every one is read, and names fit together."""
+    spec = default_spec()
+    kinds = zip(spec.services, ("sglang", "tgi"), strict=True)
+    services = tuple(replace(service, engine_kind=kind) for service, kind in kinds)
+    fleet = Fleet(replace(spec, services=services), 3, START)
+    pages, collector = Pages(fleet), Collector(())
+    for turn in range(1, 4):
+        fleet.step(STEP)
+        simulated = list(every_target(fleet))
+        assert {one.adapter for one in simulated} <= set(ADAPTERS)
+        collector.set_targets(
+            targets_of("demo", [one.as_config(f"http://fleet.invalid{one.path}") for one in simulated])
+        )
+        answers = [(target, pages.page(one)) for target, one in zip(collector.targets, simulated, strict=True)]
+        at = START + turn * STEP
+        collected = collector.absorb([Scrape(target, at, body, None, 0.0) for target, body in answers if body], at)
+    told = [batch for batch in collected.batches if batch.kind is EntityKind.SERVICE]
+    gateway = next(batch for batch in told if batch.source == "istio-gateway")
+    derived = next(batch for batch in told if batch.source == "services")
+    assert set(gateway.entities) == set(derived.entities)
+    for name, batch, other in (
+        ("svc_requests_per_second", gateway, derived),
+        ("svc_tokens_per_second", derived, gateway),
+    ):
+        assert (batch.values[:, batch.keys.index(SignalKey(name))] > 0).all()
+        if SignalKey(name) in other.keys:
+            assert (other.status[:, other.keys.index(SignalKey(name))] == CellStatus.ABSENT).all()
