@@ -15,6 +15,8 @@ from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, Floats, SampleBatch, SignalKey, Statuses, TrustVerdict
 
 _UP, _SECONDS, _SAMPLES, _CODE = TARGET_KEYS
+_TRUST = SignalKey("target_trust_code")
+WATCH_KEYS = (*TARGET_KEYS, _TRUST)
 # target_failure_code of the catalogue; a reset connection is an odd answer of a host that is there.
 _CODES = {
     CollectReason.REFUSED: 1.0,
@@ -26,10 +28,11 @@ _CODES = {
     CollectReason.NOT_METRICS: 6.0,
     CollectReason.TRUNCATED: 6.0,
     CollectReason.TOO_LARGE: 6.0,
+    CollectReason.TOO_MANY_SERIES: 6.0,
     CollectReason.RESET: 6.0,
 }
 _OTHER_CODE = 7.0
-_WATCHED = {key: column for column, key in enumerate(TARGET_KEYS)}
+_WATCHED = {key: column for column, key in enumerate(WATCH_KEYS)}
 
 
 def batch_of(
@@ -87,14 +90,15 @@ def watch_batch(
         scrape.target.name,
         scrape.at,
         EntityKind.WORKLOAD,
-        TARGET_KEYS,
+        WATCH_KEYS,
         (scrape.target.watcher,),
-        np.full((1, len(TARGET_KEYS)), np.nan),
-        np.full((1, len(TARGET_KEYS)), CellStatus.ABSENT, dtype=np.uint8),
+        np.full((1, len(WATCH_KEYS)), np.nan),
+        np.full((1, len(WATCH_KEYS)), CellStatus.ABSENT, dtype=np.uint8),
         interval,
         trust,
     )
-    fill(batch, 0, {key: value for key, value in about.items() if key in _WATCHED}, _WATCHED)
+    known = {key: value for key, value in about.items() if key in _WATCHED}
+    fill(batch, 0, {**known, _TRUST: trust.code} if known else {}, _WATCHED)
     return batch
 
 

@@ -83,14 +83,22 @@ class Change:
     clock_step: bool = False
     stale: bool = False
 
-    def trust(self, status: Statuses, *, partial: bool) -> TrustVerdict:
-        """The verdict of a batch; ``partial``: entities known from this target are missing."""
+    def trust(self, status: Statuses, *, partial: bool, exploded: bool = False, repeats: int = 0) -> TrustVerdict:
+        """The verdict of a batch, the gravest that applies.
+
+        ``partial``: entities known from this target are missing. ``exploded``: only a part of the page was
+        read. ``repeats``: rows of series that stand on the page more than once.
+        """
         if self.clock_step:
             return TrustVerdict.CLOCK_STEP
         if self.restarted or (status == CellStatus.RESET).any():
             return TrustVerdict.RESET
         if self.stale:
             return TrustVerdict.STALE
+        if exploded:
+            return TrustVerdict.EXPLOSION
+        if repeats:
+            return TrustVerdict.DUPLICATE
         return TrustVerdict.PARTIAL if partial else TrustVerdict.FRESH
 
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import aiohttp
 
+from collectors.access import Access
 from outrider.errors import CollectError, CollectReason
 from outrider.units import format_duration
 
@@ -39,13 +39,11 @@ class Client:
         url: str,
         *,
         timeout: timedelta = timedelta(seconds=5),
-        headers: Mapping[str, str] | None = None,
-        token_file: Path | None = None,
-        ca_file: Path | None = None,
+        access: Access | None = None,
     ) -> None:
-        """``timeout`` is for a whole answer. The token file is read at every question: such tokens rotate."""
+        """``timeout`` is for a whole answer."""
         self.name, self.url, self.timeout = name, url.rstrip("/"), timeout
-        self._headers, self._token_file, self._ca_file = dict(headers or {}), token_file, ca_file
+        self._access = access or Access()
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, path: str, params: Mapping[str, str] | None = None) -> Answer:
@@ -67,10 +65,14 @@ class Client:
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer as it comes. Raises the client library's errors, and CollectError for an unreadable token."""
-        session = self._open()
+        """The answer as it comes. Raises the client library's errors, and CollectError for an unreadable credential."""
+        try:
+            headers, trust = self._access.sent(), self._access.trust()
+        except CollectError as error:
+            raise self.fault(error.message, error.reason, error.hint) from error
+        session, url, name = self._open(), f"{self.url}{path}", self._access.server_name
         async with session.get(
-            f"{self.url}{path}", params=params, headers=self._sent(), allow_redirects=False
+            url, params=params, headers=headers, ssl=trust, server_hostname=name, allow_redirects=False
         ) as response:
             yield response
 
@@ -84,7 +86,7 @@ class Client:
         if isinstance(getattr(fault, "os_error", None), socket.gaierror):
             return self.fault(f"{self.url} has a host name that cannot be resolved", CollectReason.DNS, hint)
         if isinstance(fault, aiohttp.ClientSSLError | ssl.SSLError):
-            hint = "check ca_file, and whether the port speaks https"
+            hint = "check tls.ca_file, and whether the port speaks https"
             return self.fault(f"{self.url} has a TLS fault (certificate or protocol)", CollectReason.TLS, hint)
         if isinstance(fault, aiohttp.ClientConnectorError):
             hint = "see whether the server runs and listens on that port"
@@ -95,7 +97,7 @@ class Client:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
-            connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, ttl_dns_cache=60, ssl=self._trust())
+            connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, ttl_dns_cache=60)
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=None),
@@ -103,25 +105,6 @@ class Client:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
-
-    def _trust(self) -> ssl.SSLContext | bool:
-        if self._ca_file is None:
-            return True
-        try:
-            return ssl.create_default_context(cafile=str(self._ca_file))
-        except OSError as error:
-            said = f"the certificates in {self._ca_file} cannot be read"
-            raise self.fault(said, CollectReason.TLS, "check ca_file and its permissions") from error
-
-    def _sent(self) -> dict[str, str]:
-        if self._token_file is None:
-            return self._headers
-        try:
-            token = self._token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            said = f"its token file {self._token_file} cannot be read"
-            raise self.fault(said, CollectReason.OTHER, "check token_file and its permissions") from error
-        return {**self._headers, "Authorization": f"Bearer {token}"}
 
     async def close(self) -> None:
         """Close every connection."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
+from zlib import crc32
 
 from collectors.derive import device_batches, service_batches
 from collectors.edges import settle
 from collectors.exposition import Page, Parser
+from collectors.guard import within_limit
 from collectors.lost import LOST
 from collectors.normalise import Normaliser
+from collectors.patience import Patience
 from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider import log
@@ -20,6 +23,9 @@ from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
+
+Tap = Callable[[Sequence[Scrape]], None]
+_MANY = 1_000  # targets that take the whole of ``spread``
 
 
 class Fetcher(Protocol):
@@ -58,18 +64,23 @@ class Collector:
         scraper: Fetcher | None = None,
         *,
         deadline: timedelta | None = None,
+        spread: timedelta = timedelta(0),
         normaliser: Normaliser | None = None,
         parser: Parser | None = None,
+        tap: Tap | None = None,
     ) -> None:
         """``deadline`` closes a round: answers that come later are handed over in the next one.
 
-        None waits for every target, each bounded by its own timeout.
+        None waits for every target, each bounded by its own timeout. ``spread`` is the time over which a
+        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came.
         """
         self._targets: tuple[Target, ...] = ()
         self._scraper = scraper
         self._deadline = deadline
         self.normaliser = normaliser or Normaliser()
         self.parser = parser or Parser()
+        self._tap = tap
+        self._patience, self._most_spread = Patience(), spread
         self._running: dict[str, asyncio.Task[Scrape]] = {}
         self._health: dict[str, TargetHealth] = {}
         self._seen: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
@@ -87,6 +98,7 @@ class Collector:
         for gone in [name for name in self._health if name not in kept]:
             self.normaliser.forget(gone)
             self._health.pop(gone)
+            self._patience.forget(gone)
             self._seen.pop(gone, None)
         known = {target.name: target for target in self._targets}
         self._targets = tuple(targets)
@@ -122,7 +134,11 @@ class Collector:
         early = self._finished()
         for target in self._targets:
             if target.name not in self._running:
-                task = asyncio.create_task(self._scraper.scrape_one(target, at=at), name=f"scrape {target.name}")
+                error = self._patience.pause(target, at)
+                if error is not None:
+                    early.append(Scrape(target, at, None, error, 0.0))
+                    continue
+                task = asyncio.create_task(self._at_its_moment(self._scraper, target, at), name=f"scrape {target.name}")
                 self._running[target.name] = task
         if self._running:
             seconds = None if self._deadline is None else self._deadline.total_seconds()
@@ -134,12 +150,25 @@ class Collector:
         # A thread, so that a thousand pages do not hold the loop; rounds never overlap.
         return await asyncio.to_thread(self.absorb, scrapes, at)
 
+    async def _at_its_moment(self, scraper: Fetcher, target: Target, at: datetime) -> Scrape:
+        """Each target at its own moment of a round, the same in every round: intervals stay exact."""
+        share = min(1.0, len(self._targets) / _MANY)
+        later = self._most_spread * share * (crc32(target.name.encode()) / 2**32)
+        if later:
+            await asyncio.sleep(later.total_seconds())
+        return await scraper.scrape_one(target, at=at + later)
+
     def _finished(self) -> list[Scrape]:
         done = [name for name, task in self._running.items() if task.done()]
-        return [self._running.pop(name).result() for name in done]
+        scrapes = [self._running.pop(name).result() for name in done]
+        for scrape in scrapes:
+            self._patience.note(scrape)
+        return scrapes
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalise scrapes, of whatever origin, and add the services' signals."""
+        if self._tap is not None:
+            self._tap(scrapes)
         return self.absorb_pages([self._parse(scrape) for scrape in scrapes], at)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
@@ -159,10 +188,11 @@ class Collector:
         return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
+        scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
         if scrape.body is None:
             return scrape, None
         try:
-            return scrape, self.parser.parse(scrape.body, openmetrics=scrape.openmetrics)
+            return scrape, self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=scrape.target.name)
         except CollectError as error:
             named = CollectError(f"{scrape.target.name}: {error.message}", reason=error.reason, hint=error.hint)
             return replace(scrape, body=None, error=named), None

@@ -11,19 +11,19 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.warm import Template, floats
 from outrider.errors import CollectError, CollectReason
 from outrider.model import Floats
 
 Rows = NDArray[np.intp]
 MAX_SERIES = 500_000
-MAX_LAYOUTS = 8_192
+MAX_LAYOUTS = 32_768
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(
@@ -49,18 +49,22 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Layout:
-    """The series of a page in page order. Two pages share a layout when only their numbers differ."""
+    """The series of a page in page order. Two pages share a layout when only their numbers differ.
+
+    ``names`` leaves out the ``repeats``: rows of a series that stands on the page before.
+    """
 
     series: list[Series]
     names: dict[str, Rows]
     types: dict[str, str]
+    repeats: int = 0
     _moves: WeakKeyDictionary[Layout, Rows] = field(default_factory=WeakKeyDictionary)
 
     def rows_in(self, other: Layout) -> Rows:
         """For each of our rows the row of the same series in another layout, -1 where it has none."""
         found = self._moves.get(other)
         if found is None:
-            rows = {series.identity: row for row, series in enumerate(other.series)}
+            rows = {series.identity: row for row, series in reversed(tuple(enumerate(other.series)))}
             found = np.array([rows.get(series.identity, -1) for series in self.series], dtype=np.intp)
             self._moves[other] = found
         return found
@@ -70,11 +74,13 @@ class Layout:
         """Index the series by name."""
         ordered = list(series)
         rows: dict[str, list[int]] = {}
+        seen = set()
         for row, one in enumerate(ordered):
-            rows.setdefault(one.name, []).append(row)
-        return Layout(
-            ordered, {name: np.array(found, dtype=np.intp) for name, found in rows.items()}, dict(types or {})
-        )
+            if one.identity not in seen:
+                seen.add(one.identity)
+                rows.setdefault(one.name, []).append(row)
+        names = {name: np.array(found, dtype=np.intp) for name, found in rows.items()}
+        return Layout(ordered, names, dict(types or {}), len(ordered) - len(seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +124,31 @@ class Parser:
     _ids: dict[bytes, int] = field(default_factory=dict)
     _series: list[Series] = field(default_factory=list)
     _layouts: dict[bytes, Layout] = field(default_factory=dict)
+    _heads: list[bytes] = field(default_factory=list)
+    _templates: dict[Layout, Template] = field(default_factory=dict)
+    _expected: dict[str, tuple[Layout, Template]] = field(default_factory=dict)
 
-    def parse(self, body: bytes, *, openmetrics: bool | None = None) -> Page:
+    def parse(self, body: bytes, *, openmetrics: bool | None = None, source: str = "") -> Page:
         """Parse a whole page.
 
-        ``openmetrics`` comes from the Content-Type; None means: when the page ends in ``# EOF``. An
-        empty page is a page without samples. Raises CollectError with reason NOT_METRICS (HTML, JSON
+        ``openmetrics`` comes from the Content-Type; None means: when the page ends in ``# EOF``.
+        ``source`` names whoever serves it: its next page, which will be much like this one, is parsed
+        faster. An empty page is a page without samples. Raises CollectError with reason NOT_METRICS (HTML, JSON
         or a malformed line, which is named) or TRUNCATED (the page stops in mid-air).
         """
         if len(self._series) > self.max_series:
             self._forget()
         is_open = _check_shape(body, openmetrics)
+        expected = self._expected.get(source)
+        if expected is not None:
+            layout, template = expected
+            values = template.values(body)
+            if values is not None:
+                return Page(layout, values, np.full(values.size, np.nan))
+        return self._carefully(body, source, is_open=is_open)
+
+    def _carefully(self, body: bytes, source: str, *, is_open: bool) -> Page:
+        """A page of which nothing is known yet."""
         lines = [line for line in body.split(b"\n") if line and line[0] != _HASH]
         parts = [line.rpartition(b" ") for line in lines]
         ids: list[int | None] = [self._ids.get(part[0]) for part in parts]
@@ -142,7 +162,19 @@ class Parser:
         if stamps:
             kept = [number for number, found in enumerate(ids) if found is not None]
             timestamps[:] = [stamps.get(number, np.nan) for number in kept]
+        elif source:
+            self._expect(source, layout, body, ids)
         return Page(layout, values, timestamps)
+
+    def _expect(self, source: str, layout: Layout, body: bytes, ids: list[int | None]) -> None:
+        """Prepare for the next page of a source; sources with the same page share what is prepared."""
+        template = self._templates.get(layout)
+        expected = self._expected.get(source)
+        if template is None or (expected is not None and expected[1] is template):  # its comments have changed
+            template = Template.of(body, [self._heads[row] for row in ids if row is not None])
+        if template is not None:
+            self._templates[layout] = template
+            self._expected[source] = layout, template
 
     def _learn(
         self,
@@ -160,16 +192,14 @@ class Parser:
             if found is not None:
                 continue
             head, _, value = parts[number][0].rpartition(b" ")
-            known = self._ids.get(head)
+            known, stamp = self._ids.get(head), parts[number][2]
             try:
-                if known is None:
+                if known is None or stamp.startswith(b"#"):
                     head, rest = _split_line(lines[number])
                     value, stamp = _value_and_stamp(rest)
                     known = self._ids.get(head)
                     if known is None:
                         known = self._remember(head)
-                else:
-                    stamp = parts[number][2]
                 ids[number], raw[number] = known, value
                 if stamp:
                     stamps[number] = float(stamp) / ticks
@@ -190,6 +220,7 @@ class Parser:
     def _remember(self, head: bytes) -> int:
         series = _parse_series(head)
         self._series.append(series)
+        self._heads.append(head)
         self._ids[head] = len(self._series) - 1
         return len(self._series) - 1
 
@@ -198,7 +229,7 @@ class Parser:
         found = self._layouts.get(key)
         if found is None:
             if len(self._layouts) >= self.max_layouts:
-                self._layouts.clear()
+                self._forget_layouts()
             found = Layout.of((self._series[row] for row in ids if row is not None), _types(body))
             self._layouts[key] = found
         return found
@@ -206,7 +237,13 @@ class Parser:
     def _forget(self) -> None:
         self._ids.clear()
         self._series.clear()
+        self._heads.clear()
+        self._forget_layouts()
+
+    def _forget_layouts(self) -> None:
         self._layouts.clear()
+        self._templates.clear()
+        self._expected.clear()
 
 
 class _BlankLineError(Exception):
@@ -251,19 +288,10 @@ def _malformed(line: bytes) -> CollectError:
 
 
 def _numbers(raw: list[bytes], lines: list[bytes]) -> Floats:
-    """The values as float64. Python would also read ``1_000``, which the format forbids."""
-    if b"_" not in b" ".join(raw):
-        with suppress(ValueError):
-            return np.array(list(map(float, raw)), dtype=np.float64)
-    raise _malformed(next(line for line, text in zip(lines, raw, strict=True) if not _is_number(text)))
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return b"_" not in text
+    values = floats(raw)
+    if values is None:
+        raise _malformed(next(line for line, text in zip(lines, raw, strict=True) if floats([text]) is None))
+    return values
 
 
 def _split_line(line: bytes) -> tuple[bytes, bytes]:
@@ -295,7 +323,7 @@ def _labels_end(text: bytes, start: int) -> int:
 
 def _value_and_stamp(rest: bytes) -> tuple[bytes, bytes]:
     """The value and the timestamp, empty when there is none. An exemplar behind ``#`` is left out."""
-    fields = rest.partition(b"#")[0].split()
+    fields = rest.partition(b" #")[0].split()
     if not 1 <= len(fields) <= 2:
         raise ValueError("a sample has a value and at most a timestamp")
     return fields[0], fields[1] if len(fields) == 2 else b""

@@ -147,7 +147,7 @@ class KubeApi:
             return GoneError(f"{where} has forgotten the version asked for", reason=CollectReason.HTTP_STATUS)
         hint = "look at the log of the API server"
         if code in (401, 403):
-            hint = "check token_file, and that its account may get, list and watch this resource"
+            hint = "check bearer_token_file, and that its account may get, list and watch this resource"
         message = f"{where} answered {code}" + (f": {said}" if said else "")
         return CollectError(message, reason=CollectReason.HTTP_STATUS, hint=hint)
 

@@ -10,6 +10,7 @@ What each cell's status means here:
 - a line's own timestamp that does not move: STALE. A page whose numbers stand still is not stale: an
   idle engine stands still;
 - the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
+- a series that stands on the page twice: the first one counts, batch DUPLICATE;
 - a failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.
 """
 
@@ -64,7 +65,7 @@ class Normaliser:
         values, status = evaluate(compiled, change.rows)
         past.keep(page, at, compiled.start_row)
         past.lost.forget_old(at)
-        trust = change.trust(status, partial=past.lost.any())
+        trust = change.trust(status, partial=past.lost.any(), exploded=scrape.exploded, repeats=page.layout.repeats)
         about = about_target(scrape, past.adapter, samples=scrape.samples or page.samples)
         batches = []
         for kind in past.adapter.keys:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +30,17 @@ class Probe:
     load: float | None = None
 
 
-async def probe(session: aiohttp.ClientSession, target: Target, headers: dict[str, str]) -> Probe:
-    """Ask both doors at once. Never raises; the caller's deadline bounds it."""
-    health, load = await asyncio.gather(
-        _get(session, target.health_url, headers), _get(session, target.load_url, headers)
-    )
+async def probe(session: aiohttp.ClientSession, target: Target, asked: Mapping[str, Any]) -> Probe:
+    """Ask both doors at once, as ``asked`` says. Never raises; the caller's deadline bounds it."""
+    health, load = await asyncio.gather(_get(session, target.health_url, asked), _get(session, target.load_url, asked))
     return Probe(health[0], load_of(target.adapter, *load))
 
 
-async def _get(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> tuple[int | None, bytes]:
+async def _get(session: aiohttp.ClientSession, url: str, asked: Mapping[str, Any]) -> tuple[int | None, bytes]:
     if not url:
         return None, b""
     try:
-        async with session.get(url, headers=headers, allow_redirects=False) as response:
+        async with session.get(url, allow_redirects=False, **asked) as response:
             return response.status, await response.content.read(_MOST_BYTES)
     except (aiohttp.ClientError, OSError, ValueError):
         return None, b""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from collectors.access import Access
 from outrider.errors import CollectError, CollectReason
 from outrider.units import format_duration
 
@@ -35,14 +36,12 @@ class PrometheusApi:
         url: str,
         *,
         timeout: timedelta = timedelta(seconds=10),
-        headers: Mapping[str, str] | None = None,
-        bearer_token_file: Path | None = None,
+        access: Access | None = None,
     ) -> None:
-        """``timeout`` is for a whole query. The token file is read at every query: such tokens rotate."""
+        """``timeout`` is for a whole query."""
         self.url = url.rstrip("/")
         self._timeout = timeout
-        self._headers = dict(headers or {})
-        self._token_file = bearer_token_file
+        self._access = access or Access()
         self._session: aiohttp.ClientSession | None = None
 
     async def raw(self, selector: str, span: timedelta, at: datetime) -> list[RawSeries]:
@@ -85,7 +84,7 @@ class PrometheusApi:
     async def _ask(self, method: str, path: str, fields: Mapping[str, str]) -> dict[str, Any]:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
-        headers, posted = self._all_headers(), method == "POST"
+        headers, trust, posted = *self._credentials(), method == "POST"
         try:
             async with (
                 asyncio.timeout(self._timeout.total_seconds()),
@@ -93,6 +92,8 @@ class PrometheusApi:
                     method,
                     self.url + path,
                     headers=headers,
+                    ssl=trust,
+                    server_hostname=self._access.server_name,
                     allow_redirects=False,
                     data=fields if posted else None,
                     params=None if posted else fields,
@@ -129,15 +130,11 @@ class PrometheusApi:
             raise self._fault("answered no JSON object", CollectReason.NOT_METRICS)
         return answer
 
-    def _all_headers(self) -> dict[str, str]:
-        headers = dict(self._headers)
-        if self._token_file is not None:
-            try:
-                token = self._token_file.read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise self._fault("needs a token file that cannot be read", CollectReason.OTHER) from error
-            headers["Authorization"] = f"Bearer {token}"
-        return headers
+    def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext | bool]:
+        try:
+            return self._access.sent(), self._access.trust()
+        except CollectError as error:
+            raise self._fault(f"cannot be asked: {error.message}", error.reason) from error
 
     def _fault(self, said: str, reason: str) -> CollectError:
         return CollectError(

@@ -11,8 +11,8 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 
+from collectors.access import Access
 from collectors.batches import about_watch, watch_batch
 from collectors.collect import Collector, TargetHealth
 from collectors.exposition import Page
@@ -62,13 +62,12 @@ class PrometheusSource:
         cluster: str,
         jobs: Mapping[str, str] | None = None,
         timeout: timedelta = timedelta(seconds=10),
-        headers: Mapping[str, str] | None = None,
-        bearer_token_file: Path | None = None,
+        access: Access | None = None,
         clock: Clock | None = None,
         name: str = "prometheus",
     ) -> None:
         """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have."""
-        self._api = PrometheusApi(url, timeout=timeout, headers=headers, bearer_token_file=bearer_token_file)
+        self._api = PrometheusApi(url, timeout=timeout, access=access)
         self._cluster = cluster
         self._jobs = dict(jobs or {})
         for adapter_name in self._jobs.values():

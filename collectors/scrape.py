@@ -7,8 +7,8 @@ import socket
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import Self
+from datetime import datetime, timedelta
+from typing import Any, Self
 
 import aiohttp
 
@@ -89,7 +89,7 @@ class Scraper:
     async def _probe(self, session: aiohttp.ClientSession, target: Target) -> Probe:
         with suppress(TimeoutError, CollectError):
             async with asyncio.timeout(target.timeout.total_seconds()):
-                return await probe(session, target, _headers(target))
+                return await probe(session, target, _asked(target))
         return Probe()
 
     def _open(self) -> aiohttp.ClientSession:
@@ -114,7 +114,7 @@ class Scraper:
 
 
 async def _fetch(session: aiohttp.ClientSession, target: Target) -> tuple[bytes, bool | None]:
-    async with session.get(target.url, headers=_headers(target), allow_redirects=False) as response:
+    async with session.get(target.url, allow_redirects=False, **_asked(target)) as response:
         _check_answer(target, response)
         parts, size = [], 0
         async for part in response.content.iter_chunked(_CHUNK_BYTES):
@@ -141,7 +141,10 @@ def _check_answer(target: Target, response: aiohttp.ClientResponse) -> None:
     if response.status != 200:
         hint = "check the credentials of the target" if response.status in {401, 403} else "look at the target's log"
         raise CollectError(
-            f"{target.name}: {target.url} answered HTTP {response.status}", reason=CollectReason.HTTP_STATUS, hint=hint
+            f"{target.name}: {target.url} answered HTTP {response.status}",
+            reason=CollectReason.HTTP_STATUS,
+            hint=hint,
+            retry_after=_retry_after(response),
         )
     if response.content_type.startswith(_NOT_METRICS) and "Content-Type" in response.headers:
         raise CollectError(
@@ -151,19 +154,21 @@ def _check_answer(target: Target, response: aiohttp.ClientResponse) -> None:
         )
 
 
-def _headers(target: Target) -> dict[str, str]:
-    headers = dict(target.headers)
-    if target.bearer_token_file is not None:
-        try:
-            token = target.bearer_token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CollectError(
-                f"{target.name}: its token file {target.bearer_token_file} cannot be read",
-                reason=CollectReason.OTHER,
-                hint="check bearer_token_file and its permissions",
-            ) from error
-        headers["Authorization"] = f"Bearer {token}"
-    return headers
+def _retry_after(response: aiohttp.ClientResponse) -> timedelta | None:
+    """Seconds only: a date would be that of the server's clock."""
+    said = response.headers.get("Retry-After", "")
+    return (
+        timedelta(seconds=int(said)) if response.status in {429, 503} and said.isdecimal() and len(said) < 9 else None
+    )
+
+
+def _asked(target: Target) -> dict[str, Any]:
+    """How a request to the target is made. Raises CollectError for a credential that cannot be read."""
+    try:
+        access = target.access
+        return {"headers": access.sent(), "ssl": access.trust(), "server_hostname": access.server_name}
+    except CollectError as error:
+        raise CollectError(f"{target.name}: {error.message}", reason=error.reason, hint=error.hint) from error
 
 
 def _slow(target: Target) -> CollectError:

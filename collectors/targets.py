@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
+from collectors.access import Access
 from collectors.adapter import Probing
 from collectors.registry import ADAPTERS, adapter
 from outrider.errors import ConfigError, ConfigProblem
@@ -17,9 +17,10 @@ from outrider.topology import Edge
 
 DEFAULT_TIMEOUT = timedelta(seconds=5)
 DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
+DEFAULT_LIMIT_SERIES = 100_000
 _KNOWN = {
-    "name", "adapter", "url", "entity", "labels", "timeout", "probe", "health_url", "load_url", "headers",
-    "bearer_token_file", "limit_bytes",
+    "name", "adapter", "url", "entity", "labels", "timeout", "probe", "health_url", "load_url", "access",
+    "limit_bytes", "limit_series",
 }  # fmt: skip
 
 
@@ -29,8 +30,7 @@ class Target:
 
     ``timeout`` is for the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default to
     the paths that the adapter names, "" for none; ``health_guessed`` when the adapter guesses another
-    port than the page's, so that nobody there is no bad news. ``bearer_token_file`` is read at every scrape, because
-    such tokens rotate.
+    port than the page's, so that nobody there is no bad news.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Target:
     health_url: str = ""
     load_url: str = ""
     health_guessed: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
-    bearer_token_file: Path | None = None
+    access: Access = field(default_factory=Access)
     limit_bytes: int = DEFAULT_LIMIT_BYTES
+    limit_series: int = DEFAULT_LIMIT_SERIES
 
     @property
     def watcher(self) -> EntityRef:
@@ -144,7 +144,6 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
         raise ValueError(f"the entity's cluster {home!r} is not the name of a cluster")
     url = str(document.get("url", ""))
     probing = adapter(adapter_name).probe or Probing()
-    token_file = document.get("bearer_token_file")
     timeout = document.get("timeout", DEFAULT_TIMEOUT)
     return Target(
         name=name,
@@ -157,7 +156,7 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
         health_url=str(document.get("health_url") or probing.url(url, probing.health)),
         load_url=str(document.get("load_url") or probing.url(url, probing.load)),
         health_guessed=probing.port is not None and not document.get("health_url"),
-        headers=dict(document.get("headers") or {}),
-        bearer_token_file=Path(token_file) if token_file else None,
+        access=document.get("access") or Access(),
         limit_bytes=int(document.get("limit_bytes", DEFAULT_LIMIT_BYTES)),
+        limit_series=int(document.get("limit_series", DEFAULT_LIMIT_SERIES)),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from outrider.audit import redact_text
 
 
@@ -60,6 +62,7 @@ class CollectReason:
     NOT_METRICS = "not_metrics"
     TRUNCATED = "truncated"
     TOO_LARGE = "too_large"
+    TOO_MANY_SERIES = "too_many_series"
     REDIRECT = "redirect"
     RESET = "connection_reset"
     OTHER = "other"
@@ -68,10 +71,11 @@ class CollectReason:
 class CollectError(OutriderError):
     """A target could not be read. ``reason`` is one of ``CollectReason``."""
 
-    def __init__(self, message: str, *, reason: str, hint: str = "") -> None:
-        """``message`` names the target."""
+    def __init__(self, message: str, *, reason: str, hint: str = "", retry_after: timedelta | None = None) -> None:
+        """``message`` names the target, ``retry_after`` is how long it asks to be left alone."""
         super().__init__(message, hint=hint)
         self.reason = reason
+        self.retry_after = retry_after
 
 
 class DeliveryError(OutriderError):

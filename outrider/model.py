@@ -150,6 +150,19 @@ class TrustVerdict(StrEnum):
     RESET = "reset"
     PARTIAL = "partial"
     CLOCK_STEP = "clock_step"
+    FROZEN = "frozen"  # what always moves on this page has stood still: somebody serves an old one
+    DUPLICATE = "duplicate"  # a series stands on the page more than once; the first one counts
+    EXPLOSION = "explosion"  # more series than the target may have; only what an adapter reads was kept
+
+    @property
+    def code(self) -> float:
+        """The value of signal ``target_trust_code``."""
+        return float(tuple(TrustVerdict).index(self))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """True when nothing may be taken away on the word of such a batch (safety rule 1)."""
+        return self in {TrustVerdict.FAILED, TrustVerdict.STALE, TrustVerdict.CLOCK_STEP, TrustVerdict.FROZEN}
 
 
 @dataclass(frozen=True, slots=True)

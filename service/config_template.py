@@ -53,12 +53,12 @@ events: []
 #  - {type: kernel_log, path: /dev/kmsg, node: node-1}     # or url: http://agent.{node}:9800/klog
 #  - type: kubernetes           # Events, rollouts, flags, replicas
 #    url: https://kubernetes.default.svc
-#    token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
-#    ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt
+#    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
+#    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
 #  - type: engine_log           # logs of pods that ask for an accelerator
 #    url: https://kubernetes.default.svc
-#    token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
-#    ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt
+#    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
+#    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
 
 # What is known of a model service beside its metrics: for the GPU formula and for cost.
 services: []

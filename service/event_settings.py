@@ -11,10 +11,11 @@ from pydantic import Field
 
 from outrider import yamlfile
 from outrider.errors import ConfigProblem
-from service.settings_base import Duration, Section
+from service.access_settings import AccessSettings
+from service.settings_base import Duration
 
 
-class EventSettings(Section):
+class EventSettings(AccessSettings):
     """A place where events are read: kernel logs, the Kubernetes API, logs of model servers."""
 
     type: Literal["kernel_log", "kubernetes", "engine_log"] = Field(
@@ -45,11 +46,6 @@ class EventSettings(Section):
         timedelta(0), description="least time between two readings; 0s reads at every cycle. Many pods: 1m"
     )
     timeout: Duration = Field(timedelta(seconds=5), description="whole time an answer may take")
-    headers: dict[str, str] = Field({}, description="extra request headers")
-    token_file: Path | None = Field(
-        None, description="file with a bearer token; in a pod /var/run/secrets/kubernetes.io/serviceaccount/token"
-    )
-    ca_file: Path | None = Field(None, description="certificates to trust; in a pod ca.crt beside the token")
 
 
 def events_usable(events: Sequence[EventSettings], document: yamlfile.Document) -> Iterator[ConfigProblem]:

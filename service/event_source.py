@@ -75,14 +75,7 @@ def event_sources(settings: Settings) -> EventSources:
 def event_source(given: EventSettings, cluster: str) -> EventSource:
     """One source of events from its settings."""
     name, of = given.name or given.type, given.cluster or cluster
-    client = partial(
-        Client,
-        name,
-        timeout=given.timeout,
-        headers=given.headers,
-        token_file=given.token_file,
-        ca_file=given.ca_file,
-    )
+    client = partial(Client, name, timeout=given.timeout, access=given.access)
     node = None if given.node is None else EntityRef(of, EntityKind.NODE, None, given.node)
     if given.type == "kernel_log":
         if given.path is not None:

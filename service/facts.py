@@ -21,6 +21,7 @@ from outrider.model import (
     Plan,
     Recommendation,
     SignalKey,
+    TrustVerdict,
 )
 from outrider.ports import Collected, StateStore
 from outrider.topology import Topology
@@ -29,8 +30,10 @@ from service.detection import Detection
 
 TARGETS_NAMESPACE = "targets"
 UP = SignalKey("target_up")
+TRUST = SignalKey("target_trust_code")
+DOUBTFUL = tuple(verdict.code for verdict in TrustVerdict if verdict.is_doubtful)
 UNSCHEDULABLE = SignalKey("node_unschedulable")
-NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP,), EntityKind.NODE: (UNSCHEDULABLE,)}
+NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP, TRUST), EntityKind.NODE: (UNSCHEDULABLE,)}
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
 ReplicaCounter = Callable[[EntityRef, Topology], tuple[int, int]]
@@ -123,7 +126,7 @@ def fleet_facts(
 
 
 def untrusted(alerts: Sequence[Alert], topology: Topology, detection: Detection) -> frozenset[EntityRef]:
-    """Entities whose values must not be acted on: a page about them is missing (safety rule 1).
+    """Entities whose values must not be acted on: a page about them is missing or not to be believed (safety rule 1).
 
     A node with a silent exporter holds its cordon, a service with a silent replica its scale-in. A silent
     replica that an alert explains (its engine is dead, its device or node is lost) is no missing page: it
@@ -131,7 +134,9 @@ def untrusted(alerts: Sequence[Alert], topology: Topology, detection: Detection)
     """
     explained = _explained(alerts, topology)
     found: set[EntityRef] = set()
-    for target in _where(detection, EntityKind.WORKLOAD, UP, 0.0):
+    for target in _where(detection, EntityKind.WORKLOAD, UP, 0.0) | _where(
+        detection, EntityKind.WORKLOAD, TRUST, *DOUBTFUL
+    ):
         about = topology.label(target, "stands_for")
         if not about:
             continue
@@ -172,10 +177,11 @@ def healthy(
     return frozenset((nodes | answering) - bad)
 
 
-def _where(detection: Detection, kind: EntityKind, key: SignalKey, value: float) -> set[EntityRef]:
+def _where(detection: Detection, kind: EntityKind, key: SignalKey, *wanted: float) -> set[EntityRef]:
+    """Entities whose newest value is one of those wanted."""
     window = detection.window(kind, (key,), RECENT)
     newest = windows.last_value(window, key)
-    return {entity for entity, found in zip(window.entities, newest, strict=True) if found == value}
+    return {entity for entity, found in zip(window.entities, newest, strict=True) if found in wanted}
 
 
 def _is_blind(incident: Incident) -> bool:

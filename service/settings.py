@@ -21,6 +21,7 @@ from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
+from service.access_settings import AccessSettings
 from service.event_settings import EventSettings, events_usable
 from service.settings_base import Duration, Port, Ratio, Section
 
@@ -45,7 +46,7 @@ class EntitySettings(Section):
     cluster: str | None = Field(None, description="its cluster, when it is another one", pattern=r"^[^/]+$")
 
 
-class TargetSettings(Section):
+class TargetSettings(AccessSettings):
     """One page to scrape."""
 
     name: str = Field(description="unique name of the target")
@@ -56,11 +57,9 @@ class TargetSettings(Section):
         {}, description="node, pod, service, gpu_type, model, workload: they give the topology"
     )
     timeout: Duration = Field(timedelta(seconds=5), description="whole time a scrape may take")
-    headers: dict[str, str] = Field({}, description="extra request headers")
-    bearer_token_file: Path | None = Field(None, description="file with a bearer token")
 
 
-class PrometheusSettings(Section):
+class PrometheusSettings(AccessSettings):
     """An existing Prometheus, Thanos, Mimir or VictoriaMetrics to read instead of scraping."""
 
     url: str = Field(pattern=r"^https?://", description="base URL of the HTTP API")
@@ -68,8 +67,19 @@ class PrometheusSettings(Section):
         {}, description="job label -> adapter; jobs not named are guessed from their metric names"
     )
     timeout: Duration = Field(timedelta(seconds=10), description="whole time a query may take")
-    headers: dict[str, str] = Field({}, description="extra request headers")
-    bearer_token_file: Path | None = Field(None, description="file with a bearer token")
+
+
+class FlightSettings(Section):
+    """Scrapes kept on disk, so that what led to an incident can be replayed. Needs pages that are scraped here."""
+
+    enabled: bool = Field(True, description="keep the scrapes before every P0 and P1 incident")
+    before: Duration = Field(timedelta(minutes=30), description="how far back before an incident")
+    ring_bytes: Annotated[int, Field(gt=0)] = Field(512 * 1024 * 1024, description="most that the last scrapes take")
+    incidents: Annotated[int, Field(gt=0)] = Field(20, description="recordings kept; the oldest go first")
+    kept_bytes: Annotated[int, Field(gt=0)] = Field(2 * 1024 * 1024 * 1024, description="most that recordings take")
+    targets: Annotated[int, Field(gt=0)] = Field(
+        100, description="targets in a recording: those the incident is about first, all when there are no more"
+    )
 
 
 class CollectSettings(Section):
@@ -83,7 +93,15 @@ class CollectSettings(Section):
     adapters: list[Path] = Field(
         [], description="adapter files of your own (relative to this file); one of a packaged name takes its place"
     )
+    flight: FlightSettings = Field(FlightSettings(), description="the flight recorder")
+    spread: Duration = Field(
+        timedelta(seconds=1), description="1,000 targets are asked over this time, each at its own moment; fewer sooner"
+    )
     page_limit_bytes: Annotated[int, Field(gt=0)] = Field(64 * 1024 * 1024, description="a larger page is refused")
+    page_limit_series: Annotated[int, Field(gt=0)] = Field(
+        100_000,
+        description="a page with more series is cut down to what its adapter reads, and the log names the label",
+    )
 
 
 class ServiceSettings(Section):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collectors import targets as collector_targets
-from collectors.collect import Collector
+from collectors.collect import Collector, Tap
 from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.targets import Target
 from outrider.clock import Clock
+from service.access_settings import AccessSettings
 from service.cycle import Source
 from service.event_source import with_events
-from service.settings import Settings, TargetSettings
+from service.settings import CollectSettings, Settings, TargetSettings
 
 
-def source(settings: Settings, clock: Clock) -> Source:
-    """The source of batches and events that the configuration names; without any one that brings nothing."""
+def source(settings: Settings, clock: Clock, tap: Tap | None = None) -> Source:
+    """The source of batches and events that the configuration names; without any one that brings nothing.
+
+    ``tap`` gets every scrape as it came, where pages are scraped here.
+    """
     prometheus = settings.collect.prometheus
     if prometheus is not None:
         pages: Source = PrometheusSource(
@@ -22,22 +26,28 @@ def source(settings: Settings, clock: Clock) -> Source:
             cluster=settings.cluster,
             jobs=prometheus.jobs,
             timeout=prometheus.timeout,
-            headers=prometheus.headers,
-            bearer_token_file=prometheus.bearer_token_file,
+            access=prometheus.access,
             clock=clock,
         )
     else:
-        pages = Collector(targets(settings), Scraper(), deadline=settings.collect.interval / 4)
+        pages = Collector(
+            targets(settings),
+            Scraper(),
+            deadline=settings.collect.interval / 4,
+            spread=settings.collect.spread,
+            tap=tap,
+        )
     return with_events(pages, settings)
 
 
 def targets(settings: Settings) -> list[Target]:
     """The targets of a configuration. Raises ConfigError naming each one that cannot be used."""
-    documents = [_document(target, settings.collect.page_limit_bytes) for target in settings.collect.targets]
+    documents = [_document(target, settings.collect) for target in settings.collect.targets]
     return list(collector_targets.targets_of(settings.cluster, documents, "collect.targets"))
 
 
-def _document(target: TargetSettings, limit_bytes: int) -> dict[str, object]:
-    found = target.model_dump(exclude_none=True)
+def _document(target: TargetSettings, collect: CollectSettings) -> dict[str, object]:
+    found = target.model_dump(exclude_none=True, exclude=set(AccessSettings.model_fields))
     found["entity"] = {**found["entity"], "kind": target.entity.kind.value}
-    return {**found, "limit_bytes": limit_bytes}
+    limits = {"limit_bytes": collect.page_limit_bytes, "limit_series": collect.page_limit_series}
+    return {**found, **limits, "access": target.access}

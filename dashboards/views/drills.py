@@ -31,13 +31,8 @@ def page(who: Viewer) -> None:
     session.refreshed(who, _list)
 
 
-def name_of(fault: str, who: Viewer) -> str:
-    """The plain name of a fault, or of a state that is none."""
-    return fault_name(fault, who.language) if fault in faults() else who.say(f"state.{fault}")
-
-
 def _order(who: Viewer, known: list[dict[str, Any]]) -> None:
-    names = {each["id"]: f"{name_of(each['id'], who)} · {each['id']}" for each in known}
+    names = {each["id"]: f"{fault_name(each['id'], who.language)} · {each['id']}" for each in known}
     with st.container(border=True, key="o-box-drill-order"):
         fault, entity, minutes, seed, button = st.columns([4, 3, 2, 1, 2], vertical_alignment="bottom")
         chosen = fault.selectbox(
@@ -164,7 +159,9 @@ def _ordered_by(who: Viewer, drill: dict[str, Any]) -> str:
 
 
 def _what(who: Viewer, drill: dict[str, Any]) -> str:
-    return escape(name_of(drill["fault"], who)) + _label(who.say("drills.no_fault") if drill["negative"] else "")
+    return escape(fault_name(drill["fault"], who.language)) + _label(
+        who.say("drills.no_fault") if drill["negative"] else ""
+    )
 
 
 def _label(text: str) -> str:
@@ -196,7 +193,7 @@ def _named_fault(who: Viewer, drill: dict[str, Any]) -> str:
     cause = drill["suspected_cause"]
     if not cause:
         return _muted(fmt.DASH if drill["negative"] else who.say("drills.no_cause"))
-    return _verdict(name_of(cause["fault"], who), right=drill["named_fault_correct"])
+    return _verdict(fault_name(cause["fault"], who.language), right=drill["named_fault_correct"])
 
 
 def _named_entity(who: Viewer, drill: dict[str, Any]) -> str:

@@ -149,8 +149,9 @@ def run_all(
 
     With ``rivals`` simple detectors look at the same values; with ``folder`` each scenario is written there.
     """
-    jobs = [job(scenario, seed) for scenario in chosen]
-    wanted = _Wanted(quiet_run(seed) if rivals else None, folder)
+    learned, quiet = _prepared(chosen, seed, workers, rivals=rivals)
+    jobs = [Job(scenario, seed, learned[_usual(scenario)]) for scenario in chosen]
+    wanted = _Wanted(quiet, folder)
     progress("prepare", 1.0)
     found: list[Seen] = []
     with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_begin, initargs=(wanted,)) as pool:
@@ -162,6 +163,18 @@ def run_all(
             pool.shutdown(cancel_futures=True)  # whoever interrupts waits for what runs, and not for the rest
             raise
     return found
+
+
+def _prepared(
+    chosen: Sequence[Scenario], seed: int, workers: int, *, rivals: bool
+) -> tuple[dict[tuple[FleetSpec, ...], bytes], Recorded | None]:
+    """What platforms of each world have learned, and what rivals learn from; each on a process of its own."""
+    worlds = list(dict.fromkeys(_usual(scenario) for scenario in chosen))
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_alone) as pool:
+        quiet = pool.submit(quiet_run, seed) if rivals else None
+        learned = [pool.submit(learn, world, seed, begins(seed)) for world in worlds]
+        known = {world: found.result() for world, found in zip(worlds, learned, strict=True)}
+        return known, quiet.result() if quiet else None
 
 
 def quiet_run(seed: int) -> Recorded:
@@ -199,6 +212,10 @@ _asked: list[_Wanted] = []  # of a worker, handed over once at its start and not
 
 
 def _begin(wanted: _Wanted) -> None:
+    _alone()
+    _asked[:] = [wanted]
+
+
+def _alone() -> None:
     """The processes share the cores among them: numeric libraries need no threads of their own."""
     threadpool_limits(1)
-    _asked[:] = [wanted]

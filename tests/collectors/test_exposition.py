@@ -79,6 +79,46 @@ def test_parses_what_prometheus_client_parses(samples) -> None:
     assert ours(parser.parse(text.encode())) == wanted  # warm: from the dictionary
 
 
+@given(st.lists(st.tuples(SAMPLES, VALUES), max_size=8), st.randoms(use_true_random=False))
+def test_the_quick_way_finds_what_the_careful_way_finds(samples, random) -> None:
+    """The next page of a source, and that page with one letter changed."""
+    comments = [random.choice(["", "# HELP x y\n", "# TYPE x gauge\n", "\n"]) for _ in samples]
+    first, then = (
+        "".join(said + line(*sample) + "\n" for said, sample in zip(comments, page, strict=True)).encode()
+        for page in ([old for old, _ in samples], [(*old[:2], new, old[3]) for old, new in samples])
+    )
+    parser = Parser()
+    for _ in range(2):  # the second time every series is known, and the third page is expected
+        parser.parse(first, source="s")
+    assert outcome(parser, then, "s") == outcome(Parser(), then, "")
+    at = random.randrange(len(then) + 1)
+    broken = then[:at] + random.choice([b"", b" ", b"#", b"{", b"1", b"\n", b"x"]) + then[at + random.randrange(2) :]
+    assert outcome(parser, broken, "s") == outcome(Parser(), broken, "")
+
+
+def outcome(parser: Parser, body: bytes, source: str):
+    """Every row in order, or why there is none."""
+    try:
+        page = parser.parse(body, source=source)
+    except CollectError as error:
+        return error.reason, error.message
+    rows = zip(page.series, page.values, page.timestamps, strict=True)
+    return [row(one.name, one.labels, float(value), repr(float(stamp))) for one, value, stamp in rows]
+
+
+def test_the_next_page_of_a_source_goes_the_quick_way(monkeypatch) -> None:
+    parser, text = Parser(), b'# HELP a b c\n# TYPE a gauge\na{x="y z"} 1\nb 2\n'
+    for _ in range(2):
+        parser.parse(text, source="one")
+    monkeypatch.setattr(Parser, "_carefully", None)
+    assert parser.parse(text.replace(b" 2", b" NaN"), source="one").values[0] == 1
+    parser.parse(text, source="one")
+    with pytest.raises(TypeError):  # a source nobody has seen
+        parser.parse(text, source="other")
+    with pytest.raises(TypeError):
+        parser.parse(text.replace(b"b c", b"b d"), source="one")
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_page_or_a_collect_error(body) -> None:
     with suppress(CollectError):

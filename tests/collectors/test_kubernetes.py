@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collectors.access import Access, Tls
 from collectors.client import Client
 from collectors.kube_api import Feed, GoneError, KubeApi
 from collectors.kubernetes import Kubernetes, event_sighting
@@ -313,11 +314,11 @@ def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None
     async def scene() -> None:
         none = tmp_path / "none"
         for given_, reason, said in (
-            ({}, CollectReason.REFUSED, "kubernetes: http://127.0.0.1:9 refuses connections"),
-            ({"token_file": none}, CollectReason.OTHER, f"its token file {none} cannot be read"),
-            ({"ca_file": none}, CollectReason.TLS, f"the certificates in {none} cannot be read"),
+            (Access(), CollectReason.REFUSED, "kubernetes: http://127.0.0.1:9 refuses connections"),
+            (Access(bearer_token_file=none), CollectReason.OTHER, f"its token file {none} cannot be read"),
+            (Access(tls=Tls(ca_file=none)), CollectReason.TLS, f"the certificates in {none} cannot be read"),
         ):
-            source = Kubernetes("kubernetes", KubeApi(Client("kubernetes", "http://127.0.0.1:9", **given_)), "c")
+            source = Kubernetes("kubernetes", KubeApi(Client("kubernetes", "http://127.0.0.1:9", access=given_)), "c")
             found, errors = await source.read(AT, [])
             assert found == []
             assert {error.reason for error in errors} == {reason}
@@ -331,7 +332,7 @@ def test_the_token_is_read_at_every_question_because_it_rotates(tmp_path) -> Non
     async def scene() -> None:
         token = tmp_path / "token"
         token.write_text("first\n")
-        async with api_server(token_file=token) as (server, api):
+        async with api_server(access=Access(bearer_token_file=token)) as (server, api):
             feed = Feed(api, EVENTS)
             await feed.read()
             token.write_text("second\n")

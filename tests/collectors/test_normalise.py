@@ -53,6 +53,17 @@ def test_increases_are_about_the_real_interval(bench) -> None:
     assert one.normaliser.needs_two("target-0") == []
 
 
+def test_the_first_of_two_equal_series_counts(bench) -> None:
+    one = bench("vllm")
+    again = 'vllm:num_requests_running{engine="0"} 9\n'
+    one.scrape(engine(running="1", more=again))
+    one.scrape(engine(running="1", more=again))
+    assert one.cell("engine_requests_running") == 1
+    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.DUPLICATE
+    one.scrape(engine(running="1"))
+    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
+
+
 def test_nothing_happened_is_undefined_and_not_absent(bench) -> None:
     one = bench("vllm")
     one.scrape(engine())

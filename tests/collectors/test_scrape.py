@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from bad_servers import PAGE, serving  # type: ignore[import-not-found]
 
+from collectors.access import Access
 from collectors.probe import load_of
 from collectors.scrape import Scraper
 from collectors.targets import target_of
@@ -202,7 +203,7 @@ def test_headers_and_rotating_tokens(tmp_path) -> None:
 
     async def twice():
         async with served() as (scraper, base):
-            one = target(base, "headers", bearer_token_file=str(token), headers={"X-Own": "mine"})
+            one = target(base, "headers", access=Access(bearer_token_file=token, headers={"X-Own": "mine"}))
             bodies = []
             for text in ("first\n", "second\n"):
                 token.write_text(text, encoding="utf-8")

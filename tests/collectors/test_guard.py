@@ -1,0 +1,61 @@
+"""A page whose series explode costs nobody else anything, and the log says what exploded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from structlog.testing import capture_logs
+
+from collectors.collect import Collector
+from collectors.guard import within_limit
+from collectors.scraped import Scrape
+from collectors.targets import target_of
+from outrider.errors import CollectReason
+from outrider.model import EntityKind, SignalKey, TrustVerdict
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+TARGET = replace(target_of("c", {"name": "chat-0", "adapter": "vllm", "labels": {"service": "chat"}}), limit_series=100)
+ENGINE = b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0"} 3\n'
+PATHS = b"".join(b'http_server_seconds{method="get",path="/users/%d"} 1\n' % number for number in range(500))
+
+
+def scrape(body: bytes) -> Scrape:
+    return Scrape(TARGET, AT, body, None, 0.01)
+
+
+def test_a_page_within_its_limit_is_left_alone() -> None:
+    comments = b"# a comment\n" * 200
+    one = scrape(ENGINE + comments)
+    assert within_limit(one, "vllm:num_requests_running".__eq__) is one
+
+
+@pytest.mark.parametrize("end", [b"", b"# EOF\n"])
+def test_an_exploded_page_keeps_what_its_adapter_reads(end: bytes) -> None:
+    collector = Collector([TARGET])
+    with capture_logs() as logs:
+        found = collector.absorb([scrape(PATHS + ENGINE + end)], AT)
+    (watched,) = [batch for batch in found.batches if batch.kind is EntityKind.WORKLOAD]
+    (replica,) = [batch for batch in found.batches if batch.kind is EntityKind.REPLICA]
+    assert replica.values[0, replica.keys.index(SignalKey("engine_requests_running"))] == 3
+    assert replica.values[0, replica.keys.index(SignalKey("target_samples"))] == 501
+    assert replica.trust is TrustVerdict.EXPLOSION
+    assert watched.values[0, watched.keys.index(SignalKey("target_trust_code"))] == TrustVerdict.EXPLOSION.code
+    (told,) = [one for one in logs if one["event"] == "series_exploded"]
+    assert (told["target"], told["family"], told["label"], told["kept"]) == ("chat-0", "http_server_seconds", "path", 1)
+
+
+def test_a_page_whose_own_series_explode_is_refused() -> None:
+    body = b"".join(b'vllm:num_requests_running{user="%d"} 1\n' % number for number in range(101))
+    found = within_limit(scrape(body), "vllm:num_requests_running".__eq__)
+    assert found.body is None
+    assert found.error is not None
+    assert found.error.reason == CollectReason.TOO_MANY_SERIES
+    assert "101 of them are vllm:num_requests_running, most by label user" in found.error.message
+
+
+def test_a_label_of_a_megabyte_is_read() -> None:
+    body = ENGINE + b'other{text="' + b"x" * 1_000_000 + b'"} 1\n'
+    found = Collector([TARGET]).absorb([scrape(body)], AT)
+    assert all(batch.trust is TrustVerdict.FRESH for batch in found.batches if batch.source == "chat-0")

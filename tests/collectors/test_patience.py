@@ -1,0 +1,109 @@
+"""A target that hangs is asked less often; nobody else is, and no engine ever."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from collectors.collect import Collector
+from collectors.patience import AFTER_FAILURES, Patience
+from collectors.scraped import Scrape
+from collectors.targets import Target, targets_of
+from outrider.errors import CollectError, CollectReason
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+ENGINE, EXPORTER = targets_of(
+    "c", [{"name": "engine", "adapter": "vllm"}, {"name": "exporter", "adapter": "node_exporter"}]
+)
+
+
+class Failing:
+    """Every attempt fails in the same way; ``asked`` tells who was asked when."""
+
+    def __init__(self, reason: str, retry_after: timedelta | None = None) -> None:
+        self.error = CollectError("no", reason=reason, retry_after=retry_after)
+        self.asked: list[tuple[str, datetime]] = []
+
+    async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
+        self.asked.append((target.name, at))
+        return Scrape(target, at, None, self.error, 0.0)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+def rounds(fetcher: Failing, count: int) -> list[list[bool]]:
+    """For each round and target whether it was said to be up."""
+
+    async def run() -> list[list[bool]]:
+        collector = Collector([ENGINE, EXPORTER], fetcher)
+        found = []
+        for number in range(count):
+            await collector.collect(AT + number * STEP)
+            found.append([bool(one.up) for one in collector.health])
+        return found
+
+    return asyncio.run(run())
+
+
+def times(fetcher: Failing, name: str) -> list[float]:
+    return [(at - AT) / STEP for asked, at in fetcher.asked if asked == name]
+
+
+def test_what_hangs_is_asked_less_often_and_stays_down() -> None:
+    fetcher = Failing(CollectReason.TIMEOUT)
+    assert rounds(fetcher, 20) == [[False, False]] * 20
+    assert times(fetcher, "engine") == list(range(20))
+    assert times(fetcher, "exporter") == [0, 1, 2, 3, 4, 5, 7, 11, 15, 19]
+
+
+def test_what_refuses_is_asked_every_round() -> None:
+    fetcher = Failing(CollectReason.REFUSED)
+    rounds(fetcher, 12)
+    assert times(fetcher, "exporter") == list(range(12))
+
+
+def test_a_time_to_come_back_is_kept() -> None:
+    fetcher = Failing(CollectReason.HTTP_STATUS, retry_after=timedelta(seconds=40))
+    rounds(fetcher, 7)
+    assert times(fetcher, "exporter") == times(fetcher, "engine") == [0, 3, 6]
+
+
+def test_an_answer_ends_the_patience() -> None:
+    patience = Patience()
+    hung = CollectError("no", reason=CollectReason.TIMEOUT)
+    for number in range(AFTER_FAILURES + 3):
+        patience.note(Scrape(EXPORTER, AT + number * STEP, None, hung, 0.0))
+    last = AT + (AFTER_FAILURES + 2) * STEP
+    assert patience.pause(EXPORTER, last + STEP) is hung
+    patience.note(Scrape(EXPORTER, last, b"", None, 0.0))
+    assert patience.pause(EXPORTER, last + STEP) is None
+    assert len(patience) == 0
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_each_target_has_its_own_moment_the_same_in_every_round(count: int) -> None:
+    class Answering(Failing):
+        async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
+            self.asked.append((target.name, at))
+            return Scrape(target, at, b"", None, 0.0)
+
+    fetcher = Answering(CollectReason.OTHER)
+    many = targets_of("c", [{"name": f"n{number}", "adapter": "node_exporter"} for number in range(count)])
+    spread = timedelta(milliseconds=50)
+
+    async def run() -> None:
+        collector = Collector(many, fetcher, spread=spread)
+        for number in range(2):
+            await collector.collect(AT + number * STEP)
+
+    asyncio.run(run())
+    first, second = dict(fetcher.asked[:count]), dict(fetcher.asked[count:])
+    assert {name: at + STEP for name, at in first.items()} == second
+    moments = [(at - AT) / spread for at in first.values()]
+    assert all(0 <= moment < max(count / 1000, 0.001) for moment in moments)
+    if count > 1:
+        assert max(moments) - min(moments) > 0.9
