@@ -31,7 +31,7 @@ from service.dispatch import Dispatcher
 from service.flight_keeper import FlightKeeper
 from service.planning import NoPlanning, Planning
 from service.settings import Settings
-from service.tokens import admin_token, folder_of
+from service.tokens import admin_token, flights_of
 from store import memory, migrate, sql
 
 HISTORY = timedelta(days=15)
@@ -109,9 +109,13 @@ def _open(settings: Settings) -> tuple[StateStore, sql.SqlMetricStore]:
 def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Platform:
     """A platform on its store. In ``lockstep`` the planner runs inside the cycle."""
     state, metrics = _open(settings)
-    flight, folder = settings.collect.flight, folder_of(settings) / "flight"
-    ring = FlightRing(folder / "ring", span=flight.before, limit_bytes=flight.ring_bytes) if flight.enabled else None
-    keeper = FlightKeeper(ring, state, metrics, flight, folder / "incidents") if ring else None
+    flight, kept = settings.collect.flight, flights_of(settings.store.url)
+    ring = (
+        FlightRing(kept.with_name("ring"), span=flight.before, limit_bytes=flight.ring_bytes)
+        if flight.enabled
+        else None
+    )
+    keeper = FlightKeeper(ring, state, metrics, flight, kept) if ring else None
     collector = targets.source(settings, clock, ring.add if ring else None)
     cycle = _cycle(settings, collector, clock, state, metrics, in_background=not lockstep)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
