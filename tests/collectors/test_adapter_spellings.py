@@ -128,20 +128,25 @@ NPU = (
 )
 
 
+def npu(one, healthy: int, percent: int, errors: int) -> str:
+    """The next page, with its own time on every line."""
+    return NPU.format(healthy, percent, errors, round((one.at.timestamp() + 15) * 1000))
+
+
 def test_a_reading_that_failed_is_no_value(bench) -> None:
     one = bench("npu_exporter")
-    one.scrape(NPU.format(1, 50, 2, 1_000))
+    one.scrape(npu(one, 1, 50, 2))
     assert one.cell("hw_accel_utilization_ratio", GPU) == 0.5
-    one.scrape(NPU.format(1, 50, 6, 16_000))
+    one.scrape(npu(one, 1, 50, 6))
     assert one.cell("hw_accel_interconnect_errors_total", GPU) == 4
-    one.scrape(NPU.format(-1, -1, -1, 31_000))
+    one.scrape(npu(one, -1, -1, -1))
     for signal in ("hw_accel_healthy", "hw_accel_utilization_ratio", "hw_accel_interconnect_errors_total"):
         assert one.cell(signal, GPU) is CellStatus.UNTRUSTED
     assert one.cell("hw_accel_interconnect_bytes_per_second", GPU) is CellStatus.UNTRUSTED  # no half of a sum
-    one.scrape(NPU.format(1, 40, 8, 46_000))
+    one.scrape(npu(one, 1, 40, 8))
     assert one.cell("hw_accel_interconnect_errors_total", GPU) is CellStatus.UNTRUSTED  # since when?
     assert one.cell("hw_accel_utilization_ratio", GPU) == 0.4
-    one.scrape(NPU.format(1, 40, 9, 61_000))
+    one.scrape(npu(one, 1, 40, 9))
     assert one.cell("hw_accel_interconnect_errors_total", GPU) == 1
     assert one.cell("hw_accel_fault_code", GPU) == 0  # the series is there only while there is a code
 
@@ -159,8 +164,9 @@ def test_a_device_without_an_id_of_its_own_is_one_of_its_node(bench) -> None:
 
 def test_a_line_whose_own_time_stands_still_is_stale(bench) -> None:
     one = bench("npu_exporter")
-    one.scrape(NPU.format(1, 50, 2, 1_000))
-    one.scrape(NPU.format(1, 60, 2, 1_000))
+    page = npu(one, 1, 50, 2)
+    one.scrape(page)
+    one.scrape(page)
     assert one.cell("hw_accel_utilization_ratio", GPU) is CellStatus.STALE
 
 
