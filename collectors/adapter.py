@@ -18,6 +18,7 @@ from outrider.model import EntityKind, EventKind, SignalKey
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # those of a summary that are kept
+_OPTIONAL = re.compile(r"^~\(\?:[^)]*\)\?")
 TARGET_KEYS = tuple(
     SignalKey(name) for name in ("target_up", "target_scrape_seconds", "target_samples", "target_failure_code")
 )
@@ -92,6 +93,11 @@ class Metrics:
     def names(self) -> tuple[str, ...]:
         """Every name that may be read."""
         return (*self.first, *self.every, *self.maybe, *self.some)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The names as people know them: without an optional prefix."""
+        return tuple(_OPTIONAL.sub("", name) for name in self.names)
 
     def on(self, page_names: Mapping[str, object], suffix: str = "") -> tuple[str, ...]:
         """The names to read from a page that has these names; empty when the page lacks the metric."""
@@ -177,6 +183,11 @@ class Rule:
         """Every metric name the rule may read, histograms by their family name."""
         return tuple(name for term in self.terms for name in term.metrics.names)
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The same as people know them."""
+        return tuple(name for term in self.terms for name in term.metrics.shown)
+
 
 @dataclass(frozen=True, slots=True)
 class EntitySpec:
@@ -186,6 +197,7 @@ class EntitySpec:
     name of the target's entity. A series without any of the labels is left out, or is about the
     target where a spelling of the part is ``@target``. ``target`` means: the entity the target stands
     for; ``split`` names labels that divide it, those of which the page carries more than one value.
+    ``otherwise`` are the parts of a name for series that lack those labels.
     ``instance`` is the label of a part of the entity (a MIG instance of a GPU): such series are about
     the part, named ``<entity>/<instance>``, and about the whole.
     """
@@ -193,6 +205,7 @@ class EntitySpec:
     kind: EntityKind
     target: bool = False
     parts: tuple[tuple[str, ...], ...] = ()
+    otherwise: tuple[tuple[str, ...], ...] = ()
     namespace: tuple[str, ...] = ()
     split: tuple[str, ...] = ()
     instance: str | None = None

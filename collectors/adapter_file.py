@@ -28,8 +28,8 @@ from outrider.errors import ConfigProblem
 from outrider.model import EntityKind, EventKind, SignalKind
 
 _TOP = {
-    "adapter", "title", "target", "probe", "up", "health", "load", "start_time", "new_series", "no_value", "aggregate",
-    "entities", "edges", "labels", "events", "seen", "fixes", "signals",
+    "adapter", "title", "prefix", "target", "probe", "up", "health", "load", "start_time", "new_series", "no_value",
+    "aggregate", "entities", "edges", "labels", "events", "seen", "fixes", "signals",
 }  # fmt: skip
 _TERM = {"gauge", "delta", "rate", "where", "aggregate", "weigh_by", "codes", "otherwise"}
 _RULE = _TERM | {
@@ -56,6 +56,7 @@ class _Reader:
         self._document = document
         self.problems: list[ConfigProblem] = []
         self._default = Aggregate.SUM
+        self._prefix = ""
 
     def adapter(self) -> Adapter:
         document = self._mapping(self._document.value, (), _TOP)
@@ -63,6 +64,7 @@ class _Reader:
             if key not in document:
                 self._problem((key,), "this key is missing")
         self._default = self._aggregate(document.get("aggregate", "sum"), ("aggregate",))
+        self._prefix = str(document.get("prefix", ""))
         if document.get("new_series", "baseline") not in {"from_zero", "baseline"}:
             self._problem(("new_series",), "expected from_zero or baseline")
         for key in ("up", "health", "load"):
@@ -197,15 +199,20 @@ class _Reader:
         return Codes(str(spec.get("label", "")), codes, other)
 
     def _metrics(self, value: Any, path: yamlfile.Path_) -> Metrics:
-        if isinstance(value, str):
-            return Metrics(first=(value,))
-        if isinstance(value, list):
-            return Metrics(first=self._names(value, path))
+        if isinstance(value, str | list):
+            return Metrics(first=self._series(value, path))
         spec = self._mapping(value, path, {"all", "maybe", "any"})
         if ("all" in spec) is ("any" in spec):
             self._problem(path, "expected a name, a list of spellings, or one of all, any")
-        every, maybe, some = (self._names(spec.get(key, []), (*path, key)) for key in ("all", "maybe", "any"))
+        every, maybe, some = (self._series(spec.get(key, []), (*path, key)) for key in ("all", "maybe", "any"))
         return Metrics(every=every, maybe=maybe, some=some)
+
+    def _series(self, value: Any, path: yamlfile.Path_) -> tuple[str, ...]:
+        """Names of metrics, which may bear the adapter's prefix or not."""
+        names = self._names(value, path)
+        if not self._prefix:
+            return names
+        return tuple(name if name.startswith("~") else f"~(?:{re.escape(self._prefix)})?{name}" for name in names)
 
     def _where(self, spec: dict[str, Any], path: yamlfile.Path_) -> tuple[Match, ...]:
         conditions = self._mapping(spec.get("where", {}), (*path, "where"))
@@ -254,15 +261,15 @@ class _Reader:
 
     def _entity(self, kind: str, value: Any) -> EntitySpec:
         path: yamlfile.Path_ = ("entities", kind)
-        spec = self._mapping(value, path, {"target", "name", "namespace", "split", "instance"})
-        names = spec.get("name", [])
-        parts = tuple(_spellings(part) for part in ([names] if isinstance(names, str) else names))
+        spec = self._mapping(value, path, {"target", "name", "else", "namespace", "split", "instance"})
+        parts, otherwise = _parts(spec.get("name", [])), _parts(spec.get("else", []))
         if not parts and not spec.get("target"):
             self._problem(path, "expected a name, or target: true")
         return EntitySpec(
             kind=self._kind(kind, path),
             target=bool(spec.get("target", False)),
             parts=parts,
+            otherwise=otherwise,
             namespace=_spellings(spec.get("namespace", "")),
             split=self._names(spec.get("split", []), (*path, "split")),
             instance=spec.get("instance"),
@@ -271,13 +278,14 @@ class _Reader:
     def _edge(self, value: Any, path: yamlfile.Path_) -> EdgeSpec:
         spec = self._mapping(value, path, {"from", "to", "seen_on", "where"})
         lower, upper = (self._kind(spec.get(key, ""), (*path, key)) for key in ("from", "to"))
-        return EdgeSpec(lower, upper, self._names(spec.get("seen_on", []), (*path, "seen_on")), self._where(spec, path))
+        seen_on = self._series(spec.get("seen_on", []), (*path, "seen_on"))
+        return EdgeSpec(lower, upper, seen_on, self._where(spec, path))
 
     def _labels(self, kind: str, value: Any) -> LabelSpec:
         path: yamlfile.Path_ = ("labels", kind)
         spec = self._mapping(value, path)
         facts = {name: _spellings(labels) for name, labels in spec.items() if name != "seen_on"}
-        return LabelSpec(self._kind(kind, path), self._names(spec.get("seen_on", []), (*path, "seen_on")), facts)
+        return LabelSpec(self._kind(kind, path), self._series(spec.get("seen_on", []), (*path, "seen_on")), facts)
 
     def _event(self, value: Any, path: yamlfile.Path_) -> EventSpec:
         spec = self._mapping(value, path, {"kind", "entity", "code", "count", "code_label", "attributes"})
@@ -334,6 +342,10 @@ class _Reader:
         except ValueError:
             self._problem(path, f"{value!r} is no aggregate; known are {', '.join(Aggregate)}")
             return Aggregate.SUM
+
+
+def _parts(names: Any) -> tuple[tuple[str, ...], ...]:
+    return tuple(_spellings(part) for part in ([names] if isinstance(names, str) else names))
 
 
 def _spellings(text: Any) -> tuple[str, ...]:

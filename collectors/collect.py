@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 from zlib import crc32
 
 from collectors.derive import device_batches, service_batches
+from collectors.edges import settle
 from collectors.exposition import Page, Parser
 from collectors.guard import within_limit
 from collectors.lost import LOST
@@ -23,6 +24,7 @@ from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
 
+Tap = Callable[[Sequence[Scrape]], None]
 _MANY = 1_000  # targets that take the whole of ``spread``
 
 
@@ -65,17 +67,19 @@ class Collector:
         spread: timedelta = timedelta(0),
         normaliser: Normaliser | None = None,
         parser: Parser | None = None,
+        tap: Tap | None = None,
     ) -> None:
         """``deadline`` closes a round: answers that come later are handed over in the next one.
 
         None waits for every target, each bounded by its own timeout. ``spread`` is the time over which a
-        thousand scrapes begin; fewer begin sooner.
+        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came.
         """
         self._targets: tuple[Target, ...] = ()
         self._scraper = scraper
         self._deadline = deadline
         self.normaliser = normaliser or Normaliser()
         self.parser = parser or Parser()
+        self._tap = tap
         self._patience, self._most_spread = Patience(), spread
         self._running: dict[str, asyncio.Task[Scrape]] = {}
         self._health: dict[str, TargetHealth] = {}
@@ -163,6 +167,8 @@ class Collector:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalise scrapes, of whatever origin, and add the services' signals."""
+        if self._tap is not None:
+            self._tap(scrapes)
         return self.absorb_pages([self._parse(scrape) for scrape in scrapes], at)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
@@ -176,11 +182,13 @@ class Collector:
             self._note(scrape, page, found)
         topology = self.topology(at)
         batches.extend(device_batches(batches, topology, at))
-        batches.extend(service_batches(batches, topology, at))
+        services = service_batches(batches, topology, at)
+        settle(batches, services, {target.name: target.adapter for target in self._targets})
+        batches.extend(services)
         return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
-        scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).metric_names)
+        scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
         if scrape.body is None:
             return scrape, None
         try:

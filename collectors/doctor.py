@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collectors.adapter import HISTOGRAM_SUFFIXES, Adapter, Operator, Rule, Statistic
+from collectors.adapter import HISTOGRAM_SUFFIXES, Adapter, Operator, Rule, Statistic, named
 from collectors.exposition import Page
 from collectors.places import Places
 from outrider import catalog
 from outrider.i18n import Language, translate
+from outrider.model import EntityKind, Layer
 
 # What rests on a signal, as i18n keys of area ``collect``. Signals not named here are context.
 _FEATURES: dict[str, tuple[str, ...]] = {
@@ -79,11 +81,21 @@ _FEATURES: dict[str, tuple[str, ...]] = {
 }
 
 
+# What does the work of a signal that a system does not publish.
+_INSTEAD = {
+    "engine_http_requests_total": "engine_requests_finished_total",
+    "engine_http_failed_total": "engine_requests_failed_total",
+    "engine_iterations_total": "engine_generation_tokens_total",
+    "engine_itl_seconds": "engine_tpot_seconds",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Missing:
     """A signal the page does not give. ``expected`` are metric names, the newest spelling first.
 
-    ``lines`` are the lines of the exporter's configuration that would publish them, where they are known.
+    ``lines`` are the lines of the exporter's configuration that would publish them, where they are known,
+    or the name of the system where it never publishes the signal.
     """
 
     signal: str
@@ -99,7 +111,10 @@ class Missing:
             "expected": list(self.expected),
             "disables": [translate(f"collect.feature.{name}", language) for name in self.disables],
             "fix": translate(
-                self.fix, language, metrics=", ".join(self.expected), lines="\n".join(self.lines or self.expected)
+                self.fix,
+                language,
+                metrics=", ".join(self.expected),
+                lines="\n".join(self.lines or self.expected),
             ),
         }
 
@@ -144,6 +159,7 @@ def examine(adapter: Adapter, page: Page) -> Diagnosis:
         outdated = _outdated(served[0], page)
         if outdated:
             old[signal] = outdated
+    missing.extend(_never(adapter))
     families = {_family(name, page) for name in page.names}
     unknown = [name for name in families if not name.endswith("_created") and not _known(adapter, name)]
     return Diagnosis(tuple(present), tuple(missing), old, len(unknown), tuple(means))
@@ -151,11 +167,26 @@ def examine(adapter: Adapter, page: Page) -> Diagnosis:
 
 def _missing(adapter: Adapter, signal: str, rules: tuple[Rule, ...]) -> Missing:
     """What would give the signal, with the lines of the first rule whose metrics have some."""
-    expected = tuple(dict.fromkeys(name for rule in rules for name in rule.names))
+    expected = tuple(dict.fromkeys(name for rule in rules for name in rule.shown))
     lines = ([adapter.fixes.lines[name] for name in rule.names if name in adapter.fixes.lines] for rule in rules)
     fix = adapter.fixes.signals.get(signal) or adapter.fixes.default or "own"
     chosen = tuple(dict.fromkeys(next((found for found in lines if found), [])))
     return Missing(signal, expected, _FEATURES.get(signal, ()), f"collect.fix.{fix}", chosen)
+
+
+def _never(adapter: Adapter) -> Iterator[Missing]:
+    """Core signals that something rests on and that this system publishes in no configuration."""
+    layer = {EntityKind.REPLICA: Layer.ENGINE, EntityKind.NODE: Layer.HARDWARE}.get(adapter.target)
+    given = {*adapter.rules, *adapter.seen.values(), adapter.up, adapter.health, adapter.load} - {None}
+    for name, signal in catalog.signals().items():
+        core = signal.tier == "core" and signal.layer is layer and signal.entity in adapter.entities
+        if (
+            core
+            and name in _FEATURES
+            and not given & {name, _INSTEAD.get(name)}
+            and signal.entity is not EntityKind.NODE
+        ):
+            yield Missing(name, (), _FEATURES[name], f"collect.fix.never_{layer}", (adapter.title,))
 
 
 def _served(rule: Rule, page: Page, places: Places) -> bool:
@@ -174,7 +205,8 @@ def _outdated(served: Rule, page: Page) -> str | None:
     suffix = {Operator.HISTOGRAM: "_bucket"}.get(served.operator, "")
     for term in served.terms if served.operator is not Operator.COUNT else ():  # there names are stand-ins
         used = term.metrics.on(page.names, suffix)
-        if used and (served.old or (term.metrics.first and used[0] != term.metrics.first[0])):
+        newest = named(term.metrics.first[0], page.names, suffix) if term.metrics.first else used
+        if used and (served.old or used != newest):
             return used[0]
     return None
 

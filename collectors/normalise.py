@@ -7,8 +7,8 @@ What each cell's status means here:
 - a counter that went backward, or a process that started anew: RESET, nothing is claimed;
 - a number by which the exporter says that it could not read something (``no_value``): UNTRUSTED;
 - 0/0: UNDEFINED; NaN published as a ratio: UNDEFINED, as anything else: UNTRUSTED;
-- a line's own timestamp that does not move: STALE. A page whose numbers stand still is not stale: an
-  idle engine stands still;
+- a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE. A page
+  whose numbers stand still is not stale: an idle engine stands still;
 - the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
 - a series that stands on the page twice: the first one counts, batch DUPLICATE;
 - a failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.

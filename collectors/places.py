@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from collectors.adapter import Adapter, EntitySpec, Match
+from collectors.adapter import Adapter, EntitySpec, Match, named
 from collectors.exposition import Layout
 from collectors.targets import Target
 from outrider.model import EntityKind, EntityRef
@@ -68,7 +68,7 @@ class Places:
         }
         # A target is one component, so its name is taken once for the whole page.
         self._target_names = {
-            kind: next((name for one in layout.series if (name := _joined(spec, one.labels))), None)
+            kind: next((name for one in layout.series if (name := _joined(spec.parts, one.labels))), None)
             for kind, spec in adapter.entities.items()
             if spec.target
         }
@@ -79,21 +79,25 @@ class Places:
         if spec.target:
             divided = "/".join(labels[label] for label in self._split.get(kind, ()) if labels.get(label)) or None
             return Place(kind, self._target_names[kind], of_target=True, split=divided)
-        name = _joined(spec, labels)
-        if name is None:
-            return Place(kind, of_target=True) if _falls_back(spec) else None
         namespace = first_label(labels, spec.namespace) if spec.namespace else None
-        return Place(kind, name, namespace, within_target=("@target",) in spec.parts)
+        for parts in (spec.parts, spec.otherwise):
+            name = _joined(parts, labels) if parts else None
+            if name is not None:
+                return Place(kind, name, namespace, within_target=("@target",) in parts)
+        return Place(kind, of_target=True) if _falls_back(spec) else None
 
     def part(self, kind: EntityKind, row: int) -> Place | None:
         """The part of its entity that a row is about, such as a MIG instance; None when it is about the whole."""
-        label, whole = self._adapter.entities[kind].instance, self.of(kind, row)
-        found = self._layout.series[row].labels.get(label) if label else None
-        return replace(whole, instance=found) if whole is not None and found else None
+        _, part = (*self.every(kind, row), None, None)[:2]
+        return part
 
     def every(self, kind: EntityKind, row: int) -> tuple[Place, ...]:
-        """The entity a row is about, and the part of it."""
-        return tuple(place for place in (self.of(kind, row), self.part(kind, row)) if place is not None)
+        """The entity a row is about, then the part of it, where there is one."""
+        whole, label = self.of(kind, row), self._adapter.entities[kind].instance
+        part = self._layout.series[row].labels.get(label) if label else None
+        if whole is None:
+            return ()
+        return (whole, replace(whole, instance=part)) if part else (whole,)
 
     def matching(self, names: tuple[str, ...], where: tuple[Match, ...] = ()) -> Iterator[int]:
         """Rows of these metrics that meet the conditions."""
@@ -131,7 +135,8 @@ class Places:
                     yield Watch(row, place, code, self._facts(row, spec.attributes))
 
     def _present(self, metrics: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in metrics if name in self._layout.names)[:1]
+        """The series of the first metric that is on the page."""
+        return next((found for name in metrics if (found := named(name, self._layout.names))), ())
 
     def _facts(self, row: int, wanted: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
         labels = self._layout.series[row].labels
@@ -151,7 +156,9 @@ def resolve(place: Place, target: Target) -> EntityRef:
     if not place.of_target:
         names = (base.name, place.name) if place.within_target else (place.name,)
         name = "/".join(part for part in names if part)
-        return EntityRef(base.cluster, place.kind, place.namespace, name)
+        # A replica or service that a page names without its namespace is one beside the target.
+        inherits = place.namespace is None and place.kind in {EntityKind.REPLICA, EntityKind.SERVICE}
+        return EntityRef(base.cluster, place.kind, base.namespace if inherits else place.namespace, name)
     if base.kind is not place.kind:
         if place.kind is EntityKind.NODE and target.node is not None:
             base = target.node
@@ -200,11 +207,11 @@ def first_label(labels: Mapping[str, str], spellings: tuple[str, ...]) -> str | 
     return next((labels[name] for name in spellings if labels.get(name)), None)
 
 
-def _joined(spec: EntitySpec, labels: Mapping[str, str]) -> str | None:
-    if spec.parts == (("@target",),):
+def _joined(parts: tuple[tuple[str, ...], ...], labels: Mapping[str, str]) -> str | None:
+    if parts == (("@target",),):
         return ""  # the target's own name, for an entity that is another kind of the same thing
-    parts = [first_label(labels, part) for part in spec.parts if part != ("@target",)]
-    return "/".join(part for part in parts if part) if parts and all(parts) else None
+    found = [first_label(labels, part) for part in parts if part != ("@target",)]
+    return "/".join(part for part in found if part) if found and all(found) else None
 
 
 def _several(label: str, layout: Layout) -> bool:

@@ -16,8 +16,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from collectors import registry
 from outrider import yamlfile
-from outrider.errors import ConfigError, ConfigProblem
+from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
 from service.access_settings import AccessSettings
@@ -49,9 +50,7 @@ class TargetSettings(AccessSettings):
     """One page to scrape."""
 
     name: str = Field(description="unique name of the target")
-    adapter: str = Field(
-        description="how to read the page: vllm, dcgm, node_exporter, cadvisor, kube_state_metrics, probe, sdk"
-    )
+    adapter: str = Field(description="how to read the page: vllm, sglang, dcgm, istio ..., or one of collect.adapters")
     url: str = Field(description="the metrics page, http or https", pattern=r"^https?://")
     entity: EntitySettings = Field(description="the component the page speaks for")
     labels: dict[str, str] = Field(
@@ -75,6 +74,19 @@ class PrometheusSettings(AccessSettings):
     )
 
 
+class FlightSettings(Section):
+    """Scrapes kept on disk, so that what led to an incident can be replayed. Needs pages that are scraped here."""
+
+    enabled: bool = Field(True, description="keep the scrapes before every P0 and P1 incident")
+    before: Duration = Field(timedelta(minutes=30), description="how far back before an incident")
+    ring_bytes: Annotated[int, Field(gt=0)] = Field(512 * 1024 * 1024, description="most that the last scrapes take")
+    incidents: Annotated[int, Field(gt=0)] = Field(20, description="recordings kept; the oldest go first")
+    kept_bytes: Annotated[int, Field(gt=0)] = Field(2 * 1024 * 1024 * 1024, description="most that recordings take")
+    targets: Annotated[int, Field(gt=0)] = Field(
+        100, description="targets in a recording: those the incident is about first, all when there are no more"
+    )
+
+
 class CollectSettings(Section):
     """What is watched."""
 
@@ -83,6 +95,10 @@ class CollectSettings(Section):
     prometheus: PrometheusSettings | None = Field(
         None, description="an existing Prometheus to read instead of scraping"
     )
+    adapters: list[Path] = Field(
+        [], description="adapter files of your own (relative to this file); one of a packaged name takes its place"
+    )
+    flight: FlightSettings = Field(FlightSettings(), description="the flight recorder")
     spread: Duration = Field(
         timedelta(seconds=1), description="1,000 targets are asked over this time, each at its own moment; fewer sooner"
     )
@@ -282,6 +298,7 @@ def load(path: Path | None, *, fleet: str | None = None) -> Settings:
     except pydantic.ValidationError as error:
         problems += yamlfile.problems_of(error, document, Settings)
     if settings is not None:
+        problems += _adapters_usable(settings, document, path.parent)
         problems += _consistency(settings, document)
         problems += _game_days_usable(settings, document, fleet)
     if problems or settings is None:
@@ -304,6 +321,30 @@ def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, p
         return os.environ.get(name, match.group(0))
 
     return _VARIABLE.sub(replace, value)
+
+
+def _adapters_usable(settings: Settings, document: yamlfile.Document, folder: Path) -> list[ConfigProblem]:
+    """Make the user's own adapters known; every fault in them, and every name that is no adapter's."""
+    problems: list[ConfigProblem] = []
+    for index, file in enumerate(settings.collect.adapters):
+        try:
+            registry.add(folder / file)
+        except ConfigError as error:
+            problems += error.problems
+        except UsageError as error:
+            problems.append(document.problem(("collect", "adapters", index), error.message))
+    if problems:
+        return problems  # names of adapters that could not be read would be told as unknown
+    jobs = settings.collect.prometheus.jobs if settings.collect.prometheus is not None else {}
+    named: list[tuple[yamlfile.Path_, str]] = [
+        *((("collect", "targets", i, "adapter"), target.adapter) for i, target in enumerate(settings.collect.targets)),
+        *((("collect", "prometheus", "jobs", job), name) for job, name in jobs.items()),
+    ]
+    for path, name in named:
+        if name not in registry.ADAPTERS:
+            hint = yamlfile.near(name, registry.ADAPTERS) or f"; known are {', '.join(registry.ADAPTERS)}"
+            problems.append(document.problem(path, f"there is no adapter {name!r}{hint}"))
+    return problems
 
 
 def _consistency(settings: Settings, document: yamlfile.Document) -> list[ConfigProblem]:

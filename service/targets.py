@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collectors import targets as collector_targets
-from collectors.collect import Collector
+from collectors.collect import Collector, Tap
 from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.targets import Target
@@ -16,8 +16,11 @@ from service.event_source import with_events
 from service.settings import CollectSettings, PrometheusSettings, Settings, TargetSettings
 
 
-def source(settings: Settings, clock: Clock) -> Source:
-    """The source of batches and events that the configuration names; without any one that brings nothing."""
+def source(settings: Settings, clock: Clock, tap: Tap | None = None) -> Source:
+    """The source of batches and events that the configuration names; without any one that brings nothing.
+
+    ``tap`` gets every scrape as it came, where pages are scraped here.
+    """
     prometheus = settings.collect.prometheus
     if prometheus is not None:
         pushdown, interval = prometheus.pushdown, settings.collect.interval
@@ -26,7 +29,11 @@ def source(settings: Settings, clock: Clock) -> Source:
         )
     else:
         pages = Collector(
-            targets(settings), Scraper(), deadline=settings.collect.interval / 4, spread=settings.collect.spread
+            targets(settings),
+            Scraper(),
+            deadline=settings.collect.interval / 4,
+            spread=settings.collect.spread,
+            tap=tap,
         )
     return with_events(pages, settings)
 

@@ -71,7 +71,7 @@ def add_doctor(root: typer.Typer) -> None:
     @leaf(root, "doctor", example="outrider doctor --page dcgm=./page.txt")
     def doctor(context: Context, page: Pages = None) -> None:
         """Say which signals each target has, lacks or spells in an old way, and what that disables."""
-        result = asyncio.run(pages.doctor(context.settings(), _pairs(page), SystemClock()))
+        result = asyncio.run(pages.doctor(context.settings(), _pairs(page), SystemClock(), context.language))
         context.show(result, _doctor_table)
 
 
@@ -125,9 +125,16 @@ def _said(signal: dict[str, Any]) -> str:
 def _doctor_table(result: dict[str, Any]) -> str:
     blocks = []
     for target in result["targets"]:
+        if target["error"]:
+            blocks.append(f"{target['target']} ({target['adapter']}): {target['error']}")
+            continue
         rows = [[m["signal"], ", ".join(m["expected"]), ", ".join(m["disables"]), m["fix"]] for m in target["missing"]]
-        heading = f"{target['target']} ({target['adapter']}): {len(target['present'])} signals present"
-        blocks.append(
-            heading + "\n" + tables.table(["missing", "expected", "disables", "fix"], rows, empty="nothing missing")
-        )
+        rows += [[f"{m['signal']} quantiles", ", ".join(m["expected"]), "", m["fix"]] for m in target["means_only"]]
+        old = [[signal, name] for signal, name in target["old_spellings"].items()]
+        parts = [
+            f"{target['target']} ({target['adapter']}): {len(target['present'])} signals present",
+            tables.table(["missing", "expected", "disables", "fix"], rows, empty="nothing missing"),
+            *([tables.table(["signal", "old name in use"], old, empty="")] if old else []),
+        ]
+        blocks.append("\n".join(parts))
     return "\n\n".join(blocks) or "no targets are configured"

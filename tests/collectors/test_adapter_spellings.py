@@ -26,6 +26,8 @@ ONE_LINE = [
     ("amd", GPU, 'gpu_hbm_temperature{gpu_uuid="g"} 66', "hw_accel_memory_temperature_celsius", 66),
     ("amd", GPU, 'gpu_clock{gpu_uuid="g",clock_type="GPU_CLOCK_TYPE_SYSTEM"} 2100', "hw_accel_core_clock_hertz", 2.1e9),
     ("npu_exporter", GPU, 'npu_chip_info_used_memory{id="3",vdie_id=""} 2', "hw_accel_memory_used_bytes", 2 * 2**20),
+    ("amd", GPU, 'amd_gpu_gfx_activity{gpu_uuid="g"} 40', "hw_accel_utilization_ratio", 0.4),
+    ("amd", NODE, 'amd_gpu_nodes_total{hostname="h"} 8', "hw_accel_present", 8),
     ("nvidia_gpu_exporter", GPU, 'nvidia_smi_power_draw_instant_watts{uuid="g"} 9', "hw_accel_power_watts", 9),
     ("nvidia_gpu_exporter", NODE, 'nvidia_smi_gpu_info{uuid="a"} 1\nnvidia_smi_gpu_info{uuid="b"} 1', "hw_accel_present", 2),
     ("ray_serve", REPLICA, 'ray_vllm:num_requests_running{ReplicaId="r"} 4', "engine_requests_running", 4),
@@ -126,28 +128,45 @@ NPU = (
 )
 
 
+def npu(one, healthy: int, percent: int, errors: int) -> str:
+    """The next page, with its own time on every line."""
+    return NPU.format(healthy, percent, errors, round((one.at.timestamp() + 15) * 1000))
+
+
 def test_a_reading_that_failed_is_no_value(bench) -> None:
     one = bench("npu_exporter")
-    one.scrape(NPU.format(1, 50, 2, 1_000))
+    one.scrape(npu(one, 1, 50, 2))
     assert one.cell("hw_accel_utilization_ratio", GPU) == 0.5
-    one.scrape(NPU.format(1, 50, 6, 16_000))
+    one.scrape(npu(one, 1, 50, 6))
     assert one.cell("hw_accel_interconnect_errors_total", GPU) == 4
-    one.scrape(NPU.format(-1, -1, -1, 31_000))
+    one.scrape(npu(one, -1, -1, -1))
     for signal in ("hw_accel_healthy", "hw_accel_utilization_ratio", "hw_accel_interconnect_errors_total"):
         assert one.cell(signal, GPU) is CellStatus.UNTRUSTED
     assert one.cell("hw_accel_interconnect_bytes_per_second", GPU) is CellStatus.UNTRUSTED  # no half of a sum
-    one.scrape(NPU.format(1, 40, 8, 46_000))
+    one.scrape(npu(one, 1, 40, 8))
     assert one.cell("hw_accel_interconnect_errors_total", GPU) is CellStatus.UNTRUSTED  # since when?
     assert one.cell("hw_accel_utilization_ratio", GPU) == 0.4
-    one.scrape(NPU.format(1, 40, 9, 61_000))
+    one.scrape(npu(one, 1, 40, 9))
     assert one.cell("hw_accel_interconnect_errors_total", GPU) == 1
     assert one.cell("hw_accel_fault_code", GPU) == 0  # the series is there only while there is a code
 
 
+def test_a_device_without_an_id_of_its_own_is_one_of_its_node(bench) -> None:
+    for name, series in (
+        ("npu_exporter", 'npu_chip_info_power{id="3",vdie_id=""}'),
+        ("amd", 'gpu_power_usage{gpu_id="3"}'),
+    ):
+        one = bench(name, entity={"kind": "node", "name": "node-a"})
+        one.scrape(f"{series} 300\n")
+        assert one.cell("hw_accel_power_watts", GPU, "node-a/3") == 300
+        assert [(str(a), str(b)) for a, b in one.collected.edges] == [("node/node-a", "gpu/node-a/3")]
+
+
 def test_a_line_whose_own_time_stands_still_is_stale(bench) -> None:
     one = bench("npu_exporter")
-    one.scrape(NPU.format(1, 50, 2, 1_000))
-    one.scrape(NPU.format(1, 60, 2, 1_000))
+    page = npu(one, 1, 50, 2)
+    one.scrape(page)
+    one.scrape(page)
     assert one.cell("hw_accel_utilization_ratio", GPU) is CellStatus.STALE
 
 

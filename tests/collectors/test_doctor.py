@@ -76,3 +76,14 @@ def test_a_mean_is_told_apart_from_quantiles() -> None:
 def test_an_empty_page_says_how_to_fill_it(name, words) -> None:
     found = examine(adapter(name), Parser().parse(b"up 1\n")).as_dict()
     assert any(words in one["fix"] for one in found["missing"])
+
+
+def test_what_a_system_never_publishes_is_said_too() -> None:
+    found = examine(adapter("tgi"), Parser().parse(b"tgi_queue_size 1\n")).as_dict()
+    ttft = next(one for one in found["missing"] if one["signal"] == "engine_ttft_seconds")
+    assert ttft["expected"] == []
+    assert ttft["disables"]
+    assert ttft["fix"].startswith("Hugging Face TGI does not publish it")
+    found = examine(adapter("nvidia_gpu_exporter"), Parser().parse(b"nvidia_smi_count 1\n")).as_dict()
+    assert any(one["signal"] == "hw_accel_fault_code" and "dcgm-exporter" in one["fix"] for one in found["missing"])
+    assert all(one["expected"] for one in examine(adapter("vllm"), Parser().parse(b"up 1\n")).as_dict()["missing"])

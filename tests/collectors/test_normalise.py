@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from outrider import catalog
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey, TrustVerdict
 
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)  # of the first scrape of a bench
 ENGINE = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0"}} {running}
@@ -259,19 +262,33 @@ CONTAINER = 'container_cpu_usage_seconds_total{{container="c",pod="p",namespace=
 MEMORY = 'container_memory_working_set_bytes{{container="c",pod="p",namespace="n"}} {memory} {stamp}\n'
 
 
+def stamped(cpu, seconds) -> str:
+    """A page of cAdvisor whose lines are about an instant so many seconds behind the first scrape."""
+    stamp = round((START.timestamp() + seconds) * 1000)
+    return CONTAINER.format(cpu=cpu, stamp=stamp) + MEMORY.format(memory=5, stamp=stamp)
+
+
 def test_timestamps_that_do_not_move_are_stale(bench) -> None:
     one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
-
-    def page(cpu, stamp):
-        return CONTAINER.format(cpu=cpu, stamp=stamp) + MEMORY.format(memory=5, stamp=stamp)
-
-    one.scrape(page(10, 1000_000))
-    one.scrape(page(10, 1000_000))
+    one.scrape(stamped(10, 0))
+    one.scrape(stamped(10, 0))
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
     assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
     assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
-    one.scrape(page(16, 1012_000))
+    one.scrape(stamped(16, 12))
     assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) == 0.5  # 6 s of CPU in its own 12 s
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+
+
+@pytest.mark.parametrize("off", [-3600, 3600])
+def test_lines_about_another_time_are_stale(bench, off: int) -> None:
+    one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
+    one.scrape(stamped(10, off))
+    one.scrape(stamped(16, off + 15))
+    assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
+    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
+    one.scrape(stamped(22, 30))
+    one.scrape(stamped(28, 45))
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
 
 
