@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -34,6 +34,33 @@ class Fetcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Brought:
+    """What senders pushed, a round's worth: pages, batches of what is no page, and targets of silent senders."""
+
+    pages: tuple[tuple[Scrape, Page | None], ...] = ()
+    batches: tuple[SampleBatch, ...] = ()
+    unseen: tuple[Target, ...] = ()
+    facts: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
+
+
+class Pushed(Protocol):
+    """Targets that send instead of being scraped."""
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Those that are known now."""
+        ...
+
+    def take(self, at: datetime) -> Brought:
+        """What came since the last round. Called from one thread at a time; never raises for a sender's fault."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class TargetHealth:
     """How a target fares. ``up`` None: not scraped yet. ``late``: its answer did not make this round."""
 
@@ -59,11 +86,17 @@ class Collector:
         deadline: timedelta | None = None,
         normaliser: Normaliser | None = None,
         parser: Parser | None = None,
+        pushed: Pushed | None = None,
     ) -> None:
         """``deadline`` closes a round: answers that come later are handed over in the next one.
 
-        None waits for every target, each bounded by its own timeout.
+        None waits for every target, each bounded by its own timeout. What was ``pushed`` is taken in with
+        what is scraped, so that a service is rolled up from all of its replicas, however they are read.
         """
+        self._pushed = pushed
+        self._pushed_targets: tuple[Target, ...] = ()
+        self._known_pushed: tuple[Target, ...] = ()
+        self._pushed_facts: Mapping[EntityRef, Mapping[str, str]] = {}
         self._targets: tuple[Target, ...] = ()
         self._scraper = scraper
         self._deadline = deadline
@@ -82,13 +115,15 @@ class Collector:
 
     def set_targets(self, targets: Sequence[Target]) -> None:
         """Replace the targets; what is known of those that go is forgotten."""
+        targets = (*targets, *self._pushed_targets)
         kept = {target.name for target in targets}
         for gone in [name for name in self._health if name not in kept]:
             self.normaliser.forget(gone)
             self._health.pop(gone)
             self._seen.pop(gone, None)
-        known = {target.name: target for target in self._targets}
-        self._targets = tuple(targets)
+        known = {target.name: target for target in (*self._targets, *self._known_pushed)}
+        self._known_pushed = self._pushed_targets
+        self._targets = tuple(targets[: len(targets) - len(self._pushed_targets)])
         for target in targets:
             self._health.setdefault(
                 target.name, TargetHealth(target.name, target.adapter, None, None, None, None, None)
@@ -99,28 +134,29 @@ class Collector:
 
     @property
     def health(self) -> list[TargetHealth]:
-        """Every target, in configured order."""
-        return [self._health[target.name] for target in self._targets]
+        """Every target, in configured order, then those that push."""
+        return [self._health[target.name] for target in (*self._targets, *self._pushed_targets)]
 
     def topology(self, at: datetime) -> Topology:
         """The graph of target labels and of what the newest good page of each target says."""
         if self._topology is None:
             labels: dict[EntityRef, dict[str, str]] = {}
-            for _, facts in self._seen.values():
+            for facts in (*(facts for _, facts in self._seen.values()), self._pushed_facts):
                 for entity, known in facts.items():
                     labels.setdefault(entity, {}).update(known)
             edges = _still_there([edge for found, _ in self._seen.values() for edge in found], labels)
-            entities = [one for target in self._targets for one in (target.entity, target.watcher)]
+            every = (*self._targets, *self._pushed_targets)
+            entities = [one for target in every for one in (target.entity, target.watcher)]
             self._topology = Topology.build(edges, (*entities, *labels), labels, at)
         return replace(self._topology, at=at)
 
     async def collect(self, at: datetime) -> Collected:
         """Scrape every target and normalise what came in time. Never raises for a target's fault."""
-        if self._scraper is None:
+        if self._scraper is None and self._pushed is None:
             raise ValueError("a collector without a scraper can only absorb")
         early = self._finished()
         for target in self._targets:
-            if target.name not in self._running:
+            if target.name not in self._running and self._scraper is not None:
                 task = asyncio.create_task(self._scraper.scrape_one(target, at=at), name=f"scrape {target.name}")
                 self._running[target.name] = task
         if self._running:
@@ -143,9 +179,12 @@ class Collector:
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """The same for scrapes whose pages are parsed already; None stands for a failed scrape."""
-        batches: list[SampleBatch] = []
+        brought = self._take(at)
+        batches: list[SampleBatch] = list(brought.batches)
         events: list[Event] = []
-        for scrape, page in sorted(scrapes, key=lambda pair: pair[0].at):
+        for target in brought.unseen:
+            batches.extend(self.normaliser.unseen(target, at).batches)
+        for scrape, page in sorted((*scrapes, *brought.pages), key=lambda pair: pair[0].at):
             found = self.normaliser.normalise(scrape, page)
             batches.extend(found.batches)
             events.extend(found.events)
@@ -154,6 +193,19 @@ class Collector:
         batches.extend(device_batches(batches, topology, at))
         batches.extend(service_batches(batches, topology, at))
         return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
+
+    def _take(self, at: datetime) -> Brought:
+        """What was pushed, with the targets that pushed it."""
+        if self._pushed is None:
+            return Brought()
+        brought = self._pushed.take(at)
+        found = self._pushed.targets
+        if found != self._pushed_targets:
+            self._pushed_targets = found
+            self.set_targets(self._targets)
+        if brought.facts != self._pushed_facts:
+            self._pushed_facts, self._topology = brought.facts, None
+        return brought
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
         if scrape.body is None:
@@ -193,6 +245,8 @@ class Collector:
         self._running.clear()
         if self._scraper is not None:
             await self._scraper.close()
+        if self._pushed is not None:
+            self._pushed.close()
 
 
 def _still_there(edges: list[Edge], labels: Mapping[EntityRef, Mapping[str, str]]) -> list[Edge]:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from collectors.batches import about_watch, watch_batch
-from collectors.collect import Collector, TargetHealth
+from collectors.collect import Collector, Pushed, TargetHealth
 from collectors.exposition import Page
 from collectors.promapi import PrometheusApi, RawSeries
 from collectors.prompages import META, Instance, Key, PageBuilder, instances, key_of
@@ -66,6 +66,7 @@ class PrometheusSource:
         bearer_token_file: Path | None = None,
         clock: Clock | None = None,
         name: str = "prometheus",
+        pushed: Pushed | None = None,
     ) -> None:
         """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have."""
         self._api = PrometheusApi(url, timeout=timeout, headers=headers, bearer_token_file=bearer_token_file)
@@ -75,7 +76,7 @@ class PrometheusSource:
             adapter(adapter_name)
         self._clock = clock or SystemClock()
         self._self = Target(name, "prometheus", url, EntityRef(cluster, EntityKind.CLUSTER, None, cluster))
-        self._collector = Collector(())
+        self._collector = Collector((), pushed=pushed)
         self._builder = PageBuilder()
         self._guessed: dict[tuple[str, str], str] = {}
         self._guessed_at: datetime | None = None
@@ -103,7 +104,7 @@ class PrometheusSource:
         try:
             found = await self._read(at)
         except CollectError as error:
-            return self._blind(error, at, self._clock.monotonic() - begun)
+            return await asyncio.to_thread(self._blind, error, at, self._clock.monotonic() - begun)
         seconds = self._clock.monotonic() - begun
         self._health = TargetHealth(self._self.name, "prometheus", True, len(found), seconds, None, at)
         collected = await asyncio.to_thread(self._collector.absorb_pages, found, at)
@@ -122,9 +123,9 @@ class PrometheusSource:
         batches: list[SampleBatch] = []
         for target in self._collector.targets:
             batches.extend(self._collector.normaliser.unseen(target, at).batches)
-        topology = self._collector.topology(at)
         batches.append(watch_batch(scrape, about_watch(scrape, up=False), None, TrustVerdict.FAILED))
-        return Collected(tuple(batches), (), topology.edges, topology.labels)
+        pushed = self._collector.absorb_pages((), at)  # what others send does not depend on it
+        return Collected((*batches, *pushed.batches), pushed.events, pushed.edges, pushed.labels)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -226,6 +227,7 @@ class PrometheusSource:
     async def close(self) -> None:
         """Close every connection."""
         await self._api.close()
+        await self._collector.close()
 
 
 def _target(cluster: str, adapter_name: str, key: Key, labels: Mapping[str, str]) -> Target:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collectors import targets as collector_targets
-from collectors.collect import Collector
+from collectors.collect import Collector, Pushed
 from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.targets import Target
@@ -13,8 +13,11 @@ from service.event_source import with_events
 from service.settings import Settings, TargetSettings
 
 
-def source(settings: Settings, clock: Clock) -> Source:
-    """The source of batches and events that the configuration names; without any one that brings nothing."""
+def source(settings: Settings, clock: Clock, pushed: Pushed | None = None) -> Source:
+    """The source of batches and events that the configuration names, with what others push beside it.
+
+    Without any of them one that brings nothing.
+    """
     prometheus = settings.collect.prometheus
     if prometheus is not None:
         pages: Source = PrometheusSource(
@@ -25,9 +28,10 @@ def source(settings: Settings, clock: Clock) -> Source:
             headers=prometheus.headers,
             bearer_token_file=prometheus.bearer_token_file,
             clock=clock,
+            pushed=pushed,
         )
     else:
-        pages = Collector(targets(settings), Scraper(), deadline=settings.collect.interval / 4)
+        pages = Collector(targets(settings), Scraper(), deadline=settings.collect.interval / 4, pushed=pushed)
     return with_events(pages, settings)
 
 
