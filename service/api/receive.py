@@ -17,6 +17,7 @@ from collectors.receive import Door, ReceiveError, Refused, malformed, too_large
 from collectors.receive_messages import Status
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef
+from outrider.topology import Topology
 from service.api import security
 from service.api.context import Context, Ctx
 from service.api.doors import RETRY_AFTER_SECONDS, Doors, unused
@@ -191,9 +192,9 @@ def _entries(raw: bytes, most: int) -> Sequence[Any]:
 
 
 def _finder(ctx: Context) -> Callable[[str, str | None, str | None], Sequence[EntityRef]]:
-    newest = ctx.newest_cycle()
+    newest, topology = ctx.newest_cycle(), ctx.topology()
     by_name: Mapping[str, list[EntityRef]] = ctx.remembered.get(
-        ("services", newest.id if newest else None), lambda: _services(ctx)
+        ("services", newest.id if newest else None), lambda: _services(topology)
     )
 
     def find(name: str, namespace: str | None, cluster: str | None) -> Sequence[EntityRef]:
@@ -207,8 +208,8 @@ def _finder(ctx: Context) -> Callable[[str, str | None, str | None], Sequence[En
     return find
 
 
-def _services(ctx: Context) -> dict[str, list[EntityRef]]:
+def _services(topology: Topology) -> dict[str, list[EntityRef]]:
     found: dict[str, list[EntityRef]] = {}
-    for one in ctx.topology().of_kind(EntityKind.SERVICE):
+    for one in topology.of_kind(EntityKind.SERVICE):
         found.setdefault(one.name, []).append(one)
     return found

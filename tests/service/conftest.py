@@ -1,0 +1,6 @@
+"""What tests of several folders share lies in tests/support."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
