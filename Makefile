@@ -47,7 +47,7 @@ lint: .venv/.synced  ## ruff
 	@echo "check: lint" && $(BIN)/ruff check --quiet .
 
 types: .venv/.synced  ## mypy, strict
-	@echo "check: types" && $(BIN)/mypy --no-error-summary
+	@echo "check: types" && $(BIN)/mypy --no-error-summary && cd sdk && ../$(BIN)/mypy --no-error-summary
 
 imports: .venv/.synced  ## who imports whom
 	@echo "check: imports" && found=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$found"; exit 1; }
