@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import cramjam
 import zstandard
@@ -65,8 +66,7 @@ class ReceiveError(OutriderError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Who told a series: the target as Prometheus names one. ``path`` is its metrics_path where it is told."""
 
     job: str

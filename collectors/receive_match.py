@@ -88,7 +88,7 @@ class Matcher:
             found.extend(self._of(stream, rule, decoded))
         return found
 
-    def _of(self, stream: Stream, rule: int | None, decoded: Decoded) -> list[Assigned]:
+    def _of(self, stream: Stream, rule: int | None, decoded: Decoded) -> Sequence[Assigned]:
         if rule is not None and self._rules[rule].adapter is None:
             decoded.left_out[Dropped.BY_RULE] += len(stream.stamps)
             return []
@@ -97,6 +97,12 @@ class Matcher:
             decoded.leave_out(Dropped.NO_ADAPTER, stream.name, len(stream.stamps))
             return []
         readers: list[tuple[str, int | None]]
+        if rule is None and len(known) == 1:  # nearly always: one target, one adapter
+            ((adapter, by),) = known
+            if stream.name in self._reads[adapter] or stream.name in META:
+                return (Assigned(stream, adapter, by),)
+            decoded.left_out[Dropped.NOT_READ] += len(stream.stamps)
+            return ()
         if rule is not None:
             readers = [(str(self._rules[rule].adapter), rule)]
         else:

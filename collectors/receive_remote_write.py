@@ -7,6 +7,7 @@ them. Native histograms become classic ones on the ladder of their signal; exemp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -73,6 +74,12 @@ def _labels(symbols: Sequence[str], refs: Sequence[int]) -> dict[str, str]:
     return {symbols[refs[at]]: symbols[refs[at + 1]] for at in range(0, len(refs), 2)}
 
 
+@lru_cache(maxsize=50_000)
+def _source(job: str, instance: str, path: str) -> Source:
+    """One object for one source: it is looked up for every series."""
+    return Source(job, instance, path)
+
+
 def _add(found: Decoded, labels: dict[str, str], series: Any) -> None:
     name = labels.pop("__name__", "")
     for label in _OF_PAIRS:
@@ -83,15 +90,14 @@ def _add(found: Decoded, labels: dict[str, str], series: Any) -> None:
     if not name:
         found.leave_out(Dropped.UNNAMED, "", len(samples) + len(histograms))
         return
-    source = Source(labels.get("job", ""), labels.get("instance", ""), labels.get("metrics_path", ""))
+    source = _source(labels.get("job", ""), labels.get("instance", ""), labels.get("metrics_path", ""))
     if samples:
         stamps, values = tuple(one.timestamp for one in samples), tuple(one.value for one in samples)
         found.streams.append(Stream(source, name, labels, stamps, values))
-    about = found.about.setdefault(source, {})
     if name == "up":
-        about.update(labels)
-    elif "job" not in about:  # no series of the target itself so far: what its others say of it in common
-        about.update({label: labels[label] for label in _OF_TARGETS if label in labels})
+        found.about.setdefault(source, {}).update(labels)
+    elif source not in found.about:  # no series of the target itself so far: what another says of it
+        found.about[source] = {label: labels[label] for label in _OF_TARGETS if label in labels}
     if histograms:
         _add_histograms(found, source, name, labels, histograms)
 
