@@ -10,6 +10,7 @@ from typing import Protocol
 
 from collectors.derive import device_batches, service_batches
 from collectors.exposition import Page, Parser
+from collectors.join_services import joined, without_told
 from collectors.lost import LOST
 from collectors.normalise import Normaliser
 from collectors.scraped import Scrape
@@ -191,7 +192,8 @@ class Collector:
             self._note(scrape, page, found)
         topology = self.topology(at)
         batches.extend(device_batches(batches, topology, at))
-        batches.extend(service_batches(batches, topology, at))
+        batches = joined(batches)
+        batches.extend([without_told(one, batches) for one in service_batches(batches, topology, at)])
         return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
 
     def _take(self, at: datetime) -> Brought:
