@@ -123,6 +123,11 @@ def _read(
         raise _RefusedEntryError(f"value {value!r} is not finite", "leave the entry out when there is no value")
     at = _instant(entry.get("at"), now, late)
     entities = find(service, labels.get("namespace"), labels.get("cluster"))
+    if not entities:
+        raise _RefusedEntryError(
+            f"no service is named {service!r}",
+            "GET /api/v1/services lists those that are watched; name others under receive.kpi_services",
+        )
     if len(entities) > 1:
         places = ", ".join(sorted(f"{one.cluster}/{one.namespace or ''}" for one in entities))
         raise _RefusedEntryError(f"several services are named {service!r}: {places}", "add labels: {namespace: ...}")

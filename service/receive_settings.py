@@ -74,6 +74,9 @@ class ReceiveSettings(Section):
     main_kpi: dict[str, str] = Field(
         {}, description="service -> the KPI that becomes its svc_kpi_value; without, a service's only KPI does"
     )
+    kpi_services: list[str] = Field(
+        [], description="services that have KPIs though nothing else is watched of them; others must be known"
+    )
     kpi_late: Duration = Field(timedelta(minutes=10), description="an older KPI value is refused")
     kpi_hold: Duration = Field(
         timedelta(minutes=5), description="how long a KPI value counts; longer than the time between two pushes"

@@ -29,6 +29,7 @@ def doors(settings: Settings) -> DoorSettings | None:
         samples_per_minute=given.samples_per_minute,
         buffer_bytes=given.buffer_limit_bytes,
         kpis=KpiLimits(late=given.kpi_late),
+        kpi_services=tuple(given.kpi_services),
     )
 
 

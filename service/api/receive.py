@@ -124,7 +124,7 @@ async def kpis(request: Request, ctx: Ctx, doors: Open, who: Sender) -> Response
         found, problems = receive_kpi.check(
             _entries(raw, doors.settings.kpis.most),
             now=ctx.extras.clock.now(),
-            find=_finder(ctx),
+            find=_finder(ctx, doors.settings.kpi_services),
             newest=doors.newest_kpis,
             limits=doors.settings.kpis,
         )
@@ -191,7 +191,7 @@ def _entries(raw: bytes, most: int) -> Sequence[Any]:
     return found
 
 
-def _finder(ctx: Context) -> Callable[[str, str | None, str | None], Sequence[EntityRef]]:
+def _finder(ctx: Context, unwatched: Sequence[str]) -> Callable[[str, str | None, str | None], Sequence[EntityRef]]:
     newest, topology = ctx.newest_cycle(), ctx.topology()
     by_name: Mapping[str, list[EntityRef]] = ctx.remembered.get(
         ("services", newest.id if newest else None), lambda: _services(topology)
@@ -203,7 +203,9 @@ def _finder(ctx: Context) -> Callable[[str, str | None, str | None], Sequence[En
             for one in by_name.get(name, ())
             if namespace in {None, one.namespace} and cluster in {None, one.cluster}
         ]
-        return found or [EntityRef(cluster or ctx.settings.cluster, EntityKind.SERVICE, namespace, name)]
+        if not found and name in unwatched:
+            return [EntityRef(cluster or ctx.settings.cluster, EntityKind.SERVICE, namespace, name)]
+        return found
 
     return find
 

@@ -46,7 +46,7 @@ class DoorSettings:
     """How much the doors for pushed samples take, and what becomes of it.
 
     ``token`` opens these doors and nothing else; empty: only the admin token does. ``samples_per_minute``
-    is what one sender may bring of what is kept.
+    is what one sender may bring of what is kept. ``kpi_services`` have KPIs though nothing else is watched of them.
     """
 
     token: str = field(default="", repr=False)
@@ -57,6 +57,7 @@ class DoorSettings:
     samples_per_minute: int = 6_000_000
     buffer_bytes: int = 256 * 1024 * 1024
     kpis: KpiLimits = field(default_factory=KpiLimits)
+    kpi_services: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Platform:
             "cluster": "c",
             "store": {"url": f"sqlite:///{folder}/store/outrider.db"},
             "collect": {"interval": "1s"},
-            "receive": {"settle": "1s"},
+            "receive": {"settle": "1s", "kpi_services": ["shop"]},
             "api": {"port": self.port},
             "dashboard": {"enabled": False},
         }

@@ -15,12 +15,16 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from senders import START, STEP, V2, PushWorld, ms, request_v2, series, snappy, vllm_page, write_request
 
+from alerts import rules_file
 from collectors.receive_kpi import KpiValues
 from collectors.receive_match import EntityTemplate, ReceiveRule
 from collectors.receive_messages import Status
 from collectors.received import ReceiveLimits
+from detectors.threshold import compile_rules
 from outrider.errors import StoreError
-from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey, TrustVerdict
+from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SignalKey, TrustVerdict
+from outrider.ports import CycleCommit
+from outrider.topology import Topology
 
 PROTO = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 OTLP = {"Content-Type": "application/x-protobuf"}
@@ -562,6 +566,7 @@ def test_every_wrong_entry_is_named_and_the_others_are_taken():
         ({**good, "value": True}, "no number"),
         ({**good, "name": "two words"}, "no name of a KPI"),
         ({**good, "service": "a/b"}, "no name of a service"),
+        ({**good, "service": "chop"}, "no service is named 'chop'"),
         ({**good, "colour": "red"}, "unknown key 'colour'"),
         ({**good, "labels": {"team": 3}}, "no mapping of texts"),
         (good, "a second value"),
@@ -582,6 +587,19 @@ def test_every_wrong_entry_is_named_and_the_others_are_taken():
     assert cell(world.cycle(), EntityKind.SERVICE, "kpi_orders")[0] == 1.5
 
 
+def test_a_kpi_goes_to_the_service_that_is_watched_and_a_name_of_two_is_asked_about():
+    world = PushWorld()
+    services = [EntityRef("c", EntityKind.SERVICE, space, "chat") for space in ("prod", "test")]
+    record = CycleRecord("1", START, 0.1, 0, 0, 0, 0, 0, 0)
+    world.state.commit(CycleCommit(cycle=record, topology=Topology.build((), services[:1], at=START)))
+    kpi = {"name": "orders", "service": "chat", "value": 1}
+    assert push(world, kpi).json()["accepted"] == 1
+    assert cell(world.cycle(), EntityKind.SERVICE, "kpi_orders")[2].entities == (services[0],)
+    world.state.commit(CycleCommit(cycle=replace(record, id="2"), topology=Topology.build((), services, at=START)))
+    assert "several services are named 'chat'" in push(world, kpi).json()["refused"][0]["error"]
+    assert push(world, {**kpi, "labels": {"namespace": "test"}}).json()["accepted"] == 1
+
+
 @pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b"{}", 400), (b"[" * 100_000, 400)])
 def test_a_body_that_is_no_list_is_refused(body, status):
     answer = PushWorld().post("/kpis", body)
@@ -589,12 +607,13 @@ def test_a_body_that_is_no_list_is_refused(body, status):
     assert answer.json()["error"]["message"]
 
 
-def test_a_rule_can_use_a_kpi():
-    from detectors.threshold import compile_rules
-    from outrider.rules import Rule
-
-    rule = Rule("few-orders", EntityKind.SERVICE, expr="last(kpi_orders) < 5", priority=None)
-    (detector,) = compile_rules([rule])
+def test_a_rule_file_can_name_a_kpi(tmp_path):
+    file = tmp_path / "rules.yaml"
+    file.write_text(
+        'version: 1\nrules:\n  - name: few-orders\n    kind: service\n    expr: max(kpi_orders, "5m") < 5\n'
+        "    priority: P3\n    default_action_text: alerts.anomaly.action\n    runbook: docs/runbooks/anomaly.md\n"
+    )
+    (detector,) = compile_rules([rule for rule in rules_file.load_rules([file]) if rule.name == "few-orders"])
     world = PushWorld()
     for _ in range(3):
         push(world, {"name": "orders", "service": "shop", "value": 2})

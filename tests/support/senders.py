@@ -90,7 +90,7 @@ class PushWorld:
         self.clock = ManualClock(START)
         self.spool = spool or MemorySpool()
         self.state, self.metrics = MemoryStateStore(), MemoryMetricStore()
-        given = DoorSettings(**doors)
+        given = DoorSettings(**{"kpi_services": ("shop",), **doors})
         self.extras = ApiExtras(clock=self.clock, spool=self.spool)
         settings = ApiSettings(token=TOKEN, cluster="c", doors=given)
         self.app = create_app(self.state, self.metrics, settings, self.extras)
