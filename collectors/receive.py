@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -20,6 +20,8 @@ from outrider.errors import OutriderError
 
 META = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 """What a Prometheus says of a target itself; told with the target whatever adapter reads it."""
+
+FUTURE_MS = 5 * 60 * 1000  # clocks of senders differ
 
 STALE_NAN_BITS = 0x7FF0000000000002
 """The NaN by which a Prometheus says that a series has ended."""
@@ -44,6 +46,8 @@ class Dropped(StrEnum):
     TOO_MANY_TARGETS = "too_many_targets"
     TOO_MANY_SERIES = "too_many_series"
     LATE = "late"  # the page it belongs to was handed on already
+    TOO_OLD = "too_old"  # its page came so late that it says nothing of now
+    FUTURE = "future"  # its instant lies ahead: a wrong clock, or a wrong unit
     UNREADABLE = "unreadable"  # a block in the buffer that this program cannot read
 
 
@@ -112,6 +116,25 @@ class Decoded:
         self.left_out[reason] += count
         if len(self.unread) < 1000 or name in self.unread:
             self.unread[name] += count
+
+
+def keep_times(decoded: Decoded, now_ms: int) -> None:
+    """Leave out samples that lie ahead or before 1970; OTLP's instant 0 means that the sender does not know."""
+    last = now_ms + FUTURE_MS
+    for number, stream in enumerate(decoded.streams):
+        if not stream.stamps or (min(stream.stamps) > 0 and max(stream.stamps) <= last):
+            continue
+        unset = decoded.door is Door.OTLP
+        pairs = [
+            (now_ms if unset and stamp == 0 else stamp, value)
+            for stamp, value in zip(stream.stamps, stream.values, strict=True)
+            if 0 < stamp <= last or (unset and stamp == 0)
+        ]
+        if len(pairs) < len(stream.stamps):
+            decoded.leave_out(Dropped.FUTURE, stream.name, len(stream.stamps) - len(pairs))
+        stamps, values = zip(*pairs, strict=True) if pairs else ((), ())
+        decoded.streams[number] = replace(stream, stamps=stamps, values=values)
+    decoded.streams[:] = [stream for stream in decoded.streams if stream.stamps]
 
 
 def unpack(body: bytes, encoding: str, limit: int) -> bytes:

@@ -95,7 +95,7 @@ class Buffer:
 
     def __init__(self, most_series: int) -> None:
         """More series than ``most_series`` are left out."""
-        self._most = most_series
+        self._most = self._limit = most_series
         self._series: dict[_Key, _Held] = {}
         self._meta: dict[str, dict[int, float]] = {name: {} for name in META}
         self._target_labels: Mapping[str, str] = {}
@@ -111,8 +111,15 @@ class Buffer:
         """How many series are held."""
         return len(self._series)
 
-    def add(self, streams: Iterable[Stream], target_labels: Mapping[str, str], came_at: datetime) -> dict[Dropped, int]:
-        """Take in what came; returns what was left out."""
+    def add(
+        self,
+        streams: Iterable[Stream],
+        target_labels: Mapping[str, str],
+        came_at: datetime,
+        room: int = _MOST_KNOWN,
+    ) -> dict[Dropped, int]:
+        """Take in what came, ``room`` new series at most; returns what was left out."""
+        self._limit = min(self._most, len(self._series) + max(0, room))
         dropped: dict[Dropped, int] = {}
         if target_labels != self._target_labels:
             self._target_labels, self._generation = dict(target_labels), -1
@@ -142,7 +149,7 @@ class Buffer:
         key = stream.name, tuple(sorted(stream.labels.items()))
         held = self._series.get(key)
         if held is None:
-            if len(self._series) >= self._most:
+            if len(self._series) >= self._limit:
                 dropped[Dropped.TOO_MANY_SERIES] = dropped.get(Dropped.TOO_MANY_SERIES, 0) + len(stream.stamps)
                 return
             held = self._series[key] = _Held(stream.name, stream.labels, stream.delta)

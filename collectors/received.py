@@ -41,6 +41,7 @@ class ReceiveLimits:
     samples_per_cycle: int = 2_000_000
     most_targets: int = 20_000
     series_per_target: int = 50_000
+    series: int = 3_000_000
     settle: timedelta = timedelta(seconds=5)
     silent_after: timedelta = timedelta(minutes=3)
     forget_after: timedelta = timedelta(hours=1)
@@ -82,6 +83,7 @@ class Received:
         self._senders: dict[str, datetime] = {}
         self._targets: tuple[Target, ...] = ()
         self._taken = 0
+        self._held = 0
         self._dropped: dict[str, int] = {}
         self._told: set[Dropped] = set()
 
@@ -95,12 +97,14 @@ class Received:
         self._layouts.tidy()
         if self._taken:
             self._spool.release(self._taken)
+        self._held = sum(one.buffer.series for one in self._pushing.values())
         for block in self._spool.take(self._taken, self._limits.samples_per_cycle):
             self._read(block, at)
             self._taken = block.id
         now = self._clock.now()
         self._forget(now)
-        pages = [self._page(one) for one in self._pushing.values() if one.buffer.due(now, self._limits.settle)]
+        due = [one for one in self._pushing.values() if one.buffer.due(now, self._limits.settle)]
+        pages = [page for page in (self._page(one, now) for one in due) if page is not None]
         failed, unseen, batches = self._silent(now, at)
         self._tell()
         self._targets = tuple(sorted((one.target for one in self._pushing.values()), key=lambda target: target.name))
@@ -143,8 +147,10 @@ class Received:
             found.target = self._target(group, about)
         found.sender = sender
         added = {} if block.door == Door.OTLP else _labels_of(group.source, found.about)
-        for reason, count in found.buffer.add(group.streams, added, block.came_at).items():
+        before, room = found.buffer.series, self._limits.series - self._held
+        for reason, count in found.buffer.add(group.streams, added, block.came_at, room).items():
             self._drop(reason, count)
+        self._held += found.buffer.series - before
 
     def _new(self, group: Group, sender: str) -> _Pushing:
         target = self._target(group, group.about)
@@ -158,8 +164,12 @@ class Received:
 
     # --- handing on -------------------------------------------------------------------------------
 
-    def _page(self, one: _Pushing) -> tuple[Scrape, Page | None]:
+    def _page(self, one: _Pushing, now: datetime) -> tuple[Scrape, Page | None] | None:
+        """The newest page of a target; None when it is so old that it says nothing of now: a backlog."""
         pushed = one.buffer.take(self._layouts)
+        if now - from_unix(pushed.at_ms / 1000) > self._limits.silent_after:
+            self._drop(Dropped.TOO_OLD, 1 if pushed.page is None else pushed.page.samples)
+            return None
         error = None
         if pushed.page is None:
             error = CollectError(

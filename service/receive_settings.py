@@ -66,10 +66,14 @@ class ReceiveSettings(Section):
     samples_per_cycle: _Count = Field(2_000_000, description="what one cycle takes out of the buffer")
     most_targets: _Count = Field(20_000, description="targets that push; further ones are left out")
     series_per_target: _Count = Field(50_000, description="series of one target; further ones are left out")
+    most_series: _Count = Field(3_000_000, description="series of all of them together; further ones are left out")
     settle: Duration = Field(
         timedelta(seconds=5), description="a page is whole when nothing came for so long: senders split scrapes"
     )
-    silent_after: Duration = Field(timedelta(minutes=3), description="a target that pushes nothing for so long is down")
+    silent_after: Duration = Field(
+        timedelta(minutes=3),
+        description="a target that pushes nothing for so long is down, and an older page says nothing of now",
+    )
     forget_after: Duration = Field(timedelta(hours=1), description="and after so long it is forgotten")
     main_kpi: dict[str, str] = Field(
         {}, description="service -> the KPI that becomes its svc_kpi_value; without, a service's only KPI does"

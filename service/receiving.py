@@ -43,6 +43,7 @@ def pushed(settings: Settings) -> Pushed | None:
         samples_per_cycle=given.samples_per_cycle,
         most_targets=given.most_targets,
         series_per_target=given.series_per_target,
+        series=given.most_series,
         settle=given.settle,
         silent_after=given.silent_after,
         forget_after=given.forget_after,

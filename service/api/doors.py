@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from collectors import receive_block, receive_kpi
-from collectors.receive import Decoded, Door, Dropped, ReceiveError, Refused, Source, too_large
+from collectors.receive import Decoded, Door, Dropped, ReceiveError, Refused, Source, keep_times, too_large
 from collectors.receive_kpi import Kpi
 from collectors.receive_match import Assigned, Matcher
 from outrider import log
@@ -25,7 +25,7 @@ RETRY_AFTER_SECONDS = 15
 _MOST_SENDERS = 10_000
 _MOST_TOLD = 1_000
 _MOST_KPIS = 100_000
-UNUSED = (Dropped.NO_ADAPTER, Dropped.UNNAMED, Dropped.UNSUPPORTED)
+UNUSED = (Dropped.NO_ADAPTER, Dropped.UNNAMED, Dropped.UNSUPPORTED, Dropped.FUTURE)
 """What a sender is told of; the rest is left out on purpose."""
 
 
@@ -62,6 +62,7 @@ class Doors:
                 reason=Refused.TOO_LARGE,
                 hint="send smaller batches, or raise receive.samples_per_request",
             )
+        keep_times(decoded, round(self._clock.now().timestamp() * 1000))
         with self._lock:
             assigned = self._matcher.assign(decoded)
         kept = sum(len(one.stream.stamps) for one in assigned)
@@ -148,7 +149,9 @@ def unused(decoded: Decoded) -> tuple[int, str]:
     if not count:
         return 0, ""
     names = ", ".join(sorted(decoded.unread)[:5])
-    what = f"{count} samples of {len(decoded.unread)} metrics are read by nothing here, such as {names}"
+    what = f"{count} samples of {len(decoded.unread)} metrics cannot be used here, such as {names}"
+    if decoded.left_out[Dropped.FUTURE]:
+        return count, f"{what}; some lie in the future: check the sender's clock"
     return count, f"{what}; name an adapter under receive.rules, or send less"
 
 

@@ -276,8 +276,11 @@ def test_one_source_can_be_two_targets():
     )
     found = Matcher().assign(decoded)
     assert {(one.stream.name, one.adapter) for one in found} >= {
-        ("node_cpu_seconds_total", "node_exporter"), ("DCGM_FI_DEV_GPU_TEMP", "dcgm"), ("up", "dcgm"), ("up", "node_exporter"),
-    }  # fmt: skip
+        ("node_cpu_seconds_total", "node_exporter"),
+        ("DCGM_FI_DEV_GPU_TEMP", "dcgm"),
+        ("up", "dcgm"),
+        ("up", "node_exporter"),
+    }
 
 
 @pytest.mark.parametrize(

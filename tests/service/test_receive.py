@@ -305,6 +305,47 @@ def test_a_target_has_so_many_series_and_no_more():
     assert 'outrider_received_engine_left_out_samples_total{reason="too_many_series"} 2.0' in world.page()
 
 
+def test_so_many_series_are_held_of_all_targets_together():
+    world = PushWorld(limits=ReceiveLimits(series=6))
+    world.write([*vllm_page(START, 1.0), *[({**one, "instance": "b"}, two) for one, two in vllm_page(START, 1.0)]])
+    world.cycle()
+    assert world.spool.counted() == {"too_many_series": 2}
+
+
+@pytest.mark.parametrize("stamp", [ms(START) * 1000, 2**62, -5, ms(START + timedelta(minutes=6))])
+def test_a_wrong_clock_or_unit_of_a_sender_harms_nobody(stamp):
+    world = PushWorld()
+    wrong = [(labels, [(stamp, 1.0)]) for labels, _ in vllm_page(START, 1.0)]
+    assert world.write(wrong).status_code == 204
+    assert 'reason="future"} 7.0' in world.page()
+    for number in range(2):
+        world.write(vllm_page(START + number * STEP, 1000.0 + 300 * number))
+        collected = world.cycle()
+    assert cell(collected, EntityKind.REPLICA, "engine_generation_tokens_total")[0] == 300.0
+
+
+def test_an_instant_that_an_otlp_sender_does_not_know_is_now():
+    world = PushWorld()
+    running = gauge("vllm:num_requests_running", START, 3)
+    del running["gauge"]["dataPoints"][0]["timeUnixNano"]
+    assert send(world, export(START, running)).json() == {}
+    assert cell(world.cycle(), EntityKind.REPLICA, "engine_requests_running")[2].scraped_at == START
+
+
+def test_a_page_of_long_ago_is_not_taken_for_now():
+    world = PushWorld()
+    world.write(vllm_page(START, 1000.0))
+    world.cycle()
+    world.clock.advance(timedelta(minutes=20))
+    world.write(vllm_page(START + timedelta(minutes=5), 2000.0))  # the sender catches up
+    assert not [one for one in world.cycle().batches if one.kind is EntityKind.REPLICA]
+    assert world.spool.counted() == {"too_old": 4}
+    world.write(vllm_page(world.clock.now(), 5000.0))
+    value, _, batch = cell(world.cycle(), EntityKind.REPLICA, "engine_generation_tokens_total")
+    assert value == 4000.0
+    assert batch.interval_seconds > 1200
+
+
 def test_so_many_targets_push_and_no_more():
     world = PushWorld(limits=ReceiveLimits(most_targets=1))
     world.write([*vllm_page(START, 1.0), *[({**one, "instance": "b"}, two) for one, two in vllm_page(START, 1.0)]])
