@@ -23,11 +23,11 @@ _ADDED_UNITS = frozenset({"per_second", "tokens_per_second", "requests", "count"
 
 def joined(batches: Sequence[SampleBatch]) -> list[SampleBatch]:
     """The batches with those of one service's pages made one, in the place of the last of them."""
-    pages: dict[tuple[int, EntityRef], list[int]] = {}
+    pages: dict[tuple[int, EntityRef], dict[str, int]] = {}  # of each target the newest page counts
     for number, batch in enumerate(batches):
         if batch.kind is EntityKind.SERVICE and len(batch.entities) == 1 and _REQUESTS in batch.keys:
-            pages.setdefault((id(batch.keys), batch.entities[0]), []).append(number)
-    several = [numbers for numbers in pages.values() if len(numbers) > 1]
+            pages.setdefault((id(batch.keys), batch.entities[0]), {})[batch.source] = number
+    several = [sorted(numbers.values()) for numbers in pages.values() if len(numbers) > 1]
     if not several:
         return list(batches)
     instead = {numbers[-1]: _join([batches[number] for number in numbers]) for numbers in several}

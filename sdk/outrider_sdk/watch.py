@@ -83,20 +83,25 @@ def _of_generator(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) 
         request = begin(arguments, named)
         request.begin()
         inner = function(*arguments, **named)
-        sent: Any = None
+        step: Callable[[], Any] = functools.partial(inner.send, None)
         try:
             while True:
                 # Between two items other code runs in this context: the request is current in ours alone.
                 request.enter()
                 try:
-                    item = inner.send(sent)
+                    item = step()
                 except StopIteration as done:
                     result = done.value
                     break
                 finally:
                     request.leave()
                 _piece(request, spoken(item))
-                sent = yield item
+                try:
+                    step = functools.partial(inner.send, (yield item))
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:  # it is for the inner one to catch
+                    step = functools.partial(inner.throw, thrown)
         except BaseException as error:
             inner.close()
             request.end(error)
@@ -112,18 +117,23 @@ def _of_async_generator(function: Callable[..., Any], begin: _Begin, spoken: _Sp
         request = begin(arguments, named)
         request.begin()
         inner = function(*arguments, **named)
-        sent: Any = None
+        step: Callable[[], Any] = functools.partial(inner.asend, None)
         try:
             while True:
                 request.enter()
                 try:
-                    item = await inner.asend(sent)
+                    item = await step()
                 except StopAsyncIteration:
                     break
                 finally:
                     request.leave()
                 _piece(request, spoken(item))
-                sent = yield item
+                try:
+                    step = functools.partial(inner.asend, (yield item))
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:
+                    step = functools.partial(inner.athrow, thrown)
         except BaseException as error:
             await inner.aclose()
             request.end(error)

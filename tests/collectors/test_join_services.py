@@ -76,6 +76,16 @@ def test_pages_of_several_pods_add_up_and_ratios_are_weighed():
     assert sum(batch.kind is EntityKind.SERVICE for batch in found.batches) == 1
 
 
+def test_two_pages_of_one_pod_are_not_two_pods():
+    own = sdk("chat-a")
+    collector = Collector([own])
+    scrapes = [Scrape(own, START + n * STEP, sdk_page(10 * n, 0, 2), None, 0.0) for n in range(3)]
+    found = collector.absorb(scrapes, START + 2 * STEP)
+    running = SignalKey("svc_inflight_requests")
+    batches = [one for one in found.batches if one.kind is EntityKind.SERVICE]
+    assert [one.values[0, one.keys.index(running)] for one in batches] == [2, 2, 2]
+
+
 def test_a_pod_that_is_away_leaves_the_others():
     a, b = sdk("chat-a"), sdk("chat-b")
     collector = Collector([a, b])

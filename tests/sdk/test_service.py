@@ -8,7 +8,9 @@ import sys
 import threading
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi import FastAPI, HTTPException
 from outrider_sdk import ModelService, current, metrics, quiet
 from outrider_sdk.names import BusiestNames
 from prometheus_client import CollectorRegistry
@@ -202,6 +204,62 @@ def test_a_stream_that_its_reader_leaves_is_cancelled_and_closed(world):
     assert closed == ["sync", "async"]
     assert world.requests("cancelled") == 2
     assert world.value("answers_total", model="m", tenant="none") is None
+
+
+def test_what_is_sent_and_thrown_into_a_stream_reaches_it(world):
+    @world.service.watch()
+    def pieces():
+        got = yield "first"
+        try:
+            yield f"got {got}"
+        except KeyError:
+            yield "caught"
+        return "done"
+
+    @world.service.watch()
+    async def stream():
+        got = yield "first"
+        try:
+            yield f"got {got}"
+        except KeyError:
+            yield "caught"
+
+    found = pieces()
+    assert [next(found), found.send("it"), found.throw(KeyError())] == ["first", "got it", "caught"]
+    with pytest.raises(StopIteration) as caught:
+        next(found)
+    assert caught.value.value == "done"
+
+    async def drive():
+        found = stream()
+        told = [await anext(found), await found.asend("it"), await found.athrow(KeyError())]
+        with pytest.raises(StopAsyncIteration):
+            await anext(found)
+        return told
+
+    assert asyncio.run(drive()) == ["first", "got it", "caught"]
+    assert world.requests("ok") == 2
+
+
+def test_an_endpoint_can_be_decorated_itself(world):
+    app = FastAPI()
+
+    @app.get("/answer/{number}")
+    @world.service.watch(tenant=lambda number, prompt: prompt, text=lambda result: result["text"])
+    async def answer(number: int, prompt: str = "none"):
+        if number > 1:
+            raise HTTPException(422)
+        return {"text": prompt * number}
+
+    async def ask(path):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+            return await client.get(path)
+
+    assert asyncio.run(ask("/answer/1?prompt=hi")).json() == {"text": "hi"}
+    assert asyncio.run(ask("/answer/2")).status_code == 422
+    assert asyncio.run(ask("/answer/x")).status_code == 422  # which never reached it
+    assert world.requests("ok", "hi") == 1
+    assert world.requests("rejected", "none") == 1
 
 
 def test_a_stream_that_breaks_is_an_error_and_the_error_passes_on(world):

@@ -363,6 +363,19 @@ def test_what_waits_survives_the_engine_and_is_let_go_once_written():
     assert world.spool.waiting().blocks == 0
 
 
+def test_an_engine_that_was_killed_reads_again_what_it_had_not_written():
+    world = PushWorld()
+    world.write(vllm_page(START, 1000.0))
+    world.cycle()
+    world.write(vllm_page(START + STEP, 1300.0))
+    world.cycle()  # taken; killed before the next round
+    after = senders.Received(world.spool, "c", world.clock)
+    world.collector = senders.Collector((), pushed=after)
+    assert cell(world.cycle(), EntityKind.REPLICA, "engine_generation_tokens_total")[1] == CellStatus.ABSENT
+    world.write(vllm_page(START + 2 * STEP, 1600.0))
+    assert cell(world.cycle(), EntityKind.REPLICA, "engine_generation_tokens_total")[0] == 300.0
+
+
 # --- OTLP -----------------------------------------------------------------------------------------
 
 
