@@ -10,6 +10,7 @@ from typing import Protocol
 
 from collectors.derive import device_batches, service_batches
 from collectors.exposition import Page, Parser
+from collectors.hold import Held
 from collectors.join_services import joined, without_told
 from collectors.lost import LOST
 from collectors.normalise import Normaliser
@@ -98,6 +99,7 @@ class Collector:
         self._pushed_targets: tuple[Target, ...] = ()
         self._known_pushed: tuple[Target, ...] = ()
         self._pushed_facts: Mapping[EntityRef, Mapping[str, str]] = {}
+        self._held = Held()
         self._targets: tuple[Target, ...] = ()
         self._scraper = scraper
         self._deadline = deadline
@@ -181,6 +183,7 @@ class Collector:
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """The same for scrapes whose pages are parsed already; None stands for a failed scrape."""
         brought = self._take(at)
+        pushing = {one.target.name for one, _ in brought.pages}
         batches: list[SampleBatch] = list(brought.batches)
         events: list[Event] = []
         for target in brought.unseen:
@@ -190,6 +193,9 @@ class Collector:
             batches.extend(found.batches)
             events.extend(found.events)
             self._note(scrape, page, found)
+            if scrape.target.name in pushing:
+                self._held.keep(scrape.target.name, found.batches)
+        batches.extend(self._between_pages(brought, at))
         topology = self.topology(at)
         batches.extend(device_batches(batches, topology, at))
         batches = joined(batches)
@@ -205,9 +211,16 @@ class Collector:
         if found != self._pushed_targets:
             self._pushed_targets = found
             self.set_targets(self._targets)
+            self._held.forget_all_but({target.name for target in found})
         if brought.facts != self._pushed_facts:
             self._pushed_facts, self._topology = brought.facts, None
         return brought
+
+    def _between_pages(self, brought: Brought, at: datetime) -> list[SampleBatch]:
+        """What still holds of targets that pushed nothing since the last round."""
+        told = {scrape.target.name for scrape, _ in brought.pages} | {target.name for target in brought.unseen}
+        silent = [target.name for target in self._pushed_targets if target.name not in told]
+        return [batch for name in silent for batch in self._held.again(name, at)]
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
         if scrape.body is None:

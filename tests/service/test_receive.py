@@ -7,6 +7,7 @@ import zlib
 from dataclasses import replace
 from datetime import timedelta
 
+import numpy as np
 import pytest
 import senders
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -82,7 +83,7 @@ def test_the_parts_of_one_scrape_in_several_requests_are_one_page():
     world.clock.advance(timedelta(seconds=4))
     world.write(second[4:])
     early = world.cycle(timedelta(seconds=1))  # the rest came a second ago: more may come
-    assert not [one for one in early.batches if one.kind is EntityKind.REPLICA]
+    assert {one.scraped_at for one in early.batches if one.kind is EntityKind.REPLICA} == {START}  # what held before
     collected = world.cycle()
     assert cell(collected, EntityKind.REPLICA, "engine_generation_tokens_total")[0] == 300.0
     assert cell(collected, EntityKind.REPLICA, "engine_requests_waiting")[0] == 1.0
@@ -96,6 +97,27 @@ def test_a_backlog_becomes_one_page_with_all_of_its_increases():
         world.write(vllm_page(START + number * STEP, 1000.0 + 300 * number))
     value, _, batch = cell(world.cycle(), EntityKind.REPLICA, "engine_generation_tokens_total")
     assert (value, batch.interval_seconds) == (1500.0, 75.0)
+
+
+def test_between_two_pages_gauges_hold_and_increases_count_once():
+    world = PushWorld()
+    tokens, running, ready = [], [], []
+    for number in range(9):
+        if number % 2 == 0:  # a sender that scrapes every 30 s, under cycles of 15 s
+            world.write(vllm_page(START + number * STEP, 1000.0 + 300 * number, service="chat"))
+        collected = world.cycle()
+        tokens.append(cell(collected, EntityKind.REPLICA, "engine_generation_tokens_total")[0])
+        value, status, batch = cell(collected, EntityKind.REPLICA, "engine_requests_running")
+        running.append((value, status))
+        ready.append(cell(collected, EntityKind.SERVICE, "svc_ready_backends")[0])
+        assert batch.scraped_at == START + (number - number % 2) * STEP
+    assert running == [(2.0, CellStatus.PRESENT)] * 9
+    assert ready == [1.0] * 9
+    assert np.nansum(tokens) == 4 * 600.0
+    assert np.isnan(tokens).tolist() == [True, True] + [False, True] * 3 + [False]
+    for _ in range(5):  # two of its intervals and the way
+        held = world.cycle()
+    assert not [one for one in held.batches if one.kind is EntityKind.REPLICA]
 
 
 def test_a_request_that_is_repeated_counts_once():
