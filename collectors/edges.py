@@ -2,8 +2,8 @@
 
 Every sidecar, gateway and agent sees a part of a service's traffic: what the pages of one adapter say is added up.
 Adapters that look at the same traffic are not: the one nearest to the edge counts. Routers and gateways stand before
-what is derived from the replicas themselves, because they also see what never reached one; agents that watch a
-kernel stand behind it.
+what a service counts of itself and what is derived from its replicas, because they also see what never reached one;
+agents that watch a kernel stand behind.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from outrider.model import CellStatus, EntityKind, EntityRef, Floats, SampleBatc
 
 # Nearest to the edge first; "" is what is derived from replicas.
 _RANKS = (
-    "epp", "dynamo", "vllm_router", "ray_serve", "otel_genai", "knative", "envoy", "istio", "", "hubble", "obi",
+    "epp", "dynamo", "vllm_router", "ray_serve", "otel_genai", "knative", "envoy", "istio", "sdk", "", "hubble", "obi",
     "coroot",
 )  # fmt: skip
 _RANK = {adapter: rank for rank, adapter in enumerate(_RANKS)}
 _WEIGHT = "svc_requests_total"
-_SHARES = frozenset({"svc_success_ratio", "svc_rate_limited_ratio"})
-_LARGEST = frozenset({"svc_ready_backends", "svc_pool_saturation_ratio"})  # each page tells all of it
+# Each page tells all of it.
+_LARGEST = frozenset({"svc_ready_backends", "svc_pool_saturation_ratio", "svc_kpi_value"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,14 @@ class _Telling:
 def settle(batches: Iterable[SampleBatch], derived: Iterable[SampleBatch], adapter_of: Mapping[str, str]) -> None:
     """Let one batch speak for each signal of each service. ``adapter_of``: target name -> adapter.
 
-    Pages of adapters that do not look at traffic (the probe, the SDK) are left as they are.
+    Pages of adapters that do not look at traffic, such as the probe, are left as they are.
     """
-    scraped = [
-        (adapter_of[batch.source], batch)
+    newest = {  # a source may have been read more than once in a round; each of its pages has a time of its own
+        batch.source: batch
         for batch in batches
         if batch.kind is EntityKind.SERVICE and adapter_of.get(batch.source) in _RANK
-    ]
+    }
+    scraped = [(adapter_of[source], batch) for source, batch in newest.items()]
     if not scraped:
         return
     ours = [("", batch) for batch in derived if batch.kind is EntityKind.SERVICE]
@@ -106,7 +107,9 @@ def _joined(name: str, speakers: Sequence[_Telling]) -> Floats:
     is_mean = catalog.signal(name).kind is SignalKind.HISTOGRAM and values.shape[1] == 1
     if name in _LARGEST:
         joined = np.where(there, values, -np.inf).max(axis=0)
-    elif name in _SHARES or is_mean:  # each page counts by its requests, alike where some page does not tell them
+    elif (
+        catalog.signal(name).unit == "ratio" or is_mean
+    ):  # each page counts by its requests, alike where some page does not tell them
         requests = np.array([one.weight for one in speakers])
         known = np.isfinite(requests).all() and requests.sum() > 0
         weights = (requests if known else np.ones(len(speakers)))[:, None] * there

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from collectors.access import Access
 from collectors.batches import about_watch, watch_batch
-from collectors.collect import Collector, TargetHealth
+from collectors.collect import Collector, Pushed, TargetHealth
 from collectors.exposition import Page
 from collectors.normalise import Normaliser
 from collectors.promapi import PrometheusApi, RawSeries
@@ -101,6 +101,7 @@ class PrometheusSource:
         pushdown: timedelta | None = None,
         interval: timedelta = timedelta(seconds=15),
         since: datetime | None = None,
+        pushed: Pushed | None = None,
     ) -> None:
         """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have.
 
@@ -116,8 +117,9 @@ class PrometheusSource:
         self._clock = clock or SystemClock()
         self._self = Target(name, "prometheus", url, EntityRef(cluster, EntityKind.CLUSTER, None, cluster))
         self._since_ms = None if since is None else round(since.timestamp() * 1000)
-        self._pushed = Pushdown(self._api, pushdown, interval) if pushdown else None
-        self._collector = Collector((), normaliser=Normaliser(self._pushed.adapters if self._pushed else None))
+        self._server = Pushdown(self._api, pushdown, interval) if pushdown else None
+        normaliser = Normaliser(self._server.adapters if self._server else None)
+        self._collector = Collector((), normaliser=normaliser, pushed=pushed)
         self._builder = PageBuilder()
         self._guessed: dict[tuple[str, str], str] = {}
         self._guessed_at: datetime | None = None
@@ -145,7 +147,7 @@ class PrometheusSource:
         try:
             found = await self._read(at)
         except CollectError as error:
-            return self._blind(error, at, self._clock.monotonic() - begun)
+            return await asyncio.to_thread(self._blind, error, at, self._clock.monotonic() - begun)
         seconds = self._clock.monotonic() - begun
         self._health = TargetHealth(self._self.name, "prometheus", True, len(found), seconds, None, at)
         collected = await asyncio.to_thread(self._collector.absorb_pages, found, at)
@@ -164,9 +166,9 @@ class PrometheusSource:
         batches: list[SampleBatch] = []
         for target in self._collector.targets:
             batches.extend(self._collector.normaliser.unseen(target, at).batches)
-        topology = self._collector.topology(at)
         batches.append(watch_batch(scrape, about_watch(scrape, up=False), None, TrustVerdict.FAILED))
-        return Collected(tuple(batches), (), topology.edges, topology.labels)
+        pushed = self._collector.absorb_pages((), at)  # what others send does not depend on it
+        return Collected((*batches, *pushed.batches), pushed.events, pushed.edges, pushed.labels)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -176,8 +178,8 @@ class PrometheusSource:
         meta = await self._api.raw(f'{{__name__=~"{"|".join(META)}",job=~"{jobs}"}}', LOOK_BACK, at) if jobs else []
         known = {key: one for key, one in instances(meta).items() if self._adapter_of(key) is not None}
         self._note_targets(known)
-        if self._pushed is not None:
-            return await self._worked_out(self._pushed, known, at)
+        if self._server is not None:
+            return await self._worked_out(self._server, known, at)
         due = {key: self._due(key, one) for key, one in known.items()}
         due = {key: stamps for key, stamps in due.items() if stamps}
         errors = await self._api.last_errors() if any(_failed(known[key], due[key]) for key in due) else {}
@@ -295,6 +297,7 @@ class PrometheusSource:
     async def close(self) -> None:
         """Close every connection."""
         await self._api.close()
+        await self._collector.close()
 
 
 def _target(cluster: str, adapter_name: str, key: Key, labels: Mapping[str, str]) -> Target:

@@ -60,6 +60,14 @@ events: []
 #    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
 #    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
 
+# What others push: Prometheus remote write, OTLP metrics, business KPIs (docs: howto/receive-metrics).
+# receive:
+#   token_file: /run/secrets/outrider-push-token   # opens these doors and nothing else
+#   rules:
+#     - match: {job: "chat-.*"}
+#       adapter: vllm
+#       labels: {service: chat}
+
 # What is known of a model service beside its metrics: for the GPU formula and for cost.
 services: []
 #  - name: chat

@@ -23,6 +23,7 @@ from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
 from service.access_settings import AccessSettings
 from service.event_settings import EventSettings, events_usable
+from service.receive_settings import ReceiveSettings, receive_usable
 from service.settings_base import Duration, Port, Ratio, Section
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -258,6 +259,7 @@ class Settings(Section):
     store: StoreSettings = Field(StoreSettings(), description="the databases")
     collect: CollectSettings = Field(CollectSettings(), description="what is watched")
     events: list[EventSettings] = Field([], description="where events are read, beside what pages tell")
+    receive: ReceiveSettings = Field(ReceiveSettings(), description="what others push")
     services: list[ServiceSettings] = Field([], description="planning facts of model services")
     planner: PlannerSettings = Field(PlannerSettings(), description="how many GPUs, and when")
     rules: RulesSettings = Field(RulesSettings(), description="alert rules")
@@ -357,6 +359,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
             )
         seen.add(target.name)
     problems += events_usable(settings.events, document)
+    problems += receive_usable(settings.receive, document)
     for group, names in settings.notify.groups.items():
         for index, name in enumerate(names):
             if name not in settings.notify.channels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collectors import targets as collector_targets
-from collectors.collect import Collector, Tap
+from collectors.collect import Collector, Pushed, Tap
 from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.targets import Target
@@ -16,16 +16,16 @@ from service.event_source import with_events
 from service.settings import CollectSettings, PrometheusSettings, Settings, TargetSettings
 
 
-def source(settings: Settings, clock: Clock, tap: Tap | None = None) -> Source:
-    """The source of batches and events that the configuration names; without any one that brings nothing.
+def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pushed | None = None) -> Source:
+    """The source of batches and events that the configuration names, with what others push beside it.
 
-    ``tap`` gets every scrape as it came, where pages are scraped here.
+    Without any of them one that brings nothing. ``tap`` gets every scrape as it came, where pages are scraped here.
     """
     prometheus = settings.collect.prometheus
     if prometheus is not None:
         pushdown, interval = prometheus.pushdown, settings.collect.interval
         pages: Source = prometheus_source(
-            prometheus, settings.cluster, clock=clock, pushdown=pushdown, interval=interval
+            prometheus, settings.cluster, clock=clock, pushdown=pushdown, interval=interval, pushed=pushed
         )
     else:
         pages = Collector(
@@ -34,6 +34,7 @@ def source(settings: Settings, clock: Clock, tap: Tap | None = None) -> Source:
             deadline=settings.collect.interval / 4,
             spread=settings.collect.spread,
             tap=tap,
+            pushed=pushed,
         )
     return with_events(pages, settings)
 

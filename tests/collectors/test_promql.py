@@ -95,11 +95,8 @@ class Api:
             await asyncio.Event().wait()
         query = (await request.post())["query"]
         if query.startswith("count by"):
-            return self.answer(
-                "vector",
             found = [{"metric": {"job": "vllm"}, "value": [0, "1"]}] if "vllm:num_requests_running" in query else []
             return self.answer("vector", found)
-            )
         return self.answer("matrix", self.series["meta" if "scrape_" in query else "vllm"])
 
     async def targets(self, request):

@@ -144,3 +144,16 @@ def test_game_days_alone_are_enough_for_a_fleet_brought_along(tmp_path):
     assert [day.name for day in settings.load(path, fleet="demo").game_days] == ["a"]
     with pytest.raises(ConfigError, match="no cluster is named 'demo'"):
         settings.load(path, fleet="other")
+
+
+def test_rules_for_what_is_pushed_are_checked_to_the_line(tmp_path):
+    file = tmp_path / "outrider.yaml"
+    file.write_text(
+        "receive:\n  rules:\n    - match: {job: '['}\n      adapter: vlm\n  silent_after: 2h\n", encoding="utf-8"
+    )
+    with pytest.raises(ConfigError) as caught:
+        settings.load(file)
+    told = [str(problem) for problem in caught.value.problems]
+    assert any(":3: " in one and "is no regular expression" in one for one in told)
+    assert any(":4: " in one and "there is no adapter 'vlm'" in one and "vllm" in one for one in told)
+    assert any("must be longer than silent_after" in one for one in told)
