@@ -11,9 +11,10 @@ from collectors.scrape import Scraper
 from collectors.targets import Target
 from outrider.clock import Clock
 from service.access_settings import AccessSettings
+from service.collect_settings import CollectSettings, PrometheusSettings, TargetSettings
 from service.cycle import Source
 from service.event_source import with_events
-from service.settings import CollectSettings, PrometheusSettings, Settings, TargetSettings
+from service.settings import Settings
 
 
 def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pushed | None = None) -> Source:
