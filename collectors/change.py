@@ -154,14 +154,6 @@ def _own_times(past: Past, page: Page, interval: float) -> tuple[NDArray[np.bool
     return both & (steps <= 0), np.where(steps > 0, steps, interval)
 
 
-def since_start(page: Page) -> Rows:
-    """Increases counted from the start of the process: for looking at a single page by hand only."""
-    flags = np.zeros(3 * page.values.size + 1, dtype=np.uint8)
-    odd = ~np.isfinite(page.values)
-    flags[:-1].reshape(3, -1)[:, odd] = CellStatus.UNTRUSTED
-    return Rows.of(page.values, page.values, 1.0, flags)
-
-
 def _restarted(past: Past, compiled: Compiled, page: Page) -> bool:
     if compiled.start_row < 0:
         return False

@@ -26,9 +26,10 @@ from outrider.errors import CollectError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Topology
+from service.collect_settings import CollectSettings
 from service.discovery_settings import DiscoverSettings
 from service.facts import TARGETS_NAMESPACE
-from service.settings import CollectSettings, Settings
+from service.settings import Settings
 
 _EVERY = {
     "static": timedelta(days=1),

@@ -70,22 +70,6 @@ class DiscoverSettings(AccessSettings):
     )
     scrape: ScrapeSettings = Field(ScrapeSettings(), description="how the pages that are found are asked")
 
-    @field_validator("adapter")
-    @classmethod
-    def _an_adapter(cls, value: str | None) -> str | None:
-        if value is not None and value not in ADAPTERS:
-            raise ValueError(
-                f"no adapter {value!r}{yamlfile.near(value, ADAPTERS) or '; known are ' + ', '.join(ADAPTERS)}"
-            )
-        return value
-
-    @field_validator("adapters")
-    @classmethod
-    def _all_adapters(cls, value: dict[str, str]) -> dict[str, str]:
-        for one in value.values():
-            cls._an_adapter(one)
-        return value
-
     @field_validator("keep", "drop")
     @classmethod
     def _patterns(cls, value: dict[str, str]) -> dict[str, str]:
@@ -144,6 +128,10 @@ def discover_usable(given: Sequence[DiscoverSettings], document: yamlfile.Docume
         for key in sorted(one.model_fields_set & _ANY_OWN - _OWN[one.type]):
             types = ", ".join(kind for kind, keys in _OWN.items() if key in keys)
             yield document.problem((*place, key), f"is for sources of type {types}, not {one.type}")
+        for key, names in (("adapter", [one.adapter] if one.adapter else []), ("adapters", one.adapters.values())):
+            for name in (name for name in names if name not in ADAPTERS):
+                known = yamlfile.near(name, ADAPTERS) or f"; known are {', '.join(ADAPTERS)}"
+                yield document.problem((*place, key), f"no adapter {name!r}{known}")
         if one.type == "dns" and one.record != "SRV" and one.scrape.port is None:
             yield document.problem(
                 (*place, "scrape"), f"{one.record} records bring no port: name one under scrape.port"

@@ -13,7 +13,7 @@ from outrider.errors import UsageError
 from outrider.model import EntityRef, Incident, Priority
 from outrider.ports import MetricStore, StateStore
 from outrider.topology import Topology
-from service.settings import FlightSettings
+from service.collect_settings import FlightSettings
 
 AFTER = timedelta(minutes=1)  # of the incident itself, to see how it began
 _log = log.get("flight")

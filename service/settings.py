@@ -16,14 +16,16 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from collectors import registry
 from outrider import yamlfile
-from outrider.errors import ConfigError, ConfigProblem
+from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
-from service.access_settings import AccessSettings
-from service.discovery_settings import DiscoverSettings, discover_usable
+from service.collect_settings import CollectSettings
+from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
 from service.probe_settings import ProbeSettings, probes_usable
+from service.receive_settings import ReceiveSettings, receive_usable
 from service.settings_base import Duration, Port, Ratio, Section
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -35,73 +37,6 @@ class StoreSettings(Section):
 
     url: str = Field(
         "sqlite:///.outrider/outrider.db", description="SQLAlchemy URL; metrics go to a second file beside it"
-    )
-
-
-class EntitySettings(Section):
-    """The component a target stands for."""
-
-    kind: EntityKind = Field(description="replica, node, gpu, pod, workload, service, cluster")
-    name: str = Field(description="name of the component")
-    namespace: str | None = Field(None, description="Kubernetes namespace, where it has one")
-    cluster: str | None = Field(None, description="its cluster, when it is another one", pattern=r"^[^/]+$")
-
-
-class TargetSettings(AccessSettings):
-    """One page to scrape."""
-
-    name: str = Field(description="unique name of the target")
-    adapter: str = Field(
-        description="how to read the page: vllm, dcgm, node_exporter, cadvisor, kube_state_metrics, probe, sdk"
-    )
-    url: str = Field(description="the metrics page, http or https", pattern=r"^https?://")
-    entity: EntitySettings = Field(description="the component the page speaks for")
-    labels: dict[str, str] = Field(
-        {}, description="node, pod, service, gpu_type, model, workload: they give the topology"
-    )
-    timeout: Duration = Field(timedelta(seconds=5), description="whole time a scrape may take")
-
-
-class PrometheusSettings(AccessSettings):
-    """An existing Prometheus, Thanos, Mimir or VictoriaMetrics to read instead of scraping."""
-
-    url: str = Field(pattern=r"^https?://", description="base URL of the HTTP API")
-    jobs: dict[str, str] = Field(
-        {}, description="job label -> adapter; jobs not named are guessed from their metric names"
-    )
-    timeout: Duration = Field(timedelta(seconds=10), description="whole time a query may take")
-
-
-class FlightSettings(Section):
-    """Scrapes kept on disk, so that what led to an incident can be replayed. Needs pages that are scraped here."""
-
-    enabled: bool = Field(True, description="keep the scrapes before every P0 and P1 incident")
-    before: Duration = Field(timedelta(minutes=30), description="how far back before an incident")
-    ring_bytes: Annotated[int, Field(gt=0)] = Field(512 * 1024 * 1024, description="most that the last scrapes take")
-    incidents: Annotated[int, Field(gt=0)] = Field(20, description="recordings kept; the oldest go first")
-    kept_bytes: Annotated[int, Field(gt=0)] = Field(2 * 1024 * 1024 * 1024, description="most that recordings take")
-    targets: Annotated[int, Field(gt=0)] = Field(
-        100, description="targets in a recording: those the incident is about first, all when there are no more"
-    )
-
-
-class CollectSettings(Section):
-    """What is watched."""
-
-    interval: Duration = Field(timedelta(seconds=15), description="time between two cycles")
-    targets: list[TargetSettings] = Field([], description="pages to scrape")
-    discover: list[DiscoverSettings] = Field([], description="where more targets are found")
-    prometheus: PrometheusSettings | None = Field(
-        None, description="an existing Prometheus to read instead of scraping"
-    )
-    flight: FlightSettings = Field(FlightSettings(), description="the flight recorder")
-    spread: Duration = Field(
-        timedelta(seconds=1), description="1,000 targets are asked over this time, each at its own moment; fewer sooner"
-    )
-    page_limit_bytes: Annotated[int, Field(gt=0)] = Field(64 * 1024 * 1024, description="a larger page is refused")
-    page_limit_series: Annotated[int, Field(gt=0)] = Field(
-        100_000,
-        description="a page with more series is cut down to what its adapter reads, and the log names the label",
     )
 
 
@@ -254,6 +189,7 @@ class Settings(Section):
     store: StoreSettings = Field(StoreSettings(), description="the databases")
     collect: CollectSettings = Field(CollectSettings(), description="what is watched")
     events: list[EventSettings] = Field([], description="where events are read, beside what pages tell")
+    receive: ReceiveSettings = Field(ReceiveSettings(), description="what others push")
     probes: list[ProbeSettings] = Field([], description="doors of services, asked as a client would ask")
     services: list[ServiceSettings] = Field([], description="planning facts of model services")
     planner: PlannerSettings = Field(PlannerSettings(), description="how many GPUs, and when")
@@ -295,6 +231,7 @@ def load(path: Path | None, *, fleet: str | None = None) -> Settings:
     except pydantic.ValidationError as error:
         problems += yamlfile.problems_of(error, document, Settings)
     if settings is not None:
+        problems += _adapters_usable(settings, document, path.parent)
         problems += _consistency(settings, document)
         problems += _game_days_usable(settings, document, fleet)
     if problems or settings is None:
@@ -319,6 +256,30 @@ def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, p
     return _VARIABLE.sub(replace, value)
 
 
+def _adapters_usable(settings: Settings, document: yamlfile.Document, folder: Path) -> list[ConfigProblem]:
+    """Make the user's own adapters known; every fault in them, and every name that is no adapter's."""
+    problems: list[ConfigProblem] = []
+    for index, file in enumerate(settings.collect.adapters):
+        try:
+            registry.add(folder / file)
+        except ConfigError as error:
+            problems += error.problems
+        except UsageError as error:
+            problems.append(document.problem(("collect", "adapters", index), error.message))
+    if problems:
+        return problems  # names of adapters that could not be read would be told as unknown
+    jobs = settings.collect.prometheus.jobs if settings.collect.prometheus is not None else {}
+    named: list[tuple[yamlfile.Path_, str]] = [
+        *((("collect", "targets", i, "adapter"), target.adapter) for i, target in enumerate(settings.collect.targets)),
+        *((("collect", "prometheus", "jobs", job), name) for job, name in jobs.items()),
+    ]
+    for path, name in named:
+        if name not in registry.ADAPTERS:
+            hint = yamlfile.near(name, registry.ADAPTERS) or f"; known are {', '.join(registry.ADAPTERS)}"
+            problems.append(document.problem(path, f"there is no adapter {name!r}{hint}"))
+    return problems
+
+
 def _consistency(settings: Settings, document: yamlfile.Document) -> list[ConfigProblem]:
     problems = []
     seen: set[str] = set()
@@ -329,6 +290,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
             )
         seen.add(target.name)
     problems += events_usable(settings.events, document)
+    problems += receive_usable(settings.receive, document)
     problems += discover_usable(settings.collect.discover, document)
     if settings.collect.discover and settings.collect.prometheus is not None:
         said = "is for scraping; the targets of collect.prometheus are those that it scrapes"

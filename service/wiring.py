@@ -23,7 +23,7 @@ from outrider.rules import Rule
 from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
-from service import facts, targets
+from service import facts, receiving, targets
 from service.api.settings import LOOPBACK_NAMES, ApiSettings
 from service.cycle import Cycle, Parts, Source
 from service.detection import Detection
@@ -116,7 +116,7 @@ def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Pla
         else None
     )
     keeper = FlightKeeper(ring, state, metrics, flight, kept) if ring else None
-    collector = targets.source(settings, clock, ring.add if ring else None)
+    collector = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
     cycle = _cycle(settings, collector, clock, state, metrics, in_background=not lockstep)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
     return Platform(cycle, dispatcher, metrics, state, collector, settings, keeper)
@@ -241,6 +241,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         cluster=settings.cluster,
         store_url=settings.store.url,
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
+        doors=receiving.doors(settings),
     )
 
 

@@ -307,7 +307,7 @@ def test_bucket_increments_land_on_the_fixed_ladder(bench) -> None:
     found = [one.cell(f"engine_ttft_seconds#{n}") for n in range(len(bounds) + 1)]
     assert found[bounds.index(0.1)] == 3
     assert found[bounds.index(0.25)] == 4
-    assert found[-1] == 1
+    assert found[bounds.index(0.5)] == 1  # all that is known of it: above 0.25
     assert sum(found) == 8
     assert one.cell("engine_ttft_seconds#-1") == 4.0
     assert batch.keys[: len(batch.keys)] == one.normaliser.adapter("vllm").keys[EntityKind.REPLICA]
@@ -321,27 +321,35 @@ def test_a_histogram_is_whole_or_not_at_all(bench) -> None:
     assert {one.cell(str(key)) for key in columns} == {CellStatus.RESET}
 
 
-def test_custom_buckets_move_up_to_the_next_bound_of_the_ladder(bench) -> None:
+def test_custom_buckets_are_spread_over_the_ladder_as_promql_would(bench) -> None:
     one = bench("vllm")
     bounds = ("0.07", "0.3", "5000", "+Inf")
     one.scrape(engine(more=histogram((0, 0, 0, 0), 0, bounds=bounds)))
-    one.scrape(engine(more=histogram((1, 3, 6, 10), 0, bounds=bounds)))
+    one.scrape(engine(more=histogram((70, 300, 5000, 5010), 0, bounds=bounds)))
     ladder = catalog.signal("engine_ttft_seconds").bounds
-    assert one.cell(f"engine_ttft_seconds#{ladder.index(0.08)}") == 1
-    assert one.cell(f"engine_ttft_seconds#{ladder.index(0.5)}") == 2
-    assert one.cell(f"engine_ttft_seconds#{len(ladder)}") == 3 + 4
+    found = [one.cell(f"engine_ttft_seconds#{bucket}") for bucket in range(len(ladder) + 1)]
+    assert found[ladder.index(0.06)] == 0  # of the first bucket only its bound is known
+    assert found[ladder.index(0.08)] == pytest.approx(70 + 10)
+    assert found[ladder.index(0.5)] == pytest.approx(50 + 4700 * 0.2 / 4999.7)
+    assert sum(found) == pytest.approx(5010)
+
+
+def test_what_lies_above_the_last_bound_is_no_more_than_a_step_above_it(bench) -> None:
+    one = bench("vllm")
+    bounds = ("5", "10", "+Inf")
+    one.scrape(engine(more=histogram((0, 0, 0), 0, bounds=bounds)))
+    one.scrape(engine(more=histogram((0, 4, 10), 0, bounds=bounds)))
+    ladder = catalog.signal("engine_ttft_seconds").bounds
+    assert one.cell(f"engine_ttft_seconds#{ladder.index(20)}") == 6
+    assert one.cell(f"engine_ttft_seconds#{len(ladder)}") == 0
 
 
 def test_since_start_is_for_looking_only(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=50, more=histogram((1, 2, 3), 5.0)))
-    from collectors.scraped import Scrape
-
-    scrape = Scrape(one.target, one.at, b"", None, 0.0)
-    batch = next(b for b in one.normaliser.since_start(scrape, one.page) if b.kind is EntityKind.REPLICA)
-    bounds = catalog.signal("engine_ttft_seconds").bounds
-    column = batch.keys.index(SignalKey("engine_ttft_seconds", bucket=bounds.index(0.1)))
-    assert batch.values[0, column] == 1
+    found = {since.quantile: (since.value, since.below) for since in one.normaliser.since_start(one.target, one.page)}
+    assert found[0.5] == (pytest.approx(0.175), False)
+    assert found[0.99] == (0.25, False)
     one.scrape(engine(tokens=60))
     assert one.cell("engine_generation_tokens_total") == 10  # the look left no trace
 

@@ -17,9 +17,10 @@ from outrider.model import CycleRecord, Incident, Layer, Priority
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from service import replay, wiring
+from service.collect_settings import FlightSettings
 from service.event_source import pages_of
 from service.flight_keeper import AFTER, FlightKeeper
-from service.settings import FlightSettings, Settings
+from service.settings import Settings
 from simulator.exporters import serve
 from simulator.faults import inject
 from simulator.fleet import Fleet
