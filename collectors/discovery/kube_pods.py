@@ -104,6 +104,15 @@ def pod_of(pod: Json, cluster: str, service_label: str) -> PodFacts | None:
     )
 
 
+def ended_at(pod: Json) -> str:
+    """When a pod ended, as the API tells it: its last container's end, else when it was told to go; "" for neither."""
+    ends = [
+        text(mapping(mapping(one.get("state")).get("terminated")).get("finishedAt"))
+        for one in items(mapping(pod.get("status")).get("containerStatuses"))
+    ]
+    return max(ends, default="") or text(mapping(pod.get("metadata")).get("deletionTimestamp"))
+
+
 def _service(labels: Mapping[str, str], notes: Mapping[str, str], service_label: str) -> str:
     """The model service of a pod: what somebody said, then what its operator wrote, then its common label."""
     said = labels.get(SERVICE) or notes.get(SERVICE) or labels.get("serving.kserve.io/inferenceservice")

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from collectors.discovery.found import Found, Seen
 from collectors.discovery.kube_gpus import node_facts
-from collectors.discovery.kube_pods import SCRAPE, PodFacts, page_of, pod_of
+from collectors.discovery.kube_pods import SCRAPE, PodFacts, ended_at, page_of, pod_of
 from collectors.kube_api import Feed, Json, KubeApi, mapping, text, texts
 from collectors.kube_api import Seen as Change
 from collectors.kube_api import items as objects_of
 from collectors.kubernetes import SERVICE_LABEL
 from collectors.registry import ADAPTERS, adapter
+from outrider.clock import Clock, SystemClock
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge
@@ -25,7 +27,17 @@ from outrider.topology import Edge
 _SERVICE_NAME = "kubernetes.io/service-name"
 _ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
 _MOST_FAULTS = 20
+REMEMBERED = timedelta(minutes=15)  # as long as other entities that leave: collectors.lost
 _Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """A pod that went; ``until`` by the API's own clock where it told, ``at`` on our monotonic one."""
+
+    pod: PodFacts
+    until: str
+    at: float
 
 
 class KubernetesSource:
@@ -41,8 +53,12 @@ class KubernetesSource:
         label_selector: str = "",
         service_label: str = SERVICE_LABEL,
         every: timedelta = timedelta(seconds=15),
+        clock: Clock | None = None,
     ) -> None:
-        """``api`` is this one's alone. Without ``label_selector`` annotations alone choose."""
+        """``api`` is this one's alone. Without ``label_selector`` annotations alone choose.
+
+        ``clock`` says how long ago a pod went.
+        """
         self.name, self.every = name, every
         self._api, self._cluster, self._service_label = api, cluster, service_label
         self._selected = bool(label_selector)
@@ -59,6 +75,8 @@ class KubernetesSource:
         self._services: dict[_Key, Mapping[str, str]] = {}  # annotations
         self._slices: dict[_Key, tuple[str, tuple[str, ...]]] = {}  # service, names of pods
         self._of_feed: dict[str, set[_Key]] = {}
+        self._gone: dict[_Key, _Gone] = {}
+        self._clock = clock or SystemClock()
         self._seen, self._told = Seen(), [""]
 
     async def read(self) -> Seen:
@@ -84,14 +102,18 @@ class KubernetesSource:
 
     def _take_all(self, news: Sequence[tuple[str, str, Sequence[Change]]], faults: Sequence[CollectError]) -> None:
         changed = [self._take(kind, path, changes) for kind, path, changes in news]
-        if any(changed) or _said(faults) != self._told:
+        late = self._clock.monotonic() - REMEMBERED.total_seconds()
+        over = [key for key, one in self._gone.items() if one.at < late]
+        for key in over:
+            del self._gone[key]
+        if any(changed) or over or _said(faults) != self._told:
             self._seen, self._told = self._whole(faults), _said(faults)
 
     def _take(self, kind: str, path: str, news: Sequence[Change]) -> bool:
         """Take changes in; True when they matter. A new list takes the place of all that its feed told before."""
         kept: dict[_Key, object] = getattr(self, f"_{kind}")
         known = self._of_feed.setdefault(path, set())
-        before = {key: kept.get(key) for key in known} if news and news[0].what == "LISTED" else {}
+        before = set(known) if news and news[0].what == "LISTED" else set()
         listed: set[_Key] = set()
         matters = False
         for change in news:
@@ -103,16 +125,21 @@ class KubernetesSource:
                 continue
             matters = True
             if now is None:
-                kept.pop(key, None)
+                self._leave(key, kept.pop(key), change.found)
                 known.discard(key)
             else:
                 kept[key] = now
                 known.add(key)
-        for gone in before.keys() - listed:
-            kept.pop(gone, None)
-            known.discard(gone)
+        for key in before - listed:
+            self._leave(key, kept.pop(key), {})
+            known.discard(key)
             matters = True
         return matters
+
+    def _leave(self, key: _Key, what: object, last: Json) -> None:
+        """A pod that goes is remembered for a while: what is said of it may come later than its end."""
+        if isinstance(what, PodFacts):
+            self._gone[key] = _Gone(what, ended_at(last), self._clock.monotonic())
 
     def _kept(self, kind: str, found: Json) -> object:
         """What is kept of an object; None of one that does not count."""
@@ -169,8 +196,12 @@ class KubernetesSource:
         return page if not kind else Found(page.address, {**page.labels, "gpu_type": kind}, page.adapter, page.identity)
 
     def _edges(self, fronts: Mapping[_Key, Sequence[str]]) -> Iterator[Edge]:
-        """Node - pod, GPU - pod where it is written down, and for groups pod - replica - service."""
-        for key, pod in self._pods.items():
+        """Node - pod, GPU - pod where it is written down, and for groups pod - replica - service.
+
+        Of pods that went lately only what they rested on: label ``until`` says that they did.
+        """
+        gone = {key: one.pod for key, one in self._gone.items() if key not in self._pods}
+        for key, pod in (*self._pods.items(), *gone.items()):
             node = EntityRef(self._cluster, EntityKind.NODE, None, pod.node)
             if pod.node:
                 yield node, pod.entity
@@ -180,7 +211,7 @@ class KubernetesSource:
                     yield gpu, pod.entity
                     if pod.node:
                         yield node, gpu
-            if pod.group:
+            if pod.group and key not in gone:  # a replica rests on those that are there
                 yield pod.entity, pod.replica
                 name = pod.service or next(iter(fronts.get(key, ())), "") or pod.workload
                 yield pod.replica, EntityRef(self._cluster, EntityKind.SERVICE, pod.entity.namespace, name)
@@ -188,6 +219,10 @@ class KubernetesSource:
     def _facts(self, fronts: Mapping[_Key, Sequence[str]]) -> Iterator[tuple[EntityRef, dict[str, str]]]:
         for (_, name), facts in self._nodes.items():
             yield EntityRef(self._cluster, EntityKind.NODE, None, name), facts
+        for key, one in self._gone.items():
+            if key not in self._pods:
+                facts = {"uid": one.pod.uid, "node": one.pod.node, "since": one.pod.since, "until": one.until}
+                yield one.pod.entity, {name: value for name, value in facts.items() if value}
         members: dict[EntityRef, int] = {}
         leaders: dict[EntityRef, PodFacts] = {}
         for key, pod in self._pods.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from collectors.discovery.kube_gpus import held_by, node_facts
 from collectors.discovery.kube_pods import PodFacts, page_of, pod_of
 from collectors.discovery.kubernetes import KubernetesSource
 from collectors.discovery.targets import Rules, target_of_found
+from outrider.clock import ManualClock
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
@@ -388,3 +390,35 @@ def test_what_may_not_be_read_is_told_and_the_rest_goes_on() -> None:
             await source.read()
 
     play(scene)
+
+
+def test_a_pod_that_went_is_remembered_with_its_times_and_then_forgotten() -> None:
+    clock = ManualClock(datetime(2026, 11, 21, 18, 0, tzinfo=UTC))
+    labels = {f"{LWS}/name": "big", f"{LWS}/group-index": "0", f"{LWS}/worker-index": "1"}
+
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        server.objects[PODS] = [pod("a", 1, notes=ASK), pod("w", 2, labels=labels), pod("b", 3)]
+        await source.read()
+        ended = pod("a", 1, notes=ASK)
+        finished = {"state": {"terminated": {"finishedAt": "2026-11-21T17:59:00Z"}}}
+        ended["status"]["containerStatuses"] = [finished]
+        server.tell(PODS, "DELETED", ended)
+        server.tell(PODS, "DELETED", pod("w", 2, labels=labels))
+        seen = await source.read()
+        assert seen.found == ()
+        topology = graph(seen)
+        gone, worker = entity(EntityKind.POD, "a"), entity(EntityKind.POD, "w")
+        assert topology.labels[gone] == {
+            "uid": "uid-a", "node": "n1", "since": "2026-11-21T17:00:00Z", "until": "2026-11-21T17:59:00Z",
+        }  # fmt: skip
+        assert topology.rests_on(gone) == (entity(EntityKind.NODE, "n1", None),)
+        assert topology.holds_up(worker) == (), "a replica rests on those that are there"
+        server.tell(PODS, "ADDED", pod("a", 4, uid="uid-again"))
+        assert graph(await source.read()).labels[gone]["uid"] == "uid-again"
+        clock.advance(timedelta(minutes=16))
+        seen = await source.read()
+        assert worker not in seen.labels
+        assert gone in seen.labels
+        assert await source.read() is seen
+
+    play(scene, clock=clock)
