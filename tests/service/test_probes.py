@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,15 +15,19 @@ import pytest
 from aiohttp import web
 from typer.testing import CliRunner
 
+from alerts import rules_file
 from collectors.collect import Collector
 from collectors.probing.outcome import Outcome
+from detectors import threshold
 from outrider import i18n
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError
-from outrider.model import EntityKind, EntityRef, SignalKey
+from outrider.model import EntityKind, EntityRef, Finding, SampleBatch, SignalKey
+from outrider.topology import Topology
 from service import event_source, settings, targets, wiring
 from service.cli.main import app
 from service.probe_source import WithProbes
+from service.window_cache import WindowCache
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 CHAT = EntityRef("default", EntityKind.SERVICE, "serving", "chat")
@@ -213,3 +218,23 @@ def test_without_any_probe_the_command_says_how_to_name_one(tmp_path, monkeypatc
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_outcome_has_words(language) -> None:
     assert [one for one in Outcome if f"collect.probe.{one.value}" not in i18n.texts(language)] == []
+
+
+def test_the_rules_of_the_how_to_can_be_used(tmp_path) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/probe-a-service.md").read_text(encoding="utf-8")
+    (block,) = [one for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if one.startswith("version")]
+    file = tmp_path / "rules.yaml"
+    file.write_text(block, encoding="utf-8")
+    rules = [rule for rule in rules_file.load_rules([file]) if "probe_" in (rule.expr or "")]
+    assert [rule.name for rule in rules] == ["probe-failed", "does-not-generate", "certificate-expires"]
+    keys = [SignalKey(name) for name in ("probe_success", "probe_outcome_code", "probe_cert_expiry_seconds")]
+    values = np.array([[0, Outcome.NO_GENERATION.code, 1e6]])
+    batch = SampleBatch("probes", START, EntityKind.SERVICE, tuple(keys), (CHAT,), values, np.zeros((1, 3), np.uint8))
+    cache = WindowCache({EntityKind.SERVICE: keys}, 4)
+    cache.push(START, [batch])
+    found = set()
+    for detector in threshold.compile_rules(rules):
+        window = cache.window(EntityKind.SERVICE, detector.keys, timedelta(minutes=1), timedelta(seconds=15))
+        _, seen = detector.detect(detector.initial(), window, Topology(), START)
+        found |= {one.detector for one in seen if isinstance(one, Finding)}
+    assert len(found) == 3

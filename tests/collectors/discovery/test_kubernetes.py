@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collectors.discovery.found import Found, Seen
 from collectors.discovery.kube_gpus import held_by, node_facts
@@ -422,3 +424,44 @@ def test_a_pod_that_went_is_remembered_with_its_times_and_then_forgotten() -> No
         assert await source.read() is seen
 
     play(scene, clock=clock)
+
+
+rubbish = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every path into a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, child in inner for found in places(child, (*path, key)))]
+
+
+def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    if not path:
+        return other
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(value[path[0]], path[1:], other)
+    return copy
+
+
+@given(st.data())
+def test_no_object_breaks_the_reader(data) -> None:
+    whole = pod(
+        "p",
+        labels={f"{LWS}/name": "x", f"{LWS}/group-index": "0", "outrider.io/tenant": "t"},
+        notes={**ASK, "prometheus.io/port": "1", "hami.io/vgpu-devices-allocated": GPU},
+        args=["--model", "m", "-tp", "2"],
+        resources={"nvidia.com/gpu": "1"},
+        owners=[{"kind": "ReplicaSet", "name": "x-abcde", "controller": True}],
+    )
+    found = replaced(whole, data.draw(st.sampled_from(places(whole))), data.draw(rubbish))
+    read = pod_of(found if isinstance(found, dict) else {}, "test", "app")
+    if read is not None:
+        page = page_of(read)
+        if isinstance(page, Found):
+            assert all(isinstance(value, str) for value in page.labels.values())
+    facts_of = node_facts(found if isinstance(found, dict) else {})
+    assert all(isinstance(value, str) for value in facts_of.values())
