@@ -90,6 +90,9 @@ class GenerationProbe:
             fault = self._out_of_time(course) if loop.time() >= until else failed(found, self.address, self.timeout)
         except FAULTS as found:
             fault = failed(found, self.address, self.timeout)
+        except asyncio.CancelledError:
+            looking.cancel()
+            raise
         finally:
             seconds = (course.ended or loop.time()) - course.begun
             left = await in_time(looking, until - loop.time())

@@ -58,6 +58,9 @@ class HttpProbe:
         except FAULTS as found:
             fault = failed(found, self.address, self.timeout)
             status = fault.status
+        except asyncio.CancelledError:
+            looking.cancel()
+            raise
         finally:
             seconds = loop.time() - begun
             left = await in_time(looking, until - loop.time())

@@ -19,6 +19,7 @@ from collectors.access import Access, Tls
 from collectors.dns_client import NameServer, lookup, system_servers
 from collectors.probing.base import Asked
 from collectors.probing.dns import DnsProbe
+from collectors.probing.generation import GenerationProbe, Question
 from collectors.probing.grpc_health import GrpcHealthProbe
 from collectors.probing.http import Expected, HttpProbe
 from collectors.probing.outcome import Outcome
@@ -194,6 +195,21 @@ def test_tls_of_a_port_that_speaks_plainly_of_nobody_and_of_one_that_is_silent()
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
             assert (await TlsProbe(asked(0.2), "127.0.0.1", port).ask(now())).outcome is Outcome.TIMEOUT
+
+    asyncio.run(whole())
+
+
+def test_an_asking_that_is_given_up_ends_at_once() -> None:
+    async def whole() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
+            for probe in (HttpProbe(asked(600), url), GenerationProbe(asked(600), url, Question("m"))):
+                task = asyncio.create_task(probe.ask(now()))
+                await asyncio.sleep(0.05)
+                task.cancel()
+                async with asyncio.timeout(60):
+                    await asyncio.wait((task,))
+                assert task.cancelled()
 
     asyncio.run(whole())
 
