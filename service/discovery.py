@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from collectors.discovery.targets import Rules
 from collectors.dns_client import NameServer
 from collectors.kube_api import KubeApi
 from collectors.targets import Target
-from outrider.errors import CollectError
+from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Topology
@@ -150,15 +151,15 @@ def _rules(given: DiscoverSettings, collect: CollectSettings) -> Rules:
 
 
 async def _look(url: str, rules: Rules) -> str | None:
-    """Which adapter reads a page; None when it cannot be read or nobody reads it."""
+    """Which adapter reads a page; None when nobody does. Raises CollectError when it cannot be read."""
     client = Client("discover", url, timeout=rules.timeout, access=rules.access)
     try:
         answer = await client.ask("")
-    except CollectError:
-        return None
     finally:
         await client.close()
-    return guess(answer.body.decode("utf-8", errors="replace")) if answer.status == 200 else None
+    if answer.status != 200:
+        raise client.fault(f"{url} answered {answer.status}", CollectReason.HTTP_STATUS)
+    return await asyncio.to_thread(guess, answer.body.decode("utf-8", errors="replace"))
 
 
 def _watcher(cluster: str, name: str) -> EntityRef:

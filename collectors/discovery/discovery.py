@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from zlib import crc32
 
 from collectors.collect import TargetHealth
@@ -18,7 +19,8 @@ from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityRef
 from outrider.topology import Edge
 
-Guess = Callable[[str, Rules], Awaitable[str | None]]
+Guess = Callable[[str, Rules], Awaitable[str | None]]  # raises CollectError when the page cannot be read
+LOOK_AGAIN = timedelta(minutes=10)  # at a page that came and that no adapter reads
 MOST_TENANTS = 50
 _MOST_GUESSES = 500  # pages looked at in one go, for their adapter
 
@@ -34,14 +36,20 @@ class Known:
 
 @dataclass(slots=True)
 class _State:
-    """One source: what it last said, and what was made of it."""
+    """One source: what it last said, and what was made of it.
+
+    ``adapters`` are those guessed by page, ``looked`` says when to look at a page again that nobody reads.
+    """
 
     source: TargetSource
     rules: Rules
     begun: datetime | None = None
     seen: Seen = field(default_factory=Seen)
     made: dict[str, tuple[Found, str, Target]] = field(default_factory=dict)
+    adapters: dict[str, str] = field(default_factory=dict)
+    looked: dict[str, datetime] = field(default_factory=dict)
     unread: int = 0
+    faults: list[CollectError] = field(default_factory=list)
     made_of: Seen | None = None
 
 
@@ -60,7 +68,6 @@ class Discovery:
         self._states = {source.name: _State(source, rules) for source, rules in sources}
         self._cluster, self._configured, self._guess = cluster, tuple(configured), guess
         self._running: dict[str, asyncio.Task[Seen]] = {}
-        self._adapters: dict[tuple[str, str], str] = {}  # by source and page
         self._health = {name: TargetHealth(name, "discovery", None, None, None, None, None) for name in self._states}
         self.known = Known(self._configured)
 
@@ -77,7 +84,7 @@ class Discovery:
         for name, state in self._states.items():
             if name not in self._running and _is_due(state, at):
                 state.begun = at
-                self._running[name] = asyncio.create_task(self._read(state), name=f"discover {name}")
+                self._running[name] = asyncio.create_task(self._read(state, at), name=f"discover {name}")
         if self._running:
             await asyncio.wait(self._running.values(), timeout=wait)
         done = [(name, task) for name, task in self._running.items() if task.done()]
@@ -92,14 +99,17 @@ class Discovery:
             self._take(self._states[name], task, at)
         self._join()
 
-    async def _read(self, state: _State) -> Seen:
+    async def _read(self, state: _State, at: datetime) -> Seen:
         """One reading, with a look at pages that nobody named an adapter for."""
         seen = await state.source.read()
         if self._guess is not None:
-            wanted = [url for url in self._unnamed(state, seen) if (state.source.name, url) not in self._adapters]
-            for url, name in await _guessed(wanted[:_MOST_GUESSES], state.rules, self._guess):
-                if name is not None:
-                    self._adapters[state.source.name, url] = name
+            wanted = [url for url in self._unnamed(state, seen) if url not in state.adapters]
+            due = [url for url in wanted if state.looked.get(url, at) <= at]
+            looked = await _guessed(due[:_MOST_GUESSES], state.rules, self._guess)
+            state.adapters.update((url, adapter) for url, adapter in looked.items() if adapter is not None)
+            state.looked.update((url, at + LOOK_AGAIN) for url, adapter in looked.items() if adapter is None)
+            still = set(wanted)
+            state.looked = {url: when for url, when in state.looked.items() if url in still}
         return seen
 
     @staticmethod
@@ -133,7 +143,7 @@ class Discovery:
     def _make(self, state: _State) -> list[CollectError]:
         """Targets of what was found; those that are as they were stay the same objects."""
         if state.seen is state.made_of and not state.unread:
-            return []
+            return state.faults
         made: dict[str, tuple[Found, str, Target]] = {}
         faults, unread, name, rules = [], [], state.source.name, state.rules
         for found in state.seen.found:
@@ -141,7 +151,7 @@ class Discovery:
                 continue
             try:
                 url = url_of(found, rules)
-                adapter = rules.adapter_of(found) or self._adapters.get((name, url))
+                adapter = rules.adapter_of(found) or state.adapters.get(url)
                 if adapter is None:
                     unread.append(url)
                     continue
@@ -152,13 +162,12 @@ class Discovery:
             except CollectError as error:
                 faults.append(error)
         state.made, state.made_of, state.unread = made, state.seen, len(unread)
-        gone = {key for key in self._adapters if key[0] == name} - {(name, url) for url in made}
-        for key in gone:
-            del self._adapters[key]
+        state.adapters = {url: adapter for url, adapter in state.adapters.items() if url in made}
         if unread:
             more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
             said = f"{name}: no adapter is known to read {unread[0]}{more}"
             faults.append(CollectError(said, reason=CollectReason.NOT_METRICS, hint="name one with adapter"))
+        state.faults = faults
         return faults
 
     def _note(self, state: _State, faults: Sequence[CollectError], at: datetime, *, read: bool) -> None:
@@ -230,12 +239,15 @@ def _is_due(state: _State, at: datetime) -> bool:
     return state.begun is None or not state.begun <= at < state.begun + state.source.every
 
 
-async def _guessed(urls: Sequence[str], rules: Rules, guess: Guess) -> list[tuple[str, str | None]]:
-    """What each page is read by, a few pages at a time."""
+async def _guessed(urls: Sequence[str], rules: Rules, guess: Guess) -> dict[str, str | None]:
+    """What each page is read by, a few pages at a time; those that cannot be read are left out."""
     gate = asyncio.Semaphore(32)
+    found: dict[str, str | None] = {}
 
-    async def one(url: str) -> tuple[str, str | None]:
+    async def one(url: str) -> None:
         async with gate:
-            return url, await guess(url, rules)
+            with suppress(CollectError):
+                found[url] = await guess(url, rules)
 
-    return list(await asyncio.gather(*map(one, urls)))
+    await asyncio.gather(*map(one, urls))
+    return found

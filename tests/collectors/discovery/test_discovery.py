@@ -213,26 +213,31 @@ def test_an_adapter_is_guessed_once_and_what_nobody_reads_is_told() -> None:
 
     async def look(url: str, _rules: Rules) -> str | None:
         looked.append(url)
+        if url == "http://starts:1/metrics":
+            raise CollectError("not yet", reason=CollectReason.REFUSED)
         return {"http://a:1/metrics": "vllm", "http://b:1/metrics": "dcgm"}.get(url)
 
-    source = Source("src", Found("a:1"), Found("b:1"), Found("odd:1"), Found("named:1", adapter="vllm"))
+    found = [Found(f"{name}:1") for name in ("a", "b", "odd", "starts")]
+    source = Source("src", *found, Found("named:1", adapter="vllm"))
     discovery = Discovery([(source, Rules())], "test", guess=look)
     with structlog.testing.capture_logs():
-        known = run(discovery, 3)
+        known = run(discovery, 12)
     assert {one.name: one.adapter for one in known.targets} == {
         "src-a:1": "vllm", "src-b:1": "dcgm", "src-named:1": "vllm",
     }  # fmt: skip
     assert looked.count("http://a:1/metrics") == 1
-    assert looked.count("http://odd:1/metrics") == 3, "it may yet come up"
-    assert discovery.health[0].error == "src: no adapter is known to read http://odd:1/metrics"
+    assert looked.count("http://odd:1/metrics") == 2, "once more after ten minutes"
+    assert looked.count("http://starts:1/metrics") == 12, "it may come up at any time"
+    assert discovery.health[0].error == "src: no adapter is known to read http://odd:1/metrics (and 1 more)"
     assert discovery.health[0].up is True
 
 
 def test_an_adapter_that_there_is_not_is_named() -> None:
     source = Source("src", Found("a:1", adapter="vlm"), Found("b:1"))
     discovery = Discovery([(source, VLLM)], "test")
-    with structlog.testing.capture_logs():
-        assert names(run(discovery)) == ["src-b:1"]
+    with structlog.testing.capture_logs() as logs:
+        assert names(run(discovery, 3)) == ["src-b:1"]
+    assert [line["event"] for line in logs] == ["discovery_failed"], "told once, and not taken back"
     assert "names an adapter 'vlm' that there is not" in (discovery.health[0].error or "")
 
 
