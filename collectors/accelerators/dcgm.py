@@ -121,7 +121,7 @@ class _Link:
         self._system = self._handle.GetSystem()
         self._names: dict[int, Name] = {}
         self._driver = ""
-        for gpu in self._system.discovery.GetAllSupportedGpuIds():
+        for gpu in sorted(self._answering()):
             self._names[gpu], self._driver = self._name(gpu)
         self._parts = self._instances()
         self._group = self._system.GetGroupWithEntities(f"outrider_{os.getpid()}_{id(self)}", list(self._entities()))
@@ -129,12 +129,17 @@ class _Link:
         self._faults = self._watch((_XID,))
         self._since: Any = None
         self._told: dict[int, int] = {}
-        self._handle.GetSystem().UpdateAllFields(True)
+        self._system.UpdateAllFields(True)
 
     def outdated(self) -> bool:
         """True when devices or instances came or went: groups do not follow by themselves."""
-        gpus = set(self._system.discovery.GetAllSupportedGpuIds())
-        return gpus != set(self._names) or self._instances() != self._parts
+        return self._answering() != set(self._names) or self._instances() != self._parts
+
+    def _answering(self) -> set[int]:
+        """Devices that are not lost: a lost one would be refused by a group."""
+        status = self._nvidia.agent.dcgmGetGpuStatus
+        gpus = self._system.discovery.GetAllSupportedGpuIds()
+        return {int(gpu) for gpu in gpus if status(self._handle.handle, gpu) != _LOST}
 
     def devices(self) -> tuple[tuple[Device, ...], str]:
         """Every device that answers, and the driver's version."""
@@ -153,7 +158,7 @@ class _Link:
                 for entity, (of, number, profile) in self._parts.items()
                 if of == gpu
             )
-            if self._nvidia.agent.dcgmGetGpuStatus(self._handle.handle, gpu) == _LOST or not values:
+            if not values:  # every field is blank: it is lost since the status was asked
                 continue
             if any("DCGM_FI_DEV_FB_USED" in part.values for part in parts):
                 values = {key: value for key, value in values.items() if not key.startswith("DCGM_FI_DEV_FB_")}
@@ -188,7 +193,9 @@ class _Link:
 
     def _name(self, gpu: int) -> tuple[Name, str]:
         said = self._system.discovery.GetGpuAttributes(gpu).identifiers
-        uuid, model, pci, driver = (_text(one) for one in (said.uuid, said.deviceName, said.pciBusId, said.driverVersion))
+        uuid, model, pci, driver = (
+            _text(one) for one in (said.uuid, said.deviceName, said.pciBusId, said.driverVersion)
+        )
         return Name(uuid, gpu, model, pci), driver
 
     def _instances(self) -> dict[int, tuple[int, int, str]]:

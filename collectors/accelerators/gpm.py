@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from collectors.accelerators.nvml_values import MEBIBYTE, asked
+from collectors.accelerators.nvml_values import asked
 
 _PERCENT = 0.01
 _METRICS = {  # name on the page -> GPM metric, factor

@@ -23,14 +23,14 @@ _AWAY = {
     pynvml.NVML_ERROR_UNINITIALIZED: "the NVIDIA driver was unloaded",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not on this machine",
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "libnvidia-ml.so.1 and the loaded NVIDIA driver are of different versions",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "libnvidia-ml.so.1 and the loaded driver differ in version",
     pynvml.NVML_ERROR_NO_PERMISSION: "the NVIDIA driver may not be asked by this user",
 }
 _HINTS = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "install the NVIDIA driver, or run the agent with the NVIDIA container runtime",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "install the NVIDIA driver, or run with the NVIDIA container runtime",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "modprobe nvidia; the agent reads on as soon as it is loaded",
     pynvml.NVML_ERROR_UNINITIALIZED: "the agent reads on as soon as the driver is loaded again",
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under a running kernel: reload the module or reboot",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under its module: reload it or reboot",
     pynvml.NVML_ERROR_NO_PERMISSION: "give it read and write access to /dev/nvidiactl",
 }
 _XID = pynvml.nvmlEventTypeXidCriticalError

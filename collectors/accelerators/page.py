@@ -214,5 +214,3 @@ def _escaped(value: str) -> str:
 
 def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
-
-

@@ -10,7 +10,21 @@ import typer
 
 from outrider.errors import OutriderError
 from service import wiring
-from service.cli import alerts, capacity, collect, common, config, demo, drill, record, remediate, replay, serve, store
+from service.cli import (
+    agent,
+    alerts,
+    capacity,
+    collect,
+    common,
+    config,
+    demo,
+    drill,
+    record,
+    remediate,
+    replay,
+    serve,
+    store,
+)
 from service.cli.common import Context, leaf
 from store import migrate
 
@@ -46,6 +60,7 @@ def version(context: Context) -> None:
 
 demo.add(app)
 serve.add(app)
+agent.add(app)
 replay.add(app)
 record.add(app)
 collect.add_doctor(app)
