@@ -24,7 +24,9 @@ def main() -> None:
                     ledger.add(xid)
                 answer["xids"] = None if heard is None else [{**asdict(xid), "at": xid.at.timestamp()} for xid in heard]
             elif line.strip() == "page":
-                answer["page"] = page(reader.read(), ledger, Surroundings("node-1", "nvml", "0", 0.0), SystemClock().now())
+                answer["page"] = page(
+                    reader.read(), ledger, Surroundings("node-1", "nvml", "0", 0.0), SystemClock().now()
+                )
             else:
                 answer = asdict(reader.read())
         except AcceleratorsAwayError as error:
