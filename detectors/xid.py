@@ -222,7 +222,7 @@ def _evidence(said: _Said) -> list[Evidence]:
     number = float(said.code) if said.code.isdigit() else None
 
     def tell(text: str, **arguments: object) -> Evidence:
-        return evidence(_SIGNAL, number, text, code=named(said.code), **arguments)
+        return evidence(_SIGNAL, number, text, None, code=named(said.code), **arguments)
 
     meaning = said.known.text if said.known is not None else ""
     text = "xid" if said.known is not None else "xid_unknown"

@@ -3,7 +3,7 @@
 set -eu
 
 missing=""
-for pair in prometheus:prometheus prometheus-node-exporter:prometheus-node-exporter \
+for pair in prometheus:prometheus gcc:gcc prometheus-node-exporter:prometheus-node-exporter \
             prometheus-alertmanager:prometheus-alertmanager chromium:chromium openssl:openssl; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done

@@ -17,6 +17,7 @@ from outrider import log
 from outrider.clock import SystemClock
 from service import agent as agents
 from service.agent_reader import opener
+from service.cli import entry
 from service.cli.common import YES, Context, leaf
 
 PORT = 9800
@@ -69,3 +70,15 @@ async def _serve(node: str, source: AgentSource, kmsg: Path, host: str, port: in
         typer.echo(f"agent of {node}: {url}/metrics", err=True)
         await ended.wait()
     return YES
+
+
+def main() -> None:
+    """Run the command line of the agent alone."""
+    app = typer.Typer(name="outrider", add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(_root)
+    add(app)
+    entry.run(app)
+
+
+def _root() -> None:
+    """Watches, plans and repairs clusters that serve large language models."""
