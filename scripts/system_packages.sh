@@ -7,6 +7,7 @@ for pair in prometheus:prometheus gcc:gcc prometheus-node-exporter:prometheus-no
             prometheus-alertmanager:prometheus-alertmanager chromium:chromium openssl:openssl; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done
+case "$missing" in *" gcc"*) missing="$missing libc6-dev" ;; esac
 [ -n "$missing" ] || exit 0
 
 skip() {

@@ -33,6 +33,7 @@ FRESH = timedelta(seconds=1)  # how long a page answers everybody
 PATIENCE = timedelta(seconds=8)  # Prometheus gives up after 10 s
 LISTEN = timedelta(milliseconds=100)  # how long a page may have to wait for the ear of the driver
 REST = timedelta(seconds=1)  # between two tries to listen where there is nothing to listen to
+RELOOK = timedelta(seconds=10)  # between looks of our own while there is nothing to listen to and nobody asks
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -114,14 +115,17 @@ class Agent:
     async def listen(self) -> None:
         """Hear XIDs until cancelled. The first look opens the library; later ones are the pages' business."""
         await self.page()
+        listening = False
         while True:
             heard = await asyncio.get_running_loop().run_in_executor(self._thread, self._ear)
             for xid in heard or ():
                 self._note(xid)
             if heard is None:
+                if listening or self._page is None or self._clock.monotonic() - self._page[0] > RELOOK.total_seconds():
+                    self._page = None
+                    await self.page()  # listens anew to what is there now
                 await asyncio.sleep(REST.total_seconds())
-                if self._page is None or self._page[1] != 200 or self._clock.monotonic() - self._page[0] > _RELOOK:
-                    await self.page()  # nobody asks for pages: look for the driver ourselves
+            listening = heard is not None
 
     def _ear(self) -> list[Xid] | None:
         return None if self._reader is None else self._reader.wait(LISTEN)
@@ -141,9 +145,6 @@ class Agent:
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self.kernel is not None:
             self.kernel.close()
-
-
-_RELOOK = 10.0  # seconds between looks of our own while nobody asks
 
 
 def application(agent: Agent) -> web.Application:

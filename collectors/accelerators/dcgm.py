@@ -254,7 +254,7 @@ def _load(folder: Path) -> _Bindings:
         sys.path.append(str(folder))
     try:
         found = [importlib.import_module(name) for name in ("pydcgm", "dcgm_fields", "dcgm_structs", "dcgm_agent")]
-    except Exception as error:  # whatever a foreign file may raise: another Python, a missing module
+    except (ImportError, SyntaxError, AttributeError, NameError, OSError) as error:  # of another Python or DCGM
         raise AcceleratorsAwayError(
             f"DCGM's Python bindings in {folder} cannot be imported: {error}",
             hint="they must be of the installed DCGM; or read by NVML with --source nvml",

@@ -27,7 +27,7 @@ def driver(library, tmp_path):
 
 @pytest.fixture
 def probe(driver):
-    one = Probe(driver)
+    one = Probe(driver.environment)
     yield one
     assert one.close() == 0
 
@@ -208,7 +208,7 @@ def test_a_driver_that_will_not_start_is_one_sentence(driver, probe, code, said)
 
 def test_a_machine_without_the_library(driver, tmp_path) -> None:
     driver.environment["LD_LIBRARY_PATH"] = str(tmp_path)
-    one_without = Probe(driver)
+    one_without = Probe(driver.environment)
     found = one_without.read()
     one_without.close()
     if "devices" in found:

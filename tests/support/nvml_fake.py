@@ -61,10 +61,10 @@ class Driver:
 class Probe:
     """A process that reads with the true binding, and says in JSON what it got."""
 
-    def __init__(self, driver: Driver) -> None:
-        command = [sys.executable, "-W", "error", str(Path(__file__).with_name("nvml_probe.py"))]
+    def __init__(self, environment: dict[str, str], source: str = "nvml") -> None:
+        command = [sys.executable, "-W", "error", str(Path(__file__).with_name("accelerator_probe.py")), source]
         self._process = subprocess.Popen(
-            command, env=driver.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
     def ask(self, order: str) -> dict:

@@ -1,4 +1,4 @@
-"""Reads the devices of this machine with collectors.accelerators.nvml, one order a line of standard input."""
+"""Reads the devices of this machine, by NVML or by DCGM, one order a line of standard input."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from datetime import timedelta
 
+from collectors.accelerators.dcgm import Dcgm
 from collectors.accelerators.nvml import Nvml
 from collectors.accelerators.page import Surroundings, page
 from collectors.accelerators.reading import AcceleratorsAwayError, XidLedger
@@ -14,7 +15,8 @@ from outrider.clock import SystemClock
 
 
 def main() -> None:
-    reader, ledger = Nvml(SystemClock()), XidLedger()
+    clock = SystemClock()
+    reader, ledger = Dcgm(clock) if sys.argv[1:] == ["dcgm"] else Nvml(clock), XidLedger()
     for line in sys.stdin:
         answer: dict = {}
         try:
@@ -25,7 +27,7 @@ def main() -> None:
                 answer["xids"] = None if heard is None else [{**asdict(xid), "at": xid.at.timestamp()} for xid in heard]
             elif line.strip() == "page":
                 answer["page"] = page(
-                    reader.read(), ledger, Surroundings("node-1", "nvml", "0", 0.0), SystemClock().now()
+                    reader.read(), ledger, Surroundings("node-1", reader.name, "0", 0.0), SystemClock().now()
                 )
             else:
                 answer = asdict(reader.read())

@@ -1,0 +1,12 @@
+"""Field numbers as DCGM 4 has them, those the tests need; a board or version without a field lacks its name."""
+
+DCGM_FE_GPU, DCGM_FE_GPU_I = 1, 4
+DCGM_FI_DEV_SM_CLOCK = 100
+DCGM_FI_DEV_GPU_TEMP = 150
+DCGM_FI_DEV_POWER_USAGE = 155
+DCGM_FI_DEV_GPU_UTIL = 203
+DCGM_FI_DEV_XID_ERRORS = 230
+DCGM_FI_DEV_FB_FREE = 251
+DCGM_FI_DEV_FB_USED = 252
+DCGM_FI_PROF_SM_ACTIVE = 1002
+DCGM_FI_PROF_PCIE_TX_BYTES = 1009
