@@ -124,13 +124,20 @@ def _number(answer: Any) -> float:
     return float(getattr(answer.value, kinds.get(answer.valueType, "ullVal")))
 
 
+def _temperature(handle: Any) -> Any:
+    """By the call that every driver has had, and by the one that is to take its place."""
+    sensor = pynvml.NVML_TEMPERATURE_GPU
+    found = asked(pynvml.nvmlDeviceGetTemperature, handle, sensor)
+    return asked(pynvml.nvmlDeviceGetTemperatureV, handle, sensor) if found is None else found
+
+
 def _clock_reasons(handle: Any) -> Any:
     found = asked(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
     return asked(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) if found is None else found
 
 
 _PLAIN: dict[str, tuple[Any, ...]] = {
-    "DCGM_FI_DEV_GPU_TEMP": (pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+    "DCGM_FI_DEV_GPU_TEMP": (_temperature,),
     "DCGM_FI_DEV_POWER_USAGE": (pynvml.nvmlDeviceGetPowerUsage,),
     "DCGM_FI_DEV_POWER_MGMT_LIMIT": (pynvml.nvmlDeviceGetPowerManagementLimit,),
     "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": (pynvml.nvmlDeviceGetEnforcedPowerLimit,),

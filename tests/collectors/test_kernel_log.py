@@ -154,6 +154,7 @@ def test_a_killed_process_is_one_event_of_the_pod_whose_cgroup_ran_full() -> Non
     ("message", "code"),
     [
         ("infiniband mlx5_2: Port: 1 Link DOWN", "link-down"),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted", "nvswitch-error"),
         ("mlx5_core 0000:5e:00.0 ens5f0np0: Link down", "link-down"),
         ("mlx5_core 0000:5e:00.0 ens5f0np0: Link up", "link-up"),
         ("pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error message received from 0000:17:00.0", "pcie-error"),

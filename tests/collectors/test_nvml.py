@@ -97,6 +97,12 @@ def test_what_cannot_be_told_is_absent_and_the_rest_is_there(driver, probe, func
     assert set(one(probe.read())["values"]) == whole - names
 
 
+@pytest.mark.parametrize("function", ["nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"])
+def test_a_driver_with_either_call_for_the_temperature_tells_it(driver, probe, function) -> None:
+    driver.set(**{f"fail.{function}": 13, "0.temperature": 66})  # no such function
+    assert one(probe.read())["values"]["DCGM_FI_DEV_GPU_TEMP"] == 66.0
+
+
 def test_processes_are_named_with_their_memory(driver, probe) -> None:
     driver.set(**{"0.pid": 4711})
     assert one(probe.read())["processes"] == [{"pid": 4711, "memory_bytes": 2048.0 * 2**20, "instance": None}]

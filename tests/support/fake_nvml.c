@@ -126,6 +126,12 @@ ret_t nvmlDeviceGetTemperature(device_t *device, unsigned sensor, unsigned *valu
     *value = (unsigned)of(device->gpu, "temperature", 45);
     return OK;
 }
+typedef struct { unsigned version, sensor; int celsius; } temperature_t;
+ret_t nvmlDeviceGetTemperatureV(device_t *device, temperature_t *value) {
+    ASK(device);
+    value->celsius = (int)of(device->gpu, "temperature", 45);
+    return OK;
+}
 READ(nvmlDeviceGetPowerUsage, "milliwatts", 312500)
 READ(nvmlDeviceGetPowerManagementLimit, "limit_milliwatts", 700000)
 READ(nvmlDeviceGetEnforcedPowerLimit, "limit_milliwatts", 700000)
