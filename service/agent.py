@@ -55,6 +55,7 @@ class Agent:
         """``kernel`` is this machine's kernel log, None for an agent without that door."""
         self._open, self._clock, self._node = open_reader, clock, node
         self._reader: Reader | None = None
+        self._source = "none"
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="accelerators")
         self._ledger = XidLedger()
         self._page: tuple[float, int, str] | None = None
@@ -91,11 +92,17 @@ class Agent:
         """In the thread of the library."""
         if self._reader is None:
             self._reader = self._open()
-        reading = self._reader.read()
+            self._source = self._reader.name
+        try:
+            reading = self._reader.read()
+        except AcceleratorsAwayError:
+            reader, self._reader = self._reader, None  # another library may be the one to ask next
+            reader.close()
+            raise
         around = self._around(self._clock.monotonic() - begun)
         if self._said:
             self._said = ""
-            log.get("agent").info("read_again", source=self._reader.name, devices=len(reading.devices))
+            log.get("agent").info("read_again", source=self._source, devices=len(reading.devices))
         return 200, pages.page(reading, self._ledger, around, self._clock.now())
 
     def _no(self, error: OutriderError) -> tuple[int, str]:
@@ -107,8 +114,7 @@ class Agent:
         return 503, told + pages.own_lines(self._around(0.0), up=False)
 
     def _around(self, seconds: float) -> pages.Surroundings:
-        name = "none" if self._reader is None else self._reader.name
-        return pages.Surroundings(self._node, name, metadata.version("outrider"), seconds)
+        return pages.Surroundings(self._node, self._source, metadata.version("outrider"), seconds)
 
     # --- XIDs -----------------------------------------------------------------------------------------
 

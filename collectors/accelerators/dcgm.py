@@ -30,7 +30,7 @@ HOST_ENGINE = "127.0.0.1:5555"
 _EVERY_MICROSECONDS = 1_000_000
 _KEEP_SECONDS = 300.0
 _LOST = 4  # DcgmEntityStatusLost of dcgm_structs.h
-_XID = "DCGM_FI_DEV_XID_ERRORS"
+_XID, _NAME = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_NAME"
 _PROFILING = "DCGM_FI_PROF_"
 _HINT = "start nv-hostengine (systemctl start nvidia-dcgm), or read by NVML with --source nvml"
 
@@ -126,7 +126,7 @@ class _Link:
         self._parts = self._instances()
         self._group = self._system.GetGroupWithEntities(f"outrider_{os.getpid()}_{id(self)}", list(self._entities()))
         self._watched = [found for names in _groups() if (found := self._watch(names)) is not None]
-        self._faults = self._watch((_XID,))
+        self._faults, self._profiles = self._watch((_XID,)), self._watch((_NAME,))
         self._since: Any = None
         self._told: dict[int, int] = {}
         self._system.UpdateAllFields(True)
@@ -149,13 +149,13 @@ class _Link:
             for kind, entities in latest.items():
                 for number, found in entities.items():
                     told.setdefault((kind, number), {}).update(_numbers(found, names))
-        fields = self._nvidia.fields
+        fields, profiles = self._nvidia.fields, self._profiles_of_instances()
         found = []
         for gpu, name in self._names.items():
             values = told.get((fields.DCGM_FE_GPU, gpu), {})
             parts = tuple(
-                Instance(number, "", profile, told.get((fields.DCGM_FE_GPU_I, entity), {}))
-                for entity, (of, number, profile) in self._parts.items()
+                Instance(number, "", profiles.get(entity, slices), told.get((fields.DCGM_FE_GPU_I, entity), {}))
+                for entity, (of, number, slices) in self._parts.items()
                 if of == gpu
             )
             if not values:  # every field is blank: it is lost since the status was asked
@@ -164,6 +164,18 @@ class _Link:
                 values = {key: value for key, value in values.items() if not key.startswith("DCGM_FI_DEV_FB_")}
             found.append(Device(name, values, parts))
         return tuple(found), self._driver
+
+    def _profiles_of_instances(self) -> dict[int, str]:
+        """What DCGM calls each instance, such as 1g.10gb: its name, as dcgm-exporter has it."""
+        if self._profiles is None or not self._parts:
+            return {}
+        latest = self._group.samples.GetLatest_v2(self._profiles[0]).values
+        return {
+            entity: str(series[-1].value)
+            for entity, found in latest.get(self._nvidia.fields.DCGM_FE_GPU_I, {}).items()
+            for series in found.values()
+            if not series[-1].isBlank
+        }
 
     def xids(self) -> list[Xid]:
         """New ones since the last call. What is there at the first call is old: the field keeps its value."""
@@ -199,7 +211,7 @@ class _Link:
         return Name(uuid, gpu, model, pci), driver
 
     def _instances(self) -> dict[int, tuple[int, int, str]]:
-        """GPU instances by entity: their device, their id on it, and their profile."""
+        """GPU instances by entity: their device, their id on it, and their share of it."""
         fields = self._nvidia.fields
         try:
             tree = self._nvidia.agent.dcgmGetGpuInstanceHierarchy(self._handle.handle)

@@ -116,6 +116,9 @@ def test_mig_instances_have_their_own_values(engine, probe) -> None:
         }
     ]  # fmt: skip
     assert device["values"] == {"DCGM_FI_DEV_GPU_TEMP": 41.0}
+    values["4.12"]["50"] = "1g.10gb"
+    engine.set(values=values)
+    assert by_uuid(probe.read())[FIRST]["instances"][0]["profile"] == "1g.10gb"
     engine.set(instances=[])
     assert by_uuid(probe.read())[FIRST]["instances"] == []
 

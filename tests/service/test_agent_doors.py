@@ -157,6 +157,24 @@ def test_a_library_that_cannot_be_opened_is_tried_again() -> None:
     asyncio.run(scene())
 
 
+def test_a_reader_that_fails_gives_way_to_whichever_can_be_opened_next() -> None:
+    first, second = Scripted(), Scripted()
+    first.error = AcceleratorsAwayError("the host engine has gone")
+    waiting = [first, second]
+
+    async def scene() -> None:
+        one = agents.Agent(lambda: waiting.pop(0), ManualClock(AT), "node-1", None)
+        status, text = await one.page()
+        assert (status, first.closed) == (503, True)
+        assert 'outrider_agent_up{source="scripted"' in text
+        one._page = None
+        assert (await one.page())[0] == 200
+        assert waiting == []
+        await one.close()
+
+    asyncio.run(scene())
+
+
 def test_auto_falls_back_to_nvml_where_there_is_no_dcgm(monkeypatch) -> None:
     def none(*_: object) -> None:
         raise AcceleratorsAwayError("no bindings")

@@ -1,6 +1,7 @@
 """Field numbers as DCGM 4 has them, those the tests need; a board or version without a field lacks its name."""
 
 DCGM_FE_GPU, DCGM_FE_GPU_I = 1, 4
+DCGM_FI_DEV_NAME = 50
 DCGM_FI_DEV_SM_CLOCK = 100
 DCGM_FI_DEV_GPU_TEMP = 150
 DCGM_FI_DEV_POWER_USAGE = 155
