@@ -196,7 +196,9 @@ def _check_condition(raw: _Raw) -> list[ConfigProblem]:
     named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - called
     known = catalog.signals()
     problems += [raw.problem("expr", _unknown("function", name, sorted(_FUNCTIONS))) for name in called - _FUNCTIONS]
-    problems += [raw.problem("expr", _unknown("signal", name, list(known))) for name in sorted(named - set(known))]
+    problems += [
+        raw.problem("expr", _unknown("signal", name, list(known))) for name in sorted(named) if not catalog.known(name)
+    ]
     return problems
 
 

@@ -31,6 +31,8 @@ BENCHMARKS = {
     "engine_fit": "benchmarks.engine_fit",
     "simulator_speed": "benchmarks.simulator_speed",
     "drill_score": "benchmarks.drill_score",
+    "sdk_overhead": "benchmarks.sdk_overhead",
+    "receive": "benchmarks.receive",
 }
 RESULTS = Path(__file__).with_name("results.json")
 

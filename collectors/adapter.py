@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from urllib.parse import urlsplit, urlunsplit
 
 from outrider import catalog
-from outrider.model import EntityKind, EventKind, SignalKey, SignalKind
+from outrider.model import EntityKind, EventKind, SignalKey
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # those of a summary that are kept
+_OPTIONAL = re.compile(r"^~\(\?:[^)]*\)\?")
 TARGET_KEYS = tuple(
     SignalKey(name) for name in ("target_up", "target_scrape_seconds", "target_samples", "target_failure_code")
 )
@@ -43,9 +46,20 @@ class Operator(StrEnum):
 
     TERM = "term"
     RATIO = "ratio"
+    PRODUCT = "product"
     AT_LEAST = "at_least"
     HISTOGRAM = "histogram"
+    SUMMARY = "summary"
     COUNT = "count"
+
+
+class Statistic(StrEnum):
+    """What a rule tells of a distribution: buckets, quantiles the source worked out, or the mean alone."""
+
+    BUCKETS = "buckets"
+    QUANTILES = "quantiles"
+    MEAN = "mean"
+    VALUE = "value"  # the signal is no distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +80,8 @@ class Metrics:
     """Which metric names a term reads.
 
     ``first`` are spellings of one metric, the first one on the page wins; ``every`` must all be
-    there and are read together with those of ``maybe``; of ``some`` at least one must be there.
+    there and are read together with those of ``maybe``; of ``some`` at least one must be there. A
+    name that begins with ``~`` is a regular expression: such metrics bear an index in their name.
     """
 
     first: tuple[str, ...] = ()
@@ -79,14 +94,30 @@ class Metrics:
         """Every name that may be read."""
         return (*self.first, *self.every, *self.maybe, *self.some)
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The names as people know them: without an optional prefix."""
+        return tuple(_OPTIONAL.sub("", name) for name in self.names)
+
     def on(self, page_names: Mapping[str, object], suffix: str = "") -> tuple[str, ...]:
         """The names to read from a page that has these names; empty when the page lacks the metric."""
         for name in self.first:
-            if name + suffix in page_names:
-                return (name,)
-        if self.every and all(name + suffix in page_names for name in self.every):
-            return (*self.every, *(name for name in self.maybe if name + suffix in page_names))
-        return tuple(name for name in self.some if name + suffix in page_names)
+            found = named(name, page_names, suffix)
+            if found:
+                return found
+        every = [named(name, page_names, suffix) for name in self.every]
+        if every and all(every):
+            more = [*every, *(named(name, page_names, suffix) for name in self.maybe)]
+            return tuple(name for found in more for name in found)
+        return tuple(name for wanted in self.some for name in named(wanted, page_names, suffix))
+
+
+def named(name: str, page_names: Mapping[str, object], suffix: str = "") -> tuple[str, ...]:
+    """The metrics of a page that a name of an adapter means: itself, or all that match after ``~``."""
+    if not name.startswith("~"):
+        return (name,) if name + suffix in page_names else ()
+    pattern = re.compile(f"({name[1:]}){suffix}")
+    return tuple(found[1] for one in page_names if (found := pattern.fullmatch(one)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +131,10 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One number per entity, read from the page. ``beside``: 0 for an entity that has that metric."""
+    """One number per entity, read from the page. ``beside``: 0 for an entity that has that metric.
+
+    Of the spellings in ``beside`` the first one on the page counts, its series that meet ``beside_where``.
+    """
 
     section: Section
     metrics: Metrics
@@ -108,15 +142,20 @@ class Term:
     aggregate: Aggregate = Aggregate.SUM
     weigh_by: tuple[str, ...] = ()
     codes: Codes | None = None
-    beside: str | None = None
+    beside: Metrics = Metrics()
+    beside_where: tuple[Match, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One way to a signal. ``terms``: one for TERM (two when ``minus``), two for RATIO and AT_LEAST.
+    """One way to a signal.
+
+    ``terms``: one for TERM (two when ``minus``), two for RATIO, PRODUCT and AT_LEAST.
 
     The result is ``value * scale + offset``; ``equals`` then makes it 1 or 0. ``per`` are labels
-    within which a ratio is formed before ``aggregate`` joins the ratios of one entity.
+    within which a number is formed before ``aggregate`` joins those of one entity. ``statistic`` says
+    what a rule of a histogram signal tells; ``scale`` turns bounds and sums into the signal's unit.
+    ``old``: this is how former releases told it.
     """
 
     signal: str
@@ -131,6 +170,8 @@ class Rule:
     aggregate: Aggregate = Aggregate.SUM
     distinct: tuple[str, ...] = ()
     type: str | None = None
+    statistic: Statistic = Statistic.VALUE
+    old: bool = False
 
     @property
     def needs_two(self) -> bool:
@@ -142,21 +183,32 @@ class Rule:
         """Every metric name the rule may read, histograms by their family name."""
         return tuple(name for term in self.terms for name in term.metrics.names)
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The same as people know them."""
+        return tuple(name for term in self.terms for name in term.metrics.shown)
+
 
 @dataclass(frozen=True, slots=True)
 class EntitySpec:
     """How series of one kind of entity are told apart.
 
     ``parts`` are joined by "/"; each part lists label spellings, and ``("@target",)`` stands for the
-    name of the target's entity. ``target`` means: the entity the target stands for; ``split`` names a
-    label that divides it when the page carries more than one value of it.
+    name of the target's entity. A series without any of the labels is left out, or is about the
+    target where a spelling of the part is ``@target``. ``target`` means: the entity the target stands
+    for; ``split`` names labels that divide it, those of which the page carries more than one value.
+    ``otherwise`` are the parts of a name for series that lack those labels.
+    ``instance`` is the label of a part of the entity (a MIG instance of a GPU): such series are about
+    the part, named ``<entity>/<instance>``, and about the whole.
     """
 
     kind: EntityKind
     target: bool = False
     parts: tuple[tuple[str, ...], ...] = ()
+    otherwise: tuple[tuple[str, ...], ...] = ()
     namespace: tuple[str, ...] = ()
-    split: str | None = None
+    split: tuple[str, ...] = ()
+    instance: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +232,58 @@ class LabelSpec:
 
 @dataclass(frozen=True, slots=True)
 class EventSpec:
-    """A change of a code, or an increase of a count per code, is an event."""
+    """A change of a code, or an increase of a count per code, is an event. ``metrics`` are spellings."""
 
     kind: EventKind
     entity: EntityKind
-    metric: str
+    metrics: tuple[str, ...]
     code_label: str | None
     attributes: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """Where an engine answers beside its page: paths of its HTTP door, "" for none.
+
+    ``page`` is the usual path of the metrics, which is taken off the target's URL. ``port`` is the port
+    of the door where it is not that of the page, used when the page is on ``page_port``. ``load`` is
+    read by the reader ``load_as`` of ``collectors.probe``.
+    """
+
+    health: str = "/health"
+    load: str = ""
+    load_as: str = ""
+    page: str = "/metrics"
+    port: int | None = None
+    page_port: int | None = None
+
+    def url(self, page_url: str, path: str) -> str:
+        """Where a path of the door is, beside this page; "" when that cannot be told."""
+        parts = urlsplit(page_url)
+        if not path:
+            return ""
+        base = parts.path.removesuffix(self.page) if parts.path.endswith(self.page) else parts.path.rpartition("/")[0]
+        place, _, query = f"{base}{path}".partition("?")
+        netloc = parts.netloc
+        if self.port is not None:
+            if parts.port != self.page_port:
+                return ""
+            netloc = f"{netloc.rpartition(':')[0]}:{self.port}"
+        return urlunsplit((parts.scheme, netloc, place, query, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Fixes:
+    """How to get what a page lacks: i18n keys ``collect.fix.<name>`` by signal, and a default.
+
+    ``means`` is the one for distributions of which only the mean is published. ``lines`` holds for a
+    metric the very line of the exporter's configuration that publishes it.
+    """
+
+    default: str = ""
+    means: str = ""
+    signals: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -194,19 +291,23 @@ class Adapter:
     """One engine or exporter. ``rules`` maps a signal to its alternatives, best first.
 
     ``up``, ``health``, ``load`` name the signals that a scrape itself gives; ``seen`` the signal that
-    says of each entity of a kind whether a whole page had it.
+    says of each entity of a kind whether a whole page had it. ``no_value`` is the number by which the
+    exporter says that it could not read something. ``title`` is what people call the system.
     """
 
     name: str
     target: EntityKind
     entities: Mapping[EntityKind, EntitySpec]
     rules: Mapping[str, tuple[Rule, ...]]
-    probe: bool = False
+    probe: Probing | None = None
     up: str | None = None
     health: str | None = None
     load: str | None = None
     start_time: str | None = None
     from_zero: bool = False
+    no_value: float | None = None
+    fixes: Fixes = Fixes()
+    title: str = ""
     seen: Mapping[EntityKind, str] = field(default_factory=dict)
     edges: tuple[EdgeSpec, ...] = ()
     labels: tuple[LabelSpec, ...] = ()
@@ -218,14 +319,22 @@ class Adapter:
         """The columns of this adapter's batches by kind of entity; the same for every page."""
         found: dict[EntityKind, list[SignalKey]] = {}
         for name in self.rules:
-            signal = catalog.signal(name)
-            columns = signal.bucket_keys if signal.kind is SignalKind.HISTOGRAM else (SignalKey(name),)
-            found.setdefault(signal.entity, []).extend(columns)
+            found.setdefault(catalog.signal(name).entity, []).extend(self._columns_of(name))
         for kind, name in self.seen.items():
             found.setdefault(kind, []).append(SignalKey(name))
         probes = [SignalKey(name) for name in (self.up, self.health, self.load) if name]
         found.setdefault(self.target, []).extend([*probes, *TARGET_KEYS])
         return {kind: tuple(columns) for kind, columns in found.items()}
+
+    def _columns_of(self, name: str) -> Iterator[SignalKey]:
+        """The columns of a signal: for a histogram those of each statistic that some rule of it tells."""
+        told = {rule.statistic for rule in self.rules[name]}
+        if Statistic.BUCKETS in told:
+            yield from catalog.signal(name).bucket_keys
+        if Statistic.QUANTILES in told:
+            yield from (SignalKey(name, quantile=quantile) for quantile in QUANTILES)
+        if told & {Statistic.MEAN, Statistic.VALUE}:
+            yield SignalKey(name)
 
     @cached_property
     def columns(self) -> Mapping[EntityKind, Mapping[SignalKey, int]]:
@@ -240,8 +349,16 @@ class Adapter:
 
     @cached_property
     def metric_names(self) -> frozenset[str]:
-        """Every name on a page that this adapter may read, histograms with their suffixes."""
-        return frozenset(self._names())
+        """Every name on a page that this adapter may read, histograms with their suffixes; some are patterns."""
+        return frozenset(name.removeprefix("~") for name in self._names())
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(sorted(self.metric_names)))
+
+    def reads(self, metric: str) -> bool:
+        """True when the adapter has a use for this name."""
+        return self._pattern.fullmatch(metric) is not None
 
     def _names(self) -> Iterator[str]:
         for rules in self.rules.values():
@@ -249,13 +366,17 @@ class Adapter:
                 for name in rule.names:
                     if rule.operator is Operator.HISTOGRAM:
                         yield from (name + suffix for suffix in HISTOGRAM_SUFFIXES)
+                    elif rule.operator is Operator.SUMMARY:
+                        yield from (name, name + "_sum", name + "_count")
                     else:
                         yield name
-                yield from (term.beside for term in rule.terms if term.beside)
+                for term in rule.terms:
+                    yield from term.beside.names
         for edge in self.edges:
             yield from edge.metrics
         for label in self.labels:
             yield from label.metrics
-        yield from (event.metric for event in self.events)
+        for event in self.events:
+            yield from event.metrics
         if self.start_time:
             yield self.start_time

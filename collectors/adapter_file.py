@@ -12,12 +12,15 @@ from collectors.adapter import (
     EdgeSpec,
     EntitySpec,
     EventSpec,
+    Fixes,
     LabelSpec,
     Match,
     Metrics,
     Operator,
+    Probing,
     Rule,
     Section,
+    Statistic,
     Term,
 )
 from outrider import catalog, yamlfile
@@ -25,15 +28,16 @@ from outrider.errors import ConfigProblem
 from outrider.model import EntityKind, EventKind, SignalKind
 
 _TOP = {
-    "adapter", "target", "probe", "up", "health", "load", "start_time", "new_series", "aggregate", "entities",
-    "edges", "labels", "events", "seen", "signals",
+    "adapter", "title", "prefix", "target", "probe", "up", "health", "load", "start_time", "new_series", "no_value",
+    "aggregate", "entities", "edges", "labels", "events", "seen", "fixes", "signals",
 }  # fmt: skip
 _TERM = {"gauge", "delta", "rate", "where", "aggregate", "weigh_by", "codes", "otherwise"}
 _RULE = _TERM | {
-    "histogram", "ratio", "count", "at_least", "minus", "scale", "offset", "equals", "absolute", "per", "distinct",
-    "type",
+    "histogram", "summary", "ratio", "product", "count", "at_least", "minus", "scale", "offset", "equals", "absolute",
+    "per", "distinct", "type", "statistic", "old",
 }  # fmt: skip
-_OPERATORS = ("gauge", "delta", "rate", "histogram", "ratio", "count", "at_least")
+_OPERATORS = ("gauge", "delta", "rate", "histogram", "summary", "ratio", "product", "count", "at_least")
+_PROBE = {"health", "load", "load_as", "page", "port", "page_port"}
 
 
 def read_adapter(text: str, file: str) -> Adapter:
@@ -52,6 +56,7 @@ class _Reader:
         self._document = document
         self.problems: list[ConfigProblem] = []
         self._default = Aggregate.SUM
+        self._prefix = ""
 
     def adapter(self) -> Adapter:
         document = self._mapping(self._document.value, (), _TOP)
@@ -59,6 +64,7 @@ class _Reader:
             if key not in document:
                 self._problem((key,), "this key is missing")
         self._default = self._aggregate(document.get("aggregate", "sum"), ("aggregate",))
+        self._prefix = str(document.get("prefix", ""))
         if document.get("new_series", "baseline") not in {"from_zero", "baseline"}:
             self._problem(("new_series",), "expected from_zero or baseline")
         for key in ("up", "health", "load"):
@@ -72,12 +78,15 @@ class _Reader:
             target=self._kind(document.get("target", "node"), ("target",)),
             entities=specs,
             rules={name: self._alternatives(name, value, specs) for name, value in signals.items()},
-            probe=bool(document.get("probe", False)),
+            probe=self._probe(document["probe"]) if document.get("probe") else None,
             up=document.get("up"),
             health=document.get("health"),
             load=document.get("load"),
             start_time=document.get("start_time"),
             from_zero=document.get("new_series") == "from_zero",
+            no_value=self._number(document["no_value"], ("no_value",)) if "no_value" in document else None,
+            fixes=self._fixes(document.get("fixes", {})),
+            title=str(document.get("title", document.get("adapter", ""))),
             edges=tuple(self._edge(edge, ("edges", i)) for i, edge in enumerate(document.get("edges", ()))),
             labels=tuple(self._labels(kind, spec) for kind, spec in document.get("labels", {}).items()),
             events=tuple(self._event(event, ("events", i)) for i, event in enumerate(document.get("events", ()))),
@@ -105,8 +114,7 @@ class _Reader:
             self._problem(path, f"expected exactly one of {', '.join(_OPERATORS)}")
             return Rule(name, Operator.TERM, ())
         operator, aggregate = self._operator(used[0]), self._aggregate(spec.get("aggregate", self._default), path)
-        if (operator is Operator.HISTOGRAM) is not (catalog.signal(name).kind is SignalKind.HISTOGRAM):
-            self._problem((*path, used[0]), f"this signal is a {catalog.signal(name).kind} in the catalogue")
+        statistic = self._statistic(name, operator, spec, (*path, used[0]))
         return Rule(
             signal=name,
             operator=operator,
@@ -120,7 +128,20 @@ class _Reader:
             aggregate=aggregate,
             distinct=_spellings(spec.get("distinct", "")),
             type=spec.get("type"),
+            statistic=statistic,
+            old=bool(spec.get("old", False)),
         )
+
+    def _statistic(self, name: str, operator: Operator, spec: dict[str, Any], path: yamlfile.Path_) -> Statistic:
+        """What the rule tells of a distribution. A mean must be said to be one: it is no quantile."""
+        is_mean = spec.get("statistic") == "mean"
+        if spec.get("statistic", "mean") != "mean":
+            self._problem((*path[:-1], "statistic"), "expected mean")
+        told = {Operator.HISTOGRAM: Statistic.BUCKETS, Operator.SUMMARY: Statistic.QUANTILES}.get(operator)
+        if (told is not None or is_mean) is not (catalog.signal(name).kind is SignalKind.HISTOGRAM):
+            hint = "" if told or is_mean else "; where only its mean is published, add statistic: mean"
+            self._problem(path, f"this signal is a {catalog.signal(name).kind} in the catalogue{hint}")
+        return told or (Statistic.MEAN if is_mean else Statistic.VALUE)
 
     @staticmethod
     def _operator(key: str) -> Operator:
@@ -133,8 +154,15 @@ class _Reader:
                 self._problem((*path, key), "expected the keys of and to")
             per = self._aggregate("sum", path) if "per" in spec else None
             return tuple(self._term(pair[side], (*path, key, side), per) for side in ("of", "to") if side in pair)
+        if operator is Operator.PRODUCT:
+            factors = spec[key] if isinstance(spec[key], list) else []
+            if len(factors) != 2:
+                self._problem((*path, key), "expected a list of two factors")
+            terms = ({"gauge": factor} if isinstance(factor, str) else factor for factor in factors)
+            return tuple(self._term(term, (*path, key, number)) for number, term in enumerate(terms))
         if operator is Operator.TERM:
-            term = self._term({name: spec[name] for name in spec if name in _TERM}, path)
+            per = self._aggregate("sum", path) if "per" in spec else None
+            term = self._term({name: spec[name] for name in spec if name in _TERM}, path, per)
             if "minus" not in spec:
                 return (term,)
             other = Term(term.section, self._metrics(spec["minus"], (*path, "minus")), term.where, term.aggregate)
@@ -148,6 +176,10 @@ class _Reader:
         if len(used) != 1:
             self._problem(path, "expected exactly one of gauge, delta, rate")
             return Term(Section.GAUGE, Metrics())
+        beside = self._mapping(spec.get("otherwise", {}), (*path, "otherwise"), {"zero_beside", "where"})
+        if beside and "zero_beside" not in beside:
+            self._problem((*path, "otherwise"), "expected zero_beside: the metric beside which a missing one is 0")
+            beside = {}
         return Term(
             section=Section(used[0]),
             metrics=self._metrics(spec[used[0]], (*path, used[0])),
@@ -155,7 +187,8 @@ class _Reader:
             aggregate=aggregate or self._aggregate(spec.get("aggregate", self._default), (*path, "aggregate")),
             weigh_by=self._names(spec.get("weigh_by", []), (*path, "weigh_by")),
             codes=self._codes(spec["codes"], (*path, "codes")) if "codes" in spec else None,
-            beside=self._mapping(spec.get("otherwise", {}), (*path, "otherwise"), {"zero_beside"}).get("zero_beside"),
+            beside=self._metrics(beside["zero_beside"], (*path, "otherwise", "zero_beside")) if beside else Metrics(),
+            beside_where=self._where(beside, (*path, "otherwise")),
         )
 
     def _codes(self, value: Any, path: yamlfile.Path_) -> Codes:
@@ -166,15 +199,20 @@ class _Reader:
         return Codes(str(spec.get("label", "")), codes, other)
 
     def _metrics(self, value: Any, path: yamlfile.Path_) -> Metrics:
-        if isinstance(value, str):
-            return Metrics(first=(value,))
-        if isinstance(value, list):
-            return Metrics(first=self._names(value, path))
+        if isinstance(value, str | list):
+            return Metrics(first=self._series(value, path))
         spec = self._mapping(value, path, {"all", "maybe", "any"})
         if ("all" in spec) is ("any" in spec):
             self._problem(path, "expected a name, a list of spellings, or one of all, any")
-        every, maybe, some = (self._names(spec.get(key, []), (*path, key)) for key in ("all", "maybe", "any"))
+        every, maybe, some = (self._series(spec.get(key, []), (*path, key)) for key in ("all", "maybe", "any"))
         return Metrics(every=every, maybe=maybe, some=some)
+
+    def _series(self, value: Any, path: yamlfile.Path_) -> tuple[str, ...]:
+        """Names of metrics, which may bear the adapter's prefix or not."""
+        names = self._names(value, path)
+        if not self._prefix:
+            return names
+        return tuple(name if name.startswith("~") else f"~(?:{re.escape(self._prefix)})?{name}" for name in names)
 
     def _where(self, spec: dict[str, Any], path: yamlfile.Path_) -> tuple[Match, ...]:
         conditions = self._mapping(spec.get("where", {}), (*path, "where"))
@@ -190,6 +228,28 @@ class _Reader:
             pattern = re.compile("")
         return Match(label, pattern, wanted)
 
+    def _probe(self, value: Any) -> Probing:
+        spec = self._mapping(value, ("probe",), _PROBE)
+        ports = {key: int(self._number(spec[key], ("probe", key))) for key in ("port", "page_port") if key in spec}
+        paths = {key: str(one or "") for key, one in spec.items() if key in {"health", "load", "load_as", "page"}}
+        if bool(paths.get("load")) is not bool(paths.get("load_as")):
+            self._problem(("probe",), "load and load_as go together")
+        return Probing(**paths, port=ports.get("port"), page_port=ports.get("page_port"))
+
+    def _fixes(self, value: Any) -> Fixes:
+        spec = self._mapping(value, ("fixes",), {"default", "means", "signals", "lines"})
+        signals = self._mapping(spec.get("signals", {}), ("fixes", "signals"))
+        for name in signals:
+            if name not in catalog.signals():
+                self._problem(("fixes", "signals", name), "no such signal in the catalogue")
+        lines = self._mapping(spec.get("lines", {}), ("fixes", "lines"))
+        return Fixes(
+            str(spec.get("default", "")),
+            str(spec.get("means", "")),
+            {name: str(key) for name, key in signals.items()},
+            {name: str(line) for name, line in lines.items()},
+        )
+
     def _seen(self, value: Any) -> dict[EntityKind, str]:
         found = self._mapping(value, ("seen",))
         for kind, name in found.items():
@@ -201,29 +261,31 @@ class _Reader:
 
     def _entity(self, kind: str, value: Any) -> EntitySpec:
         path: yamlfile.Path_ = ("entities", kind)
-        spec = self._mapping(value, path, {"target", "name", "namespace", "split"})
-        names = spec.get("name", [])
-        parts = tuple(_spellings(part) for part in ([names] if isinstance(names, str) else names))
+        spec = self._mapping(value, path, {"target", "name", "else", "namespace", "split", "instance"})
+        parts, otherwise = _parts(spec.get("name", [])), _parts(spec.get("else", []))
         if not parts and not spec.get("target"):
             self._problem(path, "expected a name, or target: true")
         return EntitySpec(
             kind=self._kind(kind, path),
             target=bool(spec.get("target", False)),
             parts=parts,
+            otherwise=otherwise,
             namespace=_spellings(spec.get("namespace", "")),
-            split=spec.get("split"),
+            split=self._names(spec.get("split", []), (*path, "split")),
+            instance=spec.get("instance"),
         )
 
     def _edge(self, value: Any, path: yamlfile.Path_) -> EdgeSpec:
         spec = self._mapping(value, path, {"from", "to", "seen_on", "where"})
         lower, upper = (self._kind(spec.get(key, ""), (*path, key)) for key in ("from", "to"))
-        return EdgeSpec(lower, upper, self._names(spec.get("seen_on", []), (*path, "seen_on")), self._where(spec, path))
+        seen_on = self._series(spec.get("seen_on", []), (*path, "seen_on"))
+        return EdgeSpec(lower, upper, seen_on, self._where(spec, path))
 
     def _labels(self, kind: str, value: Any) -> LabelSpec:
         path: yamlfile.Path_ = ("labels", kind)
         spec = self._mapping(value, path)
         facts = {name: _spellings(labels) for name, labels in spec.items() if name != "seen_on"}
-        return LabelSpec(self._kind(kind, path), self._names(spec.get("seen_on", []), (*path, "seen_on")), facts)
+        return LabelSpec(self._kind(kind, path), self._series(spec.get("seen_on", []), (*path, "seen_on")), facts)
 
     def _event(self, value: Any, path: yamlfile.Path_) -> EventSpec:
         spec = self._mapping(value, path, {"kind", "entity", "code", "count", "code_label", "attributes"})
@@ -233,7 +295,9 @@ class _Reader:
         return EventSpec(
             kind=EventKind(spec.get("kind", "xid")),
             entity=self._kind(spec.get("entity", ""), (*path, "entity")),
-            metric=str(spec.get("code", spec.get("count"))),
+            metrics=self._names(
+                spec.get("code", spec.get("count", [])), (*path, "code" if "code" in spec else "count")
+            ),
             code_label=spec.get("code_label"),
             attributes={name: _spellings(labels) for name, labels in attributes.items()},
         )
@@ -278,6 +342,10 @@ class _Reader:
         except ValueError:
             self._problem(path, f"{value!r} is no aggregate; known are {', '.join(Aggregate)}")
             return Aggregate.SUM
+
+
+def _parts(names: Any) -> tuple[tuple[str, ...], ...]:
+    return tuple(_spellings(part) for part in ([names] if isinstance(names, str) else names))
 
 
 def _spellings(text: Any) -> tuple[str, ...]:

@@ -60,6 +60,9 @@ def batch_of(
         column = past.adapter.columns[kind][SignalKey(past.adapter.seen[kind])]
         matrix[:, column] = np.arange(len(entities)) < rows
         statuses[:, column] = CellStatus.PRESENT
+        # A part (a MIG instance) comes and goes by configuration: only the device itself can be lost.
+        parts = [row for row, place in enumerate(past.compiled.places.get(kind, ())) if place.instance is not None]
+        matrix[parts, column], statuses[parts, column] = np.nan, CellStatus.ABSENT
     return SampleBatch(scrape.target.name, scrape.at, kind, keys, entities, matrix, statuses, interval, trust)
 
 
@@ -113,7 +116,7 @@ def about_target(scrape: Scrape, adapter: Adapter, *, samples: int | None = None
         found[_SAMPLES] = float(samples)
     if adapter.up:
         found[SignalKey(adapter.up)] = up
-    if adapter.health and scrape.probed:
+    if adapter.health and scrape.probed and (scrape.health is not None or not scrape.target.health_guessed):
         found[SignalKey(adapter.health)] = float(scrape.health == 200)
     if adapter.load and scrape.load is not None:
         found[SignalKey(adapter.load)] = scrape.load

@@ -19,6 +19,7 @@ from collectors.targets import Target
 from outrider.model import CellStatus, EntityRef, Floats, Statuses, TrustVerdict
 from outrider.topology import Edge
 
+OFF_SECONDS = 300.0  # a line with a timestamp further from its scrape than this is about another time
 _SAME_START_SECONDS = 1.0  # node_boot_time_seconds wobbles with the clock
 
 
@@ -118,6 +119,7 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
     if restarted:
         later[:] = CellStatus.RESET
     still, seconds = _own_times(past, page, interval)
+    still |= np.abs(page.timestamps - at) > OFF_SECONDS
     if still.any():
         flags[:size][still] = CellStatus.STALE
         later[:, still] = np.maximum(later[:, still], CellStatus.STALE)
@@ -150,14 +152,6 @@ def _own_times(past: Past, page: Page, interval: float) -> tuple[NDArray[np.bool
         return both, interval
     steps = np.where(both, page.timestamps - past.stamps, interval)
     return both & (steps <= 0), np.where(steps > 0, steps, interval)
-
-
-def since_start(page: Page) -> Rows:
-    """Increases counted from the start of the process: for looking at a single page by hand only."""
-    flags = np.zeros(3 * page.values.size + 1, dtype=np.uint8)
-    odd = ~np.isfinite(page.values)
-    flags[:-1].reshape(3, -1)[:, odd] = CellStatus.UNTRUSTED
-    return Rows.of(page.values, page.values, 1.0, flags)
 
 
 def _restarted(past: Past, compiled: Compiled, page: Page) -> bool:

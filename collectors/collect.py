@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 from zlib import crc32
 
 from collectors.derive import device_batches, service_batches
+from collectors.edges import settle
 from collectors.exposition import Page, Parser
 from collectors.guard import within_limit
+from collectors.hold import Held
 from collectors.lost import LOST
 from collectors.normalise import Normaliser
 from collectors.patience import Patience
@@ -23,6 +25,7 @@ from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
 
+Tap = Callable[[Sequence[Scrape]], None]
 _MANY = 1_000  # targets that take the whole of ``spread``
 
 
@@ -35,6 +38,33 @@ class Fetcher(Protocol):
 
     async def close(self) -> None:
         """Release connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What senders pushed, a round's worth: pages, batches of what is no page, and targets of silent senders."""
+
+    pages: tuple[tuple[Scrape, Page | None], ...] = ()
+    batches: tuple[SampleBatch, ...] = ()
+    unseen: tuple[Target, ...] = ()
+    facts: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
+
+
+class Pushed(Protocol):
+    """Targets that send instead of being scraped."""
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Those that are known now."""
+        ...
+
+    def take(self, at: datetime) -> Brought:
+        """What came since the last round. Called from one thread at a time; never raises for a sender's fault."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held."""
         ...
 
 
@@ -65,17 +95,27 @@ class Collector:
         spread: timedelta = timedelta(0),
         normaliser: Normaliser | None = None,
         parser: Parser | None = None,
+        tap: Tap | None = None,
+        pushed: Pushed | None = None,
     ) -> None:
         """``deadline`` closes a round: answers that come later are handed over in the next one.
 
         None waits for every target, each bounded by its own timeout. ``spread`` is the time over which a
-        thousand scrapes begin; fewer begin sooner.
+        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came. What was ``pushed``
+        is taken in with what is scraped, so that a service is rolled up from all of its replicas, however
+        they are read.
         """
+        self._pushed = pushed
+        self._pushed_targets: tuple[Target, ...] = ()
+        self._known_pushed: tuple[Target, ...] = ()
+        self._pushed_facts: Mapping[EntityRef, Mapping[str, str]] = {}
+        self._held = Held()
         self._targets: tuple[Target, ...] = ()
         self._scraper = scraper
         self._deadline = deadline
         self.normaliser = normaliser or Normaliser()
         self.parser = parser or Parser()
+        self._tap = tap
         self._patience, self._most_spread = Patience(), spread
         self._running: dict[str, asyncio.Task[Scrape]] = {}
         self._health: dict[str, TargetHealth] = {}
@@ -90,14 +130,16 @@ class Collector:
 
     def set_targets(self, targets: Sequence[Target]) -> None:
         """Replace the targets; what is known of those that go is forgotten."""
+        targets = (*targets, *self._pushed_targets)
         kept = {target.name for target in targets}
         for gone in [name for name in self._health if name not in kept]:
             self.normaliser.forget(gone)
             self._health.pop(gone)
             self._patience.forget(gone)
             self._seen.pop(gone, None)
-        known = {target.name: target for target in self._targets}
-        self._targets = tuple(targets)
+        known = {target.name: target for target in (*self._targets, *self._known_pushed)}
+        self._known_pushed = self._pushed_targets
+        self._targets = tuple(targets[: len(targets) - len(self._pushed_targets)])
         for target in targets:
             self._health.setdefault(
                 target.name, TargetHealth(target.name, target.adapter, None, None, None, None, None)
@@ -108,28 +150,29 @@ class Collector:
 
     @property
     def health(self) -> list[TargetHealth]:
-        """Every target, in configured order."""
-        return [self._health[target.name] for target in self._targets]
+        """Every target, in configured order, then those that push."""
+        return [self._health[target.name] for target in (*self._targets, *self._pushed_targets)]
 
     def topology(self, at: datetime) -> Topology:
         """The graph of target labels and of what the newest good page of each target says."""
         if self._topology is None:
             labels: dict[EntityRef, dict[str, str]] = {}
-            for _, facts in self._seen.values():
+            for facts in (*(facts for _, facts in self._seen.values()), self._pushed_facts):
                 for entity, known in facts.items():
                     labels.setdefault(entity, {}).update(known)
             edges = _still_there([edge for found, _ in self._seen.values() for edge in found], labels)
-            entities = [one for target in self._targets for one in (target.entity, target.watcher)]
+            every = (*self._targets, *self._pushed_targets)
+            entities = [one for target in every for one in (target.entity, target.watcher)]
             self._topology = Topology.build(edges, (*entities, *labels), labels, at)
         return replace(self._topology, at=at)
 
     async def collect(self, at: datetime) -> Collected:
         """Scrape every target and normalise what came in time. Never raises for a target's fault."""
-        if self._scraper is None:
+        if self._scraper is None and self._pushed is None:
             raise ValueError("a collector without a scraper can only absorb")
         early = self._finished()
         for target in self._targets:
-            if target.name not in self._running:
+            if target.name not in self._running and self._scraper is not None:
                 error = self._patience.pause(target, at)
                 if error is not None:
                     early.append(Scrape(target, at, None, error, 0.0))
@@ -163,24 +206,56 @@ class Collector:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalise scrapes, of whatever origin, and add the services' signals."""
+        if self._tap is not None:
+            self._tap(scrapes)
         return self.absorb_pages([self._parse(scrape) for scrape in scrapes], at)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """The same for scrapes whose pages are parsed already; None stands for a failed scrape."""
-        batches: list[SampleBatch] = []
+        brought = self._take(at)
+        pushing = {one.target.name for one, _ in brought.pages}
+        batches: list[SampleBatch] = list(brought.batches)
         events: list[Event] = []
-        for scrape, page in sorted(scrapes, key=lambda pair: pair[0].at):
+        for target in brought.unseen:
+            batches.extend(self.normaliser.unseen(target, at).batches)
+        for scrape, page in sorted((*scrapes, *brought.pages), key=lambda pair: pair[0].at):
             found = self.normaliser.normalise(scrape, page)
             batches.extend(found.batches)
             events.extend(found.events)
             self._note(scrape, page, found)
+            if scrape.target.name in pushing:
+                self._held.keep(scrape.target.name, found.batches)
+        batches.extend(self._between_pages(brought, at))
         topology = self.topology(at)
         batches.extend(device_batches(batches, topology, at))
-        batches.extend(service_batches(batches, topology, at))
+        services = service_batches(batches, topology, at)
+        known = (*self._targets, *self._pushed_targets)
+        settle(batches, services, {target.name: target.adapter for target in known})
+        batches.extend(services)
         return Collected(tuple(batches), tuple(events), topology.edges, topology.labels)
 
+    def _take(self, at: datetime) -> Brought:
+        """What was pushed, with the targets that pushed it."""
+        if self._pushed is None:
+            return Brought()
+        brought = self._pushed.take(at)
+        found = self._pushed.targets
+        if found != self._pushed_targets:
+            self._pushed_targets = found
+            self.set_targets(self._targets)
+            self._held.forget_all_but({target.name for target in found})
+        if brought.facts != self._pushed_facts:
+            self._pushed_facts, self._topology = brought.facts, None
+        return brought
+
+    def _between_pages(self, brought: Brought, at: datetime) -> list[SampleBatch]:
+        """What still holds of targets that pushed nothing since the last round."""
+        told = {scrape.target.name for scrape, _ in brought.pages} | {target.name for target in brought.unseen}
+        silent = [target.name for target in self._pushed_targets if target.name not in told]
+        return [batch for name in silent for batch in self._held.again(name, at)]
+
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
-        scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).metric_names)
+        scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
         if scrape.body is None:
             return scrape, None
         try:
@@ -218,6 +293,8 @@ class Collector:
         self._running.clear()
         if self._scraper is not None:
             await self._scraper.close()
+        if self._pushed is not None:
+            self._pushed.close()
 
 
 def _still_there(edges: list[Edge], labels: Mapping[EntityRef, Mapping[str, str]]) -> list[Edge]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.adapter import Adapter, Aggregate, Operator
+from collectors.adapter import Adapter, Aggregate, Operator, Statistic
 from collectors.draft import Draft, Out
 from collectors.exposition import Layout
 from collectors.places import Place, Places, Watch
@@ -25,6 +25,9 @@ from outrider.model import EntityKind, Floats
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 Shape = tuple[int, int, int]
+
+
+_OF_NOTHING = frozenset({Statistic.QUANTILES, Statistic.MEAN})  # NaN when nothing happened
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ class Groups:
 class Cells:
     """What is done to each cell after its outs are known; arrays of shape (cells,) but for the last three.
 
-    ``equals`` is NaN where a cell is no comparison. ``joins`` are outs to be joined within their cell,
+    ``equals`` is NaN where a cell is no comparison; ``nan_is_undefined`` where NaN on the page says that
+    nothing happened, as a ratio or a quantile of nothing. ``joins`` are outs to be joined within their cell,
     ``histograms`` the cells of histogram columns, group after group from ``histogram_starts``.
     """
 
@@ -74,6 +78,7 @@ class Compiled:
     out_left: Indices
     out_right: Indices
     out_compare: Flags
+    out_product: Flags
     cell_of_out: Indices
     cells: Cells
     places: Mapping[EntityKind, tuple[Place, ...]]
@@ -103,9 +108,10 @@ def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
         minima=_grouped(draft.extremes[Aggregate.MIN]),
         out_left=np.array([out.left for out in draft.outs], dtype=np.intp),
         out_right=np.array([out.right for out in draft.outs], dtype=np.intp),
-        out_compare=np.array([out.compare for out in draft.outs], dtype=bool),
+        out_compare=np.array([out.rule.operator is Operator.AT_LEAST for out in draft.outs], dtype=bool),
+        out_product=np.array([out.rule.operator is Operator.PRODUCT for out in draft.outs], dtype=bool),
         cell_of_out=np.array(of_out, dtype=np.intp),
-        cells=_cells(draft.outs, of_out, shapes),
+        cells=_cells(adapter, draft.outs, of_out, shapes),
         places={kind: tuple(ranked) for kind, ranked in places.items()},
         shapes=shapes,
         edges=edges,
@@ -138,17 +144,19 @@ def _cell(out: Out, places: Mapping[EntityKind, Mapping[Place, int]], shapes: Ma
     return first + places[out.place.kind][out.place] * columns + out.column
 
 
-def _cells(outs: list[Out], of_out: list[int], shapes: Mapping[EntityKind, Shape]) -> Cells:
+def _cells(adapter: Adapter, outs: list[Out], of_out: list[int], shapes: Mapping[EntityKind, Shape]) -> Cells:
     count = sum(entities * columns for _, entities, columns in shapes.values())
     scale, offset, equals = np.ones(count), np.zeros(count), np.full(count, np.nan)
     absolute, undefined, two = (np.zeros(count, dtype=bool) for _ in range(3))
     joins: dict[Aggregate, list[int]] = {}
     histograms: dict[tuple[Place, str], list[int]] = {}
     for number, (out, at) in enumerate(zip(outs, of_out, strict=True)):
-        rule = out.rule
-        scale[at], offset[at], absolute[at] = rule.scale, rule.offset, rule.absolute
+        rule, unit = out.rule, catalog.signal(out.rule.signal).unit
+        # The scale of a histogram is that of its bounds and is in the weights already.
+        scale[at] = 1.0 if rule.operator is Operator.HISTOGRAM else rule.scale
+        offset[at], absolute[at] = rule.offset, rule.absolute
         equals[at] = np.nan if rule.equals is None else rule.equals
-        undefined[at] = catalog.signal(rule.signal).unit == "ratio"
+        undefined[at] = rule.statistic in _OF_NOTHING or (unit == "ratio" and adapter.no_value is None)
         two[at] = rule.needs_two
         if rule.per:
             joins.setdefault(rule.aggregate, []).append(number)

@@ -203,7 +203,7 @@ def _summed(
         table.total(column("engine_generation_tokens_per_second"), newest),
         table.total(inflight, newest & (whole | ~told)),
         table.total(column("engine_requests_waiting"), newest),
-        table.total(np.where(ready, 1.0, 0.0), newest & whole),
+        table.total(np.where(np.isnan(column("engine_up")), np.nan, ready), newest & whole),
     ]
     buckets = _buckets(table)
     values = np.column_stack((*columns, buckets))

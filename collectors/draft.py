@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from collectors.adapter import Adapter, Aggregate, Operator, Rule, Section, Term
+from collectors.adapter import QUANTILES, Adapter, Aggregate, Operator, Rule, Section, Statistic, Term
 from collectors.exposition import Layout
+from collectors.ladders import spread
 from collectors.places import Place, Places, first_label
 from outrider import catalog
 from outrider.model import SUM_BUCKET, EntityKind, SignalKey
@@ -17,14 +16,13 @@ from outrider.model import SUM_BUCKET, EntityKind, SignalKey
 
 @dataclass(slots=True)
 class Out:
-    """One number of one cell: a slot, or a ratio or comparison of two, as its rule says."""
+    """One number of one cell: a slot, or a ratio, product or comparison of two, as its rule says."""
 
     place: Place
     column: int
     left: int
     rule: Rule
     right: int = -1
-    compare: bool = False
 
 
 @dataclass(slots=True)
@@ -50,17 +48,17 @@ class Draft:
         found: dict[tuple[Place, ...], list[tuple[int, float]]] = {}
         names = term.metrics.on(self.layout.names)
         for row in self.places.matching(names, term.where):
-            place, weight = self.places.of(kind, row), self.weight(term, row)
-            if place is not None and weight is not None:
-                labels = self.layout.series[row].labels
-                within = Place(kind, "\0".join(labels.get(label, "") for label in per)) if per else place
-                found.setdefault((place, within), []).append((row, weight))
-        if term.beside:
-            for row in self.places.matching((term.beside,), ()):
-                place = self.places.of(kind, row)
-                if place is not None:
-                    found.setdefault((place, place), []).append((row, 0.0))
+            weight = self.weight(term, row)
+            for place in self.places.every(kind, row) if weight is not None else ():
+                found.setdefault((place, self._within(place, row, per)), []).append((row, weight or 0.0))
+        for row in self.places.matching(term.beside.on(self.layout.names), term.beside_where):
+            for place in self.places.every(kind, row):
+                found.setdefault((place, self._within(place, row, per)), []).append((row, 0.0))
         return found
+
+    def _within(self, place: Place, row: int, per: tuple[str, ...]) -> Place:
+        labels = self.layout.series[row].labels
+        return Place(place.kind, "\0".join(labels.get(label, "") for label in per)) if per else place
 
     def weight(self, term: Term, row: int) -> float | None:
         """What a row counts for; None when a label that should be a number is none."""
@@ -71,7 +69,7 @@ class Draft:
                 return None
             weight *= code
         for label in term.weigh_by:
-            number = _number(labels.get(label, ""))
+            number = number_of(labels.get(label, ""))
             if number is None:
                 return None
             weight *= number
@@ -95,19 +93,27 @@ class Draft:
     # --- rules ------------------------------------------------------------------------------------
 
     def add_signal(self, name: str, rules: tuple[Rule, ...]) -> None:
-        """The first alternative that the page can serve."""
+        """For each entity the first alternative that the page can serve.
+
+        Of a distribution that is the first one of its quantiles and the first one of its mean; buckets
+        tell both.
+        """
+        kind, taken = catalog.signal(name).entity, dict[Statistic, set[Place]]()
         for rule in rules:
-            if self.applies(rule):
-                kind = catalog.signal(name).entity
-                _ADD[rule.operator](self, rule, kind)
-                return
+            if not self.applies(rule):
+                continue
+            mine = taken.setdefault(rule.statistic, set())
+            served = mine | taken.get(Statistic.BUCKETS, set())
+            first = len(self.outs)
+            _ADD[rule.operator](self, rule, kind, served)
+            mine.update(out.place for out in self.outs[first:])
 
     def applies(self, rule: Rule) -> bool:
         """True when the page has the metrics of every term (and of the wanted type)."""
         suffix = "_bucket" if rule.operator is Operator.HISTOGRAM else ""
         for term in rule.terms:
             names = term.metrics.on(self.layout.names, suffix)
-            if not names and term.beside not in self.layout.names:
+            if not names and not term.beside.on(self.layout.names):
                 return False
             if rule.type and any(self.layout.types.get(one) != rule.type for one in names):
                 return False
@@ -117,12 +123,12 @@ class Draft:
         """The column of a key in the batches of a kind."""
         return self.adapter.columns[kind][key]
 
-    def add_term(self, rule: Rule, kind: EntityKind) -> None:
+    def add_term(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
         """One number per entity, or the difference of two."""
         column, term = self.column(kind, SignalKey(rule.signal)), rule.terms[0]
-        taken_away = self.groups(rule.terms[1], kind, ()) if rule.minus else {}
-        for key, rows in self.groups(term, kind, ()).items():
-            if rule.minus and key not in taken_away:
+        taken_away = self.groups(rule.terms[1], kind, rule.per) if rule.minus else {}
+        for key, rows in self.groups(term, kind, rule.per).items():
+            if key[0] in served or (rule.minus and key not in taken_away):
                 continue
             slot = self.slot(term.section, term.aggregate, rows)
             if rule.minus:
@@ -130,17 +136,17 @@ class Draft:
                 self.linear.extend((row + shift, -weight, slot) for row, weight in taken_away[key])
             self.outs.append(Out(key[0], column, slot, rule))
 
-    def add_pair(self, rule: Rule, kind: EntityKind) -> None:
-        """A ratio or a comparison of two numbers of one entity."""
+    def add_pair(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
+        """A ratio, product or comparison of two numbers of one entity."""
         column, (left, right) = self.column(kind, SignalKey(rule.signal)), rule.terms
         below = self.groups(right, kind, rule.per)
         for key, rows in self.groups(left, kind, rule.per).items():
-            if key in below:
+            if key in below and key[0] not in served:
                 over = self.slot(left.section, left.aggregate, rows)
                 under = self.slot(right.section, right.aggregate, below[key])
-                self.outs.append(Out(key[0], column, over, rule, under, rule.operator is Operator.AT_LEAST))
+                self.outs.append(Out(key[0], column, over, rule, under))
 
-    def add_count(self, rule: Rule, kind: EntityKind) -> None:
+    def add_count(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
         """How many distinct values of a label there are for each entity."""
         column, found = self.column(kind, SignalKey(rule.signal)), dict[Place, set[str]]()
         for row in self.places.matching(rule.terms[0].metrics.on(self.layout.names), rule.terms[0].where):
@@ -149,44 +155,55 @@ class Draft:
                 value = first_label(self.layout.series[row].labels, rule.distinct) or str(row)
                 found.setdefault(place, set()).add(value)
         for place, values in found.items():
-            self.outs.append(Out(place, column, self.constant(len(values)), rule))
+            if place not in served:
+                self.outs.append(Out(place, column, self.constant(len(values)), rule))
 
-    def add_histogram(self, rule: Rule, kind: EntityKind) -> None:
-        """Bucket increments on the signal's own ladder. A bucket of the page goes where its bound lies."""
+    def add_summary(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
+        """The quantiles that a source works out itself. They cannot be merged: of several the largest counts."""
+        term, wanted = rule.terms[0], dict[tuple[Place, float], list[tuple[int, float]]]()
+        for row in self.places.matching(term.metrics.on(self.layout.names), term.where):
+            place = self.places.of(kind, row)
+            quantile = number_of(self.layout.series[row].labels.get("quantile", ""))
+            if place is not None and place not in served and quantile in QUANTILES:
+                wanted.setdefault((place, quantile), []).append((row, 1.0))
+        for (place, quantile), rows in wanted.items():
+            column = self.column(kind, SignalKey(rule.signal, quantile=quantile))
+            self.outs.append(Out(place, column, self.slot(Section.GAUGE, Aggregate.MAX, rows), rule))
+
+    def add_histogram(self, rule: Rule, kind: EntityKind, served: Collection[Place]) -> None:
+        """Bucket increments on the signal's own ladder; see ``spread`` for bounds that are not on it."""
         signal, term = catalog.signal(rule.signal), rule.terms[0]
         family = term.metrics.on(self.layout.names, "_bucket")[0]
-        first = self.column(kind, signal.bucket_keys[0])
+        first, count = self.column(kind, signal.bucket_keys[0]), len(signal.bounds) + 1
         slots: dict[tuple[Place, int], int] = {}
 
         def add(place: Place, bucket: int, row: int, weight: float) -> None:
             if (place, bucket) not in slots:
-                column = first + (len(signal.bounds) + 1 if bucket == SUM_BUCKET else bucket)
                 slots[place, bucket] = self.slot(Section.DELTA, Aggregate.SUM, [])
-                self.outs.append(Out(place, column, slots[place, bucket], rule))
+                self.outs.append(
+                    Out(place, first + (count if bucket == SUM_BUCKET else bucket), slots[place, bucket], rule)
+                )
             self.linear.append((row + len(self.layout.series), weight, slots[place, bucket]))
 
-        for place, ladder in self._ladders(family, kind, term):
-            for bucket in range(len(signal.bounds) + 1):
-                if (place, bucket) not in slots:
-                    add(place, bucket, ladder[0][1], 0.0)  # a bucket the page does not have holds nothing
-            below = -1
-            for bound, row in ladder:
-                bucket = int(np.searchsorted(signal.bounds, bound * (1 - 1e-9)))
-                add(place, bucket, row, 1.0)
-                if below >= 0:
-                    add(place, bucket, below, -1.0)
-                below = row
+        for place, ladder in self.ladders(family, kind, term):
+            if place in served:
+                continue
+            shares = spread([bound * rule.scale for bound, _ in ladder], signal.bounds)
+            for bucket, parts in enumerate(shares):
+                # a bucket without a share is of interest too: it holds nothing
+                for number, share in parts.items() or [(0, 0.0)]:
+                    add(place, bucket, ladder[number][1], share)
         for row in self.places.matching((family + "_sum",), term.where):
             summed = self.places.of(kind, row)
-            if summed is not None:
-                add(summed, SUM_BUCKET, row, 1.0)
+            if summed is not None and (summed, 0) in slots:
+                add(summed, SUM_BUCKET, row, rule.scale)
 
-    def _ladders(self, family: str, kind: EntityKind, term: Term) -> Iterator[tuple[Place, list[tuple[float, int]]]]:
+    def ladders(self, family: str, kind: EntityKind, term: Term) -> Iterator[tuple[Place, list[tuple[float, int]]]]:
         """The (bound, row) ladder of each label set, bounds rising."""
         found: dict[tuple[Place, tuple[tuple[str, str], ...]], list[tuple[float, int]]] = {}
         for row in self.places.matching((family + "_bucket",), term.where):
             labels, place = self.layout.series[row].labels, self.places.of(kind, row)
-            bound = _number(labels.get("le", ""), finite=False)
+            bound = number_of(labels.get("le", ""), finite=False)
             if place is not None and bound is not None:
                 rest = tuple(sorted((name, value) for name, value in labels.items() if name != "le"))
                 found.setdefault((place, rest), []).append((bound, row))
@@ -197,13 +214,16 @@ class Draft:
 _ADD = {
     Operator.TERM: Draft.add_term,
     Operator.RATIO: Draft.add_pair,
+    Operator.PRODUCT: Draft.add_pair,
     Operator.AT_LEAST: Draft.add_pair,
     Operator.HISTOGRAM: Draft.add_histogram,
+    Operator.SUMMARY: Draft.add_summary,
     Operator.COUNT: Draft.add_count,
 }
 
 
-def _number(text: str, *, finite: bool = True) -> float | None:
+def number_of(text: str, *, finite: bool = True) -> float | None:
+    """A label value as a number; None when it is none."""
     try:
         number = float(text)
     except ValueError:

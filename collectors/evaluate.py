@@ -70,11 +70,14 @@ def _compare(cells: Cells, values: Floats) -> None:
 
 def _slots(compiled: Compiled, numbers: Floats) -> Floats:
     weighted = compiled.linear_weights * numbers[compiled.linear_rows]
-    slots = np.bincount(compiled.linear_slots, weights=weighted, minlength=compiled.slots)
+    # Of nothing, bincount makes whole numbers, which would cut the extremes below.
+    slots = np.bincount(compiled.linear_slots, weights=weighted, minlength=compiled.slots).astype(
+        np.float64, copy=False
+    )
     for groups, function in ((compiled.maxima, np.maximum), (compiled.minima, np.minimum)):
         if groups.slots.size:
             slots[groups.slots] = function.reduceat(groups.weights * numbers[groups.rows], groups.starts)
-    return np.asarray(slots, dtype=np.float64)
+    return slots
 
 
 def _slot_status(compiled: Compiled, flags: Statuses) -> Statuses:
@@ -105,11 +108,11 @@ def _outs(compiled: Compiled, slots: Floats, slot_status: Statuses) -> tuple[Flo
     if pairs.size:
         over, under = outs[pairs], slots[compiled.out_right[pairs]]
         both = np.maximum(status[pairs], slot_status[compiled.out_right[pairs]])
-        compare = compiled.out_compare[pairs]
+        compare, product = compiled.out_compare[pairs], compiled.out_product[pairs]
         with np.errstate(divide="ignore", invalid="ignore"):
-            outs[pairs] = np.where(compare, over >= under, over / under)
+            outs[pairs] = np.where(compare, over >= under, np.where(product, over * under, over / under))
         # Nothing happened, or there is no limit to compare with: the ratio has no value.
-        empty = (under == 0) & ~compare & (both == CellStatus.PRESENT)
+        empty = (under == 0) & ~compare & ~product & (both == CellStatus.PRESENT)
         status[pairs] = np.where(empty, CellStatus.UNDEFINED, both)
         outs[pairs[empty]] = np.nan
     return outs, status

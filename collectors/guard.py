@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from collectors.scraped import Scrape
@@ -29,8 +29,8 @@ class Explosion:
     label: str | None
 
 
-def within_limit(scrape: Scrape, names: Collection[str]) -> Scrape:
-    """The scrape as it is, or cut down to the lines of ``names`` when it has more series than its target may.
+def within_limit(scrape: Scrape, reads: Callable[[str], bool]) -> Scrape:
+    """The scrape as it is, or cut down to the metrics that ``reads`` names when it has more series than its target may.
 
     When even those are too many the scrape fails with reason TOO_MANY_SERIES.
     """
@@ -40,7 +40,7 @@ def within_limit(scrape: Scrape, names: Collection[str]) -> Scrape:
     samples = [line for line in body.split(b"\n") if line and not line.startswith(b"#")]
     if len(samples) <= limit:
         return scrape
-    known = {name.encode() for name in names}
+    known = {name for name in set(map(_name, samples)) if reads(name.decode(errors="replace"))}
     kept = [line for line in samples if _name(line) in known]
     found, name = explosion(samples), scrape.target.name
     where = f"{found.series} of them are {found.family}" + (f", most by label {found.label}" if found.label else "")

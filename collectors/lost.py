@@ -43,7 +43,7 @@ class Lost:
             lost = self.since.setdefault(kind, {})
             new = here - set(were) - lost.keys()
             for entity in were:
-                if entity not in here and before is not None:
+                if entity not in here and before is not None and not self._part_of(kind, entity, before):
                     lost[entity] = at
                     self._keep(kind, entity, before)
             for entity in here & lost.keys():
@@ -58,6 +58,10 @@ class Lost:
             if kind not in self.stays:
                 for entity in [entity for entity, left in lost.items() if at - left > REMEMBER_SECONDS]:
                     self._drop(kind, entity)
+
+    def _part_of(self, kind: EntityKind, entity: EntityRef, before: Binding) -> bool:
+        """True for a part of a device, which comes and goes by configuration."""
+        return kind in self.stays and bool(before.labels.get(entity, {}).get("part_of"))
 
     def _keep(self, kind: EntityKind, entity: EntityRef, before: Binding) -> None:
         if kind in self.stays:

@@ -5,9 +5,10 @@ What each cell's status means here:
 - a first scrape has no increases: ABSENT; so has a counter series seen for the first time, unless the
   adapter knows that such a series appears with its first increment (``new_series: from_zero``);
 - a counter that went backward, or a process that started anew: RESET, nothing is claimed;
+- a number by which the exporter says that it could not read something (``no_value``): UNTRUSTED;
 - 0/0: UNDEFINED; NaN published as a ratio: UNDEFINED, as anything else: UNTRUSTED;
-- a line's own timestamp that does not move: STALE. A page whose numbers stand still is not stale: an
-  idle engine stands still;
+- a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE. A page
+  whose numbers stand still is not stale: an idle engine stands still;
 - the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
 - a series that stands on the page twice: the first one counts, batch DUPLICATE;
 - a failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.
@@ -16,6 +17,7 @@ What each cell's status means here:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from weakref import WeakKeyDictionary
 
@@ -24,12 +26,13 @@ import numpy as np
 from collectors import registry
 from collectors.adapter import Adapter
 from collectors.batches import about_target, absent_batches, batch_of, fill_target, watch_batch
-from collectors.change import Past, change_of, since_start
+from collectors.change import Past, change_of
 from collectors.compile import Compiled, compile_adapter
 from collectors.evaluate import evaluate
 from collectors.exposition import Layout, Page
 from collectors.places import Place, bind, own_entity, resolve
 from collectors.scraped import Scrape
+from collectors.since_start import Since, quantiles
 from collectors.targets import Target
 from outrider.model import CellStatus, EntityRef, Event, SampleBatch, SignalKey, TrustVerdict
 from outrider.ports import Collected
@@ -53,7 +56,7 @@ class Normaliser:
         past = self._past_of(scrape.target)
         if page is None:
             return _failed(scrape, past)
-        at = scrape.at.timestamp()
+        at, page = scrape.at.timestamp(), _told(past.adapter, page)
         self._align(past, page, scrape.target, at)
         compiled, binding = past.compiled, past.binding
         assert compiled is not None
@@ -95,15 +98,9 @@ class Normaliser:
             found.extend((past.binding.entities[kind][row], keys[column]) for row, column in np.argwhere(two))
         return found
 
-    def since_start(self, scrape: Scrape, page: Page) -> tuple[SampleBatch, ...]:
-        """The same page with its counters read from the start of the process: never for a detector."""
-        past = self._past_of(scrape.target)
-        self._align(past, page, scrape.target, scrape.at.timestamp())
-        assert past.compiled is not None
-        values, status = evaluate(past.compiled, since_start(page))
-        return tuple(
-            batch_of(scrape, past, kind, values, status, None, TrustVerdict.FRESH) for kind in past.adapter.keys
-        )
+    def since_start(self, target: Target, page: Page) -> tuple[Since, ...]:
+        """Quantiles over everything the process of this page has seen: never for a detector."""
+        return tuple(quantiles(self.adapter(target.adapter), page, target))
 
     def forget(self, target_name: str) -> None:
         """Drop everything known of a target that is configured no more."""
@@ -140,6 +137,13 @@ class Normaliser:
         found = past.codes.look(compiled.watches, page, entity_of, scrape.at, scrape.target.name)
         past.codes.saw([entity for entities in past.binding.entities.values() for entity in entities])
         return found
+
+
+def _told(adapter: Adapter, page: Page) -> Page:
+    """The page without the numbers by which its exporter says that it could not read something."""
+    if adapter.no_value is None or not (page.values == adapter.no_value).any():
+        return page
+    return replace(page, values=np.where(page.values == adapter.no_value, np.nan, page.values))
 
 
 def _failed(scrape: Scrape, past: Past) -> Collected:

@@ -7,9 +7,9 @@ answer. ``bind`` adds the target's part and gives entities, edges and labels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from collectors.adapter import Adapter, EntitySpec, Match
+from collectors.adapter import Adapter, EntitySpec, Match, named
 from collectors.exposition import Layout
 from collectors.targets import Target
 from outrider.model import EntityKind, EntityRef
@@ -26,6 +26,7 @@ class Place:
     of_target: bool = False
     within_target: bool = False
     split: str | None = None
+    instance: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,14 @@ class Places:
         """A label such as vLLM's ``engine`` divides the target when the page has several values of it."""
         self._adapter = adapter
         self._layout = layout
-        self._split_kinds = {
-            kind
+        self._split = {
+            kind: tuple(label for label in spec.split if _several(label, layout))
             for kind, spec in adapter.entities.items()
-            if spec.split and len({one.labels[spec.split] for one in layout.series if spec.split in one.labels}) > 1
+            if spec.split
         }
         # A target is one component, so its name is taken once for the whole page.
         self._target_names = {
-            kind: next((name for one in layout.series if (name := _joined(spec, one.labels))), None)
+            kind: next((name for one in layout.series if (name := _joined(spec.parts, one.labels))), None)
             for kind, spec in adapter.entities.items()
             if spec.target
         }
@@ -76,13 +77,27 @@ class Places:
         """The entity a row is about; None when its labels do not say."""
         spec, labels = self._adapter.entities[kind], self._layout.series[row].labels
         if spec.target:
-            divided = labels.get(spec.split) if spec.split and kind in self._split_kinds else None
+            divided = "/".join(labels[label] for label in self._split.get(kind, ()) if labels.get(label)) or None
             return Place(kind, self._target_names[kind], of_target=True, split=divided)
-        name = _joined(spec, labels)
-        if name is None:
-            return None
         namespace = first_label(labels, spec.namespace) if spec.namespace else None
-        return Place(kind, name, namespace, within_target=("@target",) in spec.parts)
+        for parts in (spec.parts, spec.otherwise):
+            name = _joined(parts, labels) if parts else None
+            if name is not None:
+                return Place(kind, name, namespace, within_target=("@target",) in parts)
+        return Place(kind, of_target=True) if _falls_back(spec) else None
+
+    def part(self, kind: EntityKind, row: int) -> Place | None:
+        """The part of its entity that a row is about, such as a MIG instance; None when it is about the whole."""
+        _, part = (*self.every(kind, row), None, None)[:2]
+        return part
+
+    def every(self, kind: EntityKind, row: int) -> tuple[Place, ...]:
+        """The entity a row is about, then the part of it, where there is one."""
+        whole, label = self.of(kind, row), self._adapter.entities[kind].instance
+        part = self._layout.series[row].labels.get(label) if label else None
+        if whole is None:
+            return ()
+        return (whole, replace(whole, instance=part)) if part else (whole,)
 
     def matching(self, names: tuple[str, ...], where: tuple[Match, ...] = ()) -> Iterator[int]:
         """Rows of these metrics that meet the conditions."""
@@ -97,27 +112,31 @@ class Places:
             for row in self.matching(self._present(edge.metrics), edge.where):
                 lower, upper = self.of(edge.lower, row), self.of(edge.upper, row)
                 if lower is not None and upper is not None:
-                    yield lower, upper
+                    yield self.part(edge.lower, row) or lower, upper
+                part = self.part(edge.upper, row)
+                if upper is not None and part is not None:
+                    yield upper, part
 
     def labels(self) -> Iterator[tuple[Place, Mapping[str, str]]]:
         """Facts about entities seen on the page."""
         for spec in self._adapter.labels:
             for row in self.matching(self._present(spec.metrics)):
-                place = self.of(spec.kind, row)
-                if place is not None:
-                    yield place, self._facts(row, spec.facts)
+                for place in self.every(spec.kind, row):
+                    facts = self._facts(row, spec.facts)
+                    yield place, facts if place.instance is None else {**facts, "part_of": place.name or ""}
 
     def watches(self) -> Iterator[Watch]:
         """Rows whose change is an event."""
         for spec in self._adapter.events:
-            for row in self.matching((spec.metric,)):
+            for row in self.matching(self._present(spec.metrics)):
                 place, labels = self.of(spec.entity, row), self._layout.series[row].labels
                 if place is not None:
                     code = labels.get(spec.code_label, "") if spec.code_label else None
                     yield Watch(row, place, code, self._facts(row, spec.attributes))
 
     def _present(self, metrics: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in metrics if name in self._layout.names)[:1]
+        """The series of the first metric that is on the page."""
+        return next((found for name in metrics if (found := named(name, self._layout.names))), ())
 
     def _facts(self, row: int, wanted: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
         labels = self._layout.series[row].labels
@@ -132,9 +151,14 @@ def resolve(place: Place, target: Target) -> EntityRef:
     target's ``node`` label, then by the name on the page.
     """
     base = target.entity
+    if not place.of_target and place.instance is not None:
+        return resolve(replace(place, name=f"{place.name}/{place.instance}", instance=None), target)
     if not place.of_target:
-        name = f"{base.name}/{place.name}" if place.within_target else place.name or ""
-        return EntityRef(base.cluster, place.kind, place.namespace, name)
+        names = (base.name, place.name) if place.within_target else (place.name,)
+        name = "/".join(part for part in names if part)
+        # A replica or service that a page names without its namespace is one beside the target.
+        inherits = place.namespace is None and place.kind in {EntityKind.REPLICA, EntityKind.SERVICE}
+        return EntityRef(base.cluster, place.kind, base.namespace if inherits else place.namespace, name)
     if base.kind is not place.kind:
         if place.kind is EntityKind.NODE and target.node is not None:
             base = target.node
@@ -183,6 +207,16 @@ def first_label(labels: Mapping[str, str], spellings: tuple[str, ...]) -> str | 
     return next((labels[name] for name in spellings if labels.get(name)), None)
 
 
-def _joined(spec: EntitySpec, labels: Mapping[str, str]) -> str | None:
-    parts = [first_label(labels, part) for part in spec.parts if part != ("@target",)]
-    return "/".join(part for part in parts if part) if parts and all(parts) else None
+def _joined(parts: tuple[tuple[str, ...], ...], labels: Mapping[str, str]) -> str | None:
+    if parts == (("@target",),):
+        return ""  # the target's own name, for an entity that is another kind of the same thing
+    found = [first_label(labels, part) for part in parts if part != ("@target",)]
+    return "/".join(part for part in found if part) if found and all(found) else None
+
+
+def _several(label: str, layout: Layout) -> bool:
+    return len({one.labels[label] for one in layout.series if label in one.labels}) > 1
+
+
+def _falls_back(spec: EntitySpec) -> bool:
+    return any("@target" in part and len(part) > 1 for part in spec.parts)

@@ -1,23 +1,25 @@
-"""The engine probe: GET /health and GET /load beside each scrape of an engine.
+"""The engine probe: what the HTTP door of an engine answers beside each scrape of its page.
 
-A dead engine core answers /health 503 for some seconds; a hung or sleeping one may still say 200. The
-requests in flight by /load (vLLM with ``--enable-server-load-tracking``) go on rising while an engine
-hangs, when every counter on its page stands still.
+A dead engine core answers its health path 503 for some seconds; a hung or sleeping one may still say 200. The
+requests in flight that a door tells (vLLM with ``--enable-server-load-tracking``) go on rising while an engine
+hangs, when every counter on its page stands still. Paths stand in each engine's adapter, readers of the answers
+here. An engine that tells no load is judged by its open file descriptors, where its page has them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
+from collectors import registry
 from collectors.targets import Target
 
-_MOST_BYTES = 4096
+_MOST_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Probe:
 async def probe(session: aiohttp.ClientSession, target: Target, asked: Mapping[str, Any]) -> Probe:
     """Ask both doors at once, as ``asked`` says. Never raises; the caller's deadline bounds it."""
     health, load = await asyncio.gather(_get(session, target.health_url, asked), _get(session, target.load_url, asked))
-    return Probe(health[0], _load(*load))
+    return Probe(health[0], load_of(target.adapter, *load))
 
 
 async def _get(session: aiohttp.ClientSession, url: str, asked: Mapping[str, Any]) -> tuple[int | None, bytes]:
@@ -44,11 +46,33 @@ async def _get(session: aiohttp.ClientSession, url: str, asked: Mapping[str, Any
         return None, b""
 
 
-def _load(status: int | None, body: bytes) -> float | None:
-    if status != 200:
+def load_of(adapter_name: str, status: int | None, body: bytes) -> float | None:
+    """The requests in flight as this engine's answer tells them; None when it tells none."""
+    probing = registry.adapter(adapter_name).probe
+    read = READERS.get(probing.load_as if probing and probing.load_as else "server_load")
+    if status != 200 or read is None:
         return None
     try:
-        said = json.loads(body)
-        return float(said["server_load"])
-    except (ValueError, KeyError, TypeError):
+        return read(json.loads(body))
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _server_load(said: Any) -> float:
+    return float(said["server_load"])
+
+
+def _sglang_loads(said: Any) -> float:
+    """``/v1/loads`` (a list under ``loads``) or ``/get_load`` (the list itself), one entry a data-parallel rank."""
+    ranks = said["loads"] if isinstance(said, dict) else said
+    if not ranks:
+        raise ValueError("no rank")
+    return float(
+        sum(
+            one["num_running_reqs"] + one["num_waiting_reqs"] if "num_running_reqs" in one else one["num_reqs"]
+            for one in ranks
+        )
+    )
+
+
+READERS: dict[str, Callable[[Any], float]] = {"server_load": _server_load, "sglang_loads": _sglang_loads}

@@ -61,6 +61,10 @@ class PrometheusApi:
         """The label sets of an instant query's answer. Raises CollectError."""
         return [series["metric"] for series in await self._result(query, at, "vector")]
 
+    async def values(self, query: str, at: datetime) -> list[tuple[Mapping[str, str], float]]:
+        """The label sets and values of an instant query's answer. Raises CollectError."""
+        return [(one["metric"], float(one["value"][1])) for one in await self._result(query, at, "vector")]
+
     async def last_errors(self) -> dict[tuple[str, str], str]:
         """Why targets failed, by (job, instance); empty where the server does not tell."""
         try:

@@ -8,16 +8,18 @@ several batches, each with its own instant. There is no engine probe behind a Pr
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from collectors.access import Access
 from collectors.batches import about_watch, watch_batch
-from collectors.collect import Collector, TargetHealth
+from collectors.collect import Collector, Pushed, TargetHealth
 from collectors.exposition import Page
+from collectors.normalise import Normaliser
 from collectors.promapi import PrometheusApi, RawSeries
 from collectors.prompages import META, Instance, Key, PageBuilder, instances, key_of
+from collectors.promql_rules import literal
+from collectors.pushdown import Pushdown
 from collectors.registry import ADAPTERS, adapter
 from collectors.scraped import Scrape
 from collectors.targets import Target
@@ -32,14 +34,45 @@ LOOK_BACK = timedelta(minutes=5)
 _OWN_STAMPS = timedelta(seconds=60)  # lines with timestamps of their own lag behind their scrape
 _BATCH = 100  # targets a query
 _MOST_SCRAPES = 40  # of one target handed on in one round
-_NAMES = {"replica": ("pod", "replica", "name"), "node": ("node", "nodename", "hostname")}
-# A metric that only this exporter publishes, to guess the adapter of a job that the configuration does not name.
+_NAMES = {
+    "replica": ("pod", "replica", "name"),
+    "node": ("node", "nodename", "hostname"),
+    "service": ("service", "name"),
+}
+_NAMESPACED = {EntityKind.REPLICA, EntityKind.SERVICE, EntityKind.POD, EntityKind.CONTAINER, EntityKind.WORKLOAD}
+# A metric that tells whose page this is, to guess the adapter of a job that the configuration does not name. Who
+# publishes the metrics of others beside its own (a router, a Triton with an engine in it) stands before them.
+# MindIE, NIM and the eBPF agents that speak OpenTelemetry have no name of their own: their jobs must be named.
 SIGNATURES = {
+    "vllm_router": "vllm:num_incoming_requests_total",
+    "triton_trtllm": "nv_trt_llm_request_metrics",
+    "triton": "nv_inference_request_success",
+    "ray_serve": "ray_serve_replica_processing_queries",
     "vllm": "vllm:num_requests_running",
+    "sglang": "sglang:num_running_reqs",
+    "tgi": "tgi_queue_size",
+    "trtllm_serve": "trtllm_request_success_total",
+    "lmdeploy": "lmdeploy:num_requests_running",
+    "llamacpp": "llamacpp:requests_processing",
+    "kserve": "request_predict_seconds_count",
     "dcgm": "DCGM_FI_DEV_GPU_TEMP",
+    "npu_exporter": "npu_chip_info_temperature",
+    "nvidia_gpu_exporter": "nvidia_smi_utilization_gpu_ratio",
+    "amd": "gpu_gfx_activity",
     "node_exporter": "node_cpu_seconds_total",
+    "coroot": "container_http_requests_total",
     "cadvisor": "container_cpu_usage_seconds_total",
     "kube_state_metrics": "kube_pod_info",
+    "istio": "istio_requests_total",
+    "envoy": "envoy_cluster_upstream_rq_total",
+    "hubble": "hubble_http_requests_total",
+    "epp": "inference_pool_ready_pods",
+    "dynamo": "dynamo_frontend_requests_total",
+    "knative": "kn_serving_invocation_duration_seconds_count",
+    "keda": "keda_scaler_metrics_value",
+    "otel_genai": "gen_ai_server_request_duration_seconds_count",
+    "probe": "probe_success",
+    "sdk": "outrider_sdk_answers_total",
 }
 _REASONS = (
     ("connection refused", CollectReason.REFUSED),
@@ -65,8 +98,17 @@ class PrometheusSource:
         access: Access | None = None,
         clock: Clock | None = None,
         name: str = "prometheus",
+        pushdown: timedelta | None = None,
+        interval: timedelta = timedelta(seconds=15),
+        since: datetime | None = None,
+        pushed: Pushed | None = None,
     ) -> None:
-        """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have."""
+        """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have.
+
+        ``pushdown`` lets the server work out the signals over so long a window, once a round
+        (``collectors.pushdown``); None fetches raw samples. ``interval`` is the time between two rounds.
+        ``since`` is for reading history: every scrape after it is handed on, from the first round on.
+        """
         self._api = PrometheusApi(url, timeout=timeout, access=access)
         self._cluster = cluster
         self._jobs = dict(jobs or {})
@@ -74,7 +116,10 @@ class PrometheusSource:
             adapter(adapter_name)
         self._clock = clock or SystemClock()
         self._self = Target(name, "prometheus", url, EntityRef(cluster, EntityKind.CLUSTER, None, cluster))
-        self._collector = Collector(())
+        self._since_ms = None if since is None else round(since.timestamp() * 1000)
+        self._server = Pushdown(self._api, pushdown, interval) if pushdown else None
+        normaliser = Normaliser(self._server.adapters if self._server else None)
+        self._collector = Collector((), normaliser=normaliser, pushed=pushed)
         self._builder = PageBuilder()
         self._guessed: dict[tuple[str, str], str] = {}
         self._guessed_at: datetime | None = None
@@ -102,7 +147,7 @@ class PrometheusSource:
         try:
             found = await self._read(at)
         except CollectError as error:
-            return self._blind(error, at, self._clock.monotonic() - begun)
+            return await asyncio.to_thread(self._blind, error, at, self._clock.monotonic() - begun)
         seconds = self._clock.monotonic() - begun
         self._health = TargetHealth(self._self.name, "prometheus", True, len(found), seconds, None, at)
         collected = await asyncio.to_thread(self._collector.absorb_pages, found, at)
@@ -121,18 +166,20 @@ class PrometheusSource:
         batches: list[SampleBatch] = []
         for target in self._collector.targets:
             batches.extend(self._collector.normaliser.unseen(target, at).batches)
-        topology = self._collector.topology(at)
         batches.append(watch_batch(scrape, about_watch(scrape, up=False), None, TrustVerdict.FAILED))
-        return Collected(tuple(batches), (), topology.edges, topology.labels)
+        pushed = self._collector.absorb_pages((), at)  # what others send does not depend on it
+        return Collected((*batches, *pushed.batches), pushed.events, pushed.edges, pushed.labels)
 
     # --- reading ----------------------------------------------------------------------------------
 
     async def _read(self, at: datetime) -> list[tuple[Scrape, Page | None]]:
         await self._guess(at)
-        jobs = "|".join(sorted({_quoted(job) for job in (*self._jobs, *(job for job, _ in self._guessed))}))
+        jobs = "|".join(sorted({literal(job) for job in (*self._jobs, *(job for job, _ in self._guessed))}))
         meta = await self._api.raw(f'{{__name__=~"{"|".join(META)}",job=~"{jobs}"}}', LOOK_BACK, at) if jobs else []
         known = {key: one for key, one in instances(meta).items() if self._adapter_of(key) is not None}
         self._note_targets(known)
+        if self._server is not None:
+            return await self._worked_out(self._server, known, at)
         due = {key: self._due(key, one) for key, one in known.items()}
         due = {key: stamps for key, stamps in due.items() if stamps}
         errors = await self._api.last_errors() if any(_failed(known[key], due[key]) for key in due) else {}
@@ -147,15 +194,40 @@ class PrometheusSource:
         self._done.update({key: stamps[-1] for key, stamps in due.items()})
         return found
 
+    async def _worked_out(
+        self, server: Pushdown, known: Mapping[Key, Instance], at: datetime
+    ) -> list[tuple[Scrape, Page | None]]:
+        """One page of signals of every target, all of this instant."""
+        stamp = round(at.timestamp() * 1000)
+        for instance in known.values():
+            newest = max(instance.up)
+            instance.up, instance.seconds, instance.samples = (
+                {stamp: values.get(newest, 0.0)} for values in (instance.up, instance.seconds, instance.samples)
+            )
+        errors = await self._api.last_errors() if any(_failed(one, [stamp]) for one in known.values()) else {}
+        found: list[tuple[Scrape, Page | None]] = []
+        for name in ADAPTERS:
+            keys = [key for key in known if self._adapter_of(key) == name]
+            jobs = "|".join(sorted({literal(key[0]) for key in keys}))
+            answers: dict[Key, list[RawSeries]] = {}
+            for series in await server.ask(name, f'job=~"{jobs}"', at) if keys else ():
+                answers.setdefault(key_of(series.labels), []).append(series)
+            for key in keys:
+                own = server.as_pages(answers.get(key, []), known[key].labels)
+                found.extend(self._scrapes(key, known[key], [stamp], own, errors))
+        return found
+
     async def _guess(self, at: datetime) -> None:
         """Which adapter reads the jobs that nobody named; asked anew every look-back span."""
         if self._guessed_at is not None and at - self._guessed_at < LOOK_BACK:
             return
+        guessed: dict[tuple[str, str], str] = {}
         for name, metric in SIGNATURES.items():
             for labels in await self._api.vector(f'count by (job, metrics_path) ({{__name__="{metric}"}})', at):
                 job, path = labels.get("job", ""), labels.get("metrics_path", "")
                 if job not in self._jobs:
-                    self._guessed[job, path] = name
+                    guessed.setdefault((job, path), name)
+        self._guessed.update(guessed)
         self._guessed_at = at if self._guessed else None
 
     def _adapter_of(self, key: Key) -> str | None:
@@ -165,14 +237,14 @@ class PrometheusSource:
     def _due(self, key: Key, instance: Instance) -> list[int]:
         """Scrape instants not handed on yet; at the start the last two, so that increases are known at once."""
         stamps = sorted(instance.up)
-        done = self._done.get(key)
+        done = self._done.get(key, self._since_ms)
         fresh = stamps[-2:] if done is None else [stamp for stamp in stamps if stamp > done]
-        return fresh[-_MOST_SCRAPES:]
+        return fresh if self._since_ms is not None else fresh[-_MOST_SCRAPES:]
 
     async def _series(self, name: str, keys: Sequence[Key], first: int, at: datetime) -> dict[Key, list[RawSeries]]:
         names = "|".join(sorted(adapter(name).metric_names))
-        jobs = "|".join(sorted({_quoted(key[0]) for key in keys}))
-        places = "|".join(sorted({_quoted(key[1]) for key in keys}))
+        jobs = "|".join(sorted({literal(key[0]) for key in keys}))
+        places = "|".join(sorted({literal(key[1]) for key in keys}))
         selector = f'{{__name__=~"{names}",job=~"{jobs}",instance=~"{places}"}}'
         span = at - from_unix(first / 1000) + timedelta(seconds=1) + _OWN_STAMPS
         found: dict[Key, list[RawSeries]] = {}
@@ -225,6 +297,7 @@ class PrometheusSource:
     async def close(self) -> None:
         """Close every connection."""
         await self._api.close()
+        await self._collector.close()
 
 
 def _target(cluster: str, adapter_name: str, key: Key, labels: Mapping[str, str]) -> Target:
@@ -235,7 +308,7 @@ def _target(cluster: str, adapter_name: str, key: Key, labels: Mapping[str, str]
         entity = EntityRef(cluster, kind, None, cluster)
     else:
         host = instance.rsplit(":", 1)[0] if kind is EntityKind.NODE else instance
-        namespace = labels.get("namespace", "default") if kind is EntityKind.REPLICA else None
+        namespace = labels.get("namespace", "default") if kind in _NAMESPACED else None
         entity = EntityRef(cluster, kind, namespace, name or host)
     known = {one: labels[one] for one in ("node", "pod", "service", "gpu_type", "model", "version") if labels.get(one)}
     if kind is EntityKind.REPLICA:
@@ -257,11 +330,6 @@ def _why(target: Target, said: str) -> CollectError:
         reason=reason,
         hint="look at the target's page in Prometheus",
     )
-
-
-def _quoted(text: str) -> str:
-    """For a regular expression inside a PromQL string."""
-    return re.escape(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _with(collected: Collected, batch: SampleBatch) -> Collected:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from collectors.access import Access
+from collectors.adapter import Probing
 from collectors.registry import ADAPTERS, adapter
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import EntityKind, EntityRef
@@ -27,8 +28,9 @@ _KNOWN = {
 class Target:
     """One page to fetch. ``labels`` say where the component sits and become edges of the topology.
 
-    ``timeout`` is for the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default
-    to /health and /load of the same server.
+    ``timeout`` is for the whole scrape, connect to last byte. ``health_url`` and ``load_url`` default to
+    the paths that the adapter names, "" for none; ``health_guessed`` when the adapter guesses another
+    port than the page's, so that nobody there is no bad news.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Target:
     probe: bool = False
     health_url: str = ""
     load_url: str = ""
+    health_guessed: bool = False
     access: Access = field(default_factory=Access)
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     limit_series: int = DEFAULT_LIMIT_SERIES
@@ -140,7 +143,7 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
     if not isinstance(home, str) or "/" in home:
         raise ValueError(f"the entity's cluster {home!r} is not the name of a cluster")
     url = str(document.get("url", ""))
-    base = url.rsplit("/", 1)[0] if url else ""
+    probing = adapter(adapter_name).probe or Probing()
     timeout = document.get("timeout", DEFAULT_TIMEOUT)
     return Target(
         name=name,
@@ -149,9 +152,10 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
         entity=EntityRef(home, kind, namespace, str(entity["name"])),
         labels={str(label): str(value) for label, value in (document.get("labels") or {}).items()},
         timeout=timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout)),
-        probe=bool(document.get("probe", adapter(adapter_name).probe)),
-        health_url=str(document.get("health_url") or f"{base}/health"),
-        load_url=str(document.get("load_url") or f"{base}/load"),
+        probe=bool(document.get("probe", adapter(adapter_name).probe is not None)),
+        health_url=str(document.get("health_url") or probing.url(url, probing.health)),
+        load_url=str(document.get("load_url") or probing.url(url, probing.load)),
+        health_guessed=probing.port is not None and not document.get("health_url"),
         access=document.get("access") or Access(),
         limit_bytes=int(document.get("limit_bytes", DEFAULT_LIMIT_BYTES)),
         limit_series=int(document.get("limit_series", DEFAULT_LIMIT_SERIES)),

@@ -249,7 +249,7 @@ class _Compiler:
     def _signal(self, node: ast.expr) -> str:
         if not isinstance(node, ast.Name):
             raise self._fail(node, "expected the name of a signal")
-        if node.id in catalog.signals():
+        if catalog.known(node.id):
             return node.id
         near = difflib.get_close_matches(node.id, list(catalog.signals()), n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "the names stand in the signal catalogue"

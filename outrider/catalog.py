@@ -16,6 +16,9 @@ import yaml
 
 from outrider.model import SUM_BUCKET, EntityKind, Floats, Layer, SignalKey, SignalKind
 
+KPI_PREFIX = "kpi_"
+"""What the names of signals begin with that users push themselves; they are no rows of the catalogue."""
+
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -61,8 +64,21 @@ def signals() -> dict[str, Signal]:
 
 
 def signal(name: str) -> Signal:
-    """The signal of that name. Raises KeyError with the name when there is none."""
-    return signals()[name]
+    """The signal of that name, a user's KPI too. Raises KeyError with the name when there is none."""
+    found = signals().get(name)
+    return _kpi(name) if found is None and name.startswith(KPI_PREFIX) else signals()[name]
+
+
+def known(name: str) -> bool:
+    """True for every row of the catalogue, and for what may be a user's KPI."""
+    return name in signals() or name.startswith(KPI_PREFIX)
+
+
+@cache
+def _kpi(name: str) -> Signal:
+    """A KPI of a service as its owner pushes it: nobody but the owner knows its unit and direction."""
+    means = "A business KPI pushed by its owner"
+    return Signal(name, "extended", Layer.BUSINESS, "value", SignalKind.GAUGE, EntityKind.SERVICE, "range", means)
 
 
 def quantile_of_buckets(increments: Floats, bounds: tuple[float, ...], quantile: float) -> tuple[Floats, Floats]:

@@ -19,7 +19,7 @@ def folders() -> list[str]:
     """The packages of the wheel, then the folders beside them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages: list[str] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    return [*packages, "benchmarks", "scripts"]
+    return [*packages, "sdk", "benchmarks", "scripts"]
 
 
 def purpose(path: Path) -> str:

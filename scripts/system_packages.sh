@@ -4,7 +4,8 @@ set -eu
 
 missing=""
 for pair in prometheus:prometheus gcc:gcc prometheus-node-exporter:prometheus-node-exporter \
-            prometheus-alertmanager:prometheus-alertmanager chromium:chromium openssl:openssl; do
+            prometheus-alertmanager:prometheus-alertmanager chromium:chromium openssl:openssl \
+            victoria-metrics:victoria-metrics; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done
 case "$missing" in *" gcc"*) missing="$missing libc6-dev" ;; esac

@@ -16,10 +16,12 @@ store:
 _SCRAPE = """
 collect:
   interval: 15s
+  # Adapter files of your own, for engines and exporters that Outrider does not know.
+  # adapters: [my_engine.yaml]
   # One entry a page. The labels give the topology: node, pod, service, gpu_type, model, workload.
   targets: []
   #  - name: chat-0
-  #    adapter: vllm            # vllm | dcgm | node_exporter | cadvisor | kube_state_metrics | probe | sdk
+  #    adapter: vllm            # docs/reference/adapters.md lists them all
   #    url: http://10.0.0.11:8000/metrics
   #    entity: {kind: replica, namespace: serving, name: chat-0}
   #    labels: {node: node-1, pod: chat-0, service: chat, gpu_type: H100, model: llama-70b}
@@ -57,6 +59,14 @@ events: []
 #    url: https://kubernetes.default.svc
 #    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
 #    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
+
+# What others push: Prometheus remote write, OTLP metrics, business KPIs (docs: howto/receive-metrics).
+# receive:
+#   token_file: /run/secrets/outrider-push-token   # opens these doors and nothing else
+#   rules:
+#     - match: {job: "chat-.*"}
+#       adapter: vllm
+#       labels: {service: chat}
 
 # What is known of a model service beside its metrics: for the GPU formula and for cost.
 services: []

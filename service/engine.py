@@ -7,10 +7,12 @@ import signal
 from datetime import datetime
 from pathlib import Path
 
+from collectors.collect import Collector
 from outrider import log
 from outrider.clock import Clock, SystemClock
 from service import jobs, reporting, wiring
 from service.drills import gamedays
+from service.event_source import pages_of
 from service.leader import FileLeader
 from service.settings import Settings
 from service.tokens import folder_of
@@ -74,8 +76,17 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
     if given.game_days:
         days = gamedays.GameDays(platform.state, given.remediation.control_url, given.game_days)
         schedule.every(jobs.GAME_DAYS_EVERY, "game_days", lambda: asyncio.to_thread(days.look, clock.now()))
+    if platform.flight is not None:
+        schedule.every(jobs.FLIGHT_EVERY, "flight", lambda: asyncio.to_thread(_keep_flights, platform, clock.now()))
     schedule.weekly("weekly_report", lambda: asyncio.to_thread(_weekly_report, platform, clock.now()))
     return schedule
+
+
+def _keep_flights(platform: wiring.Platform, now: datetime) -> None:
+    """Write down the scrapes that led to new loud incidents."""
+    source = pages_of(platform.collector)
+    if platform.flight is not None and isinstance(source, Collector):
+        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.targets)
 
 
 def _compact(platform: wiring.Platform, now: datetime) -> None:

@@ -16,6 +16,7 @@ from outrider import log
 _log = log.get("jobs")
 CHECKPOINT_EVERY = timedelta(minutes=5)
 DISPATCH_EVERY = timedelta(seconds=1)
+FLIGHT_EVERY = timedelta(seconds=15)
 GAME_DAYS_EVERY = timedelta(seconds=15)
 COMPACT_AT_MINUTE = 2  # of each hour: the hour before is whole by then, late pages included
 _FRIENDLY = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}

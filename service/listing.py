@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from collectors.since_start import Since
 from outrider import catalog, jsonable
 from outrider.clock import rfc3339
-from outrider.model import CellStatus, SampleBatch, SignalKind
+from outrider.model import CellStatus, SampleBatch, SignalKey, SignalKind
 from outrider.ports import Collected
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -28,9 +29,23 @@ def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]
         head["entity"] = jsonable.entity(entity)
         for index, key in plain:
             if batch.status[row, index] in (CellStatus.PRESENT, CellStatus.BELOW_FIRST_BUCKET):
-                yield {**head, **_value(key.name, float(batch.values[row, index]))}
+                yield {**head, **_value(key.name, float(batch.values[row, index])), **_statistic(key)}
         for name in histograms:
             yield from ({**head, **found} for found in _quantiles(batch, row, name))
+
+
+def since_start(found: Since) -> dict[str, Any]:
+    """A quantile of a single page."""
+    row = {"entity": jsonable.entity(found.entity), **_value(found.signal, found.value), "quantile": found.quantile}
+    return {**row, **({"below_first_bucket": True} if found.below else {}), "since": "start"}
+
+
+def _statistic(key: SignalKey) -> dict[str, Any]:
+    """Of a distribution: which quantile the source worked out, or that it gives the mean alone."""
+    if key.quantile is not None:
+        return {"quantile": key.quantile}
+    known = catalog.signals().get(key.name)
+    return {"statistic": "mean"} if known is not None and known.kind is SignalKind.HISTOGRAM else {}
 
 
 def _value(name: str, value: float) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from collectors.targets import Target, target_of
 from outrider import catalog, jsonable
 from outrider.clock import Clock, rfc3339
 from outrider.errors import CollectError, CollectReason, UnavailableError, UsageError
+from outrider.i18n import Language
 from outrider.model import EntityKind
 from outrider.ports import Collected
 from service import facts, listing, targets
@@ -78,8 +79,10 @@ async def _from_prometheus(settings: Settings, clock: Clock) -> dict[str, Any]:
     return {"at": rfc3339(at), "targets": [jsonable.target(one) for one in rest], "signals": found}
 
 
-async def doctor(settings: Settings, pages: Sequence[tuple[str, str]], clock: Clock) -> dict[str, Any]:
-    """The JSON of ``outrider doctor``. A target that cannot be read is listed with its error."""
+async def doctor(
+    settings: Settings, pages: Sequence[tuple[str, str]], clock: Clock, language: Language = "en"
+) -> dict[str, Any]:
+    """The JSON of ``outrider doctor``, features and fixes in a language. A target that cannot be read has its error."""
     if not pages and settings.collect.prometheus is not None:
         raise UsageError(
             "doctor looks at pages, and this configuration reads a Prometheus",
@@ -96,7 +99,8 @@ async def doctor(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cl
         except (CollectError, UsageError) as error:
             found.append({**entry, "present": [], "missing": [], "unknown_metrics": 0, "error": error.message})
             continue
-        found.append({**entry, **examine.examine(registry.adapter(look.target.adapter), page).as_dict(), "error": None})
+        diagnosis = examine.examine(registry.adapter(look.target.adapter), page)
+        found.append({**entry, **diagnosis.as_dict(language), "error": None})
     return {"targets": found}
 
 
@@ -129,7 +133,9 @@ def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | No
         raise UsageError(
             f"{place} cannot be read: {error.strerror}", hint="name a file or an http:// address"
         ) from error
-    return target_of(cluster, {"name": path.stem, "adapter": adapter}), body
+    # A page that was saved by hand often lacks the end of its last line, which over HTTP would mean a cut.
+    whole = body if not body or body.endswith(b"\n") else body + b"\n"
+    return target_of(cluster, {"name": path.stem, "adapter": adapter}), whole
 
 
 def _since_start(collector: Collector, look: _Look) -> list[dict[str, Any]]:
@@ -137,9 +143,7 @@ def _since_start(collector: Collector, look: _Look) -> list[dict[str, Any]]:
     if look.scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
         return []
     page = collector.parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
-    batches = collector.normaliser.since_start(look.scrape, page)
-    rows = listing.signals(Collected(batches))
-    return [{**row, "since": "start"} for row in rows if "quantile" in row]
+    return [listing.since_start(one) for one in collector.normaliser.since_start(look.target, page)]
 
 
 def _needs_two(collector: Collector, target: Target) -> list[tuple[Any, str]]:

@@ -16,12 +16,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from collectors import registry
 from outrider import yamlfile
-from outrider.errors import ConfigError, ConfigProblem
+from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
-from service.access_settings import AccessSettings
+from service.collect_settings import CollectSettings
 from service.event_settings import EventSettings, events_usable
+from service.receive_settings import ReceiveSettings, receive_usable
 from service.settings_base import Duration, Port, Ratio, Section
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -33,58 +35,6 @@ class StoreSettings(Section):
 
     url: str = Field(
         "sqlite:///.outrider/outrider.db", description="SQLAlchemy URL; metrics go to a second file beside it"
-    )
-
-
-class EntitySettings(Section):
-    """The component a target stands for."""
-
-    kind: EntityKind = Field(description="replica, node, gpu, pod, workload, service, cluster")
-    name: str = Field(description="name of the component")
-    namespace: str | None = Field(None, description="Kubernetes namespace, where it has one")
-    cluster: str | None = Field(None, description="its cluster, when it is another one", pattern=r"^[^/]+$")
-
-
-class TargetSettings(AccessSettings):
-    """One page to scrape."""
-
-    name: str = Field(description="unique name of the target")
-    adapter: str = Field(
-        description="how to read the page: vllm, dcgm, node_exporter, cadvisor, kube_state_metrics, probe, sdk"
-    )
-    url: str = Field(description="the metrics page, http or https", pattern=r"^https?://")
-    entity: EntitySettings = Field(description="the component the page speaks for")
-    labels: dict[str, str] = Field(
-        {}, description="node, pod, service, gpu_type, model, workload: they give the topology"
-    )
-    timeout: Duration = Field(timedelta(seconds=5), description="whole time a scrape may take")
-
-
-class PrometheusSettings(AccessSettings):
-    """An existing Prometheus, Thanos, Mimir or VictoriaMetrics to read instead of scraping."""
-
-    url: str = Field(pattern=r"^https?://", description="base URL of the HTTP API")
-    jobs: dict[str, str] = Field(
-        {}, description="job label -> adapter; jobs not named are guessed from their metric names"
-    )
-    timeout: Duration = Field(timedelta(seconds=10), description="whole time a query may take")
-
-
-class CollectSettings(Section):
-    """What is watched."""
-
-    interval: Duration = Field(timedelta(seconds=15), description="time between two cycles")
-    targets: list[TargetSettings] = Field([], description="pages to scrape")
-    prometheus: PrometheusSettings | None = Field(
-        None, description="an existing Prometheus to read instead of scraping"
-    )
-    spread: Duration = Field(
-        timedelta(seconds=1), description="1,000 targets are asked over this time, each at its own moment; fewer sooner"
-    )
-    page_limit_bytes: Annotated[int, Field(gt=0)] = Field(64 * 1024 * 1024, description="a larger page is refused")
-    page_limit_series: Annotated[int, Field(gt=0)] = Field(
-        100_000,
-        description="a page with more series is cut down to what its adapter reads, and the log names the label",
     )
 
 
@@ -237,6 +187,7 @@ class Settings(Section):
     store: StoreSettings = Field(StoreSettings(), description="the databases")
     collect: CollectSettings = Field(CollectSettings(), description="what is watched")
     events: list[EventSettings] = Field([], description="where events are read, beside what pages tell")
+    receive: ReceiveSettings = Field(ReceiveSettings(), description="what others push")
     services: list[ServiceSettings] = Field([], description="planning facts of model services")
     planner: PlannerSettings = Field(PlannerSettings(), description="how many GPUs, and when")
     rules: RulesSettings = Field(RulesSettings(), description="alert rules")
@@ -277,6 +228,7 @@ def load(path: Path | None, *, fleet: str | None = None) -> Settings:
     except pydantic.ValidationError as error:
         problems += yamlfile.problems_of(error, document, Settings)
     if settings is not None:
+        problems += _adapters_usable(settings, document, path.parent)
         problems += _consistency(settings, document)
         problems += _game_days_usable(settings, document, fleet)
     if problems or settings is None:
@@ -301,6 +253,30 @@ def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, p
     return _VARIABLE.sub(replace, value)
 
 
+def _adapters_usable(settings: Settings, document: yamlfile.Document, folder: Path) -> list[ConfigProblem]:
+    """Make the user's own adapters known; every fault in them, and every name that is no adapter's."""
+    problems: list[ConfigProblem] = []
+    for index, file in enumerate(settings.collect.adapters):
+        try:
+            registry.add(folder / file)
+        except ConfigError as error:
+            problems += error.problems
+        except UsageError as error:
+            problems.append(document.problem(("collect", "adapters", index), error.message))
+    if problems:
+        return problems  # names of adapters that could not be read would be told as unknown
+    jobs = settings.collect.prometheus.jobs if settings.collect.prometheus is not None else {}
+    named: list[tuple[yamlfile.Path_, str]] = [
+        *((("collect", "targets", i, "adapter"), target.adapter) for i, target in enumerate(settings.collect.targets)),
+        *((("collect", "prometheus", "jobs", job), name) for job, name in jobs.items()),
+    ]
+    for path, name in named:
+        if name not in registry.ADAPTERS:
+            hint = yamlfile.near(name, registry.ADAPTERS) or f"; known are {', '.join(registry.ADAPTERS)}"
+            problems.append(document.problem(path, f"there is no adapter {name!r}{hint}"))
+    return problems
+
+
 def _consistency(settings: Settings, document: yamlfile.Document) -> list[ConfigProblem]:
     problems = []
     seen: set[str] = set()
@@ -311,6 +287,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
             )
         seen.add(target.name)
     problems += events_usable(settings.events, document)
+    problems += receive_usable(settings.receive, document)
     for group, names in settings.notify.groups.items():
         for index, name in enumerate(names):
             if name not in settings.notify.channels:

@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from collectors import targets as collector_targets
-from collectors.collect import Collector
+from collectors.collect import Collector, Pushed, Tap
 from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.targets import Target
 from outrider.clock import Clock
 from service.access_settings import AccessSettings
+from service.collect_settings import CollectSettings, PrometheusSettings, TargetSettings
 from service.cycle import Source
 from service.event_source import with_events
-from service.settings import CollectSettings, Settings, TargetSettings
+from service.settings import Settings
 
 
-def source(settings: Settings, clock: Clock) -> Source:
-    """The source of batches and events that the configuration names; without any one that brings nothing."""
+def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pushed | None = None) -> Source:
+    """The source of batches and events that the configuration names, with what others push beside it.
+
+    Without any of them one that brings nothing. ``tap`` gets every scrape as it came, where pages are scraped here.
+    """
     prometheus = settings.collect.prometheus
     if prometheus is not None:
-        pages: Source = PrometheusSource(
-            prometheus.url,
-            cluster=settings.cluster,
-            jobs=prometheus.jobs,
-            timeout=prometheus.timeout,
-            access=prometheus.access,
-            clock=clock,
+        pushdown, interval = prometheus.pushdown, settings.collect.interval
+        pages: Source = prometheus_source(
+            prometheus, settings.cluster, clock=clock, pushdown=pushdown, interval=interval, pushed=pushed
         )
     else:
         pages = Collector(
-            targets(settings), Scraper(), deadline=settings.collect.interval / 4, spread=settings.collect.spread
+            targets(settings),
+            Scraper(),
+            deadline=settings.collect.interval / 4,
+            spread=settings.collect.spread,
+            tap=tap,
+            pushed=pushed,
         )
     return with_events(pages, settings)
+
+
+def prometheus_source(prometheus: PrometheusSettings, cluster: str, **more: Any) -> PrometheusSource:
+    """The Prometheus of a configuration; ``more`` is about how it is read."""
+    return PrometheusSource(
+        prometheus.url,
+        cluster=cluster,
+        jobs=prometheus.jobs,
+        timeout=prometheus.timeout,
+        access=prometheus.access,
+        **more,
+    )
 
 
 def targets(settings: Settings) -> list[Target]:

@@ -19,7 +19,16 @@ def token_file(settings: Settings) -> Path:
 
 def folder_of(settings: Settings) -> Path:
     """The folder for files beside the store."""
-    url = settings.store.url
+    return folder_beside(settings.store.url)
+
+
+def flights_of(store_url: str) -> Path:
+    """Where the recordings of incidents lie."""
+    return folder_beside(store_url) / "flight" / "incidents"
+
+
+def folder_beside(url: str) -> Path:
+    """The folder for files beside the store of that URL."""
     if url.startswith("sqlite:///"):
         return Path(url.removeprefix("sqlite:///")).parent
     return Path(".outrider")

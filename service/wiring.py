@@ -11,6 +11,7 @@ from typing import Any
 from alerts import rules_file
 from alerts.notify.registry import NOTIFIERS
 from alerts.routes import Messaging
+from collectors.flight_ring import FlightRing
 from detectors import knowledge, threshold
 from detectors.registry import DETECTORS
 from outrider.audit import AuditEvent, AuditRecord
@@ -22,14 +23,15 @@ from outrider.rules import Rule
 from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
-from service import facts, targets
+from service import facts, receiving, targets
 from service.api.settings import LOOPBACK_NAMES, ApiSettings
 from service.cycle import Cycle, Parts, Source
 from service.detection import Detection
 from service.dispatch import Dispatcher
+from service.flight_keeper import FlightKeeper
 from service.planning import NoPlanning, Planning
 from service.settings import Settings
-from service.tokens import admin_token
+from service.tokens import admin_token, flights_of
 from store import memory, migrate, sql
 
 HISTORY = timedelta(days=15)
@@ -46,6 +48,7 @@ class Platform:
     state: StateStore
     collector: Source
     settings: Settings
+    flight: FlightKeeper | None = None
 
     def warm(self, now: datetime) -> None:
         """Take up check-points, teach the detectors from history, and say so in the audit."""
@@ -61,6 +64,8 @@ class Platform:
     async def close(self) -> None:
         """Stop collecting and release the store."""
         await self.collector.close()
+        if self.flight is not None:
+            self.flight.close()
         self.cycle.parts.planning.close()
         self.state.close()
         self.metrics.close()
@@ -104,10 +109,17 @@ def _open(settings: Settings) -> tuple[StateStore, sql.SqlMetricStore]:
 def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Platform:
     """A platform on its store. In ``lockstep`` the planner runs inside the cycle."""
     state, metrics = _open(settings)
-    collector = targets.source(settings, clock)
+    flight, kept = settings.collect.flight, flights_of(settings.store.url)
+    ring = (
+        FlightRing(kept.with_name("ring"), span=flight.before, limit_bytes=flight.ring_bytes)
+        if flight.enabled
+        else None
+    )
+    keeper = FlightKeeper(ring, state, metrics, flight, kept) if ring else None
+    collector = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
     cycle = _cycle(settings, collector, clock, state, metrics, in_background=not lockstep)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
-    return Platform(cycle, dispatcher, metrics, state, collector, settings)
+    return Platform(cycle, dispatcher, metrics, state, collector, settings, keeper)
 
 
 def cycle_in_memory(
@@ -229,6 +241,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         cluster=settings.cluster,
         store_url=settings.store.url,
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
+        doors=receiving.doors(settings),
     )
 
 

@@ -15,6 +15,8 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
+from scipy.special import gammaincinv
+
 from outrider.faults import faults
 from outrider.model import EntityRef, Priority
 
@@ -168,16 +170,8 @@ def has_remedy(fault_id: str) -> bool:
 
 
 def poisson_upper95(count: int) -> float:
-    """The 95 % upper confidence bound on the mean of a Poisson count: 3.0 at none (exact, one-sided)."""
-    low, high = 0.0, count + 5.0 + 4.0 * math.sqrt(count + 1.0)
-    for _ in range(80):
-        middle = (low + high) / 2
-        term, at_most = math.exp(-middle), math.exp(-middle)
-        for k in range(1, count + 1):
-            term *= middle / k
-            at_most += term
-        low, high = (middle, high) if at_most > 0.05 else (low, middle)
-    return (low + high) / 2
+    """The 95 % upper confidence bound on the mean of a Poisson count: 3.0 at none (exact, one-sided; Garwood 1936)."""
+    return float(gammaincinv(count + 1, 0.95))
 
 
 def score(runs: Sequence[Run]) -> dict[str, Any]:

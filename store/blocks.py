@@ -7,7 +7,7 @@ never overlap in time: a cycle written into the span of such a row splits it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -128,9 +128,25 @@ class Piece:
     cells: Section
 
 
-def pieces(found: Sequence[tuple[Row, Block]], keysets: Mapping[int, Keyset], name: str) -> Iterator[Piece]:
-    """One signal's cells out of the rows, oldest first, joined while entities and columns stay the same."""
-    having = [(row, block) for row, block in found if name in keysets[row.keyset].sections]
+def pieces(
+    found: Sequence[tuple[Row, Block]],
+    keysets: Mapping[int, Keyset],
+    name: str,
+    wanted: Collection[SignalKey] | None = None,
+) -> Iterator[Piece]:
+    """One signal's cells out of the rows, oldest first, joined while entities and columns stay the same.
+
+    Rows that hold none of the ``wanted`` columns (None: of all) are not decoded.
+    """
+
+    def has(keyset: Keyset) -> bool:
+        if name not in keyset.sections:
+            return False
+        _, first, end = keyset.sections[name]
+        return wanted is None or any(key in wanted for key in keyset.keys[first:end])
+
+    those = {number for number in {row.keyset for row, _ in found} if has(keysets[number])}
+    having = [(row, block) for row, block in found if row.keyset in those]
 
     def alike(item: tuple[Row, Block]) -> tuple[int, int, bool]:
         row = item[0]

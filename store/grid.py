@@ -30,7 +30,8 @@ class Want:
     """What one signal must give: which stored columns, folded how, and which outputs come of them.
 
     ``direct`` pairs an output column with the place of its stored column; ``quantiles`` pairs an
-    output column with its quantile.
+    output column with its quantile. ``stands_in``: quantiles that a source worked out itself, which
+    fill cells that no bucket speaks for.
     """
 
     name: str
@@ -38,14 +39,29 @@ class Want:
     summed: bool
     direct: tuple[tuple[int, int], ...]
     quantiles: tuple[tuple[int, float], ...]
+    stands_in: bool = False
 
 
 def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[Want, ...]:
     """Sort the keys asked for by signal. ``sum_deltas`` False takes the last cell of everything."""
-    by_name: dict[str, list[int]] = {}
+    by_name: dict[tuple[str, bool], list[int]] = {}
     for output, key in enumerate(keys):
-        by_name.setdefault(key.name, []).append(output)
-    return tuple(_want(name, outputs, keys, sum_deltas=sum_deltas) for name, outputs in by_name.items())
+        by_name.setdefault((key.name, _is_mean(key)), []).append(output)
+    found = []
+    for (name, is_mean), outputs in by_name.items():
+        found.append(_want(name, outputs, keys, sum_deltas=sum_deltas and not is_mean))
+        derived = tuple(output for output, _ in found[-1].quantiles)
+        if derived:
+            stored = tuple(dict.fromkeys(keys[output] for output in derived))
+            pairs = tuple((output, stored.index(keys[output])) for output in derived)
+            found.append(Want(name, stored, summed=False, direct=pairs, quantiles=(), stands_in=True))
+    return tuple(found)
+
+
+def _is_mean(key: SignalKey) -> bool:
+    """True for the bare name of a histogram: the mean of a source without buckets, which does not add up."""
+    known = catalog.signals().get(key.name)
+    return known is not None and known.kind is SignalKind.HISTOGRAM and key.bucket is None and key.quantile is None
 
 
 def _want(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_deltas: bool) -> Want:
@@ -90,7 +106,7 @@ class Grid:
 
     def column(self, want: Want) -> Column:
         """Where one signal's cells go; call ``finish`` on it after the last."""
-        if want.quantiles or len(want.direct) != len(want.stored):
+        if want.quantiles or want.stands_in or len(want.direct) != len(want.stored):
             shape = (len(want.stored), *self.values.shape[1:])
             return Column(self, want, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
         first = want.direct[0][0]
@@ -168,7 +184,12 @@ class Column:
         if self._direct:
             return
         for output, place in self._want.direct:
-            self._grid.values[output], self._grid.status[output] = self.values[place], self.status[place]
+            if self._want.stands_in:
+                free = self._grid.status[output] == CellStatus.ABSENT
+                self._grid.values[output][free] = self.values[place][free]
+                self._grid.status[output][free] = self.status[place][free]
+            else:
+                self._grid.values[output], self._grid.status[output] = self.values[place], self.status[place]
         if not self._want.quantiles:
             return
         bounds = catalog.signal(self._want.name).bounds

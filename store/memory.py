@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from store.memory_metrics import MemoryMetricStore
 from store.memory_state import MemoryStateStore
+from store.spool import MemorySpool
 
-__all__ = ["MemoryMetricStore", "MemoryStateStore"]
+__all__ = ["MemoryMetricStore", "MemorySpool", "MemoryStateStore"]

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import sqlalchemy as sa
 
 Database = Literal["metrics", "state"]
-HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0003"}
+HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0004"}
 VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
 RAW = "raw"  # the tier of values as they were collected; roll-ups will be tiers of their own
 
@@ -216,6 +216,24 @@ document = sa.Table(  # the newest of something big: the topology, one row a det
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("payload", sa.LargeBinary, nullable=False),
+)
+pushed = sa.Table(  # what senders pushed and the engine has not written yet
+    "pushed",
+    state,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("door", sa.Text, nullable=False),
+    sa.Column("sender", sa.Text, nullable=False),
+    sa.Column("came_at_us", sa.BigInteger, nullable=False),
+    sa.Column("samples", sa.Integer, nullable=False),
+    sa.Column("bytes", sa.Integer, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),  # last, so that the columns before it are read alone
+    sqlite_autoincrement=True,  # an id is never used twice, though the table is empty most of the time
+)
+pushed_left_out = sa.Table(  # samples that the engine left out, by reason
+    "pushed_left_out",
+    state,
+    sa.Column("reason", sa.Text, primary_key=True),
+    sa.Column("samples", sa.BigInteger, nullable=False),
 )
 
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from store.database import urls_of
 from store.migrate import revision, upgrade
+from store.spool import SqlSpool
 from store.sql_metrics import SqlMetricStore
 from store.sql_state import SqlStateStore
 
-__all__ = ["SqlMetricStore", "SqlStateStore", "open_metrics", "open_state", "revision", "upgrade", "urls_of"]
+__all__ = [
+    "SqlMetricStore",
+    "SqlSpool",
+    "SqlStateStore",
+    "open_metrics",
+    "open_spool",
+    "open_state",
+    "revision",
+    "upgrade",
+    "urls_of",
+]
 
 
 def open_metrics(url: str) -> SqlMetricStore:
@@ -18,3 +29,8 @@ def open_metrics(url: str) -> SqlMetricStore:
 def open_state(url: str) -> SqlStateStore:
     """The state store at the first URL of ``urls_of``, upgraded. Raises StoreError or SchemaTooNewError."""
     return SqlStateStore(url)
+
+
+def open_spool(url: str) -> SqlSpool:
+    """The buffer of pushed samples in the state database. Raises StoreError or SchemaTooNewError."""
+    return SqlSpool(url)

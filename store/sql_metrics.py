@@ -167,7 +167,7 @@ class SqlMetricStore:
         columns = [grid.column(want) for want in wanted]
         for found in blocks.payloads(connection, rows):
             for want, column in zip(wanted, columns, strict=True):
-                for piece in blocks.pieces(found, keysets, want.name):
+                for piece in blocks.pieces(found, keysets, want.name, want.stored):
                     fill(column, want, piece, *places.of(piece.cohort, members[piece.cohort]))
         for column in columns:
             column.finish()

@@ -12,8 +12,11 @@ from collections.abc import Generator
 
 import pytest
 import structlog
+from hypothesis import settings
 
 MISSING = "missing:"
+settings.register_profile("ours", deadline=None)  # a busy machine is no fault of what is tested
+settings.load_profile("ours")
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:

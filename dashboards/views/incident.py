@@ -90,6 +90,8 @@ def _one(who: Viewer, incident_id: str) -> None:
         st.html(pieces.section(who.say("incident.folded", n=found["alerts"])))
         with st.container(border=True, height="stretch", key="o-box-incident-4"):
             _folded(who, found)
+    if found["recording"]:
+        st.html(pieces.label(who.say("incident.recording", path=found["recording"])))
 
 
 def _drill(who: Viewer, name: str) -> str:

@@ -10,8 +10,9 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Histogram
 
 from outrider.ports import MetricStore, StateStore
-from service.api import actions, alerts, drills, errors, health, incidents, overview, plan, signals
+from service.api import actions, alerts, drills, errors, health, incidents, overview, plan, receive, signals
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
+from service.api.doors import Doors, SpoolCollector
 from service.api.own_metrics import StateCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
 from service.api.settings import ApiExtras, ApiSettings
@@ -43,9 +44,15 @@ def create_app(
     watch = CycleWatch(parts.clock, settings.interval * LATE_AFTER_CYCLES)
     app.state.context = Context(state, metrics, settings, parts, watch)
     app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
+    app.state.doors = None
+    if settings.doors is not None and parts.spool is not None:
+        app.state.doors = Doors(settings.doors, parts.spool, parts.clock, parts.registry)
+        parts.registry.register(SpoolCollector(parts.spool))
     errors.install(app)
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
+    # No reader's token here: who pushes brings one of its own.
+    app.include_router(receive.router, prefix=PREFIX)
     app.include_router(health.router)
     parts.registry.register(StateCollector(state))
     app.middleware("http")(_timed(parts.registry))

@@ -102,7 +102,7 @@ def choose(incident: Incident, topology: Topology) -> list[Wanted]:
     cause = incident.suspected_cause
     chosen: list[Wanted] = []
     if cause is not None:
-        named = [each.signal for each in cause.evidence if each.signal in catalog.signals()]
+        named = [each.signal for each in cause.evidence if catalog.known(each.signal)]
         near = _NEAR.get(cause.entity.kind, ())
         for name in _unique([*named, *_USUAL.get(cause.entity.kind, ())])[:4]:
             chosen += _about(name, cause.entity, topology)

@@ -14,6 +14,7 @@ from service.api.context import Context, Ctx, Lang
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import Writer
 from service.drills import marking
+from service.tokens import flights_of
 
 router = APIRouter(tags=["incidents"])
 _FIRST_ALERTS = 50
@@ -47,6 +48,8 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     story["actions"] = [jsonable.action(each) for each in ctx.state.actions(incident=incident_id)]
     story["messages"] = [jsonable.message(each) for each in ctx.state.messages(incident=incident_id, limit=100)]
     story["drill"] = marking.name_of(found, ctx.drills_around([found]))
+    recording = flights_of(ctx.settings.store_url) / found.id
+    story["recording"] = str(recording) if recording.is_dir() else None
     story["as_of"] = jsonable.instant(ctx.as_of())
     return story
 

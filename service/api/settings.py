@@ -9,9 +9,12 @@ from ipaddress import ip_address
 
 from prometheus_client import CollectorRegistry
 
+from collectors.receive_kpi import KpiLimits
+from collectors.receive_match import ReceiveRule
 from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
+from outrider.ports import Spool
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
@@ -39,6 +42,25 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
+class DoorSettings:
+    """How much the doors for pushed samples take, and what becomes of it.
+
+    ``token`` opens these doors and nothing else; empty: only the admin token does. ``samples_per_minute``
+    is what one sender may bring of what is kept. ``kpi_services`` have KPIs though nothing else is watched of them.
+    """
+
+    token: str = field(default="", repr=False)
+    rules: tuple[ReceiveRule, ...] = ()
+    body_bytes: int = 16 * 1024 * 1024
+    unpacked_bytes: int = 128 * 1024 * 1024
+    samples_per_request: int = 500_000
+    samples_per_minute: int = 6_000_000
+    buffer_bytes: int = 256 * 1024 * 1024
+    kpis: KpiLimits = field(default_factory=KpiLimits)
+    kpi_services: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ApiSettings:
     """Values of the configuration that the API uses.
 
@@ -46,6 +68,7 @@ class ApiSettings:
     reads need the token unless the API listens on loopback. ``hosts`` are the names a browser may call it
     by, a guard against DNS rebinding; ``("*",)`` accepts every name. ``interval`` is the time between cycles.
     ``control_url`` is the door of the simulated fleet that drills break, None when the fleet is real.
+    ``doors`` None means that nothing is received.
     """
 
     token: str = field(default="", repr=False)
@@ -59,6 +82,7 @@ class ApiSettings:
     store_url: str = "sqlite:///.outrider/outrider.db"
     promise: Promise = Promise()
     control_url: str | None = None
+    doors: DoorSettings | None = None
 
     @property
     def reads_need_token(self) -> bool:
@@ -73,12 +97,14 @@ class ApiExtras:
     """Parts that live elsewhere: the clock, our own metrics, the collector's view of its targets.
 
     Without ``targets`` the API reads target health from the store, which knows entities but no names.
+    Without ``spool`` it receives nothing.
     """
 
     clock: Clock = field(default_factory=SystemClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     targets: Callable[[], Sequence[jsonable.Target]] | None = None
     database_revision: Callable[[], str] | None = None
+    spool: Spool | None = None
 
 
 def is_loopback(host: str) -> bool:

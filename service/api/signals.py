@@ -37,9 +37,9 @@ def series(
     quantile: Annotated[float | None, Query(gt=0, lt=1, description="of a histogram; default .99")] = None,
 ) -> dict[str, Any]:
     """Values of one signal on an even grid; a step without a value is null."""
-    found = catalog.signals().get(name)
-    if found is None:
+    if not catalog.known(name):
         raise NotFoundError(f"no signal is named {name!r}", hint="GET /api/v1/catalog lists them")
+    found = catalog.signal(name)
     until = end or ctx.as_of() + timedelta(seconds=1)
     since = start or until - _DEFAULT_SPAN
     pace = parse_duration(step) if step else evidence.step_for(until - since)

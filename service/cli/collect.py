@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
-from outrider.clock import SystemClock
+from collectors import recording_rules, registry
+from outrider.clock import SystemClock, parse_rfc3339
 from outrider.errors import UsageError
-from service import pages
+from outrider.units import parse_duration
+from service import backfill, pages
 from service.cli import tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
+from service.cli.progress import bars
 
 app = typer.Typer(help="Collect by hand.", no_args_is_help=ON_A_TERMINAL)
 Pages = Annotated[list[str] | None, typer.Option("--page", help="ADAPTER=PATH_OR_URL, instead of the configuration")]
@@ -24,13 +28,50 @@ def once(context: Context, page: Pages = None) -> None:
     context.show(result, _once_table)
 
 
+@leaf(app, "rules", example="outrider collect rules --adapter vllm --adapter dcgm > outrider-rules.yml")
+def rules_(
+    context: Context,
+    adapter: Annotated[list[str] | None, typer.Option(help="only these adapters; all when not given")] = None,
+    window: Annotated[str, typer.Option(help="what rates and quantiles look back over, such as 5m")] = "5m",
+) -> None:
+    """Print every signal as a Prometheus recording rule. Jobs named in collect.prometheus are kept apart."""
+    parse_duration(window)
+    unknown = [name for name in adapter or () if name not in registry.ADAPTERS]
+    if unknown:
+        raise UsageError(f"no adapter {unknown[0]!r}", hint=f"known are {', '.join(registry.ADAPTERS)}")
+    prometheus = context.settings().collect.prometheus
+    jobs: dict[str, list[str]] = {}
+    for job, name in (prometheus.jobs if prometheus else {}).items():
+        jobs.setdefault(name, []).append(job)
+    document, left_out = recording_rules.rules(adapter or list(registry.ADAPTERS), window=window, jobs=jobs)
+    for name, missing in left_out.items():
+        for signal, why in missing.items():
+            typer.echo(f"left out: {signal} of {name}: {why}", err=True)
+    context.show(document)
+
+
+@leaf(app, "backfill", example="outrider collect backfill --days 15")
+def backfill_(
+    context: Context,
+    days: Annotated[float, typer.Option(min=0.01, help="how far back")] = 15.0,
+    since: Annotated[str | None, typer.Option(help="instant to begin at instead, RFC 3339")] = None,
+    until: Annotated[str | None, typer.Option(help="instant to end at, RFC 3339; now when not given")] = None,
+) -> None:
+    """Read the history of collect.prometheus into the store. The platform must not be running on it."""
+    end = parse_rfc3339(until) if until else SystemClock().now()
+    start = parse_rfc3339(since) if since else end - timedelta(days=days)
+    with bars(context) as progress:
+        found = backfill.run(context.settings(), start, end, progress)
+    context.show(found)
+
+
 def add_doctor(root: typer.Typer) -> None:
     """Register ``doctor`` on the root."""
 
     @leaf(root, "doctor", example="outrider doctor --page dcgm=./page.txt")
     def doctor(context: Context, page: Pages = None) -> None:
         """Say which signals each target has, lacks or spells in an old way, and what that disables."""
-        result = asyncio.run(pages.doctor(context.settings(), _pairs(page), SystemClock()))
+        result = asyncio.run(pages.doctor(context.settings(), _pairs(page), SystemClock(), context.language))
         context.show(result, _doctor_table)
 
 
@@ -58,8 +99,9 @@ def _once_table(result: dict[str, Any]) -> str:
     rows = [
         [
             tables.entity(s["entity"]),
-            s["signal"] + (f" p{s['quantile'] * 100:g}" if s.get("quantile") else ""),
-            "-" if s["value"] is None else f"{s['value']:g}",
+            s["signal"]
+            + (f" p{s['quantile'] * 100:g}" if s.get("quantile") else f" {s.get('statistic', '')}".rstrip()),
+            _said(s),
             s.get("unit", ""),
             s.get("reason", ""),
         ]
@@ -73,12 +115,26 @@ def _once_table(result: dict[str, Any]) -> str:
     )
 
 
+def _said(signal: dict[str, Any]) -> str:
+    """A value as people read it: below the first bucket only the bound is known."""
+    if signal["value"] is None:
+        return "-"
+    return ("< " if signal.get("below_first_bucket") else "") + f"{signal['value']:g}"
+
+
 def _doctor_table(result: dict[str, Any]) -> str:
     blocks = []
     for target in result["targets"]:
+        if target["error"]:
+            blocks.append(f"{target['target']} ({target['adapter']}): {target['error']}")
+            continue
         rows = [[m["signal"], ", ".join(m["expected"]), ", ".join(m["disables"]), m["fix"]] for m in target["missing"]]
-        heading = f"{target['target']} ({target['adapter']}): {len(target['present'])} signals present"
-        blocks.append(
-            heading + "\n" + tables.table(["missing", "expected", "disables", "fix"], rows, empty="nothing missing")
-        )
+        rows += [[f"{m['signal']} quantiles", ", ".join(m["expected"]), "", m["fix"]] for m in target["means_only"]]
+        old = [[signal, name] for signal, name in target["old_spellings"].items()]
+        parts = [
+            f"{target['target']} ({target['adapter']}): {len(target['present'])} signals present",
+            tables.table(["missing", "expected", "disables", "fix"], rows, empty="nothing missing"),
+            *([tables.table(["signal", "old name in use"], old, empty="")] if old else []),
+        ]
+        blocks.append("\n".join(parts))
     return "\n\n".join(blocks) or "no targets are configured"

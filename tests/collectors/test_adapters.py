@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from collectors.registry import ADAPTERS, adapter, adapter_from_file
@@ -240,3 +243,45 @@ def test_a_node_in_its_units(bench) -> None:
     assert one.cell("node_network_bytes_per_second", node) == 100
     assert one.cell("hw_link_up", EntityKind.PORT, "a/mlx5_0/1") == 1
     assert one.cell("hw_link_up", EntityKind.PORT, "a/mlx5_1/1") == 0
+
+
+def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/add-an-engine.md").read_text(encoding="utf-8")
+    text = next(block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "adapter: acme " in block)
+    one = bench("acme", text=text)
+    for tokens in (100, 250):
+        one.scrape(
+            f"acme_running 3\nacme_queue_length 2\nacme_tokens_total {tokens}\n"
+            f'acme_requests_total{{code="200"}} {tokens}\n'
+            f'acme_first_token_ms_bucket{{le="250"}} {tokens}\nacme_first_token_ms_bucket{{le="+Inf"}} {tokens}\n'
+        )
+    assert one.cell("engine_requests_waiting") == 2
+    assert one.cell("engine_generation_tokens_per_second") == 10
+    assert one.cell("engine_error_ratio") == 0
+    assert one.cell("engine_ttft_seconds#8") == 150  # up to 0.25 s
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "words"),
+    [
+        (("{gauge: up}", "{product: [up]}"), "signals.node_ready.product", "two factors"),
+        (("{gauge: up}", "{gauge: up, otherwise: {where: {a: b}}}"), "signals.node_ready.otherwise", "zero_beside"),
+        (("{gauge: up}", "{gauge: up, statistic: mean}"), "signals.node_ready.gauge", "state in the catalogue"),
+        (("target: node", "target: node\nprobe: {load: /load}"), "probe", "go together"),
+        (("target: node", "target: node\nno_value: none"), "no_value", "a number"),
+        (("target: node", "target: node\nfixes: {signals: {node_redy: x}}"), "fixes.signals.node_redy", "no such"),
+        (
+            ("node_ready: {gauge: up}", "svc_tpot_seconds: {gauge: up}"),
+            "signals.svc_tpot_seconds.gauge",
+            "statistic: mean",
+        ),
+    ],
+)
+def test_faults_of_the_rest_of_the_language(tmp_path, change, key, words) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD.replace(*change), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        adapter_from_file(path)
+    assert any(problem.key == key and words in problem.message for problem in caught.value.problems), (
+        caught.value.problems
+    )

@@ -28,7 +28,7 @@ def scrape(body: bytes) -> Scrape:
 def test_a_page_within_its_limit_is_left_alone() -> None:
     comments = b"# a comment\n" * 200
     one = scrape(ENGINE + comments)
-    assert within_limit(one, ["vllm:num_requests_running"]) is one
+    assert within_limit(one, "vllm:num_requests_running".__eq__) is one
 
 
 @pytest.mark.parametrize("end", [b"", b"# EOF\n"])
@@ -48,7 +48,7 @@ def test_an_exploded_page_keeps_what_its_adapter_reads(end: bytes) -> None:
 
 def test_a_page_whose_own_series_explode_is_refused() -> None:
     body = b"".join(b'vllm:num_requests_running{user="%d"} 1\n' % number for number in range(101))
-    found = within_limit(scrape(body), ["vllm:num_requests_running"])
+    found = within_limit(scrape(body), "vllm:num_requests_running".__eq__)
     assert found.body is None
     assert found.error is not None
     assert found.error.reason == CollectReason.TOO_MANY_SERIES

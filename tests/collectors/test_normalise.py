@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from outrider import catalog
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey, TrustVerdict
 
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)  # of the first scrape of a bench
 ENGINE = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0"}} {running}
@@ -259,19 +262,33 @@ CONTAINER = 'container_cpu_usage_seconds_total{{container="c",pod="p",namespace=
 MEMORY = 'container_memory_working_set_bytes{{container="c",pod="p",namespace="n"}} {memory} {stamp}\n'
 
 
+def stamped(cpu, seconds) -> str:
+    """A page of cAdvisor whose lines are about an instant so many seconds behind the first scrape."""
+    stamp = round((START.timestamp() + seconds) * 1000)
+    return CONTAINER.format(cpu=cpu, stamp=stamp) + MEMORY.format(memory=5, stamp=stamp)
+
+
 def test_timestamps_that_do_not_move_are_stale(bench) -> None:
     one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
-
-    def page(cpu, stamp):
-        return CONTAINER.format(cpu=cpu, stamp=stamp) + MEMORY.format(memory=5, stamp=stamp)
-
-    one.scrape(page(10, 1000_000))
-    one.scrape(page(10, 1000_000))
+    one.scrape(stamped(10, 0))
+    one.scrape(stamped(10, 0))
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
     assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
     assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
-    one.scrape(page(16, 1012_000))
+    one.scrape(stamped(16, 12))
     assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) == 0.5  # 6 s of CPU in its own 12 s
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+
+
+@pytest.mark.parametrize("off", [-3600, 3600])
+def test_lines_about_another_time_are_stale(bench, off: int) -> None:
+    one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
+    one.scrape(stamped(10, off))
+    one.scrape(stamped(16, off + 15))
+    assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
+    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
+    one.scrape(stamped(22, 30))
+    one.scrape(stamped(28, 45))
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
 
 
@@ -290,7 +307,7 @@ def test_bucket_increments_land_on_the_fixed_ladder(bench) -> None:
     found = [one.cell(f"engine_ttft_seconds#{n}") for n in range(len(bounds) + 1)]
     assert found[bounds.index(0.1)] == 3
     assert found[bounds.index(0.25)] == 4
-    assert found[-1] == 1
+    assert found[bounds.index(0.5)] == 1  # all that is known of it: above 0.25
     assert sum(found) == 8
     assert one.cell("engine_ttft_seconds#-1") == 4.0
     assert batch.keys[: len(batch.keys)] == one.normaliser.adapter("vllm").keys[EntityKind.REPLICA]
@@ -304,27 +321,35 @@ def test_a_histogram_is_whole_or_not_at_all(bench) -> None:
     assert {one.cell(str(key)) for key in columns} == {CellStatus.RESET}
 
 
-def test_custom_buckets_move_up_to_the_next_bound_of_the_ladder(bench) -> None:
+def test_custom_buckets_are_spread_over_the_ladder_as_promql_would(bench) -> None:
     one = bench("vllm")
     bounds = ("0.07", "0.3", "5000", "+Inf")
     one.scrape(engine(more=histogram((0, 0, 0, 0), 0, bounds=bounds)))
-    one.scrape(engine(more=histogram((1, 3, 6, 10), 0, bounds=bounds)))
+    one.scrape(engine(more=histogram((70, 300, 5000, 5010), 0, bounds=bounds)))
     ladder = catalog.signal("engine_ttft_seconds").bounds
-    assert one.cell(f"engine_ttft_seconds#{ladder.index(0.08)}") == 1
-    assert one.cell(f"engine_ttft_seconds#{ladder.index(0.5)}") == 2
-    assert one.cell(f"engine_ttft_seconds#{len(ladder)}") == 3 + 4
+    found = [one.cell(f"engine_ttft_seconds#{bucket}") for bucket in range(len(ladder) + 1)]
+    assert found[ladder.index(0.06)] == 0  # of the first bucket only its bound is known
+    assert found[ladder.index(0.08)] == pytest.approx(70 + 10)
+    assert found[ladder.index(0.5)] == pytest.approx(50 + 4700 * 0.2 / 4999.7)
+    assert sum(found) == pytest.approx(5010)
+
+
+def test_what_lies_above_the_last_bound_is_no_more_than_a_step_above_it(bench) -> None:
+    one = bench("vllm")
+    bounds = ("5", "10", "+Inf")
+    one.scrape(engine(more=histogram((0, 0, 0), 0, bounds=bounds)))
+    one.scrape(engine(more=histogram((0, 4, 10), 0, bounds=bounds)))
+    ladder = catalog.signal("engine_ttft_seconds").bounds
+    assert one.cell(f"engine_ttft_seconds#{ladder.index(20)}") == 6
+    assert one.cell(f"engine_ttft_seconds#{len(ladder)}") == 0
 
 
 def test_since_start_is_for_looking_only(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=50, more=histogram((1, 2, 3), 5.0)))
-    from collectors.scraped import Scrape
-
-    scrape = Scrape(one.target, one.at, b"", None, 0.0)
-    batch = next(b for b in one.normaliser.since_start(scrape, one.page) if b.kind is EntityKind.REPLICA)
-    bounds = catalog.signal("engine_ttft_seconds").bounds
-    column = batch.keys.index(SignalKey("engine_ttft_seconds", bucket=bounds.index(0.1)))
-    assert batch.values[0, column] == 1
+    found = {since.quantile: (since.value, since.below) for since in one.normaliser.since_start(one.target, one.page)}
+    assert found[0.5] == (pytest.approx(0.175), False)
+    assert found[0.99] == (0.25, False)
     one.scrape(engine(tokens=60))
     assert one.cell("engine_generation_tokens_total") == 10  # the look left no trace
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -11,15 +12,17 @@ import threading
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
 from aiohttp import web
 
+from collectors import registry
 from collectors.collect import Collector
 from collectors.promapi import RawSeries
 from collectors.prompages import Instance, PageBuilder, instances
-from collectors.promql import PrometheusSource
+from collectors.promql import SIGNATURES, PrometheusSource
 from collectors.scraped import Scrape
 from collectors.targets import target_of
 from outrider.clock import SystemClock
@@ -92,7 +95,8 @@ class Api:
             await asyncio.Event().wait()
         query = (await request.post())["query"]
         if query.startswith("count by"):
-            return self.answer("vector", [{"metric": {"job": "vllm"}, "value": [0, "1"]}] if "vllm:" in query else [])
+            found = [{"metric": {"job": "vllm"}, "value": [0, "1"]}] if "vllm:num_requests_running" in query else []
+            return self.answer("vector", found)
         return self.answer("matrix", self.series["meta" if "scrape_" in query else "vllm"])
 
     async def targets(self, request):
@@ -345,3 +349,12 @@ def test_a_real_prometheus_gives_what_scraping_gives(tmp_path) -> None:
         assert batch.values[0, engine].tolist() == pytest.approx(mine.values[0, engine].tolist(), abs=1e-6, nan_ok=True)
     tokens = SignalKey("engine_generation_tokens_total")
     assert [batch.values[0, batch.keys.index(tokens)] for batch in theirs[1:]] == [100.5] * len(theirs[1:])
+
+
+def test_every_adapter_with_a_name_of_its_own_is_guessed() -> None:
+    unnamed = {"mindie", "nim", "obi"}
+    packaged = Path(registry.__file__).with_name("adapters").glob("*.yaml")
+    assert set(SIGNATURES) == {path.stem for path in packaged} - unnamed
+    for name, metric in SIGNATURES.items():
+        known = registry.adapter(name).metric_names
+        assert any(re.fullmatch(one.removeprefix("~"), metric) for one in known), (name, metric)

@@ -12,6 +12,7 @@ import pytest
 from bad_servers import PAGE, serving  # type: ignore[import-not-found]
 
 from collectors.access import Access
+from collectors.probe import load_of
 from collectors.scrape import Scraper
 from collectors.targets import target_of
 from outrider.errors import CollectReason
@@ -155,10 +156,46 @@ def test_the_probe_of_an_engine_without_load_tracking() -> None:
 
 @pytest.mark.parametrize("body", ["[]", "{}", "nonsense", '{"server_load": "many"}'])
 def test_odd_answers_of_load_are_none(body) -> None:
-    from collectors.probe import _load
+    assert load_of("vllm", 200, body.encode()) is None
+    assert load_of("sglang", 200, body.encode()) is None
+    assert load_of("vllm", 200, json.dumps({"server_load": 0}).encode()) == 0.0
 
-    assert _load(200, body.encode()) is None
-    assert _load(200, json.dumps({"server_load": 0}).encode()) == 0.0
+
+def test_the_load_of_sglang_is_that_of_all_its_ranks() -> None:
+    now = {"loads": [{"dp_rank": rank, "num_running_reqs": 3, "num_waiting_reqs": rank} for rank in (0, 1)]}
+    before = [{"dp_rank": rank, "num_reqs": 4, "num_waiting_reqs": 1} for rank in (0, 1)]
+    assert load_of("sglang", 200, json.dumps(now).encode()) == 7.0
+    assert load_of("sglang", 200, json.dumps(before).encode()) == 8.0
+    assert load_of("sglang", 404, json.dumps(now).encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("adapter", "url", "health", "load"),
+    [
+        ("vllm", "http://a:8000/metrics", "http://a:8000/health", "http://a:8000/load"),
+        ("vllm", "http://a:8000/behind/metrics", "http://a:8000/behind/health", "http://a:8000/behind/load"),
+        ("sglang", "http://a:30000/metrics", "http://a:30000/health", "http://a:30000/v1/loads?include=core"),
+        ("trtllm_serve", "http://a:8000/prometheus/metrics", "http://a:8000/health", ""),
+        ("nim", "http://a:8000/v1/metrics", "http://a:8000/v1/health/ready", ""),
+        ("nim", "http://a:8000/metrics", "http://a:8000/v1/health/ready", ""),
+        ("triton", "http://a:8002/metrics", "http://a:8000/v2/health/ready", ""),
+        ("triton", "http://a:9999/metrics", "", ""),
+        ("mindie", "http://a:1027/metrics", "http://a:1026/v2/health/ready", ""),
+        ("tgi", "http://a/metrics", "http://a/health", ""),
+    ],
+)
+def test_where_engines_are_asked(adapter, url, health, load) -> None:
+    found = target_of("test", {"name": "a", "adapter": adapter, "url": url})
+    assert (found.probe, found.health_url, found.load_url) == (True, health, load)
+
+
+def test_a_guessed_door_that_does_not_answer_says_nothing(bench) -> None:
+    from outrider.model import CellStatus
+
+    for document, wanted in (({}, CellStatus.ABSENT), ({"health_url": "http://a:8000/ready"}, 0.0)):
+        one = bench("triton", url="http://a:8002/metrics", **document)
+        one.scrape("nv_inference_pending_request_count 1\n", probed=True, health=None)
+        assert one.cell("engine_health_ok") == wanted
 
 
 def test_headers_and_rotating_tokens(tmp_path) -> None:

@@ -193,6 +193,23 @@ def test_quantiles_come_from_the_buckets_of_the_whole_step(metrics: MetricStore)
     assert (window.status == PRESENT).all()
 
 
+def test_quantiles_and_means_of_a_source_without_buckets(metrics: MetricStore) -> None:
+    """What the source worked out itself is read where no bucket speaks; neither adds up over a step."""
+    name, own, bare = "engine_e2e_seconds", EntityRef("test", EntityKind.REPLICA, "n", "triton"), "engine_e2e_seconds"
+    quantile, mean = SignalKey(name, quantile=0.99), SignalKey(bare)
+    other = EntityRef("test", EntityKind.REPLICA, "n", "vllm")
+    bucket = catalog.signal(name).bucket_keys[3]
+    for number in range(4):
+        at = T0 + number * STEP
+        metrics.write(
+            at, [batch(own, at, {quantile: 2.0 + number, mean: 1.0 + number}), batch(other, at, {bucket: 5.0})]
+        )
+    window = metrics.read_windows(EntityKind.REPLICA, [quantile, mean], T0, T0 + MINUTE, MINUTE, [own, other])
+    assert window.values[:, 0, 0].tolist() == pytest.approx([5.0, 0.998], rel=1e-3)
+    assert window.values[0, 0, 1] == 4.0
+    assert window.status[1, 0, 1] == CellStatus.ABSENT
+
+
 def test_quantiles_tell_below_the_first_bucket_nothing_counted_and_no_page_apart(metrics: MetricStore) -> None:
     key = SignalKey(TTFT, quantile=0.9)
     metrics.write(T0, [batch(replica("r"), T0, buckets(b0=5))])

@@ -14,6 +14,7 @@ from outrider.model import ActionStatus, AlertState, Priority
 from outrider.testing.names import GPU, LOST_GPU, NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
+from service.api import incidents
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings
 from store.memory import MemoryMetricStore, MemoryStateStore
@@ -193,6 +194,13 @@ def test_an_incident_tells_its_whole_story(busy):
     assert len(found["folded"]) == found["alerts"] == 3
     assert len(found["actions"]) == 4
     assert found["messages"][0]["is_page"]
+
+
+def test_an_incident_names_the_recording_of_what_led_to_it(busy, tmp_path, monkeypatch):
+    monkeypatch.setattr(incidents, "flights_of", lambda _: tmp_path)
+    assert busy.get(f"/incidents/{INCIDENT}")["recording"] is None
+    (tmp_path / INCIDENT).mkdir()
+    assert busy.get(f"/incidents/{INCIDENT}")["recording"] == str(tmp_path / INCIDENT)
 
 
 def test_evidence_shows_the_cause_against_its_peers_and_what_users_felt(busy):

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
+from collectors import registry
 from outrider.ports import CycleCommit
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
@@ -193,6 +194,37 @@ def test_doctor_says_what_is_missing_and_what_that_disables(tmp_path):
     missing = {entry["signal"]: entry for entry in target["missing"]}
     assert missing["engine_kv_cache_usage_ratio"]["expected"]
     assert missing["engine_kv_cache_usage_ratio"]["fix"]
+
+
+def test_doctor_speaks_both_languages_and_tables_tell_the_same(tmp_path):
+    (tmp_path / "page.txt").write_text('DCGM_FI_DEV_GPU_TEMP{UUID="g"} 41\n')
+    said = answer("doctor", "--page", "dcgm=page.txt", "--lang", "zh", cwd=tmp_path)["targets"][0]
+    assert "计数器文件" in said["missing"][0]["fix"]
+    assert said["old_spellings"] == {"hw_accel_temperature_celsius": "DCGM_FI_DEV_GPU_TEMP"}
+    table = run("doctor", "--page", "dcgm=page.txt", "-o", "table", cwd=tmp_path).stdout
+    assert "old name in use" in table
+    assert "counters file" in table
+
+
+def test_below_the_first_bucket_only_the_bound_is_told(tmp_path):
+    page = "".join(f'vllm:e2e_request_latency_seconds_bucket{{le="{le}"}} 9\n' for le in ("0.3", "0.5", "+Inf"))
+    (tmp_path / "page.txt").write_text(page)
+    rows = answer("collect", "once", "--page", "vllm=page.txt", cwd=tmp_path)["signals"]
+    (p99,) = (row for row in rows if row["signal"] == "engine_e2e_seconds" and row.get("quantile") == 0.99)
+    assert (p99["value"], p99["below_first_bucket"], p99["since"]) == (0.3, True, "start")
+    assert "< 0.3" in run("collect", "once", "--page", "vllm=page.txt", "-o", "table", cwd=tmp_path).stdout
+
+
+def test_a_page_is_read_with_an_adapter_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.setitem(registry.ADAPTERS, "acme", "")  # so that it is forgotten after the test
+    (tmp_path / "acme.yaml").write_text(
+        "adapter: acme\ntarget: replica\nentities:\n  replica: {target: true}\n"
+        "signals:\n  engine_requests_running: {gauge: acme_running}\n"
+    )
+    (tmp_path / "outrider.yaml").write_text("collect: {adapters: [acme.yaml]}\n")
+    (tmp_path / "page.txt").write_text("acme_running 7\n")
+    rows = answer("collect", "once", "--page", "acme=page.txt", cwd=tmp_path)["signals"]
+    assert [row["value"] for row in rows if row["signal"] == "engine_requests_running"] == [7]
 
 
 def test_replay_prints_what_the_contract_says(tmp_path):

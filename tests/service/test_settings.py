@@ -2,6 +2,7 @@ from datetime import timedelta
 
 import pytest
 
+from collectors import registry
 from outrider.errors import ConfigError
 from service import settings
 
@@ -16,6 +17,62 @@ def problems(tmp_path, text):
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
     return [(problem.line, problem.key, problem.message) for problem in caught.value.problems]
+
+
+OWN = """adapter: acme
+target: replica
+entities:
+  replica: {target: true}
+signals:
+  engine_requests_running: {gauge: acme_running}
+"""
+
+
+@pytest.fixture
+def known_adapters():
+    """Adapters that a test makes known are forgotten after it."""
+    before = dict(registry.ADAPTERS)
+    yield registry.ADAPTERS
+    registry.ADAPTERS.clear()
+    registry.ADAPTERS.update(before)
+    registry.adapter.cache_clear()
+
+
+def test_adapters_of_ones_own_stand_beside_the_file_and_are_known(tmp_path, known_adapters):
+    (tmp_path / "acme.yaml").write_text(OWN, encoding="utf-8")
+    target = "{name: a, adapter: acme, url: 'http://x/metrics', entity: {kind: replica, name: a}}"
+    load(tmp_path, f"collect:\n  adapters: [acme.yaml]\n  targets: [{target}]\n")
+    assert "acme" in known_adapters
+    assert registry.adapter("acme").rules.keys() == {"engine_requests_running"}
+
+
+def test_an_own_adapter_takes_the_place_of_a_packaged_one(tmp_path, known_adapters):
+    (tmp_path / "mine.yaml").write_text(OWN.replace("acme\n", "tgi\n"), encoding="utf-8")
+    load(tmp_path, "collect: {adapters: [mine.yaml]}\n")
+    assert registry.adapter("tgi").file.endswith("mine.yaml")
+
+
+def test_faults_of_an_own_adapter_are_told_with_its_file_line_and_key(tmp_path, known_adapters):
+    (tmp_path / "acme.yaml").write_text(OWN.replace("gauge:", "gage:"), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "collect: {adapters: [acme.yaml]}\n")
+    (first, *_) = caught.value.problems
+    assert (first.line, first.key) == (6, "signals.engine_requests_running.gage")
+    assert first.file.endswith("acme.yaml")
+    assert "acme" not in known_adapters
+    found = problems(tmp_path, "collect:\n  adapters:\n    - none.yaml\n")
+    assert found[0][:2] == (3, "collect.adapters[0]")
+    assert "cannot be read" in found[0][2]
+
+
+def test_a_target_or_job_whose_adapter_nobody_knows_is_told_with_its_line(tmp_path):
+    target = "{name: a, adapter: vlm, url: 'http://x', entity: {kind: replica, name: a}}"
+    text = f"collect:\n  targets:\n    - {target}\n  prometheus:\n    url: http://p\n    jobs: {{gpu: abacus}}\n"
+    assert [(line, key) for line, key, _ in problems(tmp_path, text)] == [
+        (3, "collect.targets[0].adapter"),
+        (6, "collect.prometheus.jobs.gpu"),
+    ]
+    assert 'did you mean "vllm"?' in problems(tmp_path, text)[0][2]
 
 
 def test_no_key_is_required(tmp_path):
@@ -87,3 +144,16 @@ def test_game_days_alone_are_enough_for_a_fleet_brought_along(tmp_path):
     assert [day.name for day in settings.load(path, fleet="demo").game_days] == ["a"]
     with pytest.raises(ConfigError, match="no cluster is named 'demo'"):
         settings.load(path, fleet="other")
+
+
+def test_rules_for_what_is_pushed_are_checked_to_the_line(tmp_path):
+    file = tmp_path / "outrider.yaml"
+    file.write_text(
+        "receive:\n  rules:\n    - match: {job: '['}\n      adapter: vlm\n  silent_after: 2h\n", encoding="utf-8"
+    )
+    with pytest.raises(ConfigError) as caught:
+        settings.load(file)
+    told = [str(problem) for problem in caught.value.problems]
+    assert any(":3: " in one and "is no regular expression" in one for one in told)
+    assert any(":4: " in one and "there is no adapter 'vlm'" in one and "vllm" in one for one in told)
+    assert any("must be longer than silent_after" in one for one in told)

@@ -1,0 +1,131 @@
+"""How fast pushed samples go through the door and out of the buffer into batches, one core.
+
+A Prometheus sends the pages of 50 vLLM servers, a recorded page each, 2,000 series a request as it does by
+default. The door is decoding, matching and encoding; the engine is decoding, paging and normalising. The
+peer of both together is scraping the same pages: parsing and normalising them as text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from time import perf_counter
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import cramjam
+
+from benchmarks.common import Result, main, result
+from collectors import receive_block, receive_remote_write
+from collectors.collect import Collector
+from collectors.exposition import Page, Parser
+from collectors.receive import unpack
+from collectors.receive_match import Matcher
+from collectors.receive_messages import WriteRequest
+from collectors.received import Received
+from collectors.scraped import Scrape
+from collectors.targets import target_of
+from outrider import log
+from outrider.clock import ManualClock
+from outrider.ports import PushedBlock
+from store.memory import MemorySpool
+
+RECORDING = Path(__file__).resolve().parent.parent / "tests/recordings/c_ramp.metrics.jsonl.gz"
+SERVERS, ROUNDS, PER_REQUEST = 50, 6, 2000
+# 10,000 devices of 20 metrics, 1,250 nodes of 100 and 1,250 replicas of 375, every 15 s
+TARGET = (10_000 * 20 + 1_250 * (100 + 375)) / 15
+START, STEP = datetime(2026, 11, 21, tzinfo=UTC), timedelta(seconds=15)
+
+
+def pages() -> list[tuple[bytes, Page]]:
+    """Scrapes of one server, as text and parsed."""
+    parser = Parser()
+    with gzip.open(RECORDING, "rt", encoding="utf-8") as lines:
+        texts = [text.encode() for line in lines if (text := json.loads(line).get("text"))]
+    return [(text, parser.parse(text)) for text in texts[-ROUNDS:]]
+
+
+def requests(page: Page, at: datetime) -> list[bytes]:
+    """What a Prometheus sends of one scrape of every server."""
+    stamp = round(at.timestamp() * 1000)
+    found, request = [], WriteRequest()
+    for server in range(SERVERS):
+        target = {"job": "vllm", "instance": f"10.0.0.{server}:8000", "namespace": "serving", "pod": f"chat-{server}"}
+        for series, value in [*zip(page.series, page.values.tolist(), strict=True), (None, 1.0)]:
+            one = request.timeseries.add()
+            labels = {"__name__": "up"} if series is None else {"__name__": series.name, **series.labels}
+            for name, text in sorted({**labels, **target}.items()):
+                one.labels.add(name=name, value=text)
+            one.samples.add(value=value, timestamp=stamp)
+            if len(request.timeseries) == PER_REQUEST:
+                found.append(bytes(cramjam.snappy.compress_raw(request.SerializeToString())))
+                request = WriteRequest()
+    return [*found, bytes(cramjam.snappy.compress_raw(request.SerializeToString()))]
+
+
+def pushed(recorded: Sequence[tuple[bytes, Page]]) -> tuple[float, float, int]:
+    """Seconds at the door, seconds in the engine, samples sent; the first round warms up."""
+    clock, spool, matcher = ManualClock(START), MemorySpool(), Matcher()
+    collector = Collector((), pushed=Received(spool, "c", clock))
+    door = engine = 0.0
+    samples = 0
+    for number, (_, page) in enumerate(recorded):
+        bodies = requests(page, START + number * STEP)
+        begun = perf_counter()
+        for body in bodies:
+            decoded = receive_remote_write.decode(unpack(body, "snappy", 1 << 28), 1)
+            assigned = matcher.assign(decoded)
+            spool.put(
+                PushedBlock("remote_write", "s", clock.now(), 1, receive_block.encode(assigned, decoded.about)), 1 << 30
+            )
+        middle = perf_counter()
+        clock.advance(STEP)
+        collected = collector.absorb_pages((), clock.now())
+        assert len(collected.batches) >= SERVERS
+        if number:
+            door, engine = door + middle - begun, engine + perf_counter() - middle
+            samples += SERVERS * (page.samples + 1)
+    return door, engine, samples
+
+
+def scraped(recorded: Sequence[tuple[bytes, Page]]) -> float:
+    """Seconds for the same pages as text."""
+    targets = [target_of("c", {"name": f"r-{number}", "adapter": "vllm"}) for number in range(SERVERS)]
+    collector, total = Collector(targets), 0.0
+    for number, (text, _) in enumerate(recorded):
+        at = START + number * STEP
+        begun = perf_counter()
+        collector.absorb([Scrape(target, at, text, None, 0.0) for target in targets], at)
+        total += perf_counter() - begun if number else 0.0
+    return total
+
+
+def run() -> list[Result]:
+    """Samples a second at the door and in the engine; the peer is scraping."""
+    log.configure(level="error")
+    recorded = pages()
+    door, engine, samples = pushed(recorded)
+    peer = samples / scraped(recorded)
+    at_door, in_engine = samples / door, samples / engine
+    name = "scraping the same pages"
+    return [
+        result("receive_door", at_door, "samples/s", TARGET, at_door >= TARGET, name, peer, at_door / peer),
+        result(
+            "receive_engine",
+            in_engine,
+            "samples/s",
+            TARGET,
+            in_engine >= TARGET,
+            name,
+            peer,
+            in_engine / peer,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    main(run)

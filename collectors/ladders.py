@@ -1,0 +1,60 @@
+"""Buckets of a page: spread over the ladder that a signal is kept in, or read as they are. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+
+def spread(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int, float]]:
+    """How the cumulative counts of a page's buckets make up the increments of a ladder's.
+
+    ``bounds`` rise and end in +Inf, as a page gives them; the result has one entry a bucket of the
+    ladder, +Inf last: position in ``bounds`` -> share. Where a bound of the ladder lies inside a bucket
+    of the page, the bucket's events are held to be spread evenly over it, as PromQL's
+    histogram_quantile does. Those of the page's first bucket all go where its bound lies: of them only
+    "< bound" is known. What lies above the page's last bound goes into the next bucket of the
+    ladder: nothing is known of it but that it is more, and +Inf would claim the ladder's end.
+    """
+    last = len(bounds) - 1
+    finite = last - 1 if last > 0 and math.isinf(bounds[last]) else last
+    cumulated: list[dict[int, float]] = []
+    for place, bound in enumerate((*ladder, math.inf)):
+        above = int(np.searchsorted(bounds[: finite + 1], bound * (1 - 1e-9))) if place < len(ladder) else last
+        if above > finite:
+            cumulated.append({last: 1.0})
+        elif bounds[above] <= bound * (1 + 1e-9):
+            cumulated.append({above: 1.0})
+        elif above == 0:
+            cumulated.append({})
+        else:
+            share = (bound - bounds[above - 1]) / (bounds[above] - bounds[above - 1])
+            cumulated.append({above: share, above - 1: 1.0 - share})
+    increments = [dict(cumulated[0])]
+    for past, now in pairwise(cumulated):
+        both = {number: now.get(number, 0.0) - past.get(number, 0.0) for number in {*now, *past}}
+        increments.append({number: share for number, share in both.items() if share})
+    return increments
+
+
+def quantile_of_page(counts: Sequence[tuple[float, float]], quantile: float) -> tuple[float, bool] | None:
+    """The quantile of (bound, cumulative count) pairs whose bounds rise and end in +Inf, as PromQL gives it.
+
+    The second part is True when the quantile lies in the first bucket: of it only "< bound" is known,
+    and the value is that bound. None when nothing was counted. Above the last finite bound that bound
+    is the answer.
+    """
+    total = counts[-1][1] if counts else 0.0
+    if not total > 0:
+        return None
+    rank = quantile * total
+    place = next(number for number, (_, count) in enumerate(counts) if count >= rank)
+    if place == 0:
+        return counts[0][0], counts[0][0] > 0
+    if math.isinf(counts[place][0]):
+        return counts[place - 1][0], False
+    (lower, below), (upper, count) = counts[place - 1], counts[place]
+    return lower + (upper - lower) * (rank - below) / (count - below), False

@@ -1,0 +1,115 @@
+"""Write docs/reference/drill-figures.md from the last saved run of the benchmarks; --check compares."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reference" / "drill-figures.md"
+RIVALS = ("static thresholds", "z-score per metric", "pooled isolation forest", "shipped Prometheus rules")
+FIGURES = {
+    "precision": "precision",
+    "recall": "recall",
+    "median_delay_seconds": "median delay",
+    "p95_delay_seconds": "delay, 95 %",
+    "ac1": "AC@1",
+    "ac3": "AC@3",
+    "right_abstention": "right abstention",
+    "folding_ratio": "folding",
+    "remediated_ratio": "remediated",
+    "distinct_incidents_lost": "distinct incidents lost",
+    "false_pages": "false pages",
+    "false_pages_per_target_day_upper95": "false pages a target-day, 95 % bound",
+}
+OF_A_FAULT = ("fault", "events", "detected", "median delay", "AC@1", "AC@3", "named instead", "remediated")
+
+HEAD = """\
+# Figures of the fault benchmark
+
+What the last saved run of `benchmarks/drill_score.py` and `benchmarks/quiet_weeks.py` gave. How it is run and scored
+is told in {doc}`/explanation/fault-benchmark`. A goal that is missed stays in the table as a miss. Rivals name no
+cause and repair nothing unless their rule says so.
+
+This page is written by `scripts/drill_figures.py` from `benchmarks/results.json`.
+
+"""
+
+
+def page(results: dict[str, dict[str, Any]]) -> str:
+    """The whole page."""
+    took = results["drill_seconds"]
+    seeds = ", ".join(map(str, took["seeds"]))
+    watched = results["drill_target_days"]
+    ran = (
+        f"{took['scenarios']} runs with {took['events']} faults on seeds {seeds}, {watched['value']:g} target-days; "
+        f"the slowest seed took {took['value']:.0f} s (limit {took['target']:.0f} s)."
+    )
+    rows = [_row(title, results[f"drill_{name}"]) for name, title in FIGURES.items()]
+    table = (
+        f"| figure | Outrider | goal | holds | {' | '.join(RIVALS)} |\n|{'---|' * (4 + len(RIVALS))}\n{''.join(rows)}"
+    )
+    by_fault = "".join(_fault(name, found) for name, found in sorted(watched["by_fault"].items()))
+    head = f"| {' | '.join(OF_A_FAULT)} |\n|{'---|' * len(OF_A_FAULT)}\n"
+    quiet = _quiet(results["quiet_weeks"])
+    return f"{HEAD}## All scenarios\n\n{ran}\n\n{table}{quiet}\n## By fault\n\n{head}{by_fault}"
+
+
+def _row(title: str, found: dict[str, Any]) -> str:
+    unit = found["unit"]
+    goal = "" if found["target"] is None else _said(found["target"], unit)
+    holds = {None: "", True: "yes", False: "**no**"}[found["holds"]]
+    rivals = " | ".join(_said(found["rivals"].get(rival), unit) for rival in RIVALS)
+    return f"| {title} | {_said(found['value'], unit)} | {goal} | {holds} | {rivals} |\n"
+
+
+def _fault(name: str, found: dict[str, Any]) -> str:
+    instead = ", ".join(f"`{other}` {times}" for other, times in found["named_instead"].items())
+    cells = [
+        f"`{name}`",
+        str(found["events"]),
+        str(found["detected"]),
+        _said(found["median_delay_seconds"], "s"),
+        _said(found["ac1"], "ratio"),
+        _said(found["ac3"], "ratio"),
+        instead,
+        _said(found["remediated_ratio"], "ratio"),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _quiet(found: dict[str, Any]) -> str:
+    bound = f"95 % bound {found['upper95']:.5f} a target-day"
+    holds = "holds" if found["upper95_holds"] else "is missed"
+    watched = f"{found['pages']} pages in {found['target_days']:,.0f} fault-free target-days"
+    return (
+        f"\n## Weeks without a fault\n\n{watched} with launches, holidays, restarts and rollouts;\n"
+        f"{bound}, so the goal of {found['target']:g} {holds}. It took {found['seconds']:.0f} s.\n"
+    )
+
+
+def _said(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if unit == "ratio":
+        return f"{value:.2f}"
+    return f"{value:,.0f} s" if unit == "s" else f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
+
+
+def main() -> int:
+    """0 when the page was written, or is what it should be."""
+    listed = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+    wanted = page({one["name"]: one for one in listed})
+    if "--check" in sys.argv:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted:
+            return 0
+        print(f"{PAGE.name} is out of date; run: python scripts/drill_figures.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The metrics of one registry: their names are what Outrider's adapter ``sdk`` reads.
+
+The bounds of the histograms are the ladders of Outrider's catalogue, so that no bucket has to be guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+FIRST_TOKEN = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
+)  # fmt: skip
+PER_TOKEN = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+REQUEST = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+)  # fmt: skip
+STAGES = ("queue", "preprocess", "copy", "compute", "postprocess")
+OUTCOMES = ("ok", "error", "rejected", "cancelled")
+WHO = ("model", "tenant")
+
+
+class Metrics:
+    """Every family, registered once."""
+
+    def __init__(self, service: str, registry: CollectorRegistry) -> None:
+        """``service`` is the name on the page's info line. Raises ValueError when a family is registered already."""
+        self.service = service
+        given: dict[str, Any] = {"registry": registry}
+        self.info = Gauge(
+            "outrider_sdk_service_info", "The service of this page.", ["service"], multiprocess_mode="max", **given
+        )
+        self.requests = Counter("outrider_sdk_requests", "Requests by how they ended.", [*WHO, "outcome"], **given)
+        self.running = Gauge(
+            "outrider_sdk_requests_in_progress", "Requests at work.", ["model"], multiprocess_mode="livesum", **given
+        )
+        self.seconds = Histogram(
+            "outrider_sdk_request_seconds", "Whole time of a request.", WHO, buckets=REQUEST, **given
+        )
+        self.first_token = Histogram(
+            "outrider_sdk_first_token_seconds",
+            "From the request to its first token.",
+            WHO,
+            buckets=FIRST_TOKEN,
+            **given,
+        )
+        self.per_token = Histogram(
+            "outrider_sdk_token_seconds",
+            "Mean gap between the tokens of a request.",
+            ["model"],
+            buckets=PER_TOKEN,
+            **given,
+        )
+        self.tokens = Counter("outrider_sdk_tokens", "Tokens by kind: input, output.", [*WHO, "kind"], **given)
+        self.stage_seconds = Histogram(
+            "outrider_sdk_stage_seconds", "Time in a stage.", ["model", "stage"], buckets=FIRST_TOKEN, **given
+        )
+        self.stage_running = Gauge(
+            "outrider_sdk_stage_in_progress", "Requests in a stage.", ["model", "stage"],
+            multiprocess_mode="livesum", **given,
+        )  # fmt: skip
+        self.answers = Counter("outrider_sdk_answers", "Answers that were looked at.", WHO, **given)
+        self.invalid = Counter(
+            "outrider_sdk_invalid_answers", "Answers that were empty, repeated or garbled.", [*WHO, "reason"], **given
+        )
+        self.feedback = Counter("outrider_sdk_feedback", "Votes of users on answers.", ["vote"], **given)
+        self.kpi = Gauge("outrider_sdk_kpi", "A business KPI.", ["kpi"], multiprocess_mode="mostrecent", **given)
+        self.faults = Counter("outrider_sdk_faults", "Faults of the counting itself, which nobody saw.", **given)
+        self.info.labels(service).set(1)
+
+    @property
+    def of_tenants(self) -> tuple[Any, ...]:
+        """The families with a tenant in their labels."""
+        return self.requests, self.seconds, self.first_token, self.tokens, self.answers, self.invalid
+
+
+_known: WeakKeyDictionary[CollectorRegistry, Metrics] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def metrics_of(service: str, registry: CollectorRegistry) -> Metrics:
+    """The metrics of a registry, made at its first service. Raises ValueError for a second name on one page."""
+    with _lock:
+        found = _known.get(registry)
+        if found is None:
+            found = _known[registry] = Metrics(service, registry)
+        elif found.service != service:
+            message = f"this registry is the page of {found.service!r}; give {service!r} a registry of its own"
+            raise ValueError(message)
+        return found
+
+
+def in_several_processes() -> bool:
+    """True in the multiprocess mode of prometheus-client."""
+    return "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ

@@ -1,0 +1,38 @@
+"""What keeps faults of the counting away from the code that is counted."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any, Callable, TypeVar, cast
+
+_log = logging.getLogger("outrider_sdk")
+F = TypeVar("F", bound=Callable[..., Any])
+_told: set[str] = set()
+
+
+def quiet(method: F) -> F:
+    """A method that swallows its own faults: logged once a kind, counted, and None returned."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return method(self, *arguments, **named)
+        except Exception as error:
+            note(error, method.__name__, getattr(self, "metrics", None))
+            return None
+
+    return cast("F", guarded)
+
+
+def note(error: Exception, where: str, metrics: Any) -> None:
+    """Log a fault once a kind and count it; faults of that are beyond help."""
+    try:
+        kind = f"{where}: {type(error).__name__}"
+        if kind not in _told and len(_told) < 100:
+            _told.add(kind)
+            _log.warning("outrider_sdk could not count (%s); told once", kind, exc_info=error)
+        if metrics is not None:
+            metrics.faults.inc()
+    except Exception:
+        return

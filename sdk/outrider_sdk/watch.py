@@ -1,0 +1,155 @@
+"""The decorator: one request a call, whatever kind of function it is put on."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Generator
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union, cast
+
+from outrider_sdk.quiet import note
+from outrider_sdk.request import Request
+
+if TYPE_CHECKING:
+    from outrider_sdk.service import ModelService
+
+F = TypeVar("F", bound=Callable[..., Any])
+Told = Union[str, Callable[..., Any], None]
+Text = Optional[Callable[[Any], Optional[str]]]
+
+
+def watched(service: ModelService, function: F, model: Told, tenant: Told, text: Text) -> F:
+    """``function`` as one request a call; of a generator each item is a token, and the items are the answer.
+
+    ``model`` and ``tenant`` may be functions of the call's arguments, ``text`` a function of what is returned
+    or yielded.
+    """
+
+    def request(arguments: Any, named: Any) -> Request:
+        def told(one: Told) -> Any:
+            try:
+                return one(*arguments, **named) if callable(one) else one
+            except Exception as error:
+                note(error, "watch", service.metrics)
+                return None
+
+        return service.request(model=told(model), tenant=told(tenant))
+
+    def spoken(result: Any) -> Optional[str]:
+        try:
+            found = text(result) if text is not None else result
+        except Exception as error:
+            note(error, "text", service.metrics)
+            return None
+        return found if isinstance(found, str) else None
+
+    if inspect.isasyncgenfunction(function):
+        made: Callable[..., Any] = _of_async_generator(function, request, spoken)
+    elif inspect.isgeneratorfunction(function):
+        made = _of_generator(function, request, spoken)
+    elif inspect.iscoroutinefunction(function):
+        made = _of_coroutine(function, request, spoken)
+    else:
+        made = _of_function(function, request, spoken)
+    return cast("F", functools.wraps(function)(made))
+
+
+_Begin = Callable[[Any, Any], Request]
+_Spoken = Callable[[Any], Optional[str]]
+
+
+def _of_function(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        with begin(arguments, named) as request:
+            result = function(*arguments, **named)
+            _answer(request, spoken(result))
+            return result
+
+    return call
+
+
+def _of_coroutine(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) -> Callable[..., Any]:
+    async def call(*arguments: Any, **named: Any) -> Any:
+        with begin(arguments, named) as request:
+            result = await function(*arguments, **named)
+            _answer(request, spoken(result))
+            return result
+
+    return call
+
+
+def _of_generator(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Generator[Any, Any, Any]:
+        request = begin(arguments, named)
+        request.begin()
+        inner = function(*arguments, **named)
+        step: Callable[[], Any] = functools.partial(inner.send, None)
+        try:
+            while True:
+                # Between two items other code runs in this context: the request is current in ours alone.
+                request.enter()
+                try:
+                    item = step()
+                except StopIteration as done:
+                    result = done.value
+                    break
+                finally:
+                    request.leave()
+                _piece(request, spoken(item))
+                try:
+                    step = functools.partial(inner.send, (yield item))
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:  # it is for the inner one to catch
+                    step = functools.partial(inner.throw, thrown)
+        except BaseException as error:
+            inner.close()
+            request.end(error)
+            raise
+        request.end()
+        return result
+
+    return call
+
+
+def _of_async_generator(function: Callable[..., Any], begin: _Begin, spoken: _Spoken) -> Callable[..., Any]:
+    async def call(*arguments: Any, **named: Any) -> AsyncGenerator[Any, Any]:
+        request = begin(arguments, named)
+        request.begin()
+        inner = function(*arguments, **named)
+        step: Callable[[], Any] = functools.partial(inner.asend, None)
+        try:
+            while True:
+                request.enter()
+                try:
+                    item = await step()
+                except StopAsyncIteration:
+                    break
+                finally:
+                    request.leave()
+                _piece(request, spoken(item))
+                try:
+                    step = functools.partial(inner.asend, (yield item))
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:
+                    step = functools.partial(inner.athrow, thrown)
+        except BaseException as error:
+            await inner.aclose()
+            request.end(error)
+            raise
+        request.end()
+
+    return call
+
+
+def _answer(request: Request, text: Optional[str]) -> None:
+    if text is not None:
+        request.output(text)
+
+
+def _piece(request: Request, text: Optional[str]) -> None:
+    if text is None:
+        request.tokens(1)
+    else:
+        request.piece(text)

@@ -1,0 +1,307 @@
+"""The parts behind the doors, each by itself."""
+
+import math
+import re
+import struct
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from senders import STALE
+
+from collectors import receive_block, receive_kpi, receive_otlp, receive_remote_write
+from collectors.receive import Decoded, Door, Dropped, ReceiveError, Refused, Source, Stream, unpack
+from collectors.receive_histogram import Exponential, buckets, cumulated, dense, ladders, le
+from collectors.receive_match import Matcher, ReceiveRule
+from collectors.receive_messages import WriteRequest
+from collectors.receive_otlp_names import label_name, labels, metric_name
+from collectors.receive_pages import Buffer, Layouts
+from collectors.receive_targets import target_of
+from outrider import catalog
+from outrider.model import EntityKind
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+SOURCE = Source("vllm", "a:1")
+SETTLE = timedelta(seconds=5)
+
+
+# --- histograms -----------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(-4, 8),
+    st.integers(-60, 60),
+    st.lists(st.integers(0, 1000), max_size=80),
+    st.integers(0, 50),
+)
+def test_an_exponential_histogram_loses_no_value_and_never_falls(scale, offset, counts, below):
+    total = float(sum(counts) + below)
+    lines = buckets(
+        Exponential(scale, offset, tuple(map(float, counts)), float(below), total, 0.0), (0.1, 0.5, 1.0, 10.0)
+    )
+    values = [value for _, value in lines]
+    assert values == sorted(values)
+    assert values[0] >= below
+    assert values[-1] == total
+    assert values[-2] <= total + 1e-9
+
+
+@given(st.lists(st.floats(0.002, 500.0), min_size=1, max_size=200), st.integers(0, 6))
+def test_counts_at_a_bound_differ_by_one_bucket_at_most(values, scale):
+    places = np.ceil(np.log2(values) * 2**scale).astype(int) - 1
+    first = int(places.min())
+    counts = np.bincount(places - first)
+    histogram = Exponential(scale, first, tuple(map(float, counts)), 0.0, float(len(values)), 0.0)
+    for bound, found in zip(
+        (0.01, 0.3, 1.0, 7.0, 100.0), cumulated(histogram, (0.01, 0.3, 1.0, 7.0, 100.0)), strict=True
+    ):
+        width = 2.0 ** (1 / 2**scale)
+        assert sum(value <= bound / width for value in values) - 1e-6 <= found
+        assert found <= sum(value <= bound * width for value in values) + 1e-6
+
+
+def test_spans_become_one_run_and_foul_ones_are_refused():
+    assert dense([(2, 2), (1, 1)], [5.0, 6.0, 7.0]) == (2, [5.0, 6.0, 0.0, 7.0])
+    assert dense([], []) == (0, [])
+    for spans, counts in (([(0, 2)], [1.0]), ([(0, 1), (-1, 1)], [1.0, 2.0]), ([(0, 1 << 30)], [1.0])):
+        with pytest.raises(ValueError, match="histogram"):
+            dense(spans, counts)
+
+
+def test_bounds_read_back_as_they_were():
+    for signal in catalog.signals().values():
+        assert [float(le(bound)) for bound in signal.bounds] == list(signal.bounds)
+    assert le(math.inf) == "+Inf"
+    assert ladders()["vllm:time_to_first_token_seconds"] == catalog.signal("engine_ttft_seconds").bounds
+
+
+def native(name, **parts):
+    request = WriteRequest()
+    one = request.timeseries.add()
+    for label, value in {"__name__": name, "job": "vllm", "instance": "a:1"}.items():
+        one.labels.add(name=label, value=value)
+    one.histograms.add(timestamp=1000, **parts)
+    return receive_remote_write.decode(request.SerializeToString(), 1)
+
+
+def test_native_histograms_are_read_where_an_adapter_knows_the_metric():
+    parts = {
+        "count_int": 10, "sum": 9.0, "schema": 0, "zero_count_int": 1, "positive_spans": [{"offset": 0, "length": 2}],
+        "positive_deltas": [4, 1],
+    }  # fmt: skip
+    found = native("vllm:time_to_first_token_seconds", **parts)
+    lines = {(one.name.rpartition("_")[2], one.labels.get("le")): one.values[0] for one in found.streams}
+    assert lines["bucket", "0.5"] == 1  # bucket 0 of a native histogram is (.5, 1]
+    assert lines["bucket", "1"] == 5
+    assert lines["bucket", "2.5"] == 10
+    assert lines["bucket", "+Inf"] == lines["count", None] == 10
+    assert lines["sum", None] == 9
+    unknown = native("db_seconds", **parts)
+    assert not unknown.streams
+    assert unknown.left_out == {Dropped.UNSUPPORTED: 1}
+
+
+def test_custom_buckets_are_classic_ones():
+    found = native(
+        "vllm:time_to_first_token_seconds", count_float=6.0, schema=-53, custom_values=[0.1, 0.5],
+        positive_spans=[{"offset": 0, "length": 3}], positive_counts=[1.0, 2.0, 3.0],
+    )  # fmt: skip
+    lines = {one.labels["le"]: one.values[0] for one in found.streams if "le" in one.labels}
+    assert lines == {"0.1": 1.0, "0.5": 3.0, "+Inf": 6.0}
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "monotonic", "gauge", "spelled"),
+    [
+        ("http.server.request.duration", "s", False, False, "http_server_request_duration_seconds"),
+        ("system.memory.usage", "By", False, True, "system_memory_usage_bytes"),
+        ("system.network.io", "By/s", False, True, "system_network_io_bytes_per_second"),
+        ("vllm:request_success_total", "", True, False, "vllm:request_success_total"),
+        ("vllm:iteration_tokens_total", "", False, False, "vllm:iteration_tokens_total"),
+        ("requests", "{request}", True, False, "requests_total"),
+        ("system.cpu.utilization", "1", False, True, "system_cpu_utilization_ratio"),
+        ("process.total.time", "s", True, False, "process_time_seconds_total"),
+        ("2nd", "", False, True, "_2nd"),
+    ],
+)
+def test_metrics_are_named_as_a_prometheus_would(name, unit, monotonic, gauge, spelled):
+    assert metric_name(name, unit, monotonic_sum=monotonic, gauge=gauge) == spelled
+
+
+def test_labels_are_named_as_a_prometheus_would():
+    assert [label_name(one) for one in ("k8s.pod.name", "0day", "_x", "__x", "ok")] == [
+        "k8s_pod_name", "key_0day", "key_x", "__x", "ok",
+    ]  # fmt: skip
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+
+    listed = [
+        KeyValue(key="a.b", value=AnyValue(string_value="two")),
+        KeyValue(key="a_b", value=AnyValue(string_value="one")),
+        KeyValue(key="n", value=AnyValue(int_value=3)),
+        KeyValue(key="t", value=AnyValue(bool_value=True)),
+        KeyValue(key="l", value=AnyValue(array_value=ArrayValue(values=[AnyValue(string_value="x")]))),
+        KeyValue(key="gone", value=AnyValue()),
+    ]
+    assert labels(listed) == {"a_b": "two;one", "n": "3", "t": "true", "l": '["x"]'}
+
+
+def test_a_resource_without_a_service_is_still_one_target():
+    body = (
+        b'{"resourceMetrics":[{"resource":{"attributes":[{"key":"cloud.zone","value":{"stringValue":"%s"}}]},'
+        b'"scopeMetrics":[{"metrics":[{"name":"x","gauge":{"dataPoints":[{"asInt":"1"}]}}]}]}]}'
+    )
+    one, other = (receive_otlp.decode(body % zone, receive_otlp.JSON).streams[0].source for zone in (b"a", b"b"))
+    assert one != other
+    assert one.instance
+
+
+# --- blocks, bodies -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(-(2**62), 2**62), st.floats()), min_size=1, max_size=20), st.booleans())
+def test_a_block_brings_every_bit_back(samples, delta):
+    stamps, values = zip(*samples, strict=True)
+    stream = Stream(Source("j", "ü", "/m"), "n", {"a": "b\n\"'"}, stamps, (*values[:-1], STALE), delta)
+    (assigned,) = [receive_block.Assigned(stream, "vllm", 3)]
+    (group,) = receive_block.decode(receive_block.encode([assigned], {stream.source: {"x": "y"}}))
+    assert (group.source, group.adapter, group.rule, group.about) == (stream.source, "vllm", 3, {"x": "y"})
+    (back,) = group.streams
+    assert (back.name, back.labels, back.stamps, back.delta) == (stream.name, stream.labels, stream.stamps, delta)
+    pack = struct.Struct(f"<{len(values)}d").pack
+    assert pack(*back.values) == pack(*stream.values)
+
+
+@pytest.mark.parametrize("payload", [b"", b"nonsense", receive_block.zstandard.compress(b"\x09\0\0\0\0\0\0\0")])
+def test_what_is_no_block_is_told(payload):
+    with pytest.raises(ValueError, match="block"):
+        receive_block.decode(payload)
+    with pytest.raises(ValueError, match="block of KPIs"):
+        receive_kpi.decode(b'[{"colour": "red"}]')
+
+
+def test_a_bomb_is_never_unpacked():
+    import gzip
+
+    import zstandard
+
+    bomb = b"\0" * 50_000_000
+    for name, packed in (("gzip", gzip.compress(bomb)), ("zstd", zstandard.compress(bomb))):
+        assert len(packed) < 100_000
+        with pytest.raises(ReceiveError) as caught:
+            unpack(packed, name, 1_000_000)
+        assert caught.value.reason is Refused.TOO_LARGE
+    assert unpack(gzip.compress(b"a") + gzip.compress(b"b"), "gzip", 100) == b"ab"
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def test_without_up_a_page_is_the_newest_of_every_series_with_its_own_time():
+    buffer, layouts = Buffer(100), Layouts()
+    slow = Stream(SOURCE, "slow", {}, (1_000,), (1.0,))
+    buffer.add([slow, Stream(SOURCE, "fast", {}, (1_000, 16_000), (1.0, 2.0))], {}, AT)
+    assert not buffer.due(AT + timedelta(seconds=4), SETTLE)
+    assert buffer.due(AT + SETTLE, SETTLE)
+    pushed = buffer.take(layouts)
+    rows = {
+        one.name: (value, stamp)
+        for one, value, stamp in zip(pushed.page.series, pushed.page.values, pushed.page.timestamps, strict=True)
+    }
+    assert pushed.at_ms == 16_000
+    assert rows["slow"] == (1.0, 1.0)
+    assert rows["fast"][0] == 2.0
+    assert not buffer.due(AT + timedelta(hours=1), SETTLE)
+
+
+def test_a_target_that_never_pauses_is_handed_on_all_the_same():
+    buffer = Buffer(100)
+    for second in range(0, 24, 3):
+        buffer.add([Stream(SOURCE, "x", {}, (second * 1000 + 1,), (1.0,))], {}, AT + timedelta(seconds=second))
+    assert buffer.due(AT + timedelta(seconds=21), SETTLE)
+
+
+def test_layouts_are_shared_by_targets_that_are_alike():
+    layouts, pages = Layouts(), []
+    for instance in ("a:1", "b:1"):
+        buffer, source = Buffer(100), Source("vllm", instance)
+        about = {"job": "vllm", "instance": instance}
+        streams = [Stream(source, name, {**about, "engine": "0"}, (1_000,), (1.0,)) for name in ("x", "y")]
+        buffer.add([Stream(source, "up", about, (1_000,), (1.0,)), *streams], about, AT)
+        pages.append(buffer.take(layouts).page)
+    assert pages[0].layout is pages[1].layout
+    assert [dict(one.labels) for one in pages[0].series] == [{"engine": "0"}] * 2
+
+
+def test_a_sample_whose_page_is_gone_is_counted_as_late():
+    buffer = Buffer(100)
+    buffer.add([Stream(SOURCE, "x", {}, (2_000,), (1.0,))], {}, AT)
+    buffer.take(Layouts())
+    assert buffer.add([Stream(SOURCE, "y", {}, (1_000,), (1.0,))], {}, AT) == {Dropped.LATE: 1}
+    assert buffer.add([Stream(SOURCE, "x", {}, (1_500, 2_000), (1.0, 1.0))], {}, AT) == {Dropped.LATE: 1}
+
+
+def test_series_and_memory_stay_bounded():
+    buffer, layouts = Buffer(10), Layouts(most=50)
+    for number in range(200):
+        stamp = (number + 1) * 400_000  # every series of before is too old by now
+        buffer.add([Stream(SOURCE, f"x{number}", {}, tuple(range(stamp, stamp + 500)), (1.0,) * 500)], {}, AT)
+        layouts.tidy()
+        assert buffer.take(layouts).page.samples == 1
+    assert buffer.series <= 2
+    assert len(layouts._series) <= 52
+
+
+# --- matching and targets -------------------------------------------------------------------------
+
+
+def test_sources_are_remembered_up_to_a_bound():
+    matcher = Matcher(most_sources=3)
+    for number in range(10):
+        decoded = Decoded(
+            Door.REMOTE_WRITE, [Stream(Source("j", str(number)), "DCGM_FI_DEV_GPU_TEMP", {}, (1,), (1.0,))]
+        )
+        assert [one.adapter for one in matcher.assign(decoded)] == ["dcgm"]
+    assert len(matcher._known) == 3
+
+
+def test_one_source_can_be_two_targets():
+    decoded = Decoded(
+        Door.REMOTE_WRITE,
+        [Stream(SOURCE, name, {}, (1,), (1.0,)) for name in ("node_cpu_seconds_total", "DCGM_FI_DEV_GPU_TEMP", "up")],
+    )
+    found = Matcher().assign(decoded)
+    assert {(one.stream.name, one.adapter) for one in found} >= {
+        ("node_cpu_seconds_total", "node_exporter"),
+        ("DCGM_FI_DEV_GPU_TEMP", "dcgm"),
+        ("up", "dcgm"),
+        ("up", "node_exporter"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("adapter", "about", "kind", "namespace", "name"),
+    [
+        ("vllm", {"pod": "p-0", "namespace": "s"}, EntityKind.REPLICA, "s", "p-0"),
+        ("vllm", {}, EntityKind.REPLICA, "default", "a:1"),
+        ("node_exporter", {"node": "n-1"}, EntityKind.NODE, None, "n-1"),
+        ("node_exporter", {}, EntityKind.NODE, None, "a"),
+        ("kube_state_metrics", {}, EntityKind.CLUSTER, None, "c"),
+        ("sdk", {"service_name": "chat", "k8s_namespace_name": "s"}, EntityKind.SERVICE, "s", "chat"),
+        ("sdk", {}, EntityKind.SERVICE, None, "vllm"),
+    ],
+)
+def test_a_target_is_the_component_that_its_labels_name(adapter, about, kind, namespace, name):
+    entity = target_of("c", SOURCE, adapter, about).entity
+    assert (entity.kind, entity.namespace, entity.name) == (kind, namespace, name)
+
+
+def test_a_rule_fills_the_labels_of_its_target():
+    rule = ReceiveRule({"job": re.compile("v.*")}, "vllm", None, {"service": "{app}", "node": "{gone}", "model": "m"})
+    target = target_of("c", SOURCE, "vllm", {"app": "chat"}, rule)
+    assert target.labels == {"service": "chat", "model": "m"}
+    assert target.service.name == "chat"

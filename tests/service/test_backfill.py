@@ -1,0 +1,110 @@
+"""History of a real Prometheus lies in the store as if it had been collected at the time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import timedelta
+
+import kept_pages  # type: ignore[import-not-found]
+import numpy as np
+import pytest
+import yaml
+from kept_pages import STEP
+from typer.testing import CliRunner
+
+from collectors import recording_rules, registry
+from outrider.clock import rfc3339
+from outrider.errors import UnavailableError, UsageError
+from outrider.model import EntityKind, SignalKey
+from service import backfill, wiring
+from service.cli.main import app
+from service.settings import Settings
+
+SERVERS = ("prometheus", "promtool")
+RUNNING, TOKENS = SignalKey("engine_requests_running"), SignalKey("engine_generation_tokens_total")
+
+
+@pytest.mark.live
+def test_history_is_read_once_and_the_same_again(tmp_path) -> None:
+    why = kept_pages.missing(SERVERS)
+    if why is not None:
+        pytest.skip(why)
+    kept = kept_pages.kept_fleet(rounds=50)
+    start, until = kept.instants[0] - STEP, kept.instants[-1] + STEP
+    jobs = {one.target.adapter: one.target.adapter for one in kept.scrapes}
+    told: list[float] = []
+    with kept_pages.prometheus(tmp_path, kept) as url:
+        settings = Settings.model_validate(
+            {
+                "cluster": "c",
+                "store": {"url": f"sqlite:///{tmp_path}/o.db"},
+                "collect": {"prometheus": {"url": url, "jobs": jobs}},
+            }
+        )
+        first = backfill.run(settings, start, until, lambda _, share: told.append(share))
+        again = backfill.run(settings, start, until, lambda *_: None)
+    assert first == again
+    assert first["targets"] == len({scrape.target.name for scrape in kept.scrapes})
+    assert first["values"] > 50_000
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    with wiring.stores(settings) as (_, store):
+        window = store.read_windows(EntityKind.REPLICA, (RUNNING, TOKENS), start, until, STEP)
+    assert len(window.entities) >= 4
+    assert np.isfinite(window.column(RUNNING)).sum(axis=1).min() == 50
+    assert np.isfinite(window.column(TOKENS)).sum(axis=1).min() == 49  # the first scrape has no increase
+    engine = next(scrape for scrape in reversed(kept.scrapes) if scrape.target.name == window.entities[0].name)
+    assert engine.body is not None
+    lines = [line for line in engine.body.decode().splitlines() if line.startswith("vllm:num_requests_running")]
+    assert window.column(RUNNING)[0][np.isfinite(window.column(RUNNING)[0])][-1] == float(lines[0].split()[-1])
+
+
+def test_without_a_prometheus_or_a_span_there_is_nothing_to_fill(tmp_path) -> None:
+    at = kept_pages.START
+    settings = Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path}/o.db"}})
+    with pytest.raises(UsageError, match="no Prometheus"):
+        backfill.run(settings, at, at + STEP, lambda *_: None)
+    there = {"store": {"url": f"sqlite:///{tmp_path}/o.db"}, "collect": {"prometheus": {"url": "http://127.0.0.1:9"}}}
+    with pytest.raises(UsageError, match="empty"):
+        backfill.run(Settings.model_validate(there), at, at, lambda *_: None)
+    with pytest.raises(UnavailableError, match="could not be read beyond"):
+        backfill.run(Settings.model_validate(there), at, at + timedelta(hours=1), lambda *_: None)
+
+
+def test_the_command_says_what_is_missing(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["collect", "backfill", "--since", rfc3339(kept_pages.START), "-o", "json"])
+    assert isinstance(found.exception, UsageError)
+
+
+@pytest.mark.live
+def test_promtool_accepts_every_recording_rule(tmp_path) -> None:
+    why = kept_pages.missing(("promtool",))
+    if why is not None:
+        pytest.skip(why)
+    document, left_out = recording_rules.rules(registry.ADAPTERS, jobs={"mindie": ["npu-serving", "it's"]})
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    found = subprocess.run(["promtool", "check", "rules", str(file)], check=False, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
+    rules = [rule for group in document["groups"] for rule in group["rules"]]
+    assert f"SUCCESS: {len(rules)} rules found" in found.stdout
+    told = {rule["record"].split(":")[1] for rule in rules}
+    wanted = {signal for name in registry.ADAPTERS for signal in registry.adapter(name).rules}
+    assert wanted - told == {signal for missing in left_out.values() for signal in missing} - told
+    assert len(wanted - told) <= 5
+    (group,) = [group for group in document["groups"] if group["name"] == "outrider_mindie"]
+    assert all('job=~"npu\\\\-serving|it\'s"' in rule["expr"] for rule in group["rules"])
+
+
+def test_rules_are_printed_for_one_adapter(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["collect", "rules", "--adapter", "vllm", "--window", "2m", "-o", "json"])
+    assert found.exit_code == 0, found.output
+    (group,) = json.loads(found.stdout)["groups"]
+    running = next(rule for rule in group["rules"] if rule["record"] == "outrider:engine_requests_running")
+    assert "vllm:num_requests_running" in running["expr"]
+    assert any("[2m]" in rule["expr"] for rule in group["rules"])
+    wrong = CliRunner().invoke(app, ["collect", "rules", "--adapter", "vlm"])
+    assert isinstance(wrong.exception, UsageError)

@@ -1,0 +1,129 @@
+"""Bodies that senders push, built by hand; and small worlds to push them into."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from datetime import UTC, datetime, timedelta
+
+import cramjam
+import httpx
+
+from collectors.collect import Collector
+from collectors.receive_kpi import KpiValues
+from collectors.receive_messages import Request, WriteRequest
+from collectors.received import Received, ReceiveLimits
+from outrider.clock import ManualClock
+from service.api.app import create_app
+from service.api.settings import ApiExtras, ApiSettings, DoorSettings
+from store.memory import MemoryMetricStore, MemorySpool, MemoryStateStore
+
+START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+TOKEN = "correct horse"
+STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
+VLLM = {"job": "vllm", "instance": "10.0.0.1:8000"}
+V2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
+
+
+def ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def write_request(series) -> bytes:
+    """1.0 from [(labels with __name__, [(ms, value), ...]), ...], not compressed."""
+    request = WriteRequest()
+    for labels, samples in series:
+        one = request.timeseries.add()
+        for name, value in sorted(labels.items()):
+            one.labels.add(name=name, value=value)
+        for stamp, value in samples:
+            one.samples.add(value=value, timestamp=stamp)
+    return request.SerializeToString()
+
+
+def request_v2(series) -> bytes:
+    """2.0 from the same."""
+    request = Request(symbols=[""])
+    numbers = {"": 0}
+    for labels, samples in series:
+        refs = []
+        for text in (part for pair in sorted(labels.items()) for part in pair):
+            if text not in numbers:
+                numbers[text] = len(request.symbols)
+                request.symbols.append(text)
+            refs.append(numbers[text])
+        one = request.timeseries.add(labels_refs=refs)
+        for stamp, value in samples:
+            one.samples.add(value=value, timestamp=stamp)
+    return request.SerializeToString()
+
+
+def snappy(body: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(body))
+
+
+def series(name, at, value, **labels):
+    return {"__name__": name, **VLLM, **labels}, [(ms(at), value)]
+
+
+def vllm_page(at: datetime, tokens: float, **labels):
+    """What a Prometheus sends of one scrape of a vLLM server."""
+    engine = {"engine": "0", "model_name": "m", **labels}
+    return [
+        series("up", at, 1.0, **labels),
+        series("scrape_duration_seconds", at, 0.02, **labels),
+        series("scrape_samples_scraped", at, 90.0, **labels),
+        series("vllm:num_requests_running", at, 2.0, **engine),
+        series("vllm:num_requests_waiting", at, 1.0, **engine),
+        series("vllm:generation_tokens_total", at, tokens, **engine),
+        series("vllm:request_success_total", at, tokens / 100, **engine, finished_reason="stop"),
+    ]
+
+
+class PushWorld:
+    """The API and the engine's collector around one buffer in memory."""
+
+    def __init__(
+        self, *, limits: ReceiveLimits | None = None, kpis: KpiValues | None = None, spool=None, **doors
+    ) -> None:
+        self.clock = ManualClock(START)
+        self.spool = spool or MemorySpool()
+        self.state, self.metrics = MemoryStateStore(), MemoryMetricStore()
+        given = DoorSettings(**{"kpi_services": ("shop",), **doors})
+        self.extras = ApiExtras(clock=self.clock, spool=self.spool)
+        settings = ApiSettings(token=TOKEN, cluster="c", doors=given)
+        self.app = create_app(self.state, self.metrics, settings, self.extras)
+        self.received = Received(self.spool, "c", self.clock, rules=given.rules, limits=limits, kpis=kpis)
+        self.collector = Collector((), pushed=self.received)
+
+    def post(self, path: str, body: bytes, headers=None, token: str = TOKEN) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                authorized = {"Authorization": f"Bearer {token}"} if token else {}
+                return await client.post(f"/api/v1{path}", content=body, headers={**authorized, **(headers or {})})
+
+        return asyncio.run(ask())
+
+    def write(self, found, **headers) -> httpx.Response:
+        return self.post(
+            "/write",
+            snappy(write_request(found)),
+            {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf", **headers},
+        )
+
+    def cycle(self, after: timedelta = STEP):
+        """A while later, one round of collection, written to the store."""
+        self.clock.advance(after)
+        collected = asyncio.run(self.collector.collect(self.clock.now()))
+        self.metrics.write(self.clock.now(), collected.batches, collected.events)
+        return collected
+
+    def page(self) -> str:
+        async def ask() -> str:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                return (await client.get("/metrics")).text
+
+        return asyncio.run(ask())
