@@ -125,9 +125,11 @@ class Normaliser:
         past.bind_to(target, bind(past.adapter, compiled.places, compiled.edges, compiled.labels, target), at)
 
     def _events(self, scrape: Scrape, past: Past, compiled: Compiled, page: Page) -> tuple[Event, ...]:
-        if not compiled.watches:
-            return ()
         assert past.binding is not None
+        # a page with devices and no code of theirs says that they have none
+        devices = any(past.binding.entities.get(spec.entity) for spec in past.adapter.events)
+        if not compiled.watches and not devices:
+            return ()
 
         def entity_of(place: Place) -> EntityRef:
             return resolve(place, scrape.target)
