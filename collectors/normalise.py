@@ -10,6 +10,7 @@ What each cell's status means here:
 - a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE. A page
   whose numbers stand still is not stale: an idle engine stands still;
 - the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
+- what moves on every page (``heartbeat``) has stood still for too long: everything on it STALE, batch FROZEN;
 - a series that stands on the page twice: the first one counts, batch DUPLICATE;
 - a failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.
 """
