@@ -286,6 +286,17 @@ class Fixes:
     lines: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Counters that move on every page that is made anew, however idle what it is about may be.
+
+    When all of them have stood still for ``within_seconds``, somebody serves an old page.
+    """
+
+    metrics: Metrics
+    within_seconds: float
+
+
 @dataclass(frozen=True)
 class Adapter:
     """One engine or exporter. ``rules`` maps a signal to its alternatives, best first.
@@ -304,6 +315,7 @@ class Adapter:
     health: str | None = None
     load: str | None = None
     start_time: str | None = None
+    heartbeat: Heartbeat | None = None
     from_zero: bool = False
     no_value: float | None = None
     fixes: Fixes = Fixes()
@@ -380,3 +392,5 @@ class Adapter:
             yield from event.metrics
         if self.start_time:
             yield self.start_time
+        if self.heartbeat:
+            yield from self.heartbeat.metrics.names

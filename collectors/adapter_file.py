@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 from collectors.adapter import (
@@ -13,6 +14,7 @@ from collectors.adapter import (
     EntitySpec,
     EventSpec,
     Fixes,
+    Heartbeat,
     LabelSpec,
     Match,
     Metrics,
@@ -24,12 +26,13 @@ from collectors.adapter import (
     Term,
 )
 from outrider import catalog, yamlfile
-from outrider.errors import ConfigProblem
+from outrider.errors import ConfigProblem, UsageError
 from outrider.model import EntityKind, EventKind, SignalKind
+from outrider.units import parse_duration
 
 _TOP = {
-    "adapter", "title", "prefix", "target", "probe", "up", "health", "load", "start_time", "new_series", "no_value",
-    "aggregate", "entities", "edges", "labels", "events", "seen", "fixes", "signals",
+    "adapter", "title", "prefix", "target", "probe", "up", "health", "load", "start_time", "heartbeat", "new_series",
+    "no_value", "aggregate", "entities", "edges", "labels", "events", "seen", "fixes", "signals",
 }  # fmt: skip
 _TERM = {"gauge", "delta", "rate", "where", "aggregate", "weigh_by", "codes", "otherwise"}
 _RULE = _TERM | {
@@ -83,6 +86,7 @@ class _Reader:
             health=document.get("health"),
             load=document.get("load"),
             start_time=document.get("start_time"),
+            heartbeat=self._heartbeat(document["heartbeat"]) if "heartbeat" in document else None,
             from_zero=document.get("new_series") == "from_zero",
             no_value=self._number(document["no_value"], ("no_value",)) if "no_value" in document else None,
             fixes=self._fixes(document.get("fixes", {})),
@@ -93,6 +97,18 @@ class _Reader:
             seen=self._seen(document.get("seen", {})),
             file=self._document.file,
         )
+
+    def _heartbeat(self, value: Any) -> Heartbeat:
+        spec = self._mapping(value, ("heartbeat",), {"of", "within"})
+        names = self._names(spec.get("of", []), ("heartbeat", "of"))
+        if not names:
+            self._problem(("heartbeat", "of"), "expected the counters that always move")
+        try:
+            within = parse_duration(str(spec.get("within", "")))
+        except UsageError as error:
+            self._problem(("heartbeat", "within"), error.message)
+            within = timedelta(minutes=5)
+        return Heartbeat(self._metrics({"any": list(names)}, ("heartbeat", "of")), within.total_seconds())
 
     # --- rules ------------------------------------------------------------------------------------
 

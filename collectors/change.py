@@ -36,6 +36,7 @@ class Past:
     stamps: Floats = field(default_factory=lambda: np.empty(0))
     known: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
     started: float = np.nan
+    beat_at: float | None = None  # when what always moves was last seen to move
     first: bool = True
     lost: Lost = field(init=False)
     bound_to: Target | None = None
@@ -68,6 +69,7 @@ class Past:
     def keep(self, page: Page, at: float, start_row: int) -> None:
         """Remember this page for the next one."""
         self.first = self.at is None
+        self.beat_at = at if self.beat_at is None else self.beat_at
         self.at, self.values, self.stamps = at, page.values, page.timestamps
         self.known = np.ones(page.values.size, dtype=bool)
         if start_row >= 0:
@@ -83,6 +85,7 @@ class Change:
     restarted: bool = False
     clock_step: bool = False
     stale: bool = False
+    frozen: bool = False
 
     def trust(self, status: Statuses, *, partial: bool, exploded: bool = False, repeats: int = 0) -> TrustVerdict:
         """The verdict of a batch, the gravest that applies.
@@ -92,6 +95,8 @@ class Change:
         """
         if self.clock_step:
             return TrustVerdict.CLOCK_STEP
+        if self.frozen:
+            return TrustVerdict.FROZEN
         if self.restarted or (status == CellStatus.RESET).any():
             return TrustVerdict.RESET
         if self.stale:
@@ -120,6 +125,8 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
         later[:] = CellStatus.RESET
     still, seconds = _own_times(past, page, interval)
     still |= np.abs(page.timestamps - at) > OFF_SECONDS
+    frozen = _frozen(past, compiled, page, at)
+    still |= frozen
     if still.any():
         flags[:size][still] = CellStatus.STALE
         later[:, still] = np.maximum(later[:, still], CellStatus.STALE)
@@ -128,7 +135,18 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
         flags[:size][odd] = CellStatus.UNTRUSTED
         later[:, unknown] = np.maximum(later[:, unknown], CellStatus.UNTRUSTED)
     stale = bool(still.any() and still[np.isfinite(page.timestamps)].all())
-    return Change(Rows.of(page.values, increases, seconds, flags), interval, restarted=restarted, stale=stale)
+    rows = Rows.of(page.values, increases, seconds, flags)
+    return Change(rows, interval, restarted=restarted, stale=stale, frozen=frozen)
+
+
+def _frozen(past: Past, compiled: Compiled, page: Page, at: float) -> bool:
+    """True when what always moves has stood still for too long: the page is an old one."""
+    heartbeat, beats = past.adapter.heartbeat, compiled.beats
+    if heartbeat is None or not beats.size:
+        return False
+    if not np.array_equal(page.values[beats], past.values[beats], equal_nan=True):
+        past.beat_at = at
+    return past.beat_at is not None and at - past.beat_at >= heartbeat.within_seconds
 
 
 def _increases(past: Past, page: Page, later: Statuses) -> Floats:

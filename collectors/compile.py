@@ -67,6 +67,7 @@ class Compiled:
     A *cell* is an (entity, column) of one kind of entity; ``cell_of_out`` numbers them through all
     kinds, ``shapes`` gives (first cell, entities, columns) of each kind. ``out_right`` is -1 where the
     left slot is the value; ``start_row`` is -1 where the page does not tell when its process started.
+    ``beats`` are the rows of the adapter's heartbeat.
     """
 
     slots: int
@@ -87,6 +88,7 @@ class Compiled:
     labels: tuple[tuple[Place, Mapping[str, str]], ...]
     watches: tuple[Watch, ...]
     start_row: int
+    beats: Indices
 
 
 def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
@@ -118,7 +120,14 @@ def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
         labels=tuple(draft.places.labels()),
         watches=tuple(draft.places.watches()),
         start_row=int(start[0]) if start is not None else -1,
+        beats=_beats(adapter, layout),
     )
+
+
+def _beats(adapter: Adapter, layout: Layout) -> Indices:
+    """The rows that move on every page; none where the page has no such counter."""
+    names = adapter.heartbeat.metrics.on(layout.names) if adapter.heartbeat else ()
+    return np.concatenate([np.empty(0, dtype=np.intp), *(layout.names[name] for name in names)])
 
 
 def _rank(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from collectors import node_problems
 from collectors.collect import TargetHealth
 from collectors.sightings import Sighting, Whereabouts
 from outrider import log
@@ -101,7 +102,8 @@ class EventSources:
 
     def events(self, sightings: Sequence[Sighting]) -> tuple[Event, ...]:
         """Sightings as events of the components they are about, oldest first."""
-        return tuple(sorted(self._places.events(sightings), key=lambda event: event.at))
+        read = map(node_problems.read, sightings)
+        return tuple(sorted(self._places.events(read), key=lambda event: event.at))
 
     def _news(self, found: Sequence[Sighting], at: datetime) -> list[Sighting]:
         fresh = {one.key: one for one in found if one.key not in self._told}

@@ -2,7 +2,8 @@
 
 Read from an HTTP agent per node (``GET URL?after=SEQUENCE`` answers ``/dev/kmsg`` records, with the
 headers ``Boot-Id`` and ``Boot-Time``), or from this machine: ``/dev/kmsg``, a pipe, or a file into which
-``journalctl -k -o short-iso`` writes. The same line twice is two events; the same record read twice is one.
+``journalctl -k -f -o json`` (or ``short-iso``) writes. The same line twice is two events; the same record
+read twice is one, which lines of ``short-iso`` can tell only while they are read on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from collectors import kmsg
+from collectors import kmsg, xid_lines
 from collectors.client import Client
 from collectors.kernel_file import KernelFile, Part
 from collectors.log_patterns import Patterns, packaged
@@ -25,9 +26,7 @@ from outrider.model import EntityKind, EntityRef, EventKind
 
 SOURCE = "kernel_log"
 NODE = "{node}"
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})[^)]*\): (\d{1,5})\b,?\s*(.*)", re.DOTALL)
 _DEVICE = re.compile(r"NVRM: GPU at (?:PCI:)?([0-9a-fA-F:.]{5,20}): (GPU-[0-9a-fA-F-]{36})")
-_PROCESS = re.compile(r"pid='?(?P<pid>[^',]+)'?,\s*(?:name='?(?P<name>[^',]+)'?,\s*)?")
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 
 
@@ -57,7 +56,7 @@ class NodeLog:
             if device is not None:
                 self.devices[pci_of(device[1])] = device[2]
             elif when >= at - FIRST_LOOK:
-                sighting = self._xid(record.message, when, key) or self._line(record.message, when, key, patterns)
+                sighting = self._xid(record, when, key) or self._line(record.message, when, key, patterns)
                 found += [sighting] if sighting is not None else []
         if last is not None:
             self.newest = last if self.newest is None else max(self.newest, last)
@@ -67,6 +66,8 @@ class NodeLog:
         head = f"{SOURCE}/{self.node.cluster}/{self.node.name}"
         if record.sequence is not None:
             return f"{head}/{self.boot_id}/{record.sequence}"
+        if record.cursor:
+            return f"{head}/{record.cursor}"
         # A journal has no sequence: equal lines of one instant are told apart by their number.
         second = rfc3339(when)
         if self._same[0] != second:
@@ -74,21 +75,14 @@ class NodeLog:
         number = self._same[1][record.message] = self._same[1].get(record.message, 0) + 1
         return f"{head}/{second}/{hashlib.sha256(record.message.encode()).hexdigest()[:12]}/{number}"
 
-    def _xid(self, message: str, at: datetime, key: str) -> Sighting | None:
-        match = _XID.search(message)
-        if match is None:
+    def _xid(self, record: kmsg.Record, at: datetime, key: str) -> Sighting | None:
+        line = xid_lines.read(record.message)
+        if line is None:
             return None
-        pci, code, rest = match[1], match[2], match[3]
-        attributes = {"xid": code, "pci": pci}
-        process = _PROCESS.match(rest)
-        if process is not None:
-            attributes |= {name: value for name, value in process.groupdict().items() if value}
-            rest = rest[process.end() :]
-        attributes["text"] = rest.strip()[:MOST_TEXT]
-        entity, uuid = self.node, self.devices.get(pci_of(pci))
+        entity, pci, uuid = self.node, line.pci, self.devices.get(pci_of(line.pci))
         if uuid is not None:
             entity, pci = EntityRef(self.node.cluster, EntityKind.GPU, None, uuid), ""
-        return Sighting(EventKind.XID, str(int(code)), at, SOURCE, key, entity, attributes, pci=pci)
+        return Sighting(EventKind.XID, line.code, at, record.told_by or SOURCE, key, entity, line.attributes, pci=pci)
 
     def _line(self, message: str, at: datetime, key: str, patterns: Patterns) -> Sighting | None:
         found = patterns.find(message)

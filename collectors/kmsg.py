@@ -1,16 +1,20 @@
-"""Kernel log records from text: ``/dev/kmsg`` records, or lines of ``journalctl -k -o short-iso``.
+"""Kernel log records from text: ``/dev/kmsg`` records, or lines of ``journalctl -k -o json`` or ``short-iso``.
 
 Pure: bytes in, records out. A line of neither form is left out.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-_RECORD = re.compile(r"(\d{1,6}),(\d{1,19}),(\d{1,19}),[^;]*;(.*)", re.DOTALL)
+from outrider.clock import from_unix
+
+_RECORD = re.compile(r"(\d{1,6}),(\d{1,19}),(\d{1,19}),([^;]*);(.*)", re.DOTALL)
+_TOLD_BY = re.compile(r"(?:^|,)source=([a-z_]{1,20})(?:,|$)")  # among the flags: not the kernel's own word
 _JOURNAL = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) (\S+) kernel: (.*)", re.DOTALL)
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _LOG_KERNEL = 0  # facility; anybody who may write to /dev/kmsg gets another one
@@ -20,7 +24,8 @@ _LOG_KERNEL = 0  # facility; anybody who may write to /dev/kmsg gets another one
 class Record:
     """One message of a kernel.
 
-    From kmsg: ``sequence`` and ``since_boot_seconds``. From a journal: ``at`` and ``host``.
+    From kmsg: ``sequence`` and ``since_boot_seconds``. From a journal: ``at``, ``host``, and in JSON the
+    ``cursor`` that names the entry for ever. ``told_by`` says who wrote it where it was not the kernel.
     """
 
     message: str
@@ -28,6 +33,8 @@ class Record:
     since_boot_seconds: float | None = None
     at: datetime | None = None
     host: str = ""
+    cursor: str = ""
+    told_by: str = ""
 
 
 def records(text: str) -> Iterator[Record]:
@@ -36,7 +43,7 @@ def records(text: str) -> Iterator[Record]:
         line = line.rstrip("\r")  # noqa: PLW2901
         if not line or line[0] == " ":  # a record goes on: SUBSYSTEM=, DEVICE=
             continue
-        found = _record(line) or _journal_line(line)
+        found = _journal_entry(line) if line[0] == "{" else _record(line) or _journal_line(line)
         if found is not None:
             yield found
 
@@ -51,7 +58,41 @@ def _record(line: str) -> Record | None:
     match = _RECORD.fullmatch(line)
     if match is None or int(match[1]) >> 3 != _LOG_KERNEL:
         return None
-    return Record(unescaped(match[4]), sequence=int(match[2]), since_boot_seconds=int(match[3]) / 1e6)
+    told_by = _TOLD_BY.search(match[4])
+    return Record(
+        unescaped(match[5]),
+        sequence=int(match[2]),
+        since_boot_seconds=int(match[3]) / 1e6,
+        told_by=told_by[1] if told_by else "",
+    )
+
+
+def _journal_entry(line: str) -> Record | None:
+    """An entry of ``journalctl -o json``. Only journald writes fields that begin with ``_``."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.get("_TRANSPORT", "kernel") != "kernel":
+        return None
+    message, micros = found.get("MESSAGE"), found.get("__REALTIME_TIMESTAMP")
+    if isinstance(message, list):  # bytes, where they are no UTF-8
+        if not all(isinstance(one, int) and 0 <= one < 256 for one in message):
+            return None
+        message = bytes(message).decode("utf-8", errors="replace")
+    if not isinstance(message, str) or not isinstance(micros, str) or not micros.isdecimal():
+        return None
+    try:
+        at = from_unix(int(micros) / 1e6)
+    except (ValueError, OverflowError, OSError):
+        return None
+    host, cursor = found.get("_HOSTNAME"), found.get("__CURSOR")
+    return Record(
+        message,
+        at=at,
+        host=host if isinstance(host, str) else "",
+        cursor=cursor if isinstance(cursor, str) else "",
+    )
 
 
 def _journal_line(line: str) -> Record | None:

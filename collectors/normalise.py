@@ -10,6 +10,7 @@ What each cell's status means here:
 - a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE. A page
   whose numbers stand still is not stale: an idle engine stands still;
 - the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
+- what moves on every page (``heartbeat``) has stood still for too long: everything on it STALE, batch FROZEN;
 - a series that stands on the page twice: the first one counts, batch DUPLICATE;
 - a failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.
 """
@@ -125,9 +126,11 @@ class Normaliser:
         past.bind_to(target, bind(past.adapter, compiled.places, compiled.edges, compiled.labels, target), at)
 
     def _events(self, scrape: Scrape, past: Past, compiled: Compiled, page: Page) -> tuple[Event, ...]:
-        if not compiled.watches:
-            return ()
         assert past.binding is not None
+        # a page with devices and no code of theirs says that they have none
+        devices = any(past.binding.entities.get(spec.entity) for spec in past.adapter.events)
+        if not compiled.watches and not devices:
+            return ()
 
         def entity_of(place: Place) -> EntityRef:
             return resolve(place, scrape.target)

@@ -22,6 +22,7 @@ from collectors.promql_rules import literal
 from collectors.pushdown import Pushdown
 from collectors.registry import ADAPTERS, adapter
 from collectors.scraped import Scrape
+from collectors.signatures import SIGNATURES
 from collectors.targets import Target
 from outrider import log
 from outrider.clock import Clock, SystemClock, from_unix
@@ -40,40 +41,6 @@ _NAMES = {
     "service": ("service", "name"),
 }
 _NAMESPACED = {EntityKind.REPLICA, EntityKind.SERVICE, EntityKind.POD, EntityKind.CONTAINER, EntityKind.WORKLOAD}
-# A metric that tells whose page this is, to guess the adapter of a job that the configuration does not name. Who
-# publishes the metrics of others beside its own (a router, a Triton with an engine in it) stands before them.
-# MindIE, NIM and the eBPF agents that speak OpenTelemetry have no name of their own: their jobs must be named.
-SIGNATURES = {
-    "vllm_router": "vllm:num_incoming_requests_total",
-    "triton_trtllm": "nv_trt_llm_request_metrics",
-    "triton": "nv_inference_request_success",
-    "ray_serve": "ray_serve_replica_processing_queries",
-    "vllm": "vllm:num_requests_running",
-    "sglang": "sglang:num_running_reqs",
-    "tgi": "tgi_queue_size",
-    "trtllm_serve": "trtllm_request_success_total",
-    "lmdeploy": "lmdeploy:num_requests_running",
-    "llamacpp": "llamacpp:requests_processing",
-    "kserve": "request_predict_seconds_count",
-    "dcgm": "DCGM_FI_DEV_GPU_TEMP",
-    "npu_exporter": "npu_chip_info_temperature",
-    "nvidia_gpu_exporter": "nvidia_smi_utilization_gpu_ratio",
-    "amd": "gpu_gfx_activity",
-    "node_exporter": "node_cpu_seconds_total",
-    "coroot": "container_http_requests_total",
-    "cadvisor": "container_cpu_usage_seconds_total",
-    "kube_state_metrics": "kube_pod_info",
-    "istio": "istio_requests_total",
-    "envoy": "envoy_cluster_upstream_rq_total",
-    "hubble": "hubble_http_requests_total",
-    "epp": "inference_pool_ready_pods",
-    "dynamo": "dynamo_frontend_requests_total",
-    "knative": "kn_serving_invocation_duration_seconds_count",
-    "keda": "keda_scaler_metrics_value",
-    "otel_genai": "gen_ai_server_request_duration_seconds_count",
-    "probe": "probe_success",
-    "sdk": "outrider_sdk_answers_total",
-}
 _REASONS = (
     ("connection refused", CollectReason.REFUSED),
     ("deadline exceeded", CollectReason.TIMEOUT),

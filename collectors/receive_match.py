@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from collectors import registry
 from collectors.receive import META, Decoded, Dropped, Source, Stream
+from collectors.signatures import first_of, tells
 from outrider.model import EntityKind
 
 MOST_SOURCES = 50_000
-_COMMON = re.compile(r"up|target_info|(scrape|process|python|go|http|promhttp)_.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,7 @@ class Matcher:
         self._rules = tuple(rules)
         self._most = most_sources
         self._reads = {name: registry.adapter(name).metric_names for name in registry.ADAPTERS}
-        readers: dict[str, set[str]] = {}
-        for adapter, names in self._reads.items():
-            for name in names:
-                readers.setdefault(name, set()).add(adapter)
-        self._tells = {
-            name: next(iter(found))
-            for name, found in readers.items()
-            if len(found) == 1 and not _COMMON.fullmatch(name)
-        }
+        self._tells = tells()
         self._known: OrderedDict[Source, dict[tuple[str, int | None], None]] = OrderedDict()
 
     def assign(self, decoded: Decoded) -> list[Assigned]:
@@ -135,4 +127,8 @@ class Matcher:
             self._known.move_to_end(source)
         elif len(self._known) >= self._most:
             self._known.popitem(last=False)
-        self._known.setdefault(source, {})[adapter, rule] = None
+        known = self._known.setdefault(source, {})
+        known[adapter, rule] = None
+        carrier = first_of([name for name, by in known if by is None])
+        for name in [name for name, by in known if by is None and carrier not in {None, name}]:
+            del known[name, None]

@@ -18,6 +18,7 @@ from detectors import scene as scenes
 from detectors.claims import Claim, Pair, gathered, pairs
 from detectors.knowledge import Knowledge, LookAlike
 from detectors.scene import Scene
+from detectors.xid import named
 from outrider.faults import faults
 from outrider.i18n import Language, translate
 from outrider.model import (
@@ -198,7 +199,7 @@ def _evidence(
 
 def _xid(event: Event) -> Evidence:
     observed = float(event.code) if event.code.isdigit() else None
-    return Evidence("hw_accel_fault_code", observed, None, "incidents.evidence.xid", {"code": event.code})
+    return Evidence("hw_accel_fault_code", observed, None, "incidents.evidence.xid", {"code": named(event.code)})
 
 
 def _say(text: str, **arguments: str) -> Evidence:

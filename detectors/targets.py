@@ -26,11 +26,13 @@ from outrider.model import (
     Interval,
     NoVerdict,
     SignalKey,
+    TrustVerdict,
     Window,
 )
 from outrider.topology import Topology
 
 NAMESPACE = "targets"
+_TRUST = SignalKey("target_trust_code")
 DOWN_SCRAPES = 2  # one failed scrape is a blip
 BLIND_TARGETS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
 NODE_TARGETS = 2  # a node seen by a single target cannot be told from that target
@@ -63,11 +65,11 @@ class _Posts:
 
 
 class TargetsDetector:
-    """exporter-down, node-lost or monitor-blind; the widest that fits, and only that one."""
+    """exporter-down, node-lost or monitor-blind; the widest that fits, and only that one; and stale-metrics."""
 
     name = "targets"
     kind = EntityKind.WORKLOAD
-    keys: tuple[SignalKey, ...] = (SignalKey("target_up"), SignalKey("target_failure_code"))
+    keys: tuple[SignalKey, ...] = (SignalKey("target_up"), SignalKey("target_failure_code"), _TRUST)
     window = timedelta(minutes=5)
     state_version = 1
 
@@ -89,6 +91,7 @@ class TargetsDetector:
             lost = self._lost_nodes(posts, memory["up_seen"], now)
             verdicts.extend(lost.values())
             verdicts.extend(self._exporters(posts, set(lost), topology, now))
+        verdicts.extend(self._frozen(posts, window, topology, now))
         status = window.column_status("target_up")
         ours = np.array([entity.namespace == NAMESPACE for entity in window.entities], dtype=np.bool_)
         verdicts.extend(silences(self.name, window.entities, status, ~posts.known & ours))
@@ -146,6 +149,24 @@ class TargetsDetector:
             one = evidence("target_up", 0.0, "exporter_dark", Interval(1.0, 1.0), targets=names)
             since = float(np.nanmin(posts.since[rows]))
             found.append(finding(self.name, entity, "exporter-down", score=0.9, since=since, now=now, because=(one,)))
+        return tuple(found)
+
+    def _frozen(self, posts: _Posts, window: Window, topology: Topology, now: datetime) -> tuple[Finding, ...]:
+        """Places whose pages answer and are old ones."""
+        trust = window.column(_TRUST)
+        still = posts.known & ~posts.down & (newest(window, trust) == TrustVerdict.FROZEN.code)
+        run = spell(~np.isnan(trust), trust == TrustVerdict.FROZEN.code, window.times)
+        places: dict[EntityRef, list[int]] = defaultdict(list)
+        for row in np.flatnonzero(still):
+            places[_stands_at(posts.entities[row], posts.node[row], topology)].append(int(row))
+        found = []
+        for entity, rows in places.items():
+            names = ", ".join(sorted(posts.entities[row].name for row in rows))
+            one = evidence(
+                "target_trust_code", TrustVerdict.FROZEN.code, "page_frozen", Interval(0.0, 0.0), targets=names
+            )
+            since = float(min(window.times[run.start[row]] for row in rows))
+            found.append(finding(self.name, entity, "stale-metrics", score=0.9, since=since, now=now, because=(one,)))
         return tuple(found)
 
 

@@ -3,11 +3,12 @@
 set -eu
 
 missing=""
-for pair in prometheus:prometheus prometheus-node-exporter:prometheus-node-exporter \
+for pair in prometheus:prometheus gcc:gcc prometheus-node-exporter:prometheus-node-exporter \
             prometheus-alertmanager:prometheus-alertmanager chromium:chromium openssl:openssl \
             victoria-metrics:victoria-metrics; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done
+case "$missing" in *" gcc"*) missing="$missing libc6-dev" ;; esac
 [ -n "$missing" ] || exit 0
 
 skip() {

@@ -57,7 +57,7 @@ collect:
 _TAIL = """
 # What happens beside the numbers: XIDs, OOM kills, rollouts, changed flags, last words of engines.
 events: []
-#  - {type: kernel_log, path: /dev/kmsg, node: node-1}     # or url: http://agent.{node}:9800/klog
+#  - {type: kernel_log, path: /dev/kmsg, node: node-1}     # or url: http://agent.{node}:9800/klog of outrider agent
 #  - type: kubernetes           # Events, rollouts, flags, replicas
 #    url: https://kubernetes.default.svc
 #    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token

@@ -30,7 +30,8 @@ class EventSettings(AccessSettings):
         "with `{node}` for the name of each node, or with `node` for one",
     )
     path: Path | None = Field(
-        None, description="kernel_log of this machine: /dev/kmsg, a pipe, or a file of `journalctl -k -o short-iso`"
+        None,
+        description="kernel_log of this machine: /dev/kmsg, a pipe, or a file that `journalctl -k -f -o json` writes",
     )
     node: str | None = Field(None, description="kernel_log: name of the node that path or url stands for")
     namespaces: list[str] = Field([], description="only these Kubernetes namespaces; all when empty")

@@ -4,10 +4,10 @@ For weeks of quiet time and for big histories, where writing and parsing text wo
 time. Left out on purpose, because it only exists on a page or on the way to one: pages that stand
 still or spell names as another release does, lost packets, the exact size of a page (``target_samples``
 is 1), the time of a scrape (a constant) and whether it is to be believed (``target_trust_code``), what
-the gateway says, and what engines and devices of other makes say otherwise: replicas are read as vLLM,
-nodes with other devices than NVIDIA's have no device rows. Devices, pods and containers are remembered
-as collecting remembers them: a device that is gone stays as a row that is not seen, a pod or container
-for 15 minutes.
+the gateway says, limits by the word of the control plane, and what engines and devices of other makes
+say otherwise: replicas are read as vLLM, nodes with other devices than NVIDIA's have no device rows.
+Devices, pods and containers are remembered as collecting remembers them: a device that is gone stays as
+a row that is not seen, a pod or container for 15 minutes.
 """
 
 from __future__ import annotations

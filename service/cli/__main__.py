@@ -1,5 +1,5 @@
 """``python -m service.cli``: how the supervisor starts the other processes."""
 
-from service.cli.main import main
+from service.cli import main
 
 main()

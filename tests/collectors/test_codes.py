@@ -71,3 +71,68 @@ def test_ids_are_the_same_for_the_same_happening(bench) -> None:
         one.scrape(page(("GPU-a", 0)))
         seen.append(one.scrape(page(("GPU-a", 79))).events[0].id)
     assert seen[0] == seen[1]
+
+
+# --- other vendors --------------------------------------------------------------------------------
+
+OTHERS = """
+adapter: others
+target: node
+seen: {gpu: hw_accel_seen}
+entities:
+  node: {target: true}
+  gpu: {name: id}
+events:
+  - {kind: xid, entity: gpu, code: npu_chip_info_error_code}
+  - {kind: xid, entity: gpu, code: npu_chip_info_error_code_1}
+  - {kind: xid, entity: gpu, code: gpu_afid_errors, attributes: {severity: severity}}
+signals:
+  hw_accel_temperature_celsius: {gauge: temperature}
+"""
+HEALTHY = 'temperature{id="0"} 50\ntemperature{id="1"} 50\n'
+
+
+def ascend(bench):
+    return bench("others", text=OTHERS, entity={"kind": "node", "name": "node-0"})
+
+
+def test_a_code_that_is_on_the_page_while_it_lasts_is_an_event_each_time_it_comes(bench) -> None:
+    one = ascend(bench)
+    one.scrape(HEALTHY)
+    dropped = HEALTHY + 'npu_chip_info_error_code{id="1"} 1090014720\n'
+    assert codes(one.scrape(dropped)) == [("1", "ascend:40F84E00")]
+    assert codes(one.scrape(dropped)) == []
+    assert codes(one.scrape(HEALTHY)) == []
+    assert codes(one.scrape(dropped)) == [("1", "ascend:40F84E00")]
+
+
+def test_several_codes_of_one_device_are_as_many_events(bench) -> None:
+    one = ascend(bench)
+    one.scrape(HEALTHY)
+    first = HEALTHY + 'npu_chip_info_error_code{id="0"} 2164753923\n'
+    assert codes(one.scrape(first)) == [("0", "ascend:81078603")]
+    both = f'{first}npu_chip_info_error_code_1{{id="0"}} 1090014720\n'
+    assert codes(one.scrape(both)) == [("0", "ascend:40F84E00")]
+    moved = HEALTHY + 'npu_chip_info_error_code{id="0"} 1090014720\n'  # the first one has healed
+    assert codes(one.scrape(moved)) == []
+
+
+def test_a_fault_that_stood_before_the_first_page_is_none(bench) -> None:
+    one = ascend(bench)
+    dropped = HEALTHY + 'npu_chip_info_error_code{id="1"} 1090014720\n'
+    assert codes(one.scrape(dropped)) == []
+    one.fail(CollectReason.REFUSED)
+    assert codes(one.scrape(dropped)) == []
+
+
+def test_afids_keep_their_severity_and_are_no_xids(bench) -> None:
+    one = ascend(bench)
+    one.scrape(HEALTHY)
+    found = one.scrape(HEALTHY + 'gpu_afid_errors{id="0",afid_index="0",severity="FATAL"} 79\n').events
+    assert [(event.code, event.attributes) for event in found] == [("afid:79", {"severity": "FATAL"})]
+
+
+def test_a_code_that_joins_another_of_the_same_device_is_told(bench) -> None:
+    one = node(bench)
+    one.scrape(page(("GPU-a", 79)))
+    assert codes(one.scrape(page(("GPU-a", 79), ("GPU-a", 13)))) == [("GPU-a", "13")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from collectors.doubles import TOGETHER, Doubles
@@ -129,9 +130,42 @@ def xid(source: str, seconds: float = 0.0, entity: EntityRef = GPU, code: str = 
 
 def test_an_xid_that_two_doors_tell_is_one_event() -> None:
     doubles = Doubles()
-    assert doubles.without([xid("kernel_log"), xid("dcgm-node-1", 9)]) == (xid("kernel_log"),)
+    (told,) = doubles.without([xid("kernel_log"), xid("dcgm-node-1", 9)])
+    assert (told.id, told.source, told.at) == (xid("kernel_log").id, "kernel_log", AT)
+    assert told.attributes == {"sources": "kernel_log, dcgm-node-1"}
     assert doubles.without([xid("dcgm-node-1", 500)]) == (xid("dcgm-node-1", 500),)
     assert doubles.without([xid("kernel_log", 495)]) == ()
+
+
+def test_one_fault_that_four_doors_tell_is_one_event_with_all_they_know() -> None:
+    kernel = replace(xid("kernel_log", 0.5), attributes={"pid": "7", "text": "off the bus"})
+    page = replace(xid("dcgm-node-1", 12), attributes={"pod": "chat-0", "text": "as the page has it"})
+    four = [page, xid("agent-node-1", 9), xid("nvml", 0.6), kernel]
+    (told,) = Doubles().without(four)
+    assert (told.id, told.at) == (kernel.id, kernel.at)
+    assert told.attributes == {
+        "pid": "7", "text": "off the bus", "pod": "chat-0",
+        "sources": "kernel_log, nvml, agent-node-1, dcgm-node-1",
+    }  # fmt: skip
+
+
+def test_two_faults_seconds_apart_are_two_whoever_tells_them() -> None:
+    doubles = Doubles()
+    first = doubles.without([xid("kernel_log", 0), xid("kernel_log", 5), xid("nvml", 0.1), xid("nvml", 5.1)])
+    assert [(one.at, one.attributes["sources"]) for one in first] == [
+        (AT, "kernel_log, nvml"), (AT + timedelta(seconds=5), "kernel_log, nvml"),
+    ]  # fmt: skip
+    assert doubles.without([xid("dcgm-node-1", 20), replace(xid("dcgm-node-1", 20), id="again")]) == ()
+    assert len(doubles.without([xid("dcgm-node-1", 35)])) == 1
+    assert len(doubles.without([xid("nvml", 40)])) == 0  # which the page has told already
+    assert len(doubles.without([xid("kernel_log", 101)])) == 1
+
+
+def test_what_comes_late_finds_the_fault_it_belongs_to() -> None:
+    doubles = Doubles()
+    assert len(doubles.without([xid("dcgm-node-1", 20)])) == 1
+    assert doubles.without([xid("kernel_log", 2)]) == ()  # a node that answered late
+    assert doubles.without([xid("nvml", 2)]) == ()
 
 
 def test_two_xids_of_one_door_are_two_events() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -153,6 +154,7 @@ def test_a_killed_process_is_one_event_of_the_pod_whose_cgroup_ran_full() -> Non
     ("message", "code"),
     [
         ("infiniband mlx5_2: Port: 1 Link DOWN", "link-down"),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted", "nvswitch-error"),
         ("mlx5_core 0000:5e:00.0 ens5f0np0: Link down", "link-down"),
         ("mlx5_core 0000:5e:00.0 ens5f0np0: Link up", "link-up"),
         ("pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error message received from 0000:17:00.0", "pcie-error"),
@@ -361,3 +363,55 @@ def test_an_agent_that_is_away_is_named() -> None:
         await logs.close()
 
     asyncio.run(scene())
+
+
+# --- entries of a journal, and what an agent adds ---------------------------------------------------
+
+
+def entry(cursor: str, message: object, seconds: float = 0.0, **more: object) -> str:
+    micros = round((AT - timedelta(seconds=10)).timestamp() * 1e6 + seconds * 1e6)
+    found = {"__CURSOR": cursor, "__REALTIME_TIMESTAMP": str(micros), "_TRANSPORT": "kernel", "MESSAGE": message}
+    return json.dumps({**found, **more}) + "\n"
+
+
+def test_entries_of_a_journal_are_told_apart_by_their_cursor_for_ever() -> None:
+    text = entry("s=1;i=1", XID) + entry("s=1;i=2", XID)
+    found = look(NodeLog(NODE), text)
+    assert [(one.code, one.at) for one in found] == [("79", AT - timedelta(seconds=10))] * 2
+    assert len({one.key for one in found}) == 2
+    assert [one.key for one in look(NodeLog(NODE), text)] == [one.key for one in found]  # after a restart of ours
+
+
+def test_entries_that_are_no_word_of_the_kernel_or_are_broken_are_left_out() -> None:
+    text = (
+        entry("a", XID, _TRANSPORT="syslog")
+        + entry("b", None)
+        + entry("c", XID, __REALTIME_TIMESTAMP="soon")
+        + entry("d", [1, 300])
+        + '{"MESSAGE": "torn\n[]\n{}\n'
+        + entry("e", [*XID.encode(), 255])
+    )
+    assert [one.code for one in look(NodeLog(NODE), text)] == ["79"]
+
+
+@given(st.text(max_size=60))
+def test_no_entry_breaks_the_reader(text: str) -> None:
+    assert isinstance(look(NodeLog(NODE), f"{{{text}\n" + entry("a", text) + entry(text, XID)), list)
+
+
+def test_what_the_driver_told_an_agent_has_another_source_than_the_kernel() -> None:
+    uuid = GPU.name
+    text = (
+        f"3,0,3590000000,-,source=nvml;NVRM: GPU at PCI:0000:3b:00: {uuid}\n"
+        f"3,1,3590000010,-,source=nvml;NVRM: Xid (PCI:0000:3b:00 GPU-I:07): 94, uuid={uuid}\n"
+        f"3,2,3590000020,-,caller=T1;{XID}\n"
+    )
+    first, second = look(NodeLog(NODE), text)
+    assert (first.source, first.entity, first.code, first.attributes["gpu_instance"]) == ("nvml", GPU, "94", "7")
+    assert (second.source, second.code) == ("kernel_log", "79")
+
+
+def test_an_exception_tells_where_on_the_chip_it_arose() -> None:
+    line = "NVRM: Xid (PCI:0000:3b:00): 13, pid=9, name=a, Graphics SM Warp Exception on (GPC 3, TPC 1, SM 0): Illegal"
+    (found,) = look(NodeLog(NODE), record(1, line))
+    assert found.attributes["unit"] == "GPC 3, TPC 1"

@@ -67,6 +67,25 @@ def test_the_first_of_two_equal_series_counts(bench) -> None:
     assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
 
 
+def test_a_page_whose_heart_stands_still_is_an_old_one(bench) -> None:
+    one = bench("vllm")
+
+    def page(cpu) -> str:
+        return engine(tokens=5, more=f"process_cpu_seconds_total {cpu}\n")
+
+    for cpu in (1.0, 1.1, 1.1):
+        one.scrape(page(cpu), after=15)
+        assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
+        assert one.cell("engine_requests_running") == 1
+    one.scrape(page(1.1), after=15)
+    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FROZEN
+    assert one.cell("engine_requests_running") is CellStatus.STALE
+    assert one.cell("engine_generation_tokens_total") is CellStatus.STALE
+    one.scrape(page(1.2), after=15)
+    assert one.batch(EntityKind.REPLICA).trust is TrustVerdict.FRESH
+    assert one.cell("engine_requests_running") == 1
+
+
 def test_nothing_happened_is_undefined_and_not_absent(bench) -> None:
     one = bench("vllm")
     one.scrape(engine())

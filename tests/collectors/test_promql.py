@@ -22,8 +22,9 @@ from collectors import registry
 from collectors.collect import Collector
 from collectors.promapi import RawSeries
 from collectors.prompages import Instance, PageBuilder, instances
-from collectors.promql import SIGNATURES, PrometheusSource
+from collectors.promql import PrometheusSource
 from collectors.scraped import Scrape
+from collectors.signatures import SIGNATURES
 from collectors.targets import target_of
 from outrider.clock import SystemClock
 from outrider.errors import CollectReason, UsageError

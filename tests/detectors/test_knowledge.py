@@ -41,6 +41,7 @@ def test_every_entry_has_signs_and_checks_and_explains_not_itself_on_its_path():
 def test_every_why_and_every_fault_has_its_texts_in_both_languages():
     wanted = {f"incidents.why.{other.why}" for known in knowledge.load().values() for other in known.look_alikes}
     wanted |= {f"faults.{fault_id}.{part}" for fault_id in faults() for part in ("name", "what", "remedy")}
+    wanted |= {f"faults.{state}.name" for state in knowledge.harmless_states()}
     for language in LANGUAGES:
         assert wanted <= set(texts(language))
         ours = {key for key in texts(language) if key.startswith(("incidents.why.", "faults."))}

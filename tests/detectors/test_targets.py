@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from detectors.targets import TargetsDetector
-from outrider.model import EntityKind, EntityRef
+from outrider.model import EntityKind, EntityRef, TrustVerdict
 from outrider.topology import Topology
 
 UP, REFUSED, TIMEOUT, DNS = (1.0, 0.0), (0.0, 1.0), (0.0, 2.0), (0.0, 3.0)
@@ -39,6 +39,7 @@ def find(window_of, findings_of):
             rows[entity.name] = {
                 "target_up": [1.0] * 3 + [last[0]] * scrapes,
                 "target_failure_code": [0.0] * 3 + [last[1]] * scrapes,
+                "target_trust_code": [0.0] * 3 + [last[2] if len(last) > 2 else float(last[0] == 0)] * scrapes,
             }
         found = findings_of(TargetsDetector(), window_of(W, rows, namespace="targets"), topology)
         return [(item.fault, str(item.entity)) for item in found]
@@ -53,6 +54,15 @@ def test_all_answer(find):
 def test_one_exporter_gone_is_about_its_node(find):
     assert find(fleet(["n0", "n1"]), {"n0-dcgm": REFUSED}) == [("exporter-down", "node/n0")]
     assert find(fleet(["n0", "n1"]), {"n0-dcgm": REFUSED}, scrapes=1) == []
+
+
+def test_pages_that_stand_still_are_about_where_they_are_read(find):
+    frozen = (1.0, 0.0, TrustVerdict.FROZEN.code)
+    engines = {"n0-engine-0": frozen, "n0-engine-1": frozen}
+    assert find(fleet(["n0", "n1"]), engines) == [("stale-metrics", "node/n0")]
+    assert find(fleet(["n0", "n1"]), {"n0-engine-0": (1.0, 0.0, TrustVerdict.PARTIAL.code)}) == []
+    both = find(fleet(["n0", "n1"]), {"n0-dcgm": REFUSED, "n1-node": frozen})
+    assert sorted(both) == [("exporter-down", "node/n0"), ("stale-metrics", "node/n1")]
 
 
 def test_an_engine_that_does_not_answer_is_not_an_exporter(find):

@@ -20,7 +20,7 @@ from outrider.clock import ManualClock
 from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, SignalKey
 from service import event_source, settings, targets
-from service.cli.main import app
+from service.cli.tree import app
 from service.discovery import Discovering
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)

@@ -25,7 +25,7 @@ from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, Finding, SampleBatch, SignalKey
 from outrider.topology import Topology
 from service import event_source, settings, targets, wiring
-from service.cli.main import app
+from service.cli.tree import app
 from service.probe_source import WithProbes
 from service.window_cache import WindowCache
 

@@ -1,16 +1,15 @@
-"""The entry point: builds the command tree, maps errors to exit codes."""
+"""The tree of commands."""
 
 from __future__ import annotations
 
 import sys
 from importlib import metadata
-from typing import Any
 
 import typer
 
-from outrider.errors import OutriderError
 from service import wiring
 from service.cli import (
+    agent,
     alerts,
     capacity,
     collect,
@@ -18,6 +17,7 @@ from service.cli import (
     config,
     demo,
     drill,
+    entry,
     probe,
     record,
     remediate,
@@ -34,9 +34,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-# the root of typer's usage errors; it is exported only through its subclasses
-_WRONG_USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 @app.callback()
@@ -60,6 +57,7 @@ def version(context: Context) -> None:
 
 demo.add(app)
 serve.add(app)
+agent.add(app)
 replay.add(app)
 record.add(app)
 collect.add_doctor(app)
@@ -79,18 +77,7 @@ for name, group in {
 }.items():
     app.add_typer(group, name=name)
 
-INTERRUPTED = 130  # as shells have it
-
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    try:
-        code = app(standalone_mode=False)
-    except _WRONG_USAGE as error:
-        said = error.format_message() or "name a command"
-        code = common.fail(said, "outrider --help shows every command", common.USAGE)
-    except OutriderError as error:
-        code = common.fail(error.message, error.hint, common.code_of(error))
-    except (KeyboardInterrupt, typer.Abort) as error:
-        code = common.fail(str(error) or "interrupted", "", INTERRUPTED)
-    sys.exit(code or 0)
+    entry.run(app)

@@ -1,0 +1,63 @@
+"""Whose page or series this is, by the names of its metrics. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import cache
+
+from collectors.registry import ADAPTERS, adapter
+
+# A metric that tells whose page this is, where nobody named the adapter. Who publishes the metrics of others beside
+# its own (a router, a Triton with an engine in it) stands before them. MindIE, NIM and the eBPF agents that speak
+# OpenTelemetry have no name of their own: they must be named.
+SIGNATURES: dict[str, str] = {
+    "vllm_router": "vllm:num_incoming_requests_total",
+    "triton_trtllm": "nv_trt_llm_request_metrics",
+    "triton": "nv_inference_request_success",
+    "ray_serve": "ray_serve_replica_processing_queries",
+    "vllm": "vllm:num_requests_running",
+    "sglang": "sglang:num_running_reqs",
+    "tgi": "tgi_queue_size",
+    "trtllm_serve": "trtllm_request_success_total",
+    "lmdeploy": "lmdeploy:num_requests_running",
+    "llamacpp": "llamacpp:requests_processing",
+    "kserve": "request_predict_seconds_count",
+    "dcgm": "DCGM_FI_DEV_GPU_TEMP",
+    "npu_exporter": "npu_chip_info_temperature",
+    "nvidia_gpu_exporter": "nvidia_smi_utilization_gpu_ratio",
+    "amd": "gpu_gfx_activity",
+    "node_exporter": "node_cpu_seconds_total",
+    "coroot": "container_http_requests_total",
+    "cadvisor": "container_cpu_usage_seconds_total",
+    "kube_state_metrics": "kube_pod_info",
+    "istio": "istio_requests_total",
+    "envoy": "envoy_cluster_upstream_rq_total",
+    "hubble": "hubble_http_requests_total",
+    "epp": "inference_pool_ready_pods",
+    "dynamo": "dynamo_frontend_requests_total",
+    "knative": "kn_serving_invocation_duration_seconds_count",
+    "keda": "keda_scaler_metrics_value",
+    "otel_genai": "gen_ai_server_request_duration_seconds_count",
+    "probe": "probe_success",
+    "sdk": "outrider_sdk_answers_total",
+}
+CARRIERS = ("vllm_router", "triton_trtllm", "triton", "ray_serve")  # their pages hold the metrics of others too
+_COMMON = re.compile(r"up|target_info|(scrape|process|python|go|http|promhttp|grpc|jvm)_.*")  # many programs have them
+
+
+@cache
+def tells() -> dict[str, str]:
+    """The adapter that a metric speaks for: that of its signature, or the only one that reads it."""
+    readers: dict[str, list[str]] = {}
+    for name in ADAPTERS:
+        for metric in adapter(name).metric_names:
+            if not _COMMON.fullmatch(metric):
+                readers.setdefault(metric, []).append(name)
+    alone = {metric: found[0] for metric, found in readers.items() if len(found) == 1}
+    return alone | {metric: name for name, metric in SIGNATURES.items()}
+
+
+def first_of(adapters: Collection[str]) -> str | None:
+    """Of the adapters that a page speaks for, the one that carries the others; None when none does."""
+    return next((name for name in CARRIERS if name in adapters), None)

@@ -1,0 +1,30 @@
+"""Runs a command line: maps errors to sentences and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from outrider.errors import OutriderError
+from service.cli import common
+
+# the root of typer's usage errors; it is exported only through its subclasses
+_WRONG_USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+INTERRUPTED = 130  # as shells have it
+
+
+def run(app: typer.Typer) -> None:
+    """Run an application on the arguments of this process and leave with its exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except _WRONG_USAGE as error:
+        said = error.format_message() or "name a command"
+        code = common.fail(said, "outrider --help shows every command", common.USAGE)
+    except OutriderError as error:
+        code = common.fail(error.message, error.hint, common.code_of(error))
+    except (KeyboardInterrupt, typer.Abort) as error:
+        code = common.fail(str(error) or "interrupted", "", INTERRUPTED)
+    sys.exit(code or 0)

@@ -1,0 +1,60 @@
+"""Events of node-problem-detector and its kin: the faults of devices that they report."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from collectors.node_problems import read
+from collectors.sightings import Sighting, Whereabouts
+from outrider.model import EntityKind, EntityRef, EventKind
+from outrider.topology import Topology
+
+AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
+NODE = EntityRef("c", EntityKind.NODE, None, "node-1")
+GPU = EntityRef("c", EntityKind.GPU, None, "GPU-11111111-2222-3333-4444-555555555555")
+LINE = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def seen(reason: str, message: str, entity: EntityRef = NODE) -> Sighting:
+    told = {"text": message, "component": "kernel-monitor"}
+    return Sighting(EventKind.KUBERNETES, reason, AT, "kubernetes", "kubernetes/c/uid/1", entity, told)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "code"),
+    [
+        ("GPUHardwareError", LINE, "79"),  # a rule of the kernel monitor: the message is the line
+        ("Xid79", f'Node condition GPUHealthy is now: True, reason: Xid79, message: "{LINE}"', "79"),
+        ("Xid74Detected", "NVLink trouble", "74"),
+        ("NvidiaXID48Error", "double bit error", "48"),
+        ("NvidiaXid_094", "", "94"),
+    ],
+)
+def test_an_event_of_a_node_that_reports_an_xid_is_that_xid(reason, message, code) -> None:
+    found = read(seen(reason, message))
+    assert (found.kind, found.code, found.at, found.key) == (EventKind.XID, code, AT, "kubernetes/c/uid/1")
+    assert (found.attributes["reason"], found.attributes["component"]) == (reason, "kernel-monitor")
+
+
+def test_its_device_is_the_one_at_that_address() -> None:
+    topology = Topology.build([(NODE, GPU)], labels={GPU: {"pci": "00000000:3B:00.0"}})
+    assert Whereabouts(topology).entity(read(seen("Xid79", LINE))) == GPU
+    assert Whereabouts(topology).entity(read(seen("Xid79", "on GPU at PCI:0000:3b:00"))) == GPU
+    assert Whereabouts(topology).entity(read(seen("Xid79", "somewhere"))) == NODE
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "entity"),
+    [
+        ("Xid79", f"Node condition GPUHealthy is now: False, reason: Xid79, message: {LINE}", NODE),
+        ("NodeNotReady", "Node node-1 status is now: NodeNotReady", NODE),
+        ("XIDErrors", "no number", NODE),
+        ("Xid0", "", NODE),
+        ("Xid79", LINE, EntityRef("c", EntityKind.POD, "serving", "chat-0")),
+    ],
+)
+def test_everything_else_stays_what_it_is(reason, message, entity) -> None:
+    one = seen(reason, message, entity)
+    assert read(one) is one

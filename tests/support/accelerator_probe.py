@@ -1,0 +1,42 @@
+"""Reads the devices of this machine, by NVML or by DCGM, one order a line of standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+
+from collectors.accelerators.dcgm import Dcgm
+from collectors.accelerators.nvml import Nvml
+from collectors.accelerators.page import Surroundings, page
+from collectors.accelerators.reading import AcceleratorsAwayError, XidLedger
+from outrider.clock import SystemClock
+
+
+def main() -> None:
+    clock = SystemClock()
+    reader, ledger = Dcgm(clock) if sys.argv[1:] == ["dcgm"] else Nvml(clock), XidLedger()
+    for line in sys.stdin:
+        answer: dict = {}
+        try:
+            if line.strip() == "wait":
+                heard = reader.wait(timedelta(milliseconds=20))
+                for xid in heard or ():
+                    ledger.add(xid)
+                answer["xids"] = None if heard is None else [{**asdict(xid), "at": xid.at.timestamp()} for xid in heard]
+            elif line.strip() == "page":
+                answer["page"] = page(
+                    reader.read(), ledger, Surroundings("node-1", reader.name, "0", 0.0), SystemClock().now()
+                )
+            else:
+                answer = asdict(reader.read())
+        except AcceleratorsAwayError as error:
+            answer = {"error": error.message, "hint": error.hint}
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+    reader.close()
+
+
+if __name__ == "__main__":
+    main()
