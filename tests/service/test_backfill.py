@@ -18,7 +18,7 @@ from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import EntityKind, SignalKey
 from service import backfill, wiring
-from service.cli.main import app
+from service.cli.tree import app
 from service.settings import Settings
 
 SERVERS = ("prometheus", "promtool")
