@@ -48,13 +48,14 @@ _COMMON = re.compile(r"up|target_info|(scrape|process|python|go|http|promhttp|gr
 
 @cache
 def tells() -> dict[str, str]:
-    """The adapter that a metric speaks for: that of its signature, or the only one that reads it."""
+    """The adapter that a metric speaks for: that of its signature, or the only one that reads it as its own."""
     readers: dict[str, list[str]] = {}
     for name in ADAPTERS:
         for metric in adapter(name).metric_names:
             if not _COMMON.fullmatch(metric):
                 readers.setdefault(metric, []).append(name)
-    alone = {metric: found[0] for metric, found in readers.items() if len(found) == 1}
+    plain = {metric: [name for name in found if name not in CARRIERS] or found for metric, found in readers.items()}
+    alone = {metric: found[0] for metric, found in plain.items() if len(found) == 1}
     return alone | {metric: name for name, metric in SIGNATURES.items()}
 
 
