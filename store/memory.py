@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from store.ledger import MemoryLedger
 from store.memory_metrics import MemoryMetricStore
 from store.memory_state import MemoryStateStore
 
-__all__ = ["MemoryMetricStore", "MemoryStateStore"]
+__all__ = ["MemoryLedger", "MemoryMetricStore", "MemoryStateStore"]

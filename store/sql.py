@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from store.database import urls_of
+from store.ledger import SqlLedger
 from store.migrate import revision, upgrade
 from store.sql_metrics import SqlMetricStore
 from store.sql_state import SqlStateStore
 
-__all__ = ["SqlMetricStore", "SqlStateStore", "open_metrics", "open_state", "revision", "upgrade", "urls_of"]
+__all__ = [
+    "SqlLedger",
+    "SqlMetricStore",
+    "SqlStateStore",
+    "open_ledger",
+    "open_metrics",
+    "open_state",
+    "revision",
+    "upgrade",
+    "urls_of",
+]
 
 
 def open_metrics(url: str) -> SqlMetricStore:
@@ -18,3 +29,8 @@ def open_metrics(url: str) -> SqlMetricStore:
 def open_state(url: str) -> SqlStateStore:
     """The state store at the first URL of ``urls_of``, upgraded. Raises StoreError or SchemaTooNewError."""
     return SqlStateStore(url)
+
+
+def open_ledger(url: str) -> SqlLedger:
+    """The ledger in the state database, the first URL of ``urls_of``. Raises StoreError or SchemaTooNewError."""
+    return SqlLedger(url)

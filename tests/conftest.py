@@ -13,6 +13,8 @@ from collections.abc import Generator
 import pytest
 import structlog
 
+from tests.support import kube
+
 MISSING = "missing:"
 
 
@@ -47,3 +49,13 @@ def _logs_as_they_come() -> Generator[None]:
     """A command run by one test sets up logs on that test's own streams: give the next one a fresh start."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Generator[kube.Cluster]:
+    """A real Kubernetes control plane, one for all tests of a run: each works in namespaces of its own."""
+    try:
+        with kube.cluster() as found:
+            yield found
+    except kube.MissingError as error:
+        pytest.skip(f"missing: {error}")

@@ -1,0 +1,266 @@
+"""A real Kubernetes control plane for tests: etcd, API server, controllers and scheduler, no containers.
+
+One program, built once from ``tests/support/control_plane`` into a cache folder, is all of them. Kubelets
+there are none: a test is the kubelet of its nodes (``Cluster.node``, ``Cluster.pod_status``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+SOURCE = Path(__file__).parent / "control_plane"
+ADMIN, READER, STRANGER = "token-of-the-admin", "token-of-the-reader", "token-of-a-stranger"
+READER_USER = "system:serviceaccount:outrider:outrider"
+BUILD_SECONDS, READY_SECONDS = 1_800, 60
+_GO = ("go", "/usr/local/go/bin/go")
+
+
+class MissingError(RuntimeError):
+    """What the control plane needs is not on this machine."""
+
+
+def program() -> Path:
+    """The program, built if need be (five minutes, once). Raises MissingError."""
+    digest = hashlib.sha256()
+    for name in ("go.mod", "go.sum", "main.go"):
+        digest.update((SOURCE / name).read_bytes())
+    cache = Path(os.environ.get("OUTRIDER_TEST_CACHE") or Path.home() / ".cache" / "outrider-tests")
+    found = cache / f"kube-{digest.hexdigest()[:16]}"
+    if found.exists():
+        return found
+    go = next((path for path in map(shutil.which, _GO) if path), None)
+    if go is None:
+        raise MissingError("go 1.26 is not installed, and the control plane is not in the cache")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        made = Path(folder) / "kube"
+        flags = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3"
+        command = [go, "build", "-trimpath", "-ldflags", flags, "-o", str(made), "."]
+        done = subprocess.run(
+            command,
+            cwd=SOURCE,
+            env={**os.environ, "CGO_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise MissingError(f"the control plane cannot be built here: {done.stderr.strip()[-300:]}")
+        made.rename(found)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def wait_for(what: str, ready: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
+    """Until it is so; fails with what was waited for."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if ready():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen within {seconds:g} s")
+
+
+class Cluster:
+    """One control plane in one folder. ``http`` talks to it as its admin."""
+
+    def __init__(self, folder: Path) -> None:
+        """``start`` it before use."""
+        self.folder, self.kube = folder, program()
+        self.port, self._etcd, self._peer = free_port(), free_port(), free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {ADMIN}", "User-Agent": "kubectl/v1.36"},
+            verify=False,  # noqa: S501 - the certificate is made anew by the server at each start
+            timeout=30,
+        )
+        for name, token in (("admin", ADMIN), ("reader", READER), ("stranger", STRANGER)):
+            (folder / f"{name}.token").write_text(token)
+
+    @property
+    def ca_file(self) -> Path:
+        return self.folder / "certs" / "apiserver.crt"
+
+    def token_file(self, name: str) -> Path:
+        return self.folder / f"{name}.token"
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        openssl = ["openssl", "genrsa", "-out", str(self.folder / "sa.key"), "2048"]
+        subprocess.run(openssl, check=True, capture_output=True)
+        public = ["openssl", "rsa", "-in", str(self.folder / "sa.key"), "-pubout", "-out", str(self.folder / "sa.pub")]
+        subprocess.run(public, check=True, capture_output=True)
+        (self.folder / "tokens.csv").write_text(
+            f'{ADMIN},admin,admin,"system:masters"\n{READER},{READER_USER},reader\n{STRANGER},stranger,stranger\n'
+        )
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],
+            "users": [{"name": "admin", "user": {"token": ADMIN}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "admin"}}],
+            "current-context": "c",
+        }
+        (self.folder / "kubeconfig").write_text(yaml.safe_dump(config))
+        url, peer = f"http://127.0.0.1:{self._etcd}", f"http://127.0.0.1:{self._peer}"
+        self._run(
+            "etcd", "--data-dir=etcd", f"--listen-client-urls={url}", f"--advertise-client-urls={url}",
+            f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}", "--unsafe-no-fsync",
+        )  # fmt: skip
+        self.start_api()
+        common = (f"--kubeconfig={self.folder}/kubeconfig", "--authentication-skip-lookup=true", "--leader-elect=false",
+                  "--bind-address=127.0.0.1")  # fmt: skip
+        self._run(
+            "controller-manager", *common, f"--secure-port={free_port()}",
+            f"--service-account-private-key-file={self.folder}/sa.key", "--node-monitor-grace-period=1h",
+        )  # fmt: skip
+        self._run("scheduler", *common, f"--secure-port={free_port()}")
+        wait_for("the default namespace", lambda: self.http.get("/api/v1/namespaces/default").status_code == 200)
+
+    def start_api(self) -> None:
+        """Start the API server, for the first time or once more on the same port."""
+        self._run(
+            "apiserver", f"--etcd-servers=http://127.0.0.1:{self._etcd}", f"--secure-port={self.port}",
+            "--bind-address=127.0.0.1", "--advertise-address=10.0.0.1", "--endpoint-reconciler-type=none",
+            "--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16",
+            "--token-auth-file=tokens.csv", "--authorization-mode=RBAC", "--cert-dir=certs",
+            "--disable-admission-plugins=ServiceAccount",
+        )  # fmt: skip
+        wait_for("a ready API server", self._is_ready)
+
+    def stop_api(self) -> None:
+        """End the API server at once, as a crash would."""
+        process = self._running.pop("apiserver")
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        self.http.close()
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+
+    def _run(self, *command: str) -> None:
+        with (self.folder / f"{command[0]}.log").open("ab") as log:
+            self._running[command[0]] = subprocess.Popen(
+                [self.kube, *command], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def _is_ready(self) -> bool:
+        assert self._running["apiserver"].poll() is None, (self.folder / "apiserver.log").read_text()[-2000:]
+        try:
+            return self.http.get("/readyz").text == "ok"
+        except httpx.HTTPError:
+            return False
+
+    def compact(self) -> None:
+        """Make etcd forget every version but the newest, as it does by itself every five minutes."""
+        url = f"http://127.0.0.1:{self._etcd}"
+        newest = httpx.post(f"{url}/v3/kv/range", json={"key": "AA=="}).json()["header"]["revision"]
+        done = httpx.post(f"{url}/v3/kv/compaction", json={"revision": newest, "physical": True})
+        assert done.status_code == 200, done.text
+
+    # --- objects ----------------------------------------------------------------------------------
+
+    def create(self, path: str, found: dict[str, Any], **headers: str) -> dict[str, Any]:
+        answer = self.http.post(path, json=found, headers=headers)
+        assert answer.status_code == 201, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+    def get(self, path: str) -> dict[str, Any]:
+        answer = self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def patch(self, path: str, change: Any, *, by: str = "kubectl-edit", **headers: str) -> dict[str, Any]:
+        """A merge patch under a field manager's name."""
+        kind = {"Content-Type": "application/merge-patch+json"}
+        answer = self.http.patch(path, json=change, params={"fieldManager": by}, headers={**kind, **headers})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def delete(self, path: str, **parts: Any) -> None:
+        answer = self.http.request("DELETE", path, **parts)
+        assert answer.status_code in (200, 202, 404), answer.text
+
+    def apply(self, text: str) -> None:
+        """Create every document of a manifest with the real kubectl."""
+        command = [str(self.kube), "kubectl", f"--kubeconfig={self.folder}/kubeconfig", "apply", "-f", "-"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def namespace(self, name: str) -> None:
+        self.create("/api/v1/namespaces", {"metadata": {"name": name}})
+
+    def node(self, name: str, gpus: int = 8, **labels: str) -> None:
+        """A ready node with GPUs, as its kubelet would tell it."""
+        self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}})
+        amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+        status = {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        }
+        self.patch(f"/api/v1/nodes/{name}/status", {"status": status}, by="kubelet")
+        gone = [{"op": "replace", "path": "/spec/taints", "value": []}]
+        patch = {"Content-Type": "application/json-patch+json"}
+        self.http.patch(f"/api/v1/nodes/{name}", json=gone, headers=patch)
+
+    def pods(self, namespace: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = self.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+        return items
+
+    def pod_status(self, pod: dict[str, Any], **status: Any) -> None:
+        """What the kubelet tells of a pod."""
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
+        self.patch(path, {"status": status}, by="kubelet")
+
+    def scheduled(self, namespace: str, count: int) -> list[dict[str, Any]]:
+        """The pods of a namespace once the scheduler has placed so many."""
+
+        def placed() -> list[dict[str, Any]]:
+            return [pod for pod in self.pods(namespace) if pod["spec"].get("nodeName")]
+
+        wait_for(f"{count} scheduled pods", lambda: len(placed()) >= count)
+        return placed()
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A fresh control plane; about three seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Cluster(Path(folder))
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
