@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
@@ -208,12 +208,23 @@ def change_of(event: Event) -> Change | None:
     """The change that an event tells; None for an event of another kind."""
     if event.kind is not EventKind.CHANGE:
         return None
-    told = event.attributes
-    change = Change(event.dedup_key or event.id, event.code, event.entity, event.at, event.source)
-    known = {own: told[name] for own, name in _NAMES.items() if told.get(name)}
-    if event.entity.kind is EntityKind.SERVICE:
-        known["service"] = event.entity.name
-    kind = told.get("actor_kind", "")
-    if told.get("by") == "outrider" or event.source == "outrider":
-        known["actor"], kind = "outrider", ActorKind.SYSTEM.value
-    return replace(change, actor_kind=ActorKind(kind) if kind in set(ActorKind) else ActorKind.UNKNOWN, **known)
+    said = event.attributes
+    told = {own: said.get(name, "") for own, name in _NAMES.items()}
+    kind = said.get("actor_kind", "")
+    if said.get("by") == "outrider" or event.source == "outrider":
+        told["actor"], kind = "outrider", ActorKind.SYSTEM.value
+    return Change(
+        id=event.dedup_key or event.id,
+        code=event.code,
+        entity=event.entity,
+        at=event.at,
+        source=event.source,
+        actor=told["actor"],
+        actor_kind=ActorKind(kind) if kind in set(ActorKind) else ActorKind.UNKNOWN,
+        before=told["before"],
+        after=told["after"],
+        workload=told["workload"],
+        service=event.entity.name if event.entity.kind is EntityKind.SERVICE else told["service"],
+        url=told["url"],
+        text=told["text"],
+    )

@@ -9,8 +9,23 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Histogram
 
+from collectors import otlp_logs as otlp_lines
+from collectors.log_lines import LogLines
 from outrider.ports import MetricStore, StateStore
-from service.api import actions, alerts, drills, errors, health, incidents, overview, plan, signals
+from service.api import (
+    actions,
+    alerts,
+    changes,
+    drills,
+    errors,
+    health,
+    incidents,
+    otlp_logs,
+    overview,
+    plan,
+    signals,
+    startups,
+)
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.own_metrics import StateCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
@@ -25,6 +40,8 @@ _ROUTERS: tuple[APIRouter, ...] = (
     actions.router,
     drills.router,
     signals.router,
+    changes.router,
+    startups.router,
 )
 
 
@@ -43,9 +60,13 @@ def create_app(
     watch = CycleWatch(parts.clock, settings.interval * LATE_AFTER_CYCLES)
     app.state.context = Context(state, metrics, settings, parts, watch)
     app.state.refusals = Limiter(parts.clock, REFUSALS_PER_MINUTE)
+    app.state.log_lines = LogLines(otlp_lines.SOURCE)
     errors.install(app)
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
+    # No reader's token for those who push: they bring the admin token, or sign what they send.
+    app.include_router(changes.announced, prefix=PREFIX)
+    app.include_router(otlp_logs.router, prefix=PREFIX)
     app.include_router(health.router)
     parts.registry.register(StateCollector(state))
     app.middleware("http")(_timed(parts.registry))

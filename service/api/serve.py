@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import uvicorn
 
 from service.api.app import create_app
@@ -13,9 +15,12 @@ def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
     """Serve until the process is told to stop. Raises StoreError when the store cannot be opened."""
     state_url, metrics_url = sql.urls_of(settings.store_url)
     state, metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
+    ledger = sql.open_ledger(state_url)
     try:
-        app = create_app(state, metrics, settings, extras)
+        parts = extras or ApiExtras()
+        app = create_app(state, metrics, settings, parts if parts.ledger else replace(parts, ledger=ledger))
         uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", access_log=False)
     finally:
+        ledger.close()
         state.close()
         metrics.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import ip_address
@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
+from outrider.ledger import Ledger
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
@@ -39,6 +40,14 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
+class Webhooks:
+    """How changes are announced: secrets by github and gitlab, and names of services by repository."""
+
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    services: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ApiSettings:
     """Values of the configuration that the API uses.
 
@@ -59,6 +68,7 @@ class ApiSettings:
     store_url: str = "sqlite:///.outrider/outrider.db"
     promise: Promise = Promise()
     control_url: str | None = None
+    webhooks: Webhooks = Webhooks()
 
     @property
     def reads_need_token(self) -> bool:
@@ -72,13 +82,15 @@ class ApiSettings:
 class ApiExtras:
     """Parts that live elsewhere: the clock, our own metrics, the collector's view of its targets.
 
-    Without ``targets`` the API reads target health from the store, which knows entities but no names.
+    Without ``targets`` the API reads target health from the store, which knows entities but no names; without
+    ``ledger`` it knows no changes and no start-ups.
     """
 
     clock: Clock = field(default_factory=SystemClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     targets: Callable[[], Sequence[jsonable.Target]] | None = None
     database_revision: Callable[[], str] | None = None
+    ledger: Ledger | None = None
 
 
 def is_loopback(host: str) -> bool:
