@@ -27,7 +27,7 @@ def node_changes(changed: Sequence[Changed], cluster: str, at: datetime) -> list
             if not old or not new or old == new:
                 continue
             name = key_of(one.after)[1]
-            told = {"from": old, "to": new, **actor_of(one.after, ("f:metadata/f:labels",)).attributes}
+            told = {"from": old, "to": new, **actor_of(one.after, ("f:metadata/f:labels",), one.before).attributes}
             key = f"{SOURCE}/{cluster}/{code}/{uid_of(one.after)}/{version_of(one.after)}"
             entity = EntityRef(cluster, EntityKind.NODE, None, name)
             found.append(Sighting(EventKind.CHANGE, code, at, SOURCE, key, entity, told))

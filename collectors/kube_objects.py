@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from collectors.engine_args import pod_accelerators
+from collectors.kube_actors import managers
 from collectors.kube_api import Feed, Json, KubeApi, RefusedError, Seen, items, mapping, text, texts, version_of
 from outrider import log
 from outrider.errors import CollectError
@@ -47,6 +48,7 @@ WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, LEADER_WORKER_SETS, INFERENCE_SERVICES,
 EVENTS = Resource("events", "/api/v1", "Event", optional=False)
 KEPT = (NODES, PODS, CONFIG_MAPS, QUOTAS, DISRUPTION_BUDGETS, AUTOSCALERS, *WORKLOADS)
 _NOT_KEPT = frozenset({"managedFields"})
+MANAGERS = "managers"  # what is kept of the managed fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ class Follower:
             door.absent_until = at + ASK_AGAIN
             if door.feed.path not in self._absent_told:
                 self._absent_told.add(door.feed.path)
-                log.get("collect").info("resource_absent", path=door.feed.path, status=status)
+                log.get("collect").debug("resource_absent", path=door.feed.path, status=status)
             return News(door.resource, (), whole=True, namespace=door.namespace)
         door.absent_until = None
         return News(door.resource, seen, whole=door.feed.listed, namespace=door.namespace)
@@ -209,9 +211,11 @@ def is_accelerated(pod: Json) -> bool:
 def slim(resource: Resource, found: Json) -> Json:
     """The object without what nobody reads again; of a ConfigMap's values only their digests."""
     meta = {name: one for name, one in mapping(found.get("metadata")).items() if name not in _NOT_KEPT}
+    if resource is PODS:
+        return {**found, "metadata": meta}
     if resource is CONFIG_MAPS:
-        return {"metadata": meta, "digests": digests(found)}
-    return {**found, "metadata": meta}
+        return {"metadata": meta, "digests": digests(found), MANAGERS: managers(found)}
+    return {**found, "metadata": meta, MANAGERS: managers(found)}
 
 
 def digests(config_map: Json) -> dict[str, str]:

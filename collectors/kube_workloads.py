@@ -60,14 +60,15 @@ class WorkloadChanges:
                 self._looked.pop(uid, None)
                 self.ends.extend(self._endings.gone(uid, at))
             elif not (owner_of(known)[0] in _OWNERS and objects.has(owner_of(known)[0])):
-                told = await self._one(resource, templated(resource, one.after), uid, at)
+                told = await self._one(resource, templated(resource, one.after), one.before, at)
                 for code, sighting in told:
                     self.ends.extend(self._endings.note(uid, sighting.key, code, at))
                 found += [sighting for _, sighting in told]
                 self.ends.extend(self._endings.look(uid, one.after, at))
         return found
 
-    async def _one(self, resource: Resource, found: Json, uid: str, at: datetime) -> list[tuple[str, Sighting]]:
+    async def _one(self, resource: Resource, found: Json, kept: Json, at: datetime) -> list[tuple[str, Sighting]]:
+        uid = text(mapping(found.get("metadata")).get("uid"))
         now = _Workload(changes.shape_of(found), changes.revision_of(found))
         before = self._known.get(uid)
         self._known[uid] = now
@@ -78,12 +79,12 @@ class WorkloadChanges:
             return [(one.code, one) for one in told]
         told = []
         if not now.shape.same_template(before.shape):
-            told.append(await self._changed(found, before, now, looked, at, has_sets=has_sets))
+            told.append(await self._changed(found, kept, (before, now), looked, at, has_sets=has_sets))
         scale = changes.scale_change(before.shape, now.shape)
         if scale is not None:
             generation = text(mapping(found.get("metadata")).get("generation"))
             key = f"scale/{uid}/{generation or version_of(found)}"
-            who = actor_of(found, (_SCALE,))
+            who = actor_of(found, (_SCALE,), kept)
             told.append(self._sighting(found, scale, _managed_at(found, looked, at), key, who))
         return [(one.code, one) for one in told]
 
@@ -96,7 +97,7 @@ class WorkloadChanges:
                 continue
             namespace, name = key_of(one.after or one.before)
             version = version_of(one.after or one.before)
-            who = actor_of(one.after, ("f:data", "f:binaryData")) if one.after else Actor()
+            who = actor_of(one.after, ("f:data", "f:binaryData"), one.before) if one.after else Actor()
             change = changes.Change("configmap", _keys(name, before, after), _keys(name, after, before))
             for resource in WORKLOADS:
                 for workload in objects.all(resource):
@@ -121,17 +122,27 @@ class WorkloadChanges:
         if when is None or when < at - FIRST_LOOK:
             return []
         before = _Workload(changes.shape_of(old), changes.revision_of(old))
-        return [self._template(found, before, now, new, when)]
+        return [self._template(found, (before, now), new, when, {})]
 
     async def _changed(
-        self, found: Json, before: _Workload, now: _Workload, looked: datetime, at: datetime, *, has_sets: bool
+        self,
+        found: Json,
+        kept: Json,
+        states: tuple[_Workload, _Workload],
+        looked: datetime,
+        at: datetime,
+        *,
+        has_sets: bool,
     ) -> Sighting:
         sets = await self._replicasets(found) if has_sets else []
-        new = sets[-1] if sets and changes.shape_of(sets[-1]).same_template(now.shape) else {}
+        new = sets[-1] if sets and changes.shape_of(sets[-1]).same_template(states[1].shape) else {}
         when = (self._made_at(found, new, at) if has_sets else _managed_at(found, looked, at)) or at
-        return self._template(found, before, now, new, when)
+        return self._template(found, states, new, when, kept)
 
-    def _template(self, found: Json, before: _Workload, now: _Workload, new: Json, when: datetime) -> Sighting:
+    def _template(
+        self, found: Json, states: tuple[_Workload, _Workload], new: Json, when: datetime, kept: Json
+    ) -> Sighting:
+        before, now = states
         revision = changes.revision_of(new) or max(now.revision, before.revision + 1)
         numbered = (before.revision, revision) if now.revision or before.revision else (0, 0)
         change = changes.template_change(
@@ -141,8 +152,9 @@ class WorkloadChanges:
         if not numbered[1]:  # only deployments number their templates
             generation = mapping(found.get("metadata")).get("generation")
             revision = generation if isinstance(generation, int) and not isinstance(generation, bool) else revision
-        who = actor_of(found, (_TEMPLATE,))
-        return self._sighting(found, change, when, f"revision/{uid}/{revision}", who if who.name else actor_of(found))
+        who = actor_of(found, (_TEMPLATE,), kept)
+        who = who if who.name else actor_of(found, before=kept)
+        return self._sighting(found, change, when, f"revision/{uid}/{revision}", who)
 
     def _made_at(self, found: Json, new: Json, at: datetime) -> datetime | None:
         """When a revision began: its replica set's birth, or the last progress where it had lived before."""
