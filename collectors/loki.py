@@ -57,7 +57,7 @@ class LokiLogs:
         self.name, self.lines = name, LogLines(SOURCE)
         self._client, self._cluster = client, cluster
         self._query = f"{query} |~ {_quoted('|'.join(_filters()))}" if prefilter else query
-        self._newest = 0  # nanoseconds
+        self._newest = self._behind = 0  # nanoseconds
         self._seen: dict[tuple[int, int], None] = {}
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
@@ -65,6 +65,7 @@ class LokiLogs:
         del nodes
         found: list[Sighting] = []
         begin = self._newest - _nanoseconds(OVERLAP) if self._newest else _unix(at - FIRST_LOOK)
+        begin, self._behind = self._behind or begin, 0
         try:
             for _ in range(MOST_PAGES):
                 page = await self._page(begin, _unix(at + OVERLAP))
@@ -74,6 +75,8 @@ class LokiLogs:
                     break
                 # All of one nanosecond come again and are known; a nanosecond of a whole page is left behind.
                 begin = max(page[-1].nanoseconds, begin + 1)
+            else:
+                self._behind = begin  # a flood: the next reading goes on here and looks back no more
         except CollectError as error:
             return found, [error]
         self._forget()

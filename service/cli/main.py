@@ -10,7 +10,21 @@ import typer
 
 from outrider.errors import OutriderError
 from service import wiring
-from service.cli import alerts, capacity, collect, common, config, demo, drill, record, remediate, replay, serve, store
+from service.cli import (
+    alerts,
+    audit,
+    capacity,
+    collect,
+    common,
+    config,
+    demo,
+    drill,
+    record,
+    remediate,
+    replay,
+    serve,
+    store,
+)
 from service.cli.common import Context, leaf
 from store import migrate
 
@@ -52,6 +66,7 @@ collect.add_doctor(app)
 for name, group in {
     "config": config.app,
     "collect": collect.app,
+    "audit": audit.app,
     "alerts": alerts.alerts_app,
     "incidents": alerts.incidents_app,
     "capacity": capacity.app,
