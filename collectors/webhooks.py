@@ -19,6 +19,7 @@ from outrider.ledger import ActorKind, ChangeEnd, Ended
 
 _PATH = re.compile(r"\{([^{}]+)\}")
 _MOST_TEXT, _MOST_NAME = 400, 200
+_UNFILLED = "<no value>"  # what a Go template writes for a field that is not there
 _ZONE = re.compile(r" ([+-]\d{2}:?\d{2})$")
 _TYPES = {"Bot": ActorKind.SYSTEM, "User": ActorKind.PERSON, "Organization": ActorKind.UNKNOWN}
 
@@ -147,7 +148,9 @@ def _at(body: Any, path: str) -> str:
             found = found[int(part)]
         else:
             return ""
-    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
+    if isinstance(found, bool) or not isinstance(found, str | int) or found == _UNFILLED:
+        return ""
+    return str(found)
 
 
 @cache

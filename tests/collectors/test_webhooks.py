@@ -113,6 +113,8 @@ def test_a_sync_of_argo_cd() -> None:
     assert told.end is not None
     assert (told.change.actor, told.change.actor_kind) == ("argocd-automated", ActorKind.SYSTEM)
     assert (told.change.before, told.change.after, told.end.ended) == ("1a2b3c4", "53e28ff", Ended.FAILED)
+    unfilled = delivery("argocd", "sync", {**body, "initiated_by": "<no value>"}, AT)
+    assert unfilled == told
     by_hand = delivery("argocd", "sync", {**body, "initiated_by": "ada"}, AT)
     assert by_hand is not None
     assert by_hand.change is not None
