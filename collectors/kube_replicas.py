@@ -113,25 +113,57 @@ def workload_of(pod: Json) -> tuple[str, str]:
     return "Deployment", bare
 
 
+@dataclass(slots=True)
+class PodIndex:
+    """What counts of every pod, read when it changes: most updates are of its status and change nothing here.
+
+    ``version`` rises when a pod comes, goes, moves or becomes another's.
+    """
+
+    service_label: str = SERVICE_LABEL
+    pods: dict[str, PodFacts] = field(default_factory=dict)
+    version: int = 0
+    _engines: dict[str, tuple[EngineArgs, str]] = field(default_factory=dict)
+
+    def take(self, pod: Json) -> PodFacts:
+        """A pod as it is now."""
+        facts = pod_facts(pod, self.service_label)
+        if self.pods.get(facts.uid) != facts:
+            self.pods[facts.uid] = facts
+            self.version += 1
+            if facts.accelerators:
+                container = serving_container(mapping(pod.get("spec")))
+                self._engines[facts.uid] = (engine_args(container), text(container.get("image")))
+        return facts
+
+    def drop(self, uid: str) -> None:
+        """A pod is no more."""
+        self._engines.pop(uid, None)
+        if self.pods.pop(uid, None) is not None:
+            self.version += 1
+
+    def replicas(self, nodes: Iterable[Json]) -> Replicas:
+        """Replicas of the pods that ask for accelerators and are not over; ``nodes`` tell NVLink domains."""
+        groups: dict[tuple[str, str], list[PodFacts]] = {}
+        for facts in self.pods.values():
+            if facts.accelerators and not facts.is_over:
+                groups.setdefault((facts.namespace, facts.group), []).append(facts)
+        clique_of = {key_of(node)[1]: labels_of(node).get(CLIQUE, "") for node in nodes}
+        found = Replicas(dict(self.pods))
+        for (namespace, name), pods in groups.items():
+            pods.sort(key=lambda pod: (pod.name != name, pod.name))
+            args, image = self._engines[pods[0].uid]
+            domains = frozenset(clique_of.get(pod.node) or f"node:{pod.node}" for pod in pods if pod.node)
+            found.replicas[namespace, name] = Replica(namespace, name, tuple(pods), args, image, domains)
+        return found
+
+
 def replicas_of(objects: Objects, service_label: str = SERVICE_LABEL) -> Replicas:
-    """Every pod's facts, and the replicas of those that ask for accelerators and are not over."""
-    found = Replicas()
-    groups: dict[tuple[str, str], list[PodFacts]] = {}
-    held = objects.held[PODS.name].objects
-    for uid, pod in held.items():
-        facts = found.pods[uid] = pod_facts(pod, service_label)
-        if facts.accelerators and not facts.is_over:
-            groups.setdefault((facts.namespace, facts.group), []).append(facts)
-    clique_of = {key_of(node)[1]: labels_of(node).get(CLIQUE, "") for node in objects.all(NODES)}
-    for (namespace, name), pods in groups.items():
-        pods.sort(key=lambda pod: (pod.name != name, pod.name))
-        spec = mapping(held[pods[0].uid].get("spec"))
-        container = serving_container(spec)
-        domains = frozenset(clique_of.get(pod.node) or f"node:{pod.node}" for pod in pods if pod.node)
-        found.replicas[namespace, name] = Replica(
-            namespace, name, tuple(pods), engine_args(container), text(container.get("image")), domains
-        )
-    return found
+    """Every pod's facts and the replicas, read anew."""
+    index = PodIndex(service_label)
+    for pod in objects.all(PODS):
+        index.take(pod)
+    return index.replicas(objects.all(NODES))
 
 
 def _group(name: str, labels: Mapping[str, str]) -> str:

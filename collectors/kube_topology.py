@@ -60,7 +60,7 @@ def graph(objects: Objects, known: Replicas, cluster: str, pages: Topology | Non
     labels: dict[EntityRef, dict[str, str]] = {}
     told = pages or Topology()
     for node in objects.all(NODES):
-        labels[EntityRef(cluster, EntityKind.NODE, None, key_of(node)[1])] = _node_facts(node)
+        labels[EntityRef(cluster, EntityKind.NODE, None, key_of(node)[1])] = node_facts(node)
     for pod in known.pods.values():
         entity = EntityRef(cluster, EntityKind.POD, pod.namespace, pod.name)
         facts = {"node": pod.node, "workload": pod.workload, "uid": pod.uid, "owner_kind": pod.owner_kind}
@@ -113,7 +113,10 @@ def _replica_facts(replica: Replica) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _node_facts(node: Json) -> dict[str, str]:
+def node_facts(node: Json) -> dict[str, str]:
+    """What is told of a node; empty for one that is not there."""
+    if not node:
+        return {}
     labels, about = labels_of(node), mapping(mapping(node.get("status")).get("nodeInfo"))
     facts = {name: _first(labels, spellings) for name, spellings in _NODE_LABELS.items()}
     facts |= {"driver": driver_of(labels), "cuda": cuda_of(labels), "kubelet": text(about.get("kubeletVersion"))}

@@ -29,10 +29,10 @@ from collectors.kube_objects import (
     labels_of,
     uid_of,
 )
-from collectors.kube_replicas import SERVICE_LABEL, Replicas, pod_facts, replicas_of
+from collectors.kube_replicas import SERVICE_LABEL, PodIndex, Replicas
 from collectors.kube_signals import KubeSignals
 from collectors.kube_startups import Startups
-from collectors.kube_topology import Graph, gpu_type_of, graph
+from collectors.kube_topology import Graph, gpu_type_of, graph, node_facts
 from collectors.kube_workloads import SOURCE, WorkloadChanges, instant
 from collectors.sightings import FIRST_LOOK, MOST_TEXT, Sighting
 from outrider.errors import CollectError
@@ -156,13 +156,15 @@ class Kubernetes:
         self.name, self.cluster = name, cluster
         self.objects = Objects()
         self.startups = Startups(cluster, self._node_ready, self._gpu_type)
-        self._api, self._label = api, service_label
+        self._api = api
         self._follower = Follower(api, (EVENTS, *KEPT), namespaces)
         self._events = _Events(cluster)
         self._workloads = WorkloadChanges(api, cluster, service_label)
         self._signals = KubeSignals(name, cluster)
-        self._replicas: tuple[int, Replicas] = (-1, Replicas())
-        self._graph: tuple[int, Topology | None, Graph] = (-1, None, Graph())
+        self._pods = PodIndex(service_label)
+        self._nodes_version = 0  # rises when a fact about a node changes, not with each heartbeat
+        self._replicas: tuple[tuple[int, int], Replicas] = ((-1, -1), Replicas())
+        self._graph: tuple[tuple[int, int], Topology | None, Graph] = ((-1, -1), None, Graph())
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
         """What is new since the last reading; at the first one, of the last ``FIRST_LOOK``."""
@@ -187,11 +189,13 @@ class Kubernetes:
         if resource is PODS:
             for one in changed:
                 if one.after:
-                    self.startups.pod(pod_facts(one.after, self._label), one.after, at)
+                    self.startups.pod(self._pods.take(one.after), one.after, at)
                 else:
+                    self._pods.drop(uid_of(one.before))
                     self.startups.gone(uid_of(one.before), at)
             return []
         if resource is NODES:
+            self._nodes_version += any(node_facts(one.before) != node_facts(one.after) for one in changed)
             return node_changes(changed, self.cluster, at)
         if resource is CONFIG_MAPS:
             return self._workloads.config_changes(changed, self.objects, at)
@@ -202,16 +206,18 @@ class Kubernetes:
     @property
     def replicas(self) -> Replicas:
         """The pods and replicas as they are now."""
-        if self._replicas[0] != self.objects.version:
-            self._replicas = (self.objects.version, replicas_of(self.objects, self._label))
+        version = (self._pods.version, self._nodes_version)
+        if self._replicas[0] != version:
+            self._replicas = (version, self._pods.replicas(self.objects.all(NODES)))
         return self._replicas[1]
 
     def graph(self, pages: Topology) -> Graph:
         """The topology that the API tells beside what ``pages`` tell; the same one while neither changes."""
-        version, last, made = self._graph
-        if version != self.objects.version or last is None or not pages.shares_graph(last):
+        version = (self._pods.version, self._nodes_version)
+        known, last, made = self._graph
+        if known != version or last is None or not pages.shares_graph(last):
             made = graph(self.objects, self.replicas, self.cluster, pages)
-            self._graph = (self.objects.version, pages, made)
+            self._graph = (version, pages, made)
         return made
 
     def batches(self, at: datetime) -> tuple[SampleBatch, ...]:

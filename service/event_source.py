@@ -53,7 +53,7 @@ class WithEvents:
     async def collect(self, at: datetime) -> Collected:
         """One round: pages and events are read at the same time, and events are placed by what is known then."""
         collected, seen = await asyncio.gather(self.pages.collect(at), self._events.read(at))
-        topology = self.topology(at)
+        topology = await asyncio.to_thread(self.topology, at)  # of a large fleet it takes a while to build
         self._events.know(topology)
         told = self._doubles.without((*self._events.events(seen), *collected.events))
         if not self.view.clusters:

@@ -454,6 +454,8 @@ def test_a_restart_of_the_api_server_costs_a_round_and_loses_nothing(cluster: Cl
 def test_a_version_that_is_gone_leads_to_a_new_list_that_loses_nothing(cluster: Cluster, space: str) -> None:
     path = deployment(cluster, space, replicas=1)
 
+    cluster.scheduled(space, 1)
+
     async def scene(reader: Kubernetes) -> None:
         await news(reader)
         api = reader._api
