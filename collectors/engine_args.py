@@ -48,7 +48,7 @@ _FROM_ENVIRONMENT = {
     "REVISION": "--revision",
 }
 _OFF = frozenset({"false", "0", "no", "off"})
-_ACCELERATOR = re.compile(r"^(?:nvidia\.com/(?:gpu|mig-.+)|amd\.com/gpu|huawei\.com/.+|habana\.ai/gaudi|"
+_ACCELERATOR = re.compile(r"^(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)|amd\.com/gpu|huawei\.com/.+|habana\.ai/gaudi|"
                           r"gpu\.intel\.com/.+|google\.com/tpu|aws\.amazon\.com/neuron.*)$")  # fmt: skip
 
 
