@@ -7,7 +7,7 @@ pod is a start-up of its own, without the phases that only a new pod has.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -62,7 +62,7 @@ class Startups:
         restarts, started = _main_container(pod)
         start = self.starts.get(facts.uid)
         if start is not None and restarts > start.restarts and started is not None:
-            self._close(start)
+            self._close(start, started)
             start = None
         if start is None:
             start = self._begin(facts, pod, restarts, started, at)
@@ -125,10 +125,27 @@ class Startups:
         start.took[mark.phase] = (max(seconds, start.took.get(mark.phase, (0.0, ""))[0]), "engine log")
         start.changed = True
 
+    def resume(self, known: Iterable[Startup], at: datetime) -> tuple[Startup, ...]:
+        """Take up what was kept before a restart of ours; returns those whose pods have gone since.
+
+        Of a pod that has run for long only that record tells how it started.
+        """
+        starts = {start.startup.id: start for start in self.starts.values()}
+        gone = []
+        for row in known:
+            start = starts.get(row.id)
+            if start is None:
+                gone.append(replace(row, gone_at=at))
+            elif start.is_old:
+                start.startup, start.changed = row, False
+            elif row.served_at is not None:
+                start.startup = replace(start.startup, served_at=row.served_at)
+        return tuple(gone)
+
     def waiting(self) -> Iterator[Startup]:
         """Start-ups that are ready and have not answered a request yet."""
         for start in self.starts.values():
-            if start.startup.ready_at is not None and start.startup.served_at is None:
+            if start.startup.ready_at is not None and start.startup.served_at is None and not start.is_old:
                 yield start.startup
 
     def served(self, name: str, at: datetime) -> None:
@@ -163,7 +180,7 @@ class Startups:
             return None
         is_old = facts.uid not in self.starts and began < at - FIRST_LOOK and _ready(pod) is not None
         if is_old:
-            began, restarts = created, 0  # where it is is worth keeping all the same
+            began = created  # where it is is worth keeping all the same
         startup = Startup(
             id=f"{self.cluster}/{facts.uid}/{restarts}",
             pod=EntityRef(self.cluster, EntityKind.POD, facts.namespace, facts.name),
@@ -189,9 +206,11 @@ class Startups:
         if start.is_old:
             start.times.clear()
         image = text(serving_container(mapping(pod.get("spec"))).get("image"))
-        ready = None if start.is_old else start.startup.ready_at or _ready(pod)
-        if ready is not None and (
-            ready < start.startup.began_at or (not start.is_first and ready < start.times.get("started", ready))
+        ready = start.startup.ready_at if start.is_old else start.startup.ready_at or _ready(pod)
+        if (
+            ready is not None
+            and not start.is_old
+            and (ready < start.startup.began_at or (not start.is_first and ready < start.times.get("started", ready)))
         ):
             ready = None  # that was the process before
         start.startup = replace(

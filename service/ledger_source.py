@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from collectors.collect import TargetHealth
+from collectors.kube_objects import PODS
 from collectors.kubernetes import Kubernetes
 from collectors.log_lines import LogLines
 from collectors.sightings import FIRST_LOOK, Sighting, Whereabouts
@@ -41,6 +42,7 @@ class Recorded:
         self._cursor = 0
         self._places = Whereabouts()
         self._audited: datetime | None = None
+        self._resumed: set[str] = set()
 
     @property
     def health(self) -> list[TargetHealth]:
@@ -89,6 +91,7 @@ class Recorded:
                 for cluster in clusters:
                     cluster.startups.mark(namespace, pod, mark)
         for cluster in clusters:
+            self._resume(cluster, at)
             waiting = list(cluster.startups.waiting())
             if waiting:
                 served = dict(_answering(batches))
@@ -98,6 +101,14 @@ class Recorded:
                     if first is not None and one.ready_at is not None and first >= one.ready_at:
                         cluster.startups.served(one.id, first)
             self.ledger.save_startups(cluster.startups.drain(at))
+
+    def _resume(self, cluster: Kubernetes, at: datetime) -> None:
+        """Once its pods are known: what an earlier engine kept goes on, or has ended meanwhile."""
+        if cluster.name in self._resumed or not cluster.objects.held[PODS.name].version:
+            return
+        self._resumed.add(cluster.name)
+        kept = [one for one in self.ledger.placed_at(at) if one.id.startswith(f"{cluster.cluster}/")]
+        self.ledger.save_startups(cluster.startups.resume(kept, at))
 
     def _audit(self, at: datetime) -> None:
         clusters = self._clusters()

@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from collectors import webhooks
 from collectors.kube_actors import kind_of
 from collectors.redact import redacted
+from collectors.sightings import FIRST_LOOK
 from collectors.webhooks import Delivery
 from outrider import jsonable
 from outrider.clock import rfc3339
@@ -159,12 +160,18 @@ async def announce(
 
 
 def _announce(request: Request, ctx: Context, body: bytes, by: str) -> dict[str, Any]:
-    ledger, now = ledger_of(ctx), ctx.extras.clock.now()
+    ledger, now = ledger_of(ctx), now_of(ctx)
     found = _read(request, ctx, body, by, now)
     new = ledger.append_changes(found.changes)
     ledger.post([event_of(one) for one in found.changes], now)
     ledger.append_ends(found.ends)
     return {"taken": new, "known": len(found.changes) - new, "ended": len(found.ends)}
+
+
+def now_of(ctx: Context) -> datetime:
+    """The clock's instant; the newest cycle's where the fleet lives by another time."""
+    now, newest = ctx.extras.clock.now(), ctx.as_of()
+    return now if abs(now - newest) < FIRST_LOOK or newest < now else newest
 
 
 def _read(request: Request, ctx: Context, body: bytes, by: str, now: datetime) -> _Taken:

@@ -17,7 +17,7 @@ from collectors.sightings import Sighting
 from outrider.errors import UsageError
 from outrider.model import Event
 from service.api import security
-from service.api.changes import ledger_of
+from service.api.changes import ledger_of, now_of
 from service.api.context import Context, Ctx
 
 router = APIRouter(tags=["receive"])
@@ -40,7 +40,7 @@ async def logs(request: Request, ctx: Ctx) -> Response:
 
 
 def _take(request: Request, ctx: Context, body: bytes, kind: str) -> None:
-    now, ledger = ctx.extras.clock.now(), ledger_of(ctx)
+    now, ledger = now_of(ctx), ledger_of(ctx)
     unpacked = _unpacked(body, request.headers.get("content-encoding", ""))
     lines: LogLines = request.app.state.log_lines
     found: list[Sighting] = []

@@ -425,6 +425,35 @@ def test_a_pod_that_ran_before_we_looked_keeps_its_place_without_phases() -> Non
     assert starts.drain(AT)[0].gone_at == AT
 
 
+def test_what_was_kept_before_a_restart_of_ours_goes_on() -> None:
+    first = Startups("c", lambda _: None, lambda _: "")
+    found, other = pod(), pod("chat-1")
+    began = AT - timedelta(minutes=5)
+    for one in (found, other):
+        one["status"] = {"conditions": conditions(PodScheduled=began, Ready=began + timedelta(minutes=3))}
+        first.pod(pod_facts(one), one, AT)
+    first.served("c/chat-0/0", AT)
+    kept = first.drain(AT)
+    assert len(kept) == 2
+
+    soon = Startups("c", lambda _: None, lambda _: "")
+    soon.pod(pod_facts(found), found, AT + timedelta(minutes=1))
+    gone = soon.resume(kept, AT + timedelta(minutes=1))
+    assert [(one.id, one.gone_at) for one in gone] == [("c/chat-1/0", AT + timedelta(minutes=1))]
+    assert [one.served_at for one in soon.drain(AT)] == [AT]
+
+    later = Startups("c", lambda _: None, lambda _: "")
+    days = AT + timedelta(days=2)
+    later.pod(pod_facts(found), found, days)
+    later.resume(kept, days)
+    assert later.drain(days) == ()  # nothing to say that is not kept already
+    later.pod(pod_facts(found), {**found, "status": {**found["status"], "phase": "Running"}}, days)
+    later.gone("chat-0", days)
+    (ended,) = later.drain(days)
+    assert ended.phases == next(one for one in kept if one.id == ended.id).phases != ()
+    assert (ended.gone_at, ended.served_at) == (days, AT)
+
+
 def test_pods_without_accelerators_are_no_replicas() -> None:
     starts = Startups("c", lambda _: None, lambda _: "")
     plain = {**pod(), "spec": {"containers": [{"name": "a"}]}}

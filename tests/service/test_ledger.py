@@ -47,7 +47,8 @@ class Api:
         self.state, self.metrics, self.ledger = MemoryStateStore(), MemoryMetricStore(), MemoryLedger()
         Story().fill(self.state, self.metrics)
         settings = ApiSettings(token=TOKEN, cluster="prod", webhooks=Webhooks(**webhooks))
-        extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)), ledger=self.ledger)
+        self.clock = ManualClock(NOW + timedelta(seconds=5))
+        extras = ApiExtras(clock=self.clock, ledger=self.ledger)
         app = create_app(self.state, self.metrics, settings, extras)
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("testclient", 50000))
 
@@ -366,3 +367,14 @@ def test_sources_of_logs_and_changes_are_configured(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="LogQL selector"):
         load(file)
     assert Settings().changes.services == {}
+
+
+def test_an_announcement_is_dated_by_the_fleet_s_own_time_where_that_runs_ahead() -> None:
+    ahead = Api()
+    ahead.clock.set(NOW - timedelta(days=3))
+    ahead.announce({"code": "deploy", "service": "chat"})
+    assert ahead.changes()[0]["at"] == rfc3339(NOW)
+    behind = Api()
+    behind.clock.set(NOW + timedelta(days=3))  # no cycle has come for days: the engine is away
+    behind.announce({"code": "deploy", "service": "chat"})
+    assert behind.changes()[0]["at"] == rfc3339(NOW + timedelta(days=3))
