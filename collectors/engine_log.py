@@ -8,22 +8,19 @@ of the one before is read too: the last words of a process say most.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from collectors.kube_api import Feed, Json, KubeApi, Seen, items, mapping, text
-from collectors.log_patterns import packaged
-from collectors.sightings import FIRST_LOOK, MOST_TEXT, Sighting
+from collectors.log_lines import LogLines, Origin
+from collectors.sightings import FIRST_LOOK, Sighting
 from outrider.errors import CollectError, CollectReason
-from outrider.model import EntityKind, EntityRef, EventKind
+from outrider.model import EntityKind, EntityRef
 
 SOURCE = "engine_log"
 MOST_BYTES = 1024 * 1024  # of one pod in one reading; a flood is cut off
 AT_ONCE = 16
-# One failure writes its words many times, in every worker and for every request that is under way.
-SAME_BURST = timedelta(seconds=60)
 _NOT_YET, _GONE = 400, 404  # no container has started; there is no such pod any more
 _ACCELERATORS = ("gpu", "npu", "ascend", "gaudi", "neuron", "tpu")
 
@@ -39,27 +36,14 @@ class PodLog:
     read_restarts: int = 0
     last: datetime | None = None
     at_last: set[str] = field(default_factory=set)
-    seen_code: dict[str, datetime] = field(default_factory=dict)
+    lines: LogLines = field(default_factory=lambda: LogLines(SOURCE))
 
     def sightings(self, log: str, at: datetime) -> Iterator[Sighting]:
         """Lines that mean something, each burst of a code once; ``at`` dates lines without a time of their own."""
-        patterns = packaged(SOURCE)
+        origin = Origin(self.pod, self.uid, self.container)
         for when, line in stamped(log):
-            if when is not None and not self._is_new(when, line):
-                continue
-            found = patterns.find(line)
-            if found is None:
-                continue
-            code, attributes = found
-            moment = at if when is None else when
-            before = self.seen_code.get(code)
-            self.seen_code[code] = moment
-            if moment < at - FIRST_LOOK or (before is not None and abs(moment - before) < SAME_BURST):
-                continue
-            words = {**attributes, "text": line.strip()[:MOST_TEXT], "pod": self.pod.name, "container": self.container}
-            identity = hashlib.sha256(f"{moment.isoformat()}{line}".encode(errors="replace")).hexdigest()[:16]
-            key = f"{SOURCE}/{self.pod.cluster}/{self.uid}/{code}/{identity}"
-            yield Sighting(EventKind.LOG, code, min(moment, at), SOURCE, key, self.pod, words, aim=EntityKind.REPLICA)
+            if when is None or self._is_new(when, line):
+                yield from self.lines.take(origin, when, line, at)
 
     def _is_new(self, when: datetime, line: str) -> bool:
         """The API answers from a whole second on, so that the newest lines come again."""
@@ -131,6 +115,7 @@ class EngineLogs:
         wanted = {"labelSelector": label_selector} if label_selector else {}
         paths = [f"/api/v1/namespaces/{one}/pods" for one in namespaces] or ["/api/v1/pods"]
         self._feeds = [Feed(api, path, wanted) for path in paths]
+        self.lines = LogLines(SOURCE)
         self._logs: dict[str, PodLog] = {}
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
@@ -160,6 +145,7 @@ class EngineLogs:
             elif uid in self._logs:
                 self._logs[uid].restarts = log.restarts
             else:
+                log.lines = self.lines
                 self._logs[uid] = log
 
     async def _one(self, log: PodLog, at: datetime, room: asyncio.Semaphore) -> list[Sighting] | CollectError:

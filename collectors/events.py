@@ -62,6 +62,11 @@ class EventSources:
         """How each source fares; ``samples`` are the events of its last reading."""
         return list(self._health.values())
 
+    @property
+    def sources(self) -> tuple[EventSource, ...]:
+        """The sources themselves, for those who know that some tell more than events."""
+        return tuple(self._sources.values())
+
     async def collect(self, at: datetime, topology: Topology | None = None) -> tuple[Event, ...]:
         """One round. Never raises for a source's fault."""
         if topology is not None:

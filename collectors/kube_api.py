@@ -29,6 +29,12 @@ class GoneError(CollectError):
     """The server has forgotten the version that was asked for."""
 
 
+class RefusedError(CollectError):
+    """The server answered, with an error: ``status`` is its HTTP status."""
+
+    status: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """An object, and what became of it: LISTED, ADDED, MODIFIED or DELETED."""
@@ -149,7 +155,9 @@ class KubeApi:
         if code in (401, 403):
             hint = "check bearer_token_file, and that its account may get, list and watch this resource"
         message = f"{where} answered {code}" + (f": {said}" if said else "")
-        return CollectError(message, reason=CollectReason.HTTP_STATUS, hint=hint)
+        error = RefusedError(message, reason=CollectReason.HTTP_STATUS, hint=hint)
+        error.status = code if isinstance(code, int) else 0
+        return error
 
     def _object(self, body: bytes, path: str) -> Json:
         try:
@@ -171,6 +179,7 @@ class Feed:
         self.path = path
         self._api, self._params = api, dict(params or {})
         self._version = ""
+        self.listed = False  # whether the last reading was a list of everything, perhaps an empty one
 
     async def read(self) -> list[Seen]:
         """What is new since the last reading; everything there is at the first one, and after a 410.
@@ -183,8 +192,10 @@ class Feed:
             except GoneError:
                 self._version = ""
             else:
+                self.listed = False
                 return found
         items, self._version = await self._api.objects(self.path, self._params)
+        self.listed = True
         return [Seen("LISTED", item) for item in items]
 
 

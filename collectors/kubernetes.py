@@ -6,25 +6,43 @@ change that no object shows (a driver, a power limit, a route): whoever makes su
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from collectors import workload_changes as changes
-from collectors.kube_api import Feed, Json, KubeApi, Seen, items, mapping, text, texts, version_of
+from collectors.kube_api import Json, KubeApi, items, mapping, text, texts
+from collectors.kube_nodes import node_changes
+from collectors.kube_objects import (
+    CONFIG_MAPS,
+    EVENTS,
+    KEPT,
+    NODES,
+    PODS,
+    WORKLOADS,
+    Changed,
+    Follower,
+    News,
+    Objects,
+    Resource,
+    key_of,
+    labels_of,
+    uid_of,
+)
+from collectors.kube_replicas import SERVICE_LABEL, PodIndex, Replicas
+from collectors.kube_signals import KubeSignals
+from collectors.kube_startups import Startups
+from collectors.kube_topology import Graph, gpu_type_of, graph, node_facts
+from collectors.kube_workloads import SOURCE, WorkloadChanges, instant
 from collectors.sightings import FIRST_LOOK, MOST_TEXT, Sighting
-from outrider.clock import parse_rfc3339
 from outrider.errors import CollectError
-from outrider.model import EntityKind, EntityRef, EventKind
+from outrider.ledger import ChangeEnd
+from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch
+from outrider.topology import Topology
 
-SOURCE = "kubernetes"
 CHANGE = "outrider.dev/change"
 FROM, TO = "outrider.dev/from", "outrider.dev/to"
 OURS = "outrider.dev/"  # objects of this group bear the names of our own kinds
-SERVICE_LABEL = "app.kubernetes.io/name"
 _KINDS = {
     "Pod": EntityKind.POD,
     "Node": EntityKind.NODE,
@@ -41,7 +59,6 @@ _KINDS = {
 }
 # The hash of a pod template, in the letters that Kubernetes makes such names of.
 _TEMPLATE_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
-_WORKLOADS = ("deployments", "statefulsets")
 _NO_NAMESPACE = frozenset(
     {EntityKind.CLUSTER, EntityKind.POOL, EntityKind.NODE, EntityKind.SWITCH, EntityKind.STORAGE, EntityKind.GPU}
 )
@@ -96,14 +113,6 @@ def entity_of(involved: Json, cluster: str) -> EntityRef | None:
     return EntityRef(cluster, kind, namespace, name)
 
 
-def instant(value: Any) -> datetime | None:
-    """A time of the API, None when it is none."""
-    try:
-        return parse_rfc3339(value) if isinstance(value, str) else None
-    except (ValueError, OverflowError):
-        return None
-
-
 @dataclass(slots=True)
 class _Events:
     """How often each Event was counted already."""
@@ -111,12 +120,12 @@ class _Events:
     cluster: str
     counts: dict[str, int] = field(default_factory=dict)
 
-    async def take(self, news: Sequence[Seen], at: datetime) -> list[Sighting]:
+    def take(self, news: News, at: datetime) -> list[Sighting]:
         """Those that are new, or have happened once more."""
         found, known = [], self.counts
-        if news and news[0].what == "LISTED":
+        if news.whole and not news.namespace:
             self.counts = {}  # what is no longer listed has expired
-        for seen in news:
+        for seen in news.seen:
             read = event_sighting(seen.found, self.cluster, at)
             if read is None:
                 continue
@@ -131,24 +140,8 @@ class _Events:
         return found
 
 
-@dataclass(slots=True)
-class _Workload:
-    """What was last known of a deployment."""
-
-    shape: changes.Shape
-    revision: int
-
-
-@dataclass(slots=True)
-class _Followed:
-    """One feed, and what takes what it brings."""
-
-    feed: Feed
-    take: Callable[[Sequence[Seen], datetime], Awaitable[list[Sighting]]]
-
-
 class Kubernetes:
-    """Reads one API server. Resources fail one by one: what may be read is read."""
+    """Follows one cluster: its Events and changes, its topology, its signals, and how its replicas start."""
 
     def __init__(
         self,
@@ -160,147 +153,95 @@ class Kubernetes:
         service_label: str = SERVICE_LABEL,
     ) -> None:
         """Without ``namespaces`` all are read. ``service_label`` of a workload names the service it runs."""
-        self.name = name
-        self._api, self._cluster, self._label = api, cluster, service_label
-        self._workloads: dict[str, _Workload] = {}
-        self._looked: dict[str, datetime] = {}
-        self._followed = [
-            _Followed(Feed(api, f"{group}{where}/{resource}"), take)
-            for where in ([f"/namespaces/{one}" for one in namespaces] or [""])
-            for group, resource, take in (
-                ("/api/v1", "events", _Events(cluster).take),
-                *(("/apis/apps/v1", resource, self._take_workloads) for resource in _WORKLOADS),
-            )
-        ]
+        self.name, self.cluster = name, cluster
+        self.objects = Objects()
+        self.startups = Startups(cluster, self._node_ready, self._gpu_type)
+        self._api = api
+        self._follower = Follower(api, (EVENTS, *KEPT), namespaces)
+        self._events = _Events(cluster)
+        self._workloads = WorkloadChanges(api, cluster, service_label)
+        self._signals = KubeSignals(name, cluster)
+        self._pods = PodIndex(service_label)
+        self._nodes_version = 0  # rises when a fact about a node changes, not with each heartbeat
+        self._replicas: tuple[tuple[int, int], Replicas] = ((-1, -1), Replicas())
+        self._graph: tuple[tuple[int, int], Topology | None, Graph] = ((-1, -1), None, Graph())
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
         """What is new since the last reading; at the first one, of the last ``FIRST_LOOK``."""
         del nodes
+        told, errors = await self._follower.read(at)
+        changed = [
+            (news.resource, self.objects.held[news.resource.name].take(news))
+            for news in told
+            if news.resource is not EVENTS
+        ]
         found: list[Sighting] = []
-        errors: list[CollectError] = []
-        for answer in await asyncio.gather(*(self._follow(one, at) for one in self._followed)):
-            if isinstance(answer, CollectError):
-                errors.append(answer)
-            else:
-                found.extend(answer)
+        for resource, those in changed:
+            found += await self._take(resource, those, at)
+        for news in told:
+            if news.resource is EVENTS:
+                for seen in news.seen:
+                    self.startups.event(seen.found, at)
+                found += self._events.take(news, at)
         return found, errors
 
-    async def _follow(self, one: _Followed, at: datetime) -> list[Sighting] | CollectError:
-        try:
-            news = await one.feed.read()
-        except CollectError as error:
-            return error
-        return await one.take(news, at)
+    async def _take(self, resource: Resource, changed: Sequence[Changed], at: datetime) -> list[Sighting]:
+        if resource is PODS:
+            for one in changed:
+                if one.after:
+                    self.startups.pod(self._pods.take(one.after), one.after, at)
+                else:
+                    self._pods.drop(uid_of(one.before))
+                    self.startups.gone(uid_of(one.before), at)
+            return []
+        if resource is NODES:
+            self._nodes_version += any(node_facts(one.before) != node_facts(one.after) for one in changed)
+            return node_changes(changed, self.cluster, at)
+        if resource is CONFIG_MAPS:
+            return self._workloads.config_changes(changed, self.objects, at)
+        if resource in WORKLOADS:
+            return await self._workloads.take(resource, changed, self.objects, at)
+        return []
+
+    @property
+    def replicas(self) -> Replicas:
+        """The pods and replicas as they are now."""
+        version = (self._pods.version, self._nodes_version)
+        if self._replicas[0] != version:
+            self._replicas = (version, self._pods.replicas(self.objects.all(NODES)))
+        return self._replicas[1]
+
+    def graph(self, pages: Topology) -> Graph:
+        """The topology that the API tells beside what ``pages`` tell; the same one while neither changes."""
+        version = (self._pods.version, self._nodes_version)
+        known, last, made = self._graph
+        if known != version or last is None or not pages.shares_graph(last):
+            made = graph(self.objects, self.replicas, self.cluster, pages)
+            self._graph = (version, pages, made)
+        return made
+
+    def batches(self, at: datetime) -> tuple[SampleBatch, ...]:
+        """What kube-state-metrics would give, once a round."""
+        return self._signals.batches(self.objects, self.replicas, at)
+
+    def ends(self) -> tuple[ChangeEnd, ...]:
+        """How changes ended, those since the last call."""
+        told = tuple(self._workloads.ends)
+        self._workloads.ends.clear()
+        return told
+
+    def _node_ready(self, name: str) -> datetime | None:
+        node = self._node(name)
+        conditions = items(mapping(node.get("status")).get("conditions"))
+        told = next((one.get("lastTransitionTime") for one in conditions if one.get("type") == "Ready"), None)
+        return instant(told) or instant(mapping(node.get("metadata")).get("creationTimestamp"))
+
+    def _gpu_type(self, name: str) -> str:
+        return gpu_type_of(labels_of(self._node(name)))
+
+    def _node(self, name: str) -> Json:
+        return next((node for node in self.objects.all(NODES) if key_of(node)[1] == name), {})
 
     async def close(self) -> None:
         """Close every connection."""
         await self._api.close()
-
-    async def _take_workloads(self, news: Sequence[Seen], at: datetime) -> list[Sighting]:
-        found: list[Sighting] = []
-        for seen in news:
-            uid = text(mapping(seen.found.get("metadata")).get("uid"))
-            if not uid:
-                continue
-            if seen.what == "DELETED":
-                self._workloads.pop(uid, None)
-                self._looked.pop(uid, None)
-                continue
-            now = _Workload(changes.shape_of(seen.found), changes.revision_of(seen.found))
-            before = self._workloads.get(uid)
-            self._workloads[uid] = now
-            looked, self._looked[uid] = self._looked.get(uid, at), at
-            if before is None:
-                found += await self._lately(seen.found, now, at)
-                continue
-            if not now.shape.same_template(before.shape):
-                found.append(await self._changed(seen.found, before, now, at))
-            scale = changes.scale_change(before.shape, now.shape)
-            if scale is not None:
-                generation = text(mapping(seen.found.get("metadata")).get("generation"))
-                key = f"scale/{uid}/{generation or version_of(seen.found)}"
-                found.append(self._sighting(seen.found, scale, _managed_at(seen.found, looked, at), key))
-        return found
-
-    async def _lately(self, found: Json, now: _Workload, at: datetime) -> list[Sighting]:
-        """The last change of a workload that is seen for the first time, when it was not long ago."""
-        progressed = _progressed_at(found)
-        if progressed is None or progressed < at - FIRST_LOOK:
-            return []
-        sets = await self._replicasets(found)
-        if len(sets) < 2:
-            return []
-        old, new = sets[-2], sets[-1]
-        when = self._made_at(found, new, at)
-        if when is None or when < at - FIRST_LOOK:
-            return []
-        before = _Workload(changes.shape_of(old), changes.revision_of(old))
-        return [self._template(found, before, now, new, when)]
-
-    async def _changed(self, found: Json, before: _Workload, now: _Workload, at: datetime) -> Sighting:
-        sets = await self._replicasets(found)
-        new = sets[-1] if sets and changes.shape_of(sets[-1]).same_template(now.shape) else {}
-        return self._template(found, before, now, new, self._made_at(found, new, at) or at)
-
-    def _template(self, found: Json, before: _Workload, now: _Workload, new: Json, when: datetime) -> Sighting:
-        revision = changes.revision_of(new) or max(now.revision, before.revision + 1)
-        change = changes.template_change(
-            before.shape, now.shape, back=changes.was_there_before(new), revisions=(before.revision, revision)
-        )
-        uid = text(mapping(found.get("metadata")).get("uid"))
-        return self._sighting(found, change, when, f"revision/{uid}/{revision}")
-
-    def _made_at(self, found: Json, new: Json, at: datetime) -> datetime | None:
-        """When a revision began: its replica set's birth, or the last progress where it had lived before."""
-        made = None if changes.was_there_before(new) else instant(mapping(new.get("metadata")).get("creationTimestamp"))
-        when = made or _progressed_at(found)
-        return None if when is None else min(when, at)
-
-    async def _replicasets(self, found: Json) -> list[Json]:
-        """The replica sets of a deployment by revision; none when it has none or they may not be read."""
-        meta = mapping(found.get("metadata"))
-        selector = texts(mapping(mapping(found.get("spec")).get("selector")).get("matchLabels"))
-        path = f"/apis/apps/v1/namespaces/{text(meta.get('namespace'))}/replicasets"
-        wanted = {"labelSelector": ",".join(f"{name}={value}" for name, value in selector.items())} if selector else {}
-        try:
-            sets, _ = await self._api.objects(path, wanted)
-        except CollectError:
-            return []
-        mine = [
-            one
-            for one in sets
-            for owner in items(mapping(one.get("metadata")).get("ownerReferences"))
-            if owner.get("uid") == meta.get("uid")
-        ]
-        return sorted(mine, key=changes.revision_of)
-
-    def _sighting(self, found: Json, change: changes.Change, when: datetime, key: str) -> Sighting:
-        meta = mapping(found.get("metadata"))
-        name, namespace = text(meta.get("name")), text(meta.get("namespace")) or None
-        template = mapping(mapping(found.get("spec")).get("template"))
-        labels = {**texts(mapping(template.get("metadata")).get("labels")), **texts(meta.get("labels"))}
-        told: Mapping[str, str] = {"from": change.before, "to": change.after, "workload": name}
-        return Sighting(
-            kind=EventKind.CHANGE,
-            code=change.code,
-            at=when,
-            source=SOURCE,
-            key=f"{SOURCE}/{self._cluster}/{key}",
-            entity=EntityRef(self._cluster, EntityKind.WORKLOAD, namespace, name),
-            attributes={name: value for name, value in told.items() if value},
-            aim=EntityKind.SERVICE,
-            service=labels.get(self._label, ""),
-        )
-
-
-def _progressed_at(found: Json) -> datetime | None:
-    conditions = items(mapping(found.get("status")).get("conditions"))
-    return next((instant(one.get("lastUpdateTime")) for one in conditions if one.get("type") == "Progressing"), None)
-
-
-def _managed_at(found: Json, before: datetime, at: datetime) -> datetime:
-    """When somebody last wrote to an object, if that is told and was after ``before``; else now."""
-    fields = items(mapping(found.get("metadata")).get("managedFields"))
-    times = [one for one in (instant(entry.get("time")) for entry in fields) if one is not None]
-    latest = max(times, default=at)
-    return latest if before <= latest <= at else at

@@ -20,6 +20,10 @@ RESTARTED = "kubectl.kubernetes.io/restartedAt"
 VERSION_LABELS = ("app.kubernetes.io/version", "version", "model-version", "revision")
 _HASHES = frozenset({"pod-template-hash", "controller-revision-hash"})
 _MOST_TEXT = 400
+_MODEL = re.compile(
+    r"(?:(?:--model|--model-path|--model-id|--revision|--tokenizer-revision|--code-revision|--storage-uri"
+    r"|MODEL_ID|MODEL_NAME|REVISION|STORAGE_URI)=\S+\s*)+"
+)
 _SECRET = re.compile(r"(?i)(?:api|access|secret|private)[-_]?key|token(?!iz|s)|secret|passw|credential")
 
 
@@ -49,7 +53,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change: ``rollout``, ``rollback``, ``image``, ``flags``, ``restart`` or ``scale``, and from what to what."""
+    """One change and from what to what.
+
+    Its code is rollout, rollback, image, flags, model-revision, restart, scale or configmap.
+    """
 
     code: str
     before: str
@@ -107,7 +114,8 @@ def template_change(before: Shape, after: Shape, *, back: bool = False, revision
         if images and not flags and before.restarted == after.restarted:
             return Change("image", *_told(images))
         if flags and not images and before.restarted == after.restarted:
-            return Change("flags", *_told(flags))
+            code = "model-revision" if all(_names_a_model(pair) for pair in flags) else "flags"
+            return Change(code, *_told(flags))
         if before.restarted != after.restarted and not images and not flags:
             return Change("restart", before.restarted, after.restarted)
     return Change("rollout", *names)
@@ -168,6 +176,11 @@ def _pairs(before: Shape, after: Shape, part: Any) -> list[tuple[str, str]]:
             continue
         found.append((_only(part(old), part(new)), _only(part(new), part(old))))
     return found
+
+
+def _names_a_model(pair: tuple[str, str]) -> bool:
+    """True when all that went and came is which model, or which revision of it, is served."""
+    return all(_MODEL.fullmatch(side.strip()) is not None for side in pair if side.strip())
 
 
 def _only(one: Iterable[str], other: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from outrider.i18n import Language
 from outrider.summaries import signal_name
 
 EVIDENCE_HEIGHT, FORECAST_HEIGHT = 250, 420
+_MOST_MARKERS = 12
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False}
 _STATE_UNITS = ("bool", "state")
 
@@ -256,6 +257,36 @@ def _shade(figure: go.Figure, around: dict[str, Any], palette: Palette, language
     late = (ends - opened) < (ends - begins) * 0.15
     mark = (around["opened_at"], fmt.say("chart.opened", language), palette.broken)
     _marks(figure, [mark], leftwards=late)
+    _changes(figure, around.get("changes") or [], palette, language)
+
+
+def _changes(figure: go.Figure, changes: list[dict[str, Any]], palette: Palette, language: Language) -> None:
+    """Deploy markers: a dotted line each, with what it was and who when the pointer is on its foot."""
+    for one in changes[-_MOST_MARKERS:]:
+        figure.add_shape(
+            type="line",
+            x0=one["at"],
+            x1=one["at"],
+            y0=0,
+            y1=1,
+            yref="paper",
+            layer="below",
+            line={"color": palette.accent, "width": 1.2, "dash": "dot"},
+        )
+        who = one["actor"] or fmt.say("chart.nobody_known", language)
+        words = fmt.say("chart.changed", language, code=one["code"], who=who)
+        told = [part for part in (one["before"], one["after"]) if part]
+        figure.add_annotation(
+            x=one["at"],
+            y=0,
+            yref="paper",
+            yanchor="bottom",
+            xanchor="left",
+            showarrow=False,
+            text=_plain(one["code"]),
+            hovertext=_plain(" → ".join([words, *told])[:200]),
+            font={"size": 10.5, "color": palette.accent},
+        )
 
 
 def _marks(figure: go.Figure, marks: list[tuple[str, str, str]], *, leftwards: bool = False) -> None:

@@ -153,7 +153,10 @@ def is_backed(case: Case) -> bool:
 
 
 def _is_guess(evidence: tuple[Evidence, ...]) -> bool:
-    return any(item.text in (scenes.CHANGE_TEXT, "incidents.evidence.not_told_apart") for item in evidence)
+    return any(
+        item.text in (scenes.CHANGE_TEXT, scenes.CHANGE_BY_TEXT, "incidents.evidence.not_told_apart")
+        for item in evidence
+    )
 
 
 def settle(case: Case, scene: Scene, now: datetime) -> None:

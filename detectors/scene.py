@@ -8,19 +8,21 @@ from datetime import datetime, timedelta
 
 from detectors.claims import WINDOW, Claim, Reach
 from detectors.knowledge import Condition, FaultKnowledge, Knowledge, Sign, Within
+from outrider.ledger import NOT_IN_SERVICE
 from outrider.model import Alert, AlertState, EntityRef, Event, EventKind, Evidence, Finding, Priority
 from outrider.topology import Topology
 
 CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
 # changes that put nothing new into service; any other code may
-_NO_NEW_REVISION = frozenset({"scale", "rollback", "restart", "traffic", "entry", "calendar", "power-limit"})
+_NO_NEW_REVISION = NOT_IN_SERVICE | {"scale", "rollback", "restart", "traffic", "entry", "calendar", "power-limit"}
 CHANGE_FAULTS = ("bad-rollout", "kernel-regression")
 CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"
 ALERT_STRENGTH = 0.8  # of an alert whose finding is gone or was never handed in
 PENDING_STRENGTH = 0.7
 FINDING_FLOOR = 0.5  # a detector less sure than this does not make a candidate
 _SLOWER_TOKENS = frozenset({"engine_tpot_seconds", "engine_itl_seconds", "svc_tpot_seconds"})
-CHANGE_TEXT = "incidents.evidence.change"
+CHANGE_TEXT, CHANGE_BY_TEXT = "incidents.evidence.change", "incidents.evidence.change_by"
+_MOST_TOLD = 120  # characters of what was before and after
 
 
 @dataclass(slots=True)
@@ -162,8 +164,13 @@ def _of_changes(scene: Scene) -> list[Claim]:
 
 
 def change_evidence(event: Event) -> Evidence:
-    """That something was changed, what and when."""
-    return Evidence("", None, None, CHANGE_TEXT, {"code": event.code, "at": f"{event.at:%H:%M:%S}"})
+    """That something was changed: what, when, and by whom and from what to what where that is known."""
+    told = {"code": event.code, "at": f"{event.at:%H:%M:%S}"}
+    actor = event.attributes.get("actor", "")
+    if not actor:
+        return Evidence("", None, None, CHANGE_TEXT, told)
+    before, after = (event.attributes.get(name, "")[:_MOST_TOLD] or "-" for name in ("from", "to"))
+    return Evidence("", None, None, CHANGE_BY_TEXT, {**told, "actor": actor, "before": before, "after": after})
 
 
 def _moves(finding: Finding, sign: Sign) -> bool:

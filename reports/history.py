@@ -9,7 +9,8 @@ from datetime import datetime
 import numpy as np
 
 from outrider import measures
-from outrider.model import Action, ActionStatus, Alert, AlertReason, AlertState, Event, EventKind, Incident
+from outrider.ledger import NOT_IN_SERVICE, ActorKind, change_of
+from outrider.model import Action, ActionStatus, Alert, AlertReason, AlertState, EventKind, Incident
 from outrider.ports import MetricStore, StateReader
 
 _EVERY = 1_000_000
@@ -68,8 +69,9 @@ def read_history(state: StateReader, metrics: MetricStore, start: datetime, end:
     fired = [alert for alert in alerts.values() if _fired(alert) and start <= alert.starts_at < end]
     actions = tuple(each for each in state.actions(since=start, limit=_EVERY) if start <= each.decided_at < end)
     done = [each for each in actions if each.status is ActionStatus.DONE]
-    changes = [event for event in metrics.events(start, end) if event.kind is EventKind.CHANGE]
-    by_us = sum(_ours(event) for event in changes)
+    told = [change_of(event) for event in metrics.events(start, end) if event.kind is EventKind.CHANGE]
+    changes = [one for one in told if one is not None and one.code not in NOT_IN_SERVICE]
+    by_systems = sum(one.actor_kind is ActorKind.SYSTEM for one in changes)
     return HistoryFigures(
         incidents=tuple(_incident(each, alerts, state) for each in incidents),
         actions=actions,
@@ -77,7 +79,7 @@ def read_history(state: StateReader, metrics: MetricStore, start: datetime, end:
         rules=tuple(Counter(alert.rule for alert in fired).most_common()),
         pages=sum(each.pages for each in incidents),
         changes=len(done) + len(changes),
-        changes_automatic=sum(each.approved_by is None for each in done) + by_us,
+        changes_automatic=sum(each.approved_by is None for each in done) + by_systems,
     )
 
 
@@ -108,10 +110,6 @@ def _fired(alert: Alert) -> bool:
     if alert.state is AlertState.FIRING:
         return True
     return alert.state is AlertState.RESOLVED and alert.reason is not AlertReason.NEVER_FIRED
-
-
-def _ours(event: Event) -> bool:
-    return event.source == "outrider" or event.attributes.get("by") == "outrider"
 
 
 def _seconds(at: datetime | None) -> float:

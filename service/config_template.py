@@ -58,7 +58,7 @@ _TAIL = """
 # What happens beside the numbers: XIDs, OOM kills, rollouts, changed flags, last words of engines.
 events: []
 #  - {type: kernel_log, path: /dev/kmsg, node: node-1}     # or url: http://agent.{node}:9800/klog of outrider agent
-#  - type: kubernetes           # Events, rollouts, flags, replicas
+#  - type: kubernetes           # Events, changes, topology, start-ups; kubectl apply -f deploy/rbac.yaml
 #    url: https://kubernetes.default.svc
 #    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
 #    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
@@ -66,6 +66,12 @@ events: []
 #    url: https://kubernetes.default.svc
 #    bearer_token_file: /var/run/secrets/kubernetes.io/serviceaccount/token
 #    tls: {ca_file: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}
+#  - {type: loki, url: http://loki:3100, query: '{namespace="serving"}'}   # the same logs from Loki
+
+# Changes that GitHub and GitLab announce to POST /api/v1/changes.
+# changes:
+#   github_secret_file: /run/secrets/github-webhook
+#   services: {acme/chat-gitops: chat}
 
 # Doors of services, asked as a client would ask: every 30s, at most max_tokens tokens each time.
 probes: []

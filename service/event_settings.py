@@ -18,9 +18,9 @@ from service.settings_base import Duration
 class EventSettings(AccessSettings):
     """A place where events are read: kernel logs, the Kubernetes API, logs of model servers."""
 
-    type: Literal["kernel_log", "kubernetes", "engine_log"] = Field(
-        description="kernel_log: XIDs, OOM kills, links; kubernetes: Events, rollouts, changed flags, scaling; "
-        "engine_log: CUDA out of memory, NCCL timeouts, missing weights"
+    type: Literal["kernel_log", "kubernetes", "engine_log", "loki"] = Field(
+        description="kernel_log: XIDs, OOM kills, links; kubernetes: Events, rollouts, changed flags, scaling, "
+        "topology, start-ups; engine_log and loki: CUDA out of memory, NCCL timeouts, missing weights"
     )
     name: str | None = Field(None, description="unique name of the source; its type when not given")
     url: str | None = Field(
@@ -42,6 +42,15 @@ class EventSettings(AccessSettings):
         "", description="engine_log: pods to read; those that ask for an accelerator when empty"
     )
     container: str = Field("", description="engine_log: container to read; the one with the accelerator when empty")
+    query: str = Field(
+        "", description='loki: LogQL log query, such as {namespace="serving", container="vllm"}; a tenant is a header'
+    )
+    prefilter: bool = Field(True, description="loki: let Loki drop the lines that no pattern is about")
+    signals: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="kubernetes: signals of nodes, pods and workloads from the API; auto: only without a target "
+        "that reads kube-state-metrics",
+    )
     cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
     every: Duration = Field(
         timedelta(0), description="least time between two readings; 0s reads at every cycle. Many pods: 1m"
@@ -62,6 +71,9 @@ def events_usable(events: Sequence[EventSettings], document: yamlfile.Document) 
                 yield document.problem((*place, "url"), f"is needed by a source of type {one.type}")
             if one.path is not None:
                 yield document.problem((*place, "path"), "is for sources of type kernel_log")
+            if one.type == "loki" and not one.query.strip().startswith("{"):
+                said = 'is needed by a source of type loki; expected a LogQL selector such as {namespace="serving"}'
+                yield document.problem((*place, "query"), said)
         elif (one.url is None) == (one.path is None):
             yield document.problem(place, "expected either url or path")
         elif one.node is None and (one.path is not None or "{node}" not in (one.url or "")):

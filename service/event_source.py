@@ -16,12 +16,14 @@ from collectors.kernel_file import KernelFile
 from collectors.kernel_log import KernelLogFile, KernelLogs
 from collectors.kube_api import KubeApi
 from collectors.kubernetes import Kubernetes
+from collectors.loki import LokiLogs
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
 from outrider.topology import Topology
 from service.cycle import Source
 from service.discovery import Discovering
 from service.event_settings import EventSettings
+from service.kube_view import KubeView
 from service.probe_source import WithProbes
 from service.settings import Settings
 
@@ -29,9 +31,10 @@ from service.settings import Settings
 class WithEvents:
     """A source of pages with sources of events beside it. ``pages`` is the former."""
 
-    def __init__(self, pages: Source, events: EventSources) -> None:
-        """Both are closed with this one."""
+    def __init__(self, pages: Source, events: EventSources, view: KubeView | None = None) -> None:
+        """Both are closed with this one. ``view`` is what the Kubernetes API tells beside events."""
         self.pages = pages
+        self.view = view or KubeView(())
         self._events = events
         self._doubles = Doubles()
 
@@ -40,16 +43,25 @@ class WithEvents:
         """How each target fares, then each source of events."""
         return [*self.pages.health, *self._events.health]
 
+    @property
+    def sources(self) -> tuple[EventSource, ...]:
+        """The sources of events."""
+        return self._events.sources
+
     def topology(self, at: datetime) -> Topology:
-        """What the pages tell of the topology."""
-        return self.pages.topology(at)
+        """What the pages tell of the topology, and the Kubernetes API beside them."""
+        return self.view.topology(self.pages.topology(at))
 
     async def collect(self, at: datetime) -> Collected:
-        """One round: pages and events are read at the same time, and events are placed by what the pages told."""
+        """One round: pages and events are read at the same time, and events are placed by what is known then."""
         collected, seen = await asyncio.gather(self.pages.collect(at), self._events.read(at))
-        self._events.know(self.pages.topology(at))
+        topology = await asyncio.to_thread(self.topology, at)  # of a large fleet it takes a while to build
+        self._events.know(topology)
         told = self._doubles.without((*self._events.events(seen), *collected.events))
-        return replace(collected, events=told)
+        if not self.view.clusters:
+            return replace(collected, events=told)
+        batches = (*collected.batches, *self.view.batches(self.pages.health, at))
+        return replace(collected, batches=batches, events=told, edges=topology.edges, labels=topology.labels)
 
     async def close(self) -> None:
         """Close both."""
@@ -58,15 +70,21 @@ class WithEvents:
 
 
 def pages_of(source: Source) -> Source:
-    """The source of pages, without events, probes and discovery."""
-    while isinstance(source, WithEvents | WithProbes | Discovering):
-        source = source.pages
-    return source
+    """The source of pages, without events, probes and discovery beside it and a ledger behind it."""
+    inner = getattr(source, "recorded", source)  # service.ledger_source, which knows this module
+    while isinstance(inner, WithEvents | WithProbes | Discovering):
+        inner = inner.pages
+    return inner
 
 
 def with_events(pages: Source, settings: Settings) -> Source:
     """The source with the events that a configuration names; itself when it names none."""
-    return WithEvents(pages, event_sources(settings)) if settings.events else pages
+    if not settings.events:
+        return pages
+    sources = event_sources(settings)
+    clusters = [one for one in sources.sources if isinstance(one, Kubernetes)]
+    signals = {one.name or one.type: one.signals for one in settings.events}
+    return WithEvents(pages, sources, KubeView(clusters, signals))
 
 
 def event_sources(settings: Settings) -> EventSources:
@@ -86,6 +104,8 @@ def event_source(given: EventSettings, cluster: str) -> EventSource:
             assert node is not None  # the settings have seen to it
             return KernelLogFile(name, KernelFile(given.path), node)
         return KernelLogs(name, given.url or "", client, of, node)
+    if given.type == "loki":
+        return LokiLogs(name, client(given.url or ""), of, given.query.strip(), prefilter=given.prefilter)
     api = KubeApi(client(given.url or ""))
     if given.type == "kubernetes":
         return Kubernetes(name, api, of, namespaces=given.namespaces, service_label=given.service_label)

@@ -157,6 +157,21 @@ class GameDaySettings(Section):
         return value
 
 
+class ChangeSettings(Section):
+    """Changes that others announce by POST /api/v1/changes."""
+
+    github_secret_file: Path | None = Field(
+        None, description="secret of GitHub's webhook; a request it signs needs no token"
+    )
+    gitlab_secret_file: Path | None = Field(
+        None, description="secret token of GitLab's webhook; a request that bears it needs no token"
+    )
+    services: dict[str, str] = Field(
+        {},
+        description="repository, project or Argo CD application -> service it is about; its own name when not given",
+    )
+
+
 class ApiSettings(Section):
     """The HTTP API."""
 
@@ -197,6 +212,7 @@ class Settings(Section):
     notify: NotifySettings = Field(NotifySettings(), description="who is told")
     remediation: RemediationSettings = Field(RemediationSettings(), description="what may be done")
     game_days: list[GameDaySettings] = Field([], description="drills on a schedule")
+    changes: ChangeSettings = Field(ChangeSettings(), description="changes that pipelines announce")
     api: ApiSettings = Field(ApiSettings(), description="the HTTP API")
     dashboard: DashboardSettings = Field(DashboardSettings(), description="the dashboard")
     log: LogSettings = Field(LogSettings(), description="diagnostic logs")

@@ -24,11 +24,13 @@ from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
 from service import facts, receiving, targets
-from service.api.settings import LOOPBACK_NAMES, ApiSettings
+from service import settings as settings_file
+from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.cycle import Cycle, Parts, Source
 from service.detection import Detection
 from service.dispatch import Dispatcher
 from service.flight_keeper import FlightKeeper
+from service.ledger_source import Recorded
 from service.planning import NoPlanning, Planning
 from service.settings import Settings
 from service.tokens import admin_token, flights_of
@@ -116,7 +118,8 @@ def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Pla
         else None
     )
     keeper = FlightKeeper(ring, state, metrics, flight, kept) if ring else None
-    collector = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
+    source = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
+    collector = Recorded(source, sql.open_ledger(sql.urls_of(settings.store.url)[0]))
     cycle = _cycle(settings, collector, clock, state, metrics, in_background=not lockstep)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
     return Platform(cycle, dispatcher, metrics, state, collector, settings, keeper)
@@ -242,6 +245,20 @@ def api_settings(settings: Settings) -> ApiSettings:
         store_url=settings.store.url,
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
         doors=receiving.doors(settings),
+        webhooks=webhooks(settings),
+    )
+
+
+def webhooks(settings: Settings) -> Webhooks:
+    """Who may announce changes, and what their repositories are called here. Raises ConfigError for a lost secret."""
+    given = settings.changes
+    return Webhooks(
+        secrets={
+            name: settings_file.read_secret(file)
+            for name, file in (("github", given.github_secret_file), ("gitlab", given.gitlab_secret_file))
+            if file is not None
+        },
+        services=dict(given.services),
     )
 
 

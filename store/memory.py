@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from store.ledger import MemoryLedger
 from store.memory_metrics import MemoryMetricStore
 from store.memory_state import MemoryStateStore
 from store.spool import MemorySpool
 
-__all__ = ["MemoryMetricStore", "MemorySpool", "MemoryStateStore"]
+__all__ = ["MemoryLedger", "MemoryMetricStore", "MemorySpool", "MemoryStateStore"]

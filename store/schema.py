@@ -13,7 +13,7 @@ from typing import Final, Literal
 import sqlalchemy as sa
 
 Database = Literal["metrics", "state"]
-HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0004"}
+HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0005"}
 VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
 RAW = "raw"  # the tier of values as they were collected; roll-ups will be tiers of their own
 
@@ -234,6 +234,42 @@ pushed_left_out = sa.Table(  # samples that the engine left out, by reason
     state,
     sa.Column("reason", sa.Text, primary_key=True),
     sa.Column("samples", sa.BigInteger, nullable=False),
+)
+change = sa.Table(  # append-only, like change_end
+    "change",
+    state,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("change_by_time", "at_us"),
+)
+change_end = sa.Table(
+    "change_end",
+    state,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("change_id", sa.Text, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("change_end_by_change", "change_id"),
+)
+startup = sa.Table(
+    "startup",
+    state,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("began_at_us", sa.BigInteger, nullable=False),
+    sa.Column("gone_at_us", sa.BigInteger),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("startup_by_time", "began_at_us"),
+)
+posted = sa.Table(  # events that other processes leave for the engine
+    "posted",
+    state,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("dedup_key", sa.Text, nullable=False, unique=True),
+    sa.Column("came_at_us", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("posted_by_time", "came_at_us"),
+    sqlite_autoincrement=True,
 )
 
 

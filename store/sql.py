@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from store.database import urls_of
+from store.ledger import SqlLedger
 from store.migrate import revision, upgrade
 from store.spool import SqlSpool
 from store.sql_metrics import SqlMetricStore
 from store.sql_state import SqlStateStore
 
 __all__ = [
+    "SqlLedger",
     "SqlMetricStore",
     "SqlSpool",
     "SqlStateStore",
+    "open_ledger",
     "open_metrics",
     "open_spool",
     "open_state",
@@ -34,3 +37,8 @@ def open_state(url: str) -> SqlStateStore:
 def open_spool(url: str) -> SqlSpool:
     """The buffer of pushed samples in the state database. Raises StoreError or SchemaTooNewError."""
     return SqlSpool(url)
+
+
+def open_ledger(url: str) -> SqlLedger:
+    """The ledger in the state database, the first URL of ``urls_of``. Raises StoreError or SchemaTooNewError."""
+    return SqlLedger(url)

@@ -17,7 +17,7 @@ from collectors.discovery.kube_pods import SCRAPE, PodFacts, ended_at, page_of, 
 from collectors.kube_api import Feed, Json, KubeApi, mapping, text, texts
 from collectors.kube_api import Seen as Change
 from collectors.kube_api import items as objects_of
-from collectors.kubernetes import SERVICE_LABEL
+from collectors.kube_replicas import SERVICE_LABEL
 from collectors.registry import ADAPTERS, adapter
 from outrider.clock import Clock, SystemClock
 from outrider.errors import CollectError, CollectReason

@@ -10,10 +10,12 @@ from streamlit.navigation.page import StreamlitPage
 
 from dashboards import format as fmt
 from dashboards import pieces, session
+from dashboards.client import ApiError
 from dashboards.session import Viewer
+from outrider.i18n import translate
 from outrider.summaries import word
 
-_CARDS, _INCIDENTS, _ACTIONS, _FEW = 6, 4, 6, 2
+_CARDS, _INCIDENTS, _ACTIONS, _FEW, _FINDINGS = 6, 4, 6, 2, 8
 
 
 def page(who: Viewer, incident_page: StreamlitPage) -> None:
@@ -40,6 +42,29 @@ def _body(who: Viewer, incident_page: StreamlitPage) -> None:
             _actions(who, found)
     st.html(pieces.section(who.say("overview.gpus")))
     st.html(pieces.card(_plan(who, found)))
+    _audit(who)
+
+
+def _audit(who: Viewer) -> None:
+    """What is unwise about workloads, the gravest first; nothing where no Kubernetes API is read."""
+    try:
+        findings = who.client.get("/audit/workloads")["findings"]
+    except ApiError:
+        return  # this API keeps no ledger
+    if not findings:
+        return
+    heads = [(who.say(f"overview.audit_{name}"), "") for name in ("severity", "workload", "found", "do")]
+    rows = [
+        (
+            escape(translate(f"audit.severity.{one['severity']}", who.language)),
+            escape(f"{one['namespace']}/{one['workload']}"),
+            escape(one["found"]),
+            escape(one["do"]),
+        )
+        for one in findings[:_FINDINGS]
+    ]
+    st.html(pieces.section(who.say("overview.audit", n=len(findings))))
+    st.html(pieces.card(pieces.table(heads, rows)))
 
 
 def headline(who: Viewer, found: dict[str, Any]) -> str:

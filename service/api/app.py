@@ -9,8 +9,24 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Histogram
 
+from collectors import otlp_logs as otlp_lines
+from collectors.log_lines import LogLines
 from outrider.ports import MetricStore, StateStore
-from service.api import actions, alerts, drills, errors, health, incidents, overview, plan, receive, signals
+from service.api import (
+    actions,
+    alerts,
+    changes,
+    drills,
+    errors,
+    health,
+    incidents,
+    otlp_logs,
+    overview,
+    plan,
+    receive,
+    signals,
+    startups,
+)
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.doors import Doors, SpoolCollector
 from service.api.own_metrics import StateCollector
@@ -26,6 +42,8 @@ _ROUTERS: tuple[APIRouter, ...] = (
     actions.router,
     drills.router,
     signals.router,
+    changes.router,
+    startups.router,
 )
 
 
@@ -48,11 +66,13 @@ def create_app(
     if settings.doors is not None and parts.spool is not None:
         app.state.doors = Doors(settings.doors, parts.spool, parts.clock, parts.registry)
         parts.registry.register(SpoolCollector(parts.spool))
+    app.state.log_lines = LogLines(otlp_lines.SOURCE)
     errors.install(app)
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(reader)])
-    # No reader's token here: who pushes brings one of its own.
-    app.include_router(receive.router, prefix=PREFIX)
+    # No reader's token for those who push: they bring a token of their own, or sign what they send.
+    for router in (receive.router, changes.announced, otlp_logs.router):
+        app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
     parts.registry.register(StateCollector(state))
     app.middleware("http")(_timed(parts.registry))

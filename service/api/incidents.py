@@ -8,8 +8,11 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from outrider import jsonable
-from outrider.model import Incident
+from outrider.clock import parse_rfc3339
+from outrider.ledger import Change
+from outrider.model import EntityKind, Incident
 from service.api import evidence, paging, places
+from service.api.changes import change_row
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import Writer
@@ -17,7 +20,7 @@ from service.drills import marking
 from service.tokens import flights_of
 
 router = APIRouter(tags=["incidents"])
-_FIRST_ALERTS = 50
+_FIRST_ALERTS, _MOST_CHANGES = 50, 200
 
 
 @router.get("/incidents")
@@ -66,7 +69,24 @@ def folded(
 def charts(incident_id: str, ctx: Ctx) -> dict[str, Any]:
     """Series around the incident: the signals of the suspected cause and of the services it reaches."""
     found = known(ctx, incident_id)
-    return evidence.charts(found, ctx.topology(), ctx.metrics, ctx.as_of(), ctx.settings.interval)
+    drawn = evidence.charts(found, ctx.topology(), ctx.metrics, ctx.as_of(), ctx.settings.interval)
+    return {**drawn, "changes": [change_row(one) for one in _changes(ctx, found, drawn)]}
+
+
+def _changes(ctx: Context, found: Incident, drawn: dict[str, Any]) -> list[Change]:
+    """What was changed in the time of the charts on the path of the incident, oldest first; its deploy markers."""
+    if ctx.extras.ledger is None:
+        return []
+    start, end = (parse_rfc3339(drawn[name]) for name in ("start", "end"))
+    topology = ctx.topology()
+    cause = found.suspected_cause
+    near = {one for one in topology.of_kind(EntityKind.SERVICE) if {one.key, str(one), one.name} & set(found.services)}
+    near |= {cause.entity} if cause else set()
+    path = frozenset().union(*(topology.causes_of(one) | topology.affected_by(one) for one in near)) if near else set()
+    names = {one.name for one in near}
+    told = ctx.extras.ledger.changes(since=start, until=end, limit=_MOST_CHANGES)
+    mine = [one for one in told if one.entity in path or one.entity in near or one.service in names]
+    return sorted(mine, key=lambda one: one.at)
 
 
 @router.post("/incidents/{incident_id}/ack")

@@ -15,12 +15,14 @@ def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
     """Serve until the process is told to stop. Raises StoreError when the store cannot be opened."""
     state_url, metrics_url = sql.urls_of(settings.store_url)
     state, metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
-    spool = sql.open_spool(state_url)
+    spool, ledger = sql.open_spool(state_url), sql.open_ledger(state_url)
     try:
         parts = extras or ApiExtras()
-        app = create_app(state, metrics, settings, parts if parts.spool else replace(parts, spool=spool))
+        parts = replace(parts, spool=parts.spool or spool, ledger=parts.ledger or ledger)
+        app = create_app(state, metrics, settings, parts)
         uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", access_log=False)
     finally:
+        ledger.close()
         spool.close()
         state.close()
         metrics.close()

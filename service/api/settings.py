@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import ip_address
@@ -14,6 +14,7 @@ from collectors.receive_match import ReceiveRule
 from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
+from outrider.ledger import Ledger
 from outrider.ports import Spool
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -61,6 +62,14 @@ class DoorSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Webhooks:
+    """How changes are announced: secrets by github and gitlab, and names of services by repository."""
+
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    services: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ApiSettings:
     """Values of the configuration that the API uses.
 
@@ -83,6 +92,7 @@ class ApiSettings:
     promise: Promise = Promise()
     control_url: str | None = None
     doors: DoorSettings | None = None
+    webhooks: Webhooks = Webhooks()
 
     @property
     def reads_need_token(self) -> bool:
@@ -97,7 +107,7 @@ class ApiExtras:
     """Parts that live elsewhere: the clock, our own metrics, the collector's view of its targets.
 
     Without ``targets`` the API reads target health from the store, which knows entities but no names.
-    Without ``spool`` it receives nothing.
+    Without ``spool`` it receives nothing; without ``ledger`` it knows no changes and no start-ups.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -105,6 +115,7 @@ class ApiExtras:
     targets: Callable[[], Sequence[jsonable.Target]] | None = None
     database_revision: Callable[[], str] | None = None
     spool: Spool | None = None
+    ledger: Ledger | None = None
 
 
 def is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ from service import wiring
 from service.cli import (
     agent,
     alerts,
+    audit,
     capacity,
     collect,
     common,
@@ -65,6 +66,7 @@ probe.add(app)
 for name, group in {
     "config": config.app,
     "collect": collect.app,
+    "audit": audit.app,
     "alerts": alerts.alerts_app,
     "incidents": alerts.incidents_app,
     "capacity": capacity.app,

@@ -114,3 +114,13 @@ def test_joining_keeps_every_value(values):
     times, kept = charts.joined(TIMES[: len(values)], values)
     assert len(times) == len(kept)
     assert [value for value in kept if value is not None] == [value for value in values if value is not None]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_deploy_markers_stand_in_every_chart_of_an_incident(theme):
+    change = {"at": TIMES[4], "code": "flags", "actor": "ada", "before": "a=1", "after": "a=<2>"}
+    around = {**AROUND, "changes": [change, {**change, "actor": None, "before": None}]}
+    figure = charts.evidence(chart([50.0] * 10), around, palette(theme), "en")
+    marks = [one.hovertext for one in figure.layout.annotations if one.text == "flags"]
+    assert marks == ["flags, changed by ada → a=1 → a=&lt;2&gt;", "flags, changed by somebody → a=&lt;2&gt;"]
+    assert sum(one.line.dash == "dot" for one in figure.layout.shapes) == 2

@@ -22,7 +22,7 @@ from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings
-from store.memory import MemoryMetricStore, MemoryStateStore
+from store.memory import MemoryLedger, MemoryMetricStore, MemoryStateStore
 
 APP = str(Path(dashboards.__file__).with_name("app.py"))
 TOKEN = "correct horse"
@@ -36,7 +36,8 @@ class Api:
         self.state, metrics = MemoryStateStore(), MemoryMetricStore()
         if story is not None:
             story.fill(self.state, metrics)
-        extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)))
+        self.ledger = MemoryLedger()
+        extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)), ledger=self.ledger)
         app = create_app(self.state, metrics, ApiSettings(token=TOKEN), extras)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -286,3 +287,16 @@ def test_a_state_rightly_left_alone_is_no_failure(fresh, opened):
     assert "wrongly opened after 30 s" in page
     assert "ordered by game day tuesday" in page
     assert "演练日 tuesday" in text(opened(fresh.url, "drills", lang="zh"))
+
+
+def test_findings_of_the_audit_stand_on_the_overview_in_the_viewer_s_language(fresh, opened):
+    assert "findings of the audit" not in text(opened(fresh.url))
+    told = {"found": {"en": "No readiness <probe>.", "zh": "没有就绪探针。"}, "do": {"en": "Add one.", "zh": "添加。"}}
+    finding = {"rule": "x", "severity": "high", "namespace": "serving", "workload": "chat", **told}
+    fresh.ledger.put_paper("workload_audit", {"findings": [finding]}, NOW)
+    st.cache_data.clear()
+    shown = text(opened(fresh.url))
+    assert "Workloads: 1 findings of the audit" in shown
+    assert "serving/chat" in shown
+    assert "Add one." in shown
+    assert "&lt;probe&gt;" in shown

@@ -120,10 +120,14 @@ def test_the_doors_alone_tell_devices_pods_replicas_and_services() -> None:
         found = {event.code: event for event in watch.source.health and await watch.round()}
         assert found == {}
         speeches(watch.fleet)
-        # No page is read, so there is no topology: nodes cannot be asked, and pods are known by their API alone.
+        # No page is read: nodes to ask, pods, replicas and services are known by the Kubernetes API alone.
         codes = {event.code for event in await watch.round()}
         assert {"BackOff", "rollout", "flags", "cuda_oom", "power-limit"} <= codes
-        assert "79" not in codes
+        assert "79" in codes
+        topology = watch.source.topology(watch.fleet.now)
+        pod = watch.fleet.entity(EntityKind.POD, "chat-70b-2", "serving")
+        assert [one.name for one in topology.above(pod, EntityKind.SERVICE)] == ["chat-70b"]
+        assert topology.below(pod, EntityKind.NODE)
 
     play(scene, adapters=())
 

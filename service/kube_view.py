@@ -1,0 +1,58 @@
+"""What the Kubernetes API tells beside events: topology that holds without pages, and signals without exporters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from collectors.collect import TargetHealth
+from collectors.kube_topology import Graph
+from collectors.kubernetes import Kubernetes
+from outrider.model import EntityRef, SampleBatch
+from outrider.topology import Topology
+
+STATE_METRICS = "kube_state_metrics"
+
+
+class KubeView:
+    """The clusters whose API is followed, seen together with what pages tell."""
+
+    def __init__(self, clusters: Sequence[Kubernetes], signals: Mapping[str, str] | None = None) -> None:
+        """``signals`` is auto, always or never by the name of a source."""
+        self.clusters = tuple(clusters)
+        self._signals = dict(signals or {})
+        self._pages: Topology | None = None
+        self._graphs: tuple[Graph, ...] = ()
+        self._topology: Topology | None = None
+
+    def topology(self, pages: Topology) -> Topology:
+        """Both graphs as one, made anew only when either has changed. Facts of pages go before those of the API."""
+        if not self.clusters:
+            return pages
+        graphs = tuple(cluster.graph(pages) for cluster in self.clusters)
+        same = len(graphs) == len(self._graphs) and all(map(lambda a, b: a is b, graphs, self._graphs))
+        if self._topology is None or not same or not pages.shares_graph(self._pages):
+            self._pages, self._graphs = pages, graphs
+            self._topology = _merged(pages, graphs)
+        return replace(self._topology, at=pages.at)
+
+    def batches(self, health: Sequence[TargetHealth], at: datetime) -> tuple[SampleBatch, ...]:
+        """Signals of the API; none of a cluster whose kube-state-metrics is read, so that nothing counts twice."""
+        has_exporter = any(one.adapter == STATE_METRICS for one in health)
+        found: list[SampleBatch] = []
+        for cluster in self.clusters:
+            wanted = self._signals.get(cluster.name, "auto")
+            if wanted == "always" or (wanted == "auto" and not has_exporter):
+                found.extend(cluster.batches(at))
+        return tuple(found)
+
+
+def _merged(pages: Topology, graphs: Sequence[Graph]) -> Topology:
+    labels: dict[EntityRef, Mapping[str, str]] = {}
+    for graph in graphs:
+        labels.update(graph.labels)
+    for entity, facts in pages.labels.items():
+        labels[entity] = {**labels[entity], **facts} if entity in labels else facts
+    edges = (*pages.edges, *(edge for graph in graphs for edge in graph.edges))
+    return Topology.build(edges, (*pages.entities, *labels), labels, pages.at)

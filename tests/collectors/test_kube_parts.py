@@ -1,0 +1,461 @@
+"""Owners, shapes, actors, ends and starts of objects as the API spells them, one by one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.kube_actors import actor_of, kind_of, managers
+from collectors.kube_api import Seen
+from collectors.kube_endings import Endings, standing
+from collectors.kube_objects import (
+    CONFIG_MAPS,
+    INFERENCE_SERVICES,
+    LEADER_WORKER_SETS,
+    NODES,
+    PODS,
+    RAY_SERVICES,
+    Held,
+    News,
+    Objects,
+    digests,
+    slim,
+)
+from collectors.kube_replicas import PodIndex, pod_facts, replicas_of, workload_of
+from collectors.kube_shapes import config_maps, service_of, templated
+from collectors.kube_startups import Startups, pull_seconds
+from collectors.kube_topology import cuda_of, driver_of, graph
+from collectors.startup_log import Mark
+from collectors.workload_changes import scale_change, shape_of, template_change
+from outrider.clock import rfc3339
+from outrider.ledger import ActorKind, Ended, StartPhase
+from outrider.model import EntityKind, EntityRef
+from outrider.topology import Topology
+
+Json = dict[str, Any]
+AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
+GPU = {"name": "vllm", "image": "v:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+
+def pod(name: str = "chat-0", node: str = "n1", owner: tuple[str, str] | None = None, **labels: str) -> Json:
+    meta: Json = {
+        "name": name,
+        "namespace": "s",
+        "uid": name,
+        "labels": {key.replace("__", "/"): v for key, v in labels.items()},
+    }
+    meta["creationTimestamp"] = rfc3339(AT - timedelta(minutes=5))
+    if owner is not None:
+        meta["ownerReferences"] = [{"kind": owner[0], "name": owner[1], "controller": True}]
+    return {"metadata": meta, "spec": {"nodeName": node, "containers": [GPU]}, "status": {}}
+
+
+# --- owners and services --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "owner"),
+    [
+        (pod(owner=("ReplicaSet", "chat-7f9c"), **{"pod-template-hash": "7f9c"}), ("Deployment", "chat")),
+        (pod(owner=("ReplicaSet", "chat-766c5d9856")), ("Deployment", "chat")),
+        (pod(owner=("StatefulSet", "chat")), ("StatefulSet", "chat")),
+        (pod(**{"serving.kserve.io__inferenceservice": "llama"}), ("InferenceService", "llama")),
+        (pod(**{"leaderworkerset.sigs.k8s.io__name": "big"}), ("LeaderWorkerSet", "big")),
+        (pod(**{"ray.io__originated-from-cr-name": "rag", "ray.io__originated-from-crd": "RayService"}), ("RayService", "rag")),  # noqa: E501
+        (pod(**{"ray.io__cluster": "train"}), ("RayCluster", "train")),
+        (pod(), ("", "")),
+    ],
+)  # fmt: skip
+def test_what_people_know_as_the_owner_of_a_pod(found: Json, owner: tuple[str, str]) -> None:
+    assert workload_of(found) == owner
+
+
+def test_the_service_of_a_pod_is_its_label_or_its_owner() -> None:
+    assert pod_facts(pod(**{"app.kubernetes.io__name": "chat-70b"})).service == "chat-70b"
+    assert pod_facts(pod(team="x"), service_label="team").service == "x"
+    assert pod_facts(pod(**{"serving.kserve.io__inferenceservice": "llama"})).service == "llama"
+    assert pod_facts(pod(owner=("StatefulSet", "chat"))).service == "chat"
+    assert pod_facts(pod()).service == "chat-0"
+    plain = {**pod(owner=("DaemonSet", "agent")), "spec": {"containers": [{"name": "a"}]}}
+    assert pod_facts(plain).service == ""
+
+
+def test_mig_slices_count_as_accelerators() -> None:
+    container = {
+        "name": "v",
+        "resources": {"limits": {"nvidia.com/mig-3g.40gb": "2", "cpu": "4", "nvidia.com/gpu.shared": "1"}},
+    }
+    found = {**pod(), "spec": {"nodeName": "n1", "containers": [container]}}
+    assert dict(pod_facts(found).accelerators) == {"nvidia.com/mig-3g.40gb": 2.0, "nvidia.com/gpu.shared": 1.0}
+    objects = Objects.of([(PODS, found)])
+    told = graph(objects, replicas_of(objects), "c").labels
+    assert told[EntityRef("c", EntityKind.POD, "s", "chat-0")]["asks:nvidia.com/mig-3g.40gb"] == "2"
+
+
+def test_versions_of_driver_and_cuda_in_old_and_new_labels() -> None:
+    new = {"nvidia.com/cuda.driver-version.full": "570.124.06", "nvidia.com/cuda.runtime-version.full": "12.8"}
+    old = {"nvidia.com/cuda.driver.major": "535", "nvidia.com/cuda.driver.minor": "161",
+           "nvidia.com/cuda.driver.rev": "08", "nvidia.com/cuda.runtime.major": "12",
+           "nvidia.com/cuda.runtime.minor": "2"}  # fmt: skip
+    assert (driver_of(new), cuda_of(new)) == ("570.124.06", "12.8")
+    assert (driver_of(old), cuda_of(old)) == ("535.161.08", "12.2")
+    assert (driver_of({}), cuda_of({})) == ("", "")
+
+
+# --- beside pages ---------------------------------------------------------------------------------
+
+
+def refs(*names: str) -> list[EntityRef]:
+    kinds = {"p": EntityKind.POD, "r": EntityKind.REPLICA, "s": EntityKind.SERVICE}
+    return [EntityRef("c", kinds[name[0]], "s", name[2:]) for name in names]
+
+
+def test_a_replica_that_pages_know_keeps_its_name_and_its_service() -> None:
+    objects = Objects.of([(PODS, pod())])
+    one, replica, service = refs("p-chat-0", "r-engine-7", "s-chat")
+    pages = Topology.build([(one, replica), (replica, service)], labels={replica: {"model": "from the page"}})
+    told = graph(objects, replicas_of(objects), "c", pages)
+    kinds = {upper.kind for _, upper in told.edges}
+    assert kinds == {EntityKind.POD, EntityKind.REPLICA}
+    assert replica in told.labels
+    assert told.labels[replica]["model"] == "from the page"
+    assert told.labels[replica]["gpus"] == "1"
+    assert refs("r-chat-0")[0] not in told.labels
+
+
+def test_replicas_of_a_service_whose_pods_nobody_names_are_not_told_twice() -> None:
+    objects = Objects.of([(PODS, pod(**{"app.kubernetes.io__name": "chat"}))])
+    replica, service = refs("r-some-page", "s-chat")
+    pages = Topology.build([(replica, service)])
+    told = graph(objects, replicas_of(objects), "c", pages)
+    assert all(upper.kind is EntityKind.POD for _, upper in told.edges)
+
+
+def test_a_pod_that_is_over_holds_nothing_up() -> None:
+    over = {**pod(), "status": {"phase": "Succeeded"}}
+    objects = Objects.of([(PODS, over)])
+    assert graph(objects, replicas_of(objects), "c").edges == ()
+
+
+def test_status_alone_changes_no_index() -> None:
+    index = PodIndex()
+    index.take(pod())
+    before = index.version
+    index.take({**pod(), "status": {"phase": "Running"}})
+    assert index.version == before
+    index.take(pod(node="n2"))
+    index.drop("chat-0")
+    index.drop("chat-0")
+    assert index.version == before + 2
+
+
+# --- what is held ---------------------------------------------------------------------------------
+
+
+def test_a_list_takes_away_what_it_lacks_in_its_own_namespace_only() -> None:
+    held = Held()
+    here, there = pod("a"), pod("b")
+    there["metadata"]["namespace"] = "other"
+    held.take(News(PODS, [Seen("LISTED", here), Seen("LISTED", there)], whole=True))
+    gone = held.take(News(PODS, [], whole=True, namespace="s"))
+    assert [one.before["metadata"]["name"] for one in gone] == ["a"]
+    assert [one.after for one in gone] == [{}]
+    assert set(held.objects) == {"b"}
+    assert held.take(News(PODS, [])) == []
+
+
+def test_the_same_version_told_again_is_no_change() -> None:
+    held = Held()
+    found = pod()
+    found["metadata"]["resourceVersion"] = "7"
+    assert len(held.take(News(PODS, [Seen("ADDED", found)]))) == 1
+    assert held.take(News(PODS, [Seen("LISTED", found)], whole=True)) == []
+
+
+def test_of_a_config_map_only_digests_stay() -> None:
+    found = {"metadata": {"name": "m", "uid": "m"}, "data": {"a": "secret text"}, "binaryData": {"b": "AAAA"}}
+    kept = slim(CONFIG_MAPS, found)
+    assert "secret" not in str(kept)
+    assert set(digests(kept)) == {"a", "b"}
+    assert digests(kept) == digests(found)
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+def test_a_leader_worker_set_has_two_templates_and_its_own_count() -> None:
+    group = {
+        "size": 2,
+        "leaderTemplate": {"spec": {"containers": [GPU]}},
+        "workerTemplate": {"spec": {"containers": [GPU]}},
+    }
+    lws = {"metadata": {"name": "big"}, "spec": {"replicas": 3, "leaderWorkerTemplate": group}}
+    before = shape_of(templated(LEADER_WORKER_SETS, lws))
+    assert set(before.containers) == {"leader/vllm", "worker/vllm"}
+    group["workerTemplate"] = {"spec": {"containers": [{**GPU, "image": "v:2"}]}}
+    lws["spec"]["replicas"] = 4
+    after = shape_of(templated(LEADER_WORKER_SETS, lws))
+    assert template_change(before, after).code == "image"
+    assert scale_change(before, after) is not None
+
+
+def test_an_inference_service_describes_its_model() -> None:
+    model = {"modelFormat": {"name": "huggingface"}, "storageUri": "hf://org/m", "runtime": "kserve-vllm"}
+    isvc = {"metadata": {"name": "llama"}, "spec": {"predictor": {"minReplicas": 1, "model": dict(model)}}}
+    before = shape_of(templated(INFERENCE_SERVICES, isvc))
+    isvc["spec"]["predictor"]["model"]["storageUri"] = "hf://org/m-fp8"
+    after = shape_of(templated(INFERENCE_SERVICES, isvc))
+    change = template_change(before, after)
+    assert (change.code, change.after) == ("model-revision", "--storage-uri=hf://org/m-fp8")
+    assert service_of(templated(INFERENCE_SERVICES, isvc), "app") == "llama"
+
+
+def test_a_ray_service_has_groups_and_an_application() -> None:
+    workers = {"groupName": "gpu", "replicas": 2, "template": {"spec": {"containers": [GPU]}}}
+    spec = {"serveConfigV2": "applications: [a]", "rayClusterConfig": {"workerGroupSpecs": [workers]}}
+    ray = {"metadata": {"name": "rag"}, "spec": spec}
+    before = shape_of(templated(RAY_SERVICES, ray))
+    assert before.replicas == 2
+    assert set(before.containers) == {"gpu/vllm"}
+    workers["replicas"] = 5
+    after = shape_of(templated(RAY_SERVICES, ray))
+    assert scale_change(before, after) is not None
+    assert before.same_template(after)
+
+
+def test_every_way_to_read_a_config_map_is_found() -> None:
+    spec = {
+        "volumes": [{"name": "a", "configMap": {"name": "one"}},
+                    {"name": "b", "projected": {"sources": [{"configMap": {"name": "two"}}]}}],
+        "containers": [{"envFrom": [{"configMapRef": {"name": "three"}}],
+                        "env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "four", "key": "k"}}}]}],
+    }  # fmt: skip
+    assert config_maps({"spec": {"template": {"spec": spec}}}) == {"one", "two", "three", "four"}
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(ANYTHING)
+def test_no_object_breaks_a_reader(anything: Any) -> None:
+    for found in ({"metadata": anything, "spec": anything, "status": anything},
+                  {"spec": {"template": anything, "predictor": anything, "leaderWorkerTemplate": anything,
+                            "rayClusterConfig": anything}}):  # fmt: skip
+        for resource in (LEADER_WORKER_SETS, INFERENCE_SERVICES, RAY_SERVICES, NODES):
+            shown = templated(resource, found)
+            shape_of(shown)
+            config_maps(shown)
+            slim(resource, found)
+        actor_of(found)
+        standing(found)
+        pod_facts(found)
+        starts = Startups("c", lambda _: None, lambda _: "")
+        starts.event({"involvedObject": anything, "reason": anything, "message": anything}, AT)
+        starts.pod(pod_facts(pod()), {**pod(), "status": anything}, AT)
+        starts.drain(AT)
+
+
+# --- actors ---------------------------------------------------------------------------------------
+
+
+def managed(*entries: tuple[str, str, str, Json]) -> Json:
+    fields = [
+        {"manager": name, "operation": "Update", "time": time, "subresource": part, "fieldsV1": touched}
+        for name, time, part, touched in entries
+    ]
+    return {"metadata": {"managedFields": fields}}
+
+
+def test_who_last_wrote_the_field_in_question() -> None:
+    spec: Json = {"f:spec": {"f:template": {}, "f:replicas": {}}}
+    found = managed(
+        ("helm", "2026-11-18T10:00:00Z", "", spec),
+        ("kube-controller-manager", "2026-11-18T11:00:00Z", "scale", {"f:spec": {"f:replicas": {}}}),
+        ("kube-controller-manager", "2026-11-18T12:00:00Z", "status", {"f:status": {}, "f:spec": {}}),
+        ("kubectl-label", "2026-11-18T12:00:00Z", "", {"f:metadata": {"f:labels": {}}}),
+    )
+    assert actor_of(found, ("f:spec/f:template",)).name == "helm"
+    assert actor_of(found, ("f:spec/f:replicas",)).kind is ActorKind.SYSTEM
+    assert actor_of(found, ("f:metadata/f:labels",)).kind is ActorKind.PERSON
+    assert actor_of({}).attributes == {}
+
+
+def test_of_two_writers_in_one_second_the_new_one_is_meant() -> None:
+    spec: Json = {"f:spec": {}}
+    before = managed(("zz-first", "2026-11-18T10:00:00Z", "", spec))
+    after = managed(("zz-first", "2026-11-18T10:00:00Z", "", spec), ("a-second", "2026-11-18T10:00:00Z", "", spec))
+    assert actor_of(after).name == "zz-first"
+    assert actor_of(after, before={"managers": managers(before)}).name == "a-second"
+
+
+def test_a_pipeline_says_on_whose_behalf_it_acts() -> None:
+    found = managed(("argocd-controller", "2026-11-18T10:00:00Z", "", {"f:spec": {}}))
+    notes = {"outrider.dev/actor": "ada", "kubernetes.io/change-cause": "faster kernels"}
+    found["metadata"]["annotations"] = notes
+    told = actor_of(found)
+    assert (told.name, told.kind, told.cause) == ("ada", ActorKind.PERSON, "faster kernels")
+    found["metadata"]["annotations"] = {"outrider.dev/actor": "renovate[bot]"}
+    assert actor_of(found).kind is ActorKind.SYSTEM
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("kubectl-client-side-apply", ActorKind.PERSON), ("k9s", ActorKind.PERSON), ("Mozilla", ActorKind.PERSON),
+        ("argocd-application-controller", ActorKind.SYSTEM), ("keda-operator", ActorKind.SYSTEM),
+        ("kustomize-controller", ActorKind.SYSTEM), ("outrider", ActorKind.SYSTEM), ("nfd-master", ActorKind.SYSTEM),
+        ("helm", ActorKind.UNKNOWN), ("Terraform", ActorKind.UNKNOWN), ("", ActorKind.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_names_of_people_s_tools_and_of_systems(name: str, kind: ActorKind) -> None:
+    assert kind_of(name) is kind
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def workload(
+    generation: int = 2, observed: int | None = 2, updated: int = 2, available: int = 2, **status: Any
+) -> Json:
+    told = {"replicas": 2, "updatedReplicas": updated, "availableReplicas": available, **status}
+    told |= {} if observed is None else {"observedGeneration": observed}
+    return {"metadata": {"generation": generation}, "spec": {"replicas": 2}, "status": told}
+
+
+def test_when_a_change_is_done() -> None:
+    assert standing(workload()) is not None
+    for under_way in (
+        workload(observed=1),
+        workload(updated=1),
+        workload(available=1),
+        workload(replicas=3),
+        {"metadata": {"generation": 1}, "spec": {}},
+    ):
+        assert standing(under_way) is None
+    late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
+    assert standing(workload(available=1, conditions=[late])) == (Ended.FAILED, "timed out")
+
+
+def test_changes_overtake_and_undo_each_other() -> None:
+    endings = Endings()
+    assert list(endings.note("u", "c1", "image", AT)) == []
+    (overtaken,) = endings.note("u", "c2", "flags", AT)
+    assert (overtaken.change, overtaken.ended) == ("c1", Ended.SUPERSEDED)
+    assert list(endings.note("u", "s1", "scale", AT)) == []  # another sort of change goes on beside it
+    assert {(one.change, one.ended) for one in endings.look("u", workload(), AT)} == {
+        ("c2", Ended.SUCCEEDED), ("s1", Ended.SUCCEEDED),
+    }  # fmt: skip
+    assert list(endings.look("u", workload(), AT)) == []
+    (undone,) = endings.note("u", "c3", "rollback", AT)
+    assert (undone.change, undone.ended) == ("c2", Ended.ROLLED_BACK)
+    assert [one.change for one in endings.gone("u", AT)] == ["c3"]
+
+
+# --- starts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "seconds"),
+    [
+        ('Successfully pulled image "v" in 1m12.5s (1m12.5s including waiting). Image size: 1 bytes.', 72.5),
+        ('Successfully pulled image "v" in 845ms (845ms including waiting)', 0.845),
+        ('Successfully pulled image "v" in 2h3m4s', 7384.0),
+        ('Container image "v" already present on machine', 0.0),
+        ('Successfully pulled image "v"', None),
+    ],
+)
+def test_how_long_a_pull_took(message: str, seconds: float | None) -> None:
+    assert pull_seconds(message) == (None if seconds is None else pytest.approx(seconds))
+
+
+def conditions(**at: datetime) -> list[Json]:
+    return [{"type": name, "status": "True", "lastTransitionTime": rfc3339(when)} for name, when in at.items()]
+
+
+def test_a_node_that_came_for_the_pod_is_a_phase() -> None:
+    began = AT - timedelta(minutes=5)
+    starts = Startups("c", lambda _: began + timedelta(seconds=90), lambda _: "H100")
+    found = pod()
+    found["status"] = {"conditions": conditions(PodScheduled=began + timedelta(seconds=95))}
+    starts.pod(pod_facts(found), found, AT)
+    (told,) = starts.drain(AT)
+    phases = {one.phase: one.seconds for one in told.phases}
+    assert phases == {StartPhase.NODE_PROVISION: 90.0, StartPhase.SCHEDULE: 5.0}
+    assert starts.drain(AT) == ()
+
+
+def test_begin_and_end_of_a_phase_and_the_slowest_rank() -> None:
+    starts = Startups("c", lambda _: None, lambda _: "")
+    found = pod()
+    starts.pod(pod_facts(found), found, AT)
+    for mark in (
+        Mark("weight_load", AT, None, "begin"),
+        Mark("weight_load", AT + timedelta(seconds=30), None, "end"),
+        Mark("weight_load", AT + timedelta(seconds=32), None, "end"),
+        Mark("graph_capture", AT, 7.0),
+        Mark("graph_capture", AT, 6.0),
+    ):
+        starts.mark("s", "chat-0", mark)
+    starts.mark("s", "another", Mark("compile", AT, 1.0))
+    (told,) = starts.drain(AT)
+    assert {one.phase: one.seconds for one in told.phases} == {
+        StartPhase.WEIGHT_LOAD: 32.0, StartPhase.GRAPH_CAPTURE: 7.0,
+    }  # fmt: skip
+
+
+def test_a_pod_that_ran_before_we_looked_keeps_its_place_without_phases() -> None:
+    starts = Startups("c", lambda _: None, lambda _: "")
+    found = pod()
+    long_ago = AT - timedelta(days=3)
+    found["metadata"]["creationTimestamp"] = rfc3339(long_ago)
+    found["status"] = {"conditions": conditions(PodScheduled=long_ago, Ready=AT - timedelta(days=1))}
+    starts.pod(pod_facts(found), found, AT)
+    (told,) = starts.drain(AT)
+    assert (told.began_at, told.phases, told.ready_at) == (long_ago, (), None)
+    assert list(starts.waiting()) == []
+    starts.gone("chat-0", AT)
+    assert starts.drain(AT)[0].gone_at == AT
+
+
+def test_what_was_kept_before_a_restart_of_ours_goes_on() -> None:
+    first = Startups("c", lambda _: None, lambda _: "")
+    found, other = pod(), pod("chat-1")
+    began = AT - timedelta(minutes=5)
+    for one in (found, other):
+        one["status"] = {"conditions": conditions(PodScheduled=began, Ready=began + timedelta(minutes=3))}
+        first.pod(pod_facts(one), one, AT)
+    first.served("c/chat-0/0", AT)
+    kept = first.drain(AT)
+    assert len(kept) == 2
+
+    soon = Startups("c", lambda _: None, lambda _: "")
+    soon.pod(pod_facts(found), found, AT + timedelta(minutes=1))
+    gone = soon.resume(kept, AT + timedelta(minutes=1))
+    assert [(one.id, one.gone_at) for one in gone] == [("c/chat-1/0", AT + timedelta(minutes=1))]
+    assert [one.served_at for one in soon.drain(AT)] == [AT]
+
+    later = Startups("c", lambda _: None, lambda _: "")
+    days = AT + timedelta(days=2)
+    later.pod(pod_facts(found), found, days)
+    later.resume(kept, days)
+    assert later.drain(days) == ()  # nothing to say that is not kept already
+    later.pod(pod_facts(found), {**found, "status": {**found["status"], "phase": "Running"}}, days)
+    later.gone("chat-0", days)
+    (ended,) = later.drain(days)
+    assert ended.phases == next(one for one in kept if one.id == ended.id).phases != ()
+    assert (ended.gone_at, ended.served_at) == (days, AT)
+
+
+def test_pods_without_accelerators_are_no_replicas() -> None:
+    starts = Startups("c", lambda _: None, lambda _: "")
+    plain = {**pod(), "spec": {"containers": [{"name": "a"}]}}
+    starts.pod(pod_facts(plain), plain, AT)
+    assert starts.drain(AT) == ()

@@ -1,0 +1,138 @@
+"""A platform whose only source is a real Kubernetes API: topology, changes, starts and the audit, up to API and CLI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from outrider.clock import SystemClock
+from outrider.ledger import lead_time_quantile
+from outrider.model import EntityKind, EntityRef, EventKind
+from service import settings as settings_file
+from service import wiring
+from service.api.app import create_app
+from service.api.settings import ApiExtras
+from service.cli import main as cli
+from store import sql
+from tests.support.kube import Cluster
+from tests.support.kube_scene import H100, deployment, run, template
+
+pytestmark = pytest.mark.control_plane
+
+
+@pytest.fixture
+def configuration(control_plane: Cluster, tmp_path: Path) -> Iterator[Path]:
+    control_plane.node("e1", **H100)
+    control_plane.namespace("e2e")
+    file = tmp_path / "outrider.yaml"
+    source = {
+        "type": "kubernetes",
+        "url": control_plane.url,
+        "namespaces": ["e2e"],
+        "bearer_token_file": str(control_plane.token_file("admin")),
+        "tls": {"insecure_skip_verify": True},
+    }
+    document = {"cluster": "c", "store": {"url": f"sqlite:///{tmp_path}/x.db"}, "events": [source]}
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    yield file
+    control_plane.delete("/apis/apps/v1/namespaces/e2e/deployments/chat")
+    for pod in control_plane.pods("e2e"):
+        control_plane.delete(f"/api/v1/namespaces/e2e/pods/{pod['metadata']['name']}", params={"gracePeriodSeconds": 0})
+    control_plane.delete("/api/v1/nodes/e1")
+    control_plane.delete("/api/v1/namespaces/e2e")
+
+
+def test_a_platform_that_reads_nothing_but_kubernetes(
+    control_plane: Cluster, configuration: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = deployment(control_plane, "e2e", replicas=1)
+    (pod,) = control_plane.scheduled("e2e", 1)
+    settings = settings_file.load(configuration)
+    platform = wiring.platform(settings, SystemClock(), lockstep=True)
+    clock = SystemClock()
+
+    async def cycles(count: int) -> None:
+        for _ in range(count):
+            await platform.cycle.run()
+            await asyncio.sleep(0.05)
+
+    async def whole() -> None:
+        await cycles(2)
+        run(control_plane, pod)
+        control_plane.patch(path, {"spec": {"replicas": 2}}, by="kubectl-scale")
+        await cycles(3)
+        control_plane.patch(path, {"spec": {"template": template("vllm/vllm-openai:v0.12.0")}}, by="argocd-controller")
+        await cycles(2)
+
+    with asyncio.Runner() as runner:
+        runner.run(whole())
+        service = EntityRef("c", EntityKind.SERVICE, "e2e", "chat-70b")
+        topology = platform.state.topology()
+        assert [one.name for one in topology.below(service, EntityKind.NODE)] != []
+        events = platform.metrics.events(clock.now() - timedelta(hours=1), clock.now() + timedelta(minutes=1))
+        changes = [one for one in events if one.kind is EventKind.CHANGE]
+        # Times of the API count whole seconds: which of the two came first they do not tell.
+        assert {(one.code, one.entity) for one in changes} == {("scale", service), ("image", service)}
+        ready = platform.metrics.latest(EntityKind.NODE)
+        assert "e1" in [one.name for one in ready.entities]
+        told = api(platform.state, platform.metrics, settings)
+        runner.run(platform.close())
+
+    assert {(one["code"], one["actor"], one["actor_kind"]) for one in told["/changes"]["changes"]} == {
+        ("image", "argocd-controller", "system"),
+        ("scale", "kubectl-scale", "person"),
+    }
+    starts = {one["pod"]["name"]: one for one in told["/startups"]["startups"]}
+    first = starts[pod["metadata"]["name"]]
+    assert first["lead_time_seconds"] is not None
+    assert {"schedule"} <= {one["phase"] for one in first["phases"]}
+    assert told["/placements"]["placements"]
+    assert "readiness-missing" in {one["rule"] for one in told["/audit/workloads"]["findings"]}
+    ledger = sql.open_ledger(sql.urls_of(settings.store.url)[0])
+    assert lead_time_quantile(ledger.startups()) is not None
+    ledger.close()
+
+    monkeypatch.setattr("sys.argv", ["outrider", "audit", "workloads", "--config", str(configuration), "-o", "json"])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        cli()
+    assert left.value.code == 1  # no readiness probe is grave
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert "readiness-missing" in {one["rule"] for one in found["findings"]}
+
+
+def api(state: Any, metrics: Any, settings: settings_file.Settings) -> dict[str, Any]:
+    """What the API tells of the same store."""
+    ledger = sql.open_ledger(sql.urls_of(settings.store.url)[0])
+    app = create_app(state, metrics, wiring.api_settings(settings), ApiExtras(ledger=ledger))
+    transport = httpx.ASGITransport(app, client=("testclient", 1))
+
+    async def ask() -> dict[str, Any]:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            paths = ("/changes", "/startups", "/placements", "/audit/workloads")
+            return {path: (await client.get(f"/api/v1{path}")).json() for path in paths}
+
+    try:
+        return asyncio.run(ask())
+    finally:
+        ledger.close()
+
+
+def test_without_a_cluster_the_audit_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "outrider.yaml"
+    file.write_text("cluster: c\n", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["outrider", "audit", "workloads", "--config", str(file)])
+    with pytest.raises(SystemExit) as left:
+        cli()
+    assert left.value.code == 2
+    assert "no Kubernetes API is configured" in capsys.readouterr().out

@@ -1,0 +1,108 @@
+"""Model servers on a real control plane, with the test as their kubelet."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from collectors.access import Access, Tls
+from collectors.client import Client
+from collectors.kube_api import KubeApi
+from collectors.kubernetes import Kubernetes
+from collectors.sightings import Sighting
+from outrider.clock import SystemClock, rfc3339
+from tests.support.kube import Cluster
+
+H100 = {
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.count": "8",
+    "nvidia.com/gpu.clique": "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1",
+    "nvidia.com/cuda.driver-version.full": "570.124.06",
+    "nvidia.com/cuda.runtime-version.full": "12.8",
+    "topology.kubernetes.io/zone": "zone-a",
+}
+
+
+def now() -> datetime:
+    return SystemClock().now()
+
+
+def source(cluster: Cluster, *namespaces: str, token: str = "admin") -> Kubernetes:
+    """The product's own reader of this API server."""
+    access = Access(bearer_token_file=cluster.token_file(token), tls=Tls(insecure_skip_verify=True))
+    client = Client("kubernetes", cluster.url, timeout=timedelta(seconds=5), access=access)
+    return Kubernetes("kubernetes", KubeApi(client), "c", namespaces=namespaces)
+
+
+async def news(reader: Kubernetes) -> list[Sighting]:
+    found, errors = await reader.read(now(), [])
+    assert errors == []
+    return found
+
+
+def template(image: str = "vllm/vllm-openai:v0.11.0", gpus: int = 4, *args: str, **pod: Any) -> dict[str, Any]:
+    """A pod template of a model server."""
+    flags = args or ("--model=meta-llama/Llama-3.3-70B-Instruct", f"--tensor-parallel-size={gpus}")
+    container = {
+        "name": "vllm",
+        "image": image,
+        "args": list(flags),
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+    }
+    labels = {"app": "chat", "app.kubernetes.io/name": "chat-70b"}
+    return {"metadata": {"labels": labels}, "spec": {"containers": [container], **pod}}
+
+
+def deployment(cluster: Cluster, namespace: str, replicas: int = 2, **spec: Any) -> str:
+    """Create the Deployment ``chat``; returns its path."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    wanted = {"selector": {"matchLabels": {"app": "chat"}}, "replicas": replicas, "template": template(), **spec}
+    cluster.create(path, {"metadata": {"name": "chat"}, "spec": wanted})
+    return f"{path}/chat"
+
+
+def run(cluster: Cluster, pod: dict[str, Any], *, started: datetime | None = None, restarts: int = 0) -> None:
+    """The kubelet started the container and finds it ready."""
+    begun = rfc3339(started or now())
+    cluster.pod_status(
+        pod,
+        phase="Running",
+        conditions=[
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": pod["metadata"]["creationTimestamp"]},
+            {"type": "Initialized", "status": "True", "lastTransitionTime": begun},
+            {"type": "ContainersReady", "status": "True", "lastTransitionTime": rfc3339(now())},
+            {"type": "Ready", "status": "True", "lastTransitionTime": rfc3339(now())},
+        ],
+        containerStatuses=[
+            {
+                "name": "vllm", "image": "vllm", "imageID": "", "ready": True, "restartCount": restarts,
+                "state": {"running": {"startedAt": begun}},
+            }
+        ],
+    )  # fmt: skip
+
+
+def run_all(cluster: Cluster, namespace: str, count: int) -> None:
+    """Every scheduled pod is started and ready."""
+    for pod in cluster.scheduled(namespace, count):
+        if pod["status"].get("phase") != "Running" and not pod["metadata"].get("deletionTimestamp"):
+            run(cluster, pod)
+
+
+def event(cluster: Cluster, pod: dict[str, Any], reason: str, message: str, at: datetime) -> None:
+    """What the kubelet says of a pod."""
+    meta = pod["metadata"]
+    involved = {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
+    cluster.create(
+        f"/api/v1/namespaces/{meta['namespace']}/events",
+        {
+            "metadata": {"name": f"{meta['name']}.{reason.lower()}"},
+            "involvedObject": involved,
+            "reason": reason,
+            "message": message,
+            "type": "Normal",
+            "firstTimestamp": rfc3339(at),
+            "lastTimestamp": rfc3339(at),
+            "count": 1,
+        },
+    )
