@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from collectors.adapter import QUANTILES, Adapter, Aggregate, Operator, Rule, Section, Statistic, Term
-from collectors.exposition import Layout
+from collectors.exposition import Layout, Series
 from collectors.ladders import spread
 from collectors.places import Place, Places, first_label
 from outrider import catalog
@@ -199,16 +199,30 @@ class Draft:
                 add(summed, SUM_BUCKET, row, rule.scale)
 
     def ladders(self, family: str, kind: EntityKind, term: Term) -> Iterator[tuple[Place, list[tuple[float, int]]]]:
-        """The (bound, row) ladder of each label set, bounds rising."""
+        """The (bound, row) ladder of each label set, bounds rising to +Inf.
+
+        A page that leaves +Inf out has the same number as ``_count``; without either nothing is claimed.
+        """
         found: dict[tuple[Place, tuple[tuple[str, str], ...]], list[tuple[float, int]]] = {}
         for row in self.places.matching((family + "_bucket",), term.where):
             labels, place = self.layout.series[row].labels, self.places.of(kind, row)
             bound = number_of(labels.get("le", ""), finite=False)
             if place is not None and bound is not None:
-                rest = tuple(sorted((name, value) for name, value in labels.items() if name != "le"))
+                rest = _labels_of(self.layout.series[row])
                 found.setdefault((place, rest), []).append((bound, row))
-        for (place, _), ladder in found.items():
-            yield place, sorted(ladder)
+        counts = {_labels_of(self.layout.series[row]): row for row in self.layout.names.get(family + "_count", ())}
+        for (place, rest), ladder in found.items():
+            whole = sorted(ladder)
+            if math.isfinite(whole[-1][0]):
+                if rest not in counts:
+                    continue
+                whole.append((math.inf, int(counts[rest])))
+            yield place, whole
+
+
+def _labels_of(series: Series) -> tuple[tuple[str, str], ...]:
+    """The labels without the bound, in one order."""
+    return tuple(sorted((name, value) for name, value in series.labels.items() if name != "le"))
 
 
 _ADD = {

@@ -39,6 +39,11 @@ class _Telling:
     weight: float
 
     @property
+    def keys(self) -> tuple[SignalKey, ...]:
+        """What the columns are."""
+        return tuple(self.batch.keys[column] for column in self.columns)
+
+    @property
     def values(self) -> Floats:
         """The cells as they are."""
         found: Floats = self.batch.values[self.row, self.columns]
@@ -105,7 +110,7 @@ def _joined(name: str, speakers: Sequence[_Telling]) -> Floats:
     values = np.stack([one.values for one in speakers])
     there = np.isfinite(values)
     is_mean = catalog.signal(name).kind is SignalKind.HISTOGRAM and values.shape[1] == 1
-    if name in _LARGEST:
+    if name in _LARGEST or any(key.quantile is not None for key in speakers[0].keys):  # quantiles cannot be merged
         joined = np.where(there, values, -np.inf).max(axis=0)
     elif (
         catalog.signal(name).unit == "ratio" or is_mean

@@ -11,6 +11,7 @@ from collectors.adapter import Aggregate
 from collectors.compile import Cells, Compiled, Groups
 from outrider.model import CellStatus, Floats, Statuses
 
+_GRAIN = 1e-6  # of counts spread over a ladder
 _JOIN = {Aggregate.MIN: np.fmin, Aggregate.MAX: np.fmax, Aggregate.SUM: np.add}
 
 
@@ -48,8 +49,8 @@ def evaluate(compiled: Compiled, rows: Rows) -> tuple[Floats, Statuses]:
         _join(aggregate, compiled.cell_of_out[joined], outs[joined], out_status[joined], values, status)
     values = values * cells.scale + cells.offset
     _compare(cells, values)
+    _spread(cells, values, status)
     if flagged:
-        _spread(cells, status)
         odd = (status == CellStatus.UNTRUSTED) & cells.nan_is_undefined & ~cells.two_scrapes
         status[odd] = CellStatus.UNDEFINED
     overflown = ~np.isfinite(values) & (status == CellStatus.PRESENT)
@@ -138,9 +139,14 @@ def _join(
         values[found] /= counts[found]
 
 
-def _spread(cells: Cells, status: Statuses) -> None:
-    """A histogram is whole or not at all: its worst bucket speaks for every one."""
+def _spread(cells: Cells, values: Floats, status: Statuses) -> None:
+    """A histogram is whole or not at all: its worst bucket speaks for every one.
+
+    Buckets that count fewer than those below them are nobody's histogram.
+    """
     if cells.histograms.size:
         worst = np.maximum.reduceat(status[cells.histograms], cells.histogram_starts)
+        least = np.minimum.reduceat(values[cells.histograms], cells.histogram_starts)
+        worst[(worst == CellStatus.PRESENT) & (least < -_GRAIN)] = CellStatus.UNTRUSTED
         lengths = np.diff(np.append(cells.histogram_starts, cells.histograms.size))
         status[cells.histograms] = np.repeat(worst, lengths)

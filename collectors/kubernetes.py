@@ -34,6 +34,7 @@ from collectors.kube_signals import KubeSignals
 from collectors.kube_startups import Startups
 from collectors.kube_topology import Graph, gpu_type_of, graph, node_facts
 from collectors.kube_workloads import SOURCE, WorkloadChanges, instant
+from collectors.redact import redacted
 from collectors.sightings import FIRST_LOOK, MOST_TEXT, Sighting
 from outrider.errors import CollectError
 from outrider.ledger import ChangeEnd
@@ -85,7 +86,7 @@ def event_sighting(found: Json, cluster: str, at: datetime) -> tuple[str, int, S
     when = next((one for one in map(instant, times) if one is not None), at)
     source = mapping(found.get("source"))
     attributes = {
-        "text": (text(found.get("message")) or text(found.get("note")))[:MOST_TEXT],
+        "text": redacted((text(found.get("message")) or text(found.get("note")))[:MOST_TEXT]),
         "type": text(found.get("type")),
         "count": str(count),
         "component": text(source.get("component")) or text(found.get("reportingComponent")),

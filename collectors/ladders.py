@@ -44,11 +44,11 @@ def quantile_of_page(counts: Sequence[tuple[float, float]], quantile: float) -> 
     """The quantile of (bound, cumulative count) pairs whose bounds rise and end in +Inf, as PromQL gives it.
 
     The second part is True when the quantile lies in the first bucket: of it only "< bound" is known,
-    and the value is that bound. None when nothing was counted. Above the last finite bound that bound
-    is the answer.
+    and the value is that bound. None when nothing was counted, or all of it in one bucket without end.
+    Above the last finite bound that bound is the answer.
     """
     total = counts[-1][1] if counts else 0.0
-    if not total > 0:
+    if not total > 0 or math.isinf(counts[0][0]):
         return None
     rank = quantile * total
     place = next(number for number, (_, count) in enumerate(counts) if count >= rank)

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collectors import registry
+from collectors.adapter import Adapter
 from collectors.receive import META, Decoded, Dropped, Source, Stream
-from collectors.signatures import first_of, tells
+from collectors.signatures import first_of, speaks_for
 from outrider.model import EntityKind
 
-MOST_SOURCES = 50_000
+MOST_SOURCES, MOST_NAMES = 50_000, 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,22 @@ class Assigned:
     rule: int | None
 
 
+class _Reads:
+    """The metrics that an adapter has a use for; a name is looked at once."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._known: dict[str, bool] = {}
+
+    def __contains__(self, name: str) -> bool:
+        known = self._known.get(name)
+        if known is None:
+            if len(self._known) >= MOST_NAMES:
+                self._known.clear()
+            known = self._known[name] = self._adapter.reads(name)
+        return known
+
+
 class Matcher:
     """Assigns series to adapters; remembers what each source is. Not for two threads at a time."""
 
@@ -64,15 +81,14 @@ class Matcher:
         """The first rule that holds counts."""
         self._rules = tuple(rules)
         self._most = most_sources
-        self._reads = {name: registry.adapter(name).metric_names for name in registry.ADAPTERS}
-        self._tells = tells()
+        self._reads = {name: _Reads(registry.adapter(name)) for name in registry.ADAPTERS}
         self._known: OrderedDict[Source, dict[tuple[str, int | None], None]] = OrderedDict()
 
     def assign(self, decoded: Decoded) -> list[Assigned]:
         """Every series that something reads; the rest is counted on ``decoded``."""
         ruled = [self._rule_of(stream, decoded) for stream in decoded.streams]
         for stream, rule in zip(decoded.streams, ruled, strict=True):
-            adapter = self._tells.get(stream.name) if rule is None else self._rules[rule].adapter
+            adapter = speaks_for(stream.name) if rule is None else self._rules[rule].adapter
             if adapter is not None:
                 self._note(stream.source, adapter, rule)
         found: list[Assigned] = []

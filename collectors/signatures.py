@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from functools import cache
+from functools import cache, lru_cache
 
 from collectors.registry import ADAPTERS, adapter
 
@@ -57,6 +57,23 @@ def tells() -> dict[str, str]:
     plain = {metric: [name for name in found if name not in CARRIERS] or found for metric, found in readers.items()}
     alone = {metric: found[0] for metric, found in plain.items() if len(found) == 1}
     return alone | {metric: name for name, metric in SIGNATURES.items()}
+
+
+@lru_cache(maxsize=100_000)
+def speaks_for(metric: str) -> str | None:
+    """The adapter that a metric speaks for, by name or by a pattern of names; None when none or several."""
+    known = tells().get(metric)
+    if known is not None or _COMMON.fullmatch(metric):
+        return known
+    readers = [name for name in ADAPTERS if adapter(name).reads(metric)]
+    plain = [name for name in readers if name not in CARRIERS] or readers
+    return plain[0] if len(plain) == 1 else None
+
+
+def forget() -> None:
+    """After an adapter was added: look anew."""
+    tells.cache_clear()
+    speaks_for.cache_clear()
 
 
 def first_of(adapters: Collection[str]) -> str | None:

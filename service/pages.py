@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,8 @@ async def doctor(
             continue
         diagnosis = examine.examine(registry.adapter(look.target.adapter), page)
         found.append({**entry, **diagnosis.as_dict(language), "error": None})
+    if pages and all(one["error"] for one in found):
+        raise _unreadable(looks, found[0]["error"])
     for one in (source for source in sources if source.error):
         about = {"target": one.target, "adapter": one.adapter, "present": [], "missing": [], "unknown_metrics": 0}
         found.append({**about, "error": one.error})
@@ -112,7 +115,7 @@ async def _looks(
     settings: Settings, pages: Sequence[tuple[str, str]], at: datetime
 ) -> tuple[list[_Look], tuple[TargetHealth, ...]]:
     """Every page once, and how each source of targets fares."""
-    wanted = [_of_page(settings.cluster, adapter, place) for adapter, place in pages]
+    wanted = _named_apart([_of_page(settings.cluster, adapter, place) for adapter, place in pages])
     sources: tuple[TargetHealth, ...] = ()
     if not pages:
         found = await discovery.once(settings, targets.targets(settings), at)
@@ -128,6 +131,17 @@ async def _looks(
         scrape = fetched[target.name] if body is None else recording.page_scrape(target, body, at)
         looks.append(_Look(target, scrape))
     return looks, sources
+
+
+def _named_apart(wanted: Sequence[tuple[Target, bytes | None]]) -> list[tuple[Target, bytes | None]]:
+    """Two files or servers of one name are two targets, though they speak about what they are named after."""
+    count: Counter[str] = Counter()
+    found = []
+    for target, body in wanted:
+        count[target.name] += 1
+        times = count[target.name]
+        found.append((target if times == 1 else replace(target, name=f"{target.name}-{times}"), body))
+    return found
 
 
 def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | None]:

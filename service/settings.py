@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from collectors import registry
+from collectors import registry, signatures
 from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem, UsageError
 from outrider.faults import faults as vocabulary
@@ -278,6 +278,7 @@ def _adapters_usable(settings: Settings, document: yamlfile.Document, folder: Pa
     for index, file in enumerate(settings.collect.adapters):
         try:
             registry.add(folder / file)
+            signatures.forget()
         except ConfigError as error:
             problems += error.problems
         except UsageError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from collectors.signatures import SIGNATURES, tells
+from collectors.signatures import SIGNATURES, speaks_for
 
 _NAME = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?=[{ \t])", re.MULTILINE)
 _LEAST = 2  # names of its own that a page must bear, where it has not the one that marks the exporter
@@ -17,7 +17,6 @@ def guess(page: str) -> str | None:
     for name, mark in SIGNATURES.items():
         if mark in names:
             return name
-    speaks_for = tells()
-    counts = Counter(speaks_for[metric] for metric in names if metric in speaks_for)
+    counts = Counter(one for metric in names if (one := speaks_for(metric)) is not None)
     (best, most), (_, second) = (*counts.most_common(2), (None, 0), (None, 0))[:2]
     return best if most >= _LEAST and most > second else None

@@ -332,6 +332,29 @@ def test_bucket_increments_land_on_the_fixed_ladder(bench) -> None:
     assert batch.keys[: len(batch.keys)] == one.normaliser.adapter("vllm").keys[EntityKind.REPLICA]
 
 
+def test_buckets_that_fall_are_no_histogram(bench) -> None:
+    one = bench("vllm")
+    one.scrape(engine(more=histogram((0, 0, 0), 0.0)))
+    one.scrape(engine(more=histogram((10, 4, 15), 9.5)))
+    columns = [key for key in one.batch(EntityKind.REPLICA).keys if key.name == "engine_ttft_seconds"]
+    assert {one.cell(str(key)) for key in columns if key.bucket is not None} == {CellStatus.UNTRUSTED}
+
+
+def test_a_ladder_without_its_end_ends_in_its_count(bench) -> None:
+    one = bench("vllm")
+    pages = [histogram(counts, 0.0) for counts in ((0, 0, 0), (4, 9, 30))]
+    for page in pages:
+        one.scrape(engine(more="".join(line for line in page.splitlines(True) if "+Inf" not in line)))
+    found = [one.cell(f"engine_ttft_seconds#{n}") for n in range(len(catalog.signal("engine_ttft_seconds").bounds) + 1)]
+    assert sum(found) == 30
+    other = bench("vllm", name="target-1")
+    for page in pages:
+        other.scrape(
+            engine(more="".join(line for line in page.splitlines(True) if "+Inf" not in line and "_count" not in line))
+        )
+    assert other.cell("engine_ttft_seconds#0") is CellStatus.ABSENT
+
+
 def test_a_histogram_is_whole_or_not_at_all(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(more=histogram((4, 9, 11), 9.0)))

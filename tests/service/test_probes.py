@@ -26,6 +26,7 @@ from outrider.model import EntityKind, EntityRef, Finding, SampleBatch, SignalKe
 from outrider.topology import Topology
 from service import event_source, settings, targets, wiring
 from service.cli.tree import app
+from service.ledger_source import Recorded
 from service.probe_source import WithProbes
 from service.window_cache import WindowCache
 
@@ -92,7 +93,8 @@ def test_a_probe_of_a_configuration_reaches_the_store(tmp_path, door) -> None:
     async def whole() -> None:
         platform = wiring.platform(settings.load(file), clock, lockstep=True)
         try:
-            assert isinstance(platform.collector, WithProbes)
+            assert isinstance(platform.collector, Recorded)
+            assert isinstance(platform.collector.recorded, WithProbes)
             assert isinstance(event_source.pages_of(platform.collector), Collector)
             await platform.cycle.run()
             clock.advance(timedelta(seconds=15))

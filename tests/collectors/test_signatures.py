@@ -1,0 +1,51 @@
+"""Whose metrics these are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from collectors import registry, signatures
+from collectors.receive_match import Matcher
+
+
+@pytest.mark.parametrize(
+    ("metric", "adapter"),
+    [
+        ("vllm:time_to_first_token_seconds_bucket", "vllm"),  # a Triton and a router hand it on
+        ("amd_gpu_gfx_activity", "amd"),
+        ("npu_chip_info_link_status_0_1", "npu_exporter"),
+        ("nv_inference_request_success", "triton"),
+        ("process_cpu_seconds_total", None),
+        ("num_requests_running", None),  # MindIE's and NIM's
+        ("something_else", None),
+    ],
+)
+def test_a_name_speaks_for_the_one_who_has_it(metric: str, adapter: str | None) -> None:
+    assert signatures.speaks_for(metric) == adapter
+    if adapter is not None:
+        assert metric in Matcher()._reads[adapter]
+
+
+def test_what_carries_others_comes_first() -> None:
+    assert signatures.first_of(["vllm", "vllm_router"]) == "vllm_router"
+    assert signatures.first_of(["vllm", "dcgm"]) is None
+
+
+def test_an_adapter_that_was_added_speaks_too(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "adapter: mine\ntarget: replica\nentities:\n  replica: {target: true}\n"
+        "signals:\n  engine_requests_running: {gauge: mine_running}\n",
+        encoding="utf-8",
+    )
+    assert signatures.speaks_for("mine_running") is None
+    registry.add(file)
+    signatures.forget()
+    try:
+        assert signatures.speaks_for("mine_running") == "mine"
+    finally:
+        registry.ADAPTERS.pop("mine")
+        registry.adapter.cache_clear()
+        signatures.forget()
