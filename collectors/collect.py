@@ -148,6 +148,7 @@ class Collector:
             self.normaliser.forget(gone)
             self._health.pop(gone)
             self._patience.forget(gone)
+            self.parser.forget(gone)
             self._seen.pop(gone, None)
         beside, told = self._beside
         self._beside = (beside if edges is None else tuple(edges), told if labels is None else labels)

@@ -211,6 +211,23 @@ def test_one_layout_for_pages_that_differ_in_numbers_only() -> None:
     assert other.layout.rows_in(first.layout).tolist() == [1, 0]
 
 
+def test_more_series_than_the_bound_are_parsed_quickly_all_the_same(monkeypatch) -> None:
+    parser = Parser(max_series=10)
+    pages = {f"s{n}": "".join(f'm{{source="{n}",i="{i}"}} 1\n' for i in range(6)).encode() for n in range(5)}
+    for _ in range(3):
+        for source, body in pages.items():
+            parser.parse(body, source=source)
+    assert len(parser._series) <= 16
+    monkeypatch.setattr(Parser, "_carefully", None)
+    for source, body in pages.items():
+        page = parser.parse(body.replace(b" 1", b" 7"), source=source)
+        assert page.values.tolist() == [7.0] * 6
+        assert page.series[0].labels["source"] == source.removeprefix("s")
+    parser.forget("s0")
+    with pytest.raises(TypeError):
+        parser.parse(pages["s0"], source="s0")
+
+
 def test_the_cache_is_bounded() -> None:
     parser = Parser(max_series=10, max_layouts=3)
     for number in range(100):
