@@ -75,6 +75,7 @@ class _Reader:
                 self._problem((key,), f"{document[key]!r} is no signal of the catalogue")
         entities = self._mapping(document.get("entities", {}), ("entities",))
         signals = self._mapping(document.get("signals", {}), ("signals",))
+        labels = self._mapping(document.get("labels", {}), ("labels",))
         specs = {self._kind(kind, ("entities", kind)): self._entity(kind, spec) for kind, spec in entities.items()}
         return Adapter(
             name=str(document.get("adapter", "")),
@@ -91,9 +92,9 @@ class _Reader:
             no_value=self._number(document["no_value"], ("no_value",)) if "no_value" in document else None,
             fixes=self._fixes(document.get("fixes", {})),
             title=str(document.get("title", document.get("adapter", ""))),
-            edges=tuple(self._edge(edge, ("edges", i)) for i, edge in enumerate(document.get("edges", ()))),
-            labels=tuple(self._labels(kind, spec) for kind, spec in document.get("labels", {}).items()),
-            events=tuple(self._event(event, ("events", i)) for i, event in enumerate(document.get("events", ()))),
+            edges=tuple(self._edge(edge, ("edges", i)) for i, edge in enumerate(self._list(document, "edges"))),
+            labels=tuple(self._labels(kind, spec) for kind, spec in labels.items()),
+            events=tuple(self._event(event, ("events", i)) for i, event in enumerate(self._list(document, "events"))),
             seen=self._seen(document.get("seen", {})),
             file=self._document.file,
         )
@@ -331,6 +332,13 @@ class _Reader:
             if allowed is not None and key not in allowed:
                 self._problem((*path, str(key)), f"unknown key{yamlfile.near(str(key), allowed)}")
         return {str(key): one for key, one in value.items()}
+
+    def _list(self, document: dict[str, Any], key: str) -> list[Any]:
+        found = document.get(key, [])
+        if not isinstance(found, list):
+            self._problem((key,), "expected a list")
+            return []
+        return found
 
     def _names(self, value: Any, path: yamlfile.Path_) -> tuple[str, ...]:
         found = [value] if isinstance(value, str) else value

@@ -269,6 +269,11 @@ def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
         (("{gauge: up}", "{gauge: up, statistic: mean}"), "signals.node_ready.gauge", "state in the catalogue"),
         (("target: node", "target: node\nprobe: {load: /load}"), "probe", "go together"),
         (("target: node", "target: node\nno_value: none"), "no_value", "a number"),
+        (("target: node", "target: node\nevents: 5"), "events", "expected a list"),
+        (("target: node", "target: node\nedges: {a: b}"), "edges", "expected a list"),
+        (("target: node", "target: node\nlabels: []"), "labels", "expected a mapping"),
+        (("target: node", "target: node\nheartbeat: {of: up}"), "heartbeat.within", "duration"),
+        (("target: node", "target: node\nheartbeat: {within: 25s}"), "heartbeat.of", "always move"),
         (("target: node", "target: node\nfixes: {signals: {node_redy: x}}"), "fixes.signals.node_redy", "no such"),
         (
             ("node_ready: {gauge: up}", "svc_tpot_seconds: {gauge: up}"),
