@@ -41,6 +41,7 @@ class _File:
     stamp: tuple[int, int]
     found: tuple[Found, ...]
     faults: tuple[CollectError, ...]
+    read: bool = True
 
 
 class FileSource:
@@ -57,12 +58,15 @@ class FileSource:
         self._seen = Seen()
 
     async def read(self) -> Seen:
-        """Every target of every file."""
+        """Every target of every file. Raises CollectError when not one of them can be read."""
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> Seen:
         paths = dict.fromkeys(path for pattern in self._patterns for path in _paths(pattern))
         files = {path: self._one(path) for path in paths}
+        if files and not any(file.read for file in files.values()):
+            self._files = files
+            raise next(fault for file in files.values() for fault in file.faults)
         if files.keys() == self._files.keys() and all(files[path] is self._files[path] for path in files):
             return self._seen
         self._files = files
@@ -81,10 +85,9 @@ class FileSource:
                 return _stays(before, stamp, f"{self.name}: {path} is larger than {MOST_FILE_BYTES} bytes")
             found, problems = read_groups(Path(path).read_text(encoding="utf-8"), path)
         except (OSError, UnicodeDecodeError) as error:
-            said = f"{self.name}: {path} cannot be read ({type(error).__name__}); its targets stay as they were"
-            return _stays(before, (0, 0), said)
+            return _stays(before, (0, 0), f"{self.name}: {path} cannot be read ({type(error).__name__})")
         except ConfigError as error:
-            return _stays(before, stamp, f"{self.name}: {error.message}; its targets stay as they were")
+            return _stays(before, stamp, f"{self.name}: {error.message}")
         faults = [CollectError(f"{self.name}: {problem}", reason=CollectReason.TRUNCATED) for problem in problems[:20]]
         return _File(stamp, tuple(found), tuple(faults))
 
@@ -93,10 +96,11 @@ class FileSource:
 
 
 def _stays(before: _File | None, stamp: tuple[int, int], said: str) -> _File:
+    said += "; its targets stay as they were" if before is not None and before.found else "; it has told no targets yet"
     fault = CollectError(said, reason=CollectReason.TRUNCATED, hint="mend the file; it is read again when it changes")
     if before is not None and before.stamp == stamp and before.faults and before.faults[0].message == fault.message:
         return before
-    return _File(stamp, before.found if before else (), (fault,))
+    return _File(stamp, before.found if before else (), (fault,), read=False)
 
 
 def _paths(pattern: str) -> list[str]:

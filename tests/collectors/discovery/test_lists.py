@@ -159,11 +159,16 @@ def test_a_file_that_breaks_keeps_its_targets_and_says_so(tmp_path: Path) -> Non
     assert "b.yaml:1: [0].targets[1]: expected host:port" in seen.faults[0].message
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    seen = read(FileSource("files", [str(tmp_path / "none.yaml")]))
-    assert seen.found == ()
+def test_files_of_which_none_can_be_read_are_a_source_that_is_down(tmp_path: Path) -> None:
+    source, there = FileSource("files", [f"{tmp_path}/none.yaml", f"{tmp_path}/some.yaml"]), tmp_path / "some.yaml"
+    for _ in range(2):
+        with pytest.raises(CollectError, match=r"none.yaml cannot be read .*; it has told no targets yet"):
+            read(source)
+    there.write_text("- targets: [a:1]\n", encoding="utf-8")
+    seen = read(source)
+    assert len(seen.found) == 1
     assert "none.yaml cannot be read (FileNotFoundError)" in seen.faults[0].message
-    assert read(FileSource("files", [f"{tmp_path}/*.yaml"])).faults == ()
+    assert read(FileSource("files", [f"{tmp_path}/*.json"])).faults == ()
 
 
 # --- HTTP -----------------------------------------------------------------------------------------
