@@ -120,6 +120,9 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
         flags[:size][odd] = CellStatus.UNTRUSTED
         return Change(Rows.of(page.values, np.zeros(size), 1.0, flags), None, clock_step=interval is not None)
     increases = _increases(past, page, later)
+    if compiled.born.size:  # NaN of a series that is new differs from nothing
+        anew = page.values[compiled.born_at] > past.values[compiled.born_at]
+        later[:, compiled.born[anew]] = np.maximum(later[:, compiled.born[anew]], CellStatus.RESET)
     restarted = _restarted(past, compiled, page)
     if restarted:
         later[:] = CellStatus.RESET

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.adapter import Adapter, Aggregate, Operator, Statistic
-from collectors.draft import Draft, Out
+from collectors.draft import Draft, Out, labels_but
 from collectors.exposition import Layout
 from collectors.places import Place, Places, Watch
 from outrider import catalog
@@ -27,6 +27,7 @@ Flags = NDArray[np.bool_]
 Shape = tuple[int, int, int]
 
 
+_COUNTED = ("_total", "_bucket", "_count", "_sum")
 _OF_NOTHING = frozenset({Statistic.QUANTILES, Statistic.MEAN})  # NaN when nothing happened
 
 
@@ -67,7 +68,8 @@ class Compiled:
     A *cell* is an (entity, column) of one kind of entity; ``cell_of_out`` numbers them through all
     kinds, ``shapes`` gives (first cell, entities, columns) of each kind. ``out_right`` is -1 where the
     left slot is the value; ``start_row`` is -1 where the page does not tell when its process started.
-    ``beats`` are the rows of the adapter's heartbeat.
+    ``beats`` are the rows of the adapter's heartbeat. ``born`` are rows of counters that tell when they began,
+    ``born_at`` the rows of their ``_created``.
     """
 
     slots: int
@@ -89,6 +91,8 @@ class Compiled:
     watches: tuple[Watch, ...]
     start_row: int
     beats: Indices
+    born: Indices
+    born_at: Indices
 
 
 def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
@@ -101,6 +105,7 @@ def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
     of_out = [_cell(out, places, shapes) for out in draft.outs]
     rows, weights, slots = _columns(draft.linear)
     start = layout.names.get(adapter.start_time) if adapter.start_time else None
+    born, born_at = _births(layout)
     return Compiled(
         slots=draft.slots,
         linear_rows=rows,
@@ -121,7 +126,27 @@ def compile_adapter(adapter: Adapter, layout: Layout) -> Compiled:
         watches=tuple(draft.places.watches()),
         start_row=int(start[0]) if start is not None else -1,
         beats=_beats(adapter, layout),
+        born=born,
+        born_at=born_at,
     )
+
+
+def _births(layout: Layout) -> tuple[Indices, Indices]:
+    """Counters with a ``_created`` series beside them (OpenMetrics 1.0, section 5.1.2), and where that stands."""
+    made = {
+        (name.removesuffix("_created"), labels_but(layout.series[row], "le")): int(row)
+        for name, rows in layout.names.items()
+        if name.endswith("_created")
+        for row in rows
+    }
+    pairs = []
+    for name, rows in layout.names.items() if made else ():
+        family = next((name.removesuffix(end) for end in _COUNTED if name.endswith(end)), None)
+        if family is not None:
+            found = ((int(row), made.get((family, labels_but(layout.series[row], "le")))) for row in rows)
+            pairs += [pair for pair in found if pair[1] is not None]
+    both = np.array(pairs, dtype=np.intp).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
 
 
 def _beats(adapter: Adapter, layout: Layout) -> Indices:

@@ -208,9 +208,11 @@ class Draft:
             labels, place = self.layout.series[row].labels, self.places.of(kind, row)
             bound = number_of(labels.get("le", ""), finite=False)
             if place is not None and bound is not None:
-                rest = _labels_of(self.layout.series[row])
+                rest = labels_but(self.layout.series[row], "le")
                 found.setdefault((place, rest), []).append((bound, row))
-        counts = {_labels_of(self.layout.series[row]): row for row in self.layout.names.get(family + "_count", ())}
+        counts = {
+            labels_but(self.layout.series[row], "le"): row for row in self.layout.names.get(family + "_count", ())
+        }
         for (place, rest), ladder in found.items():
             whole = sorted(ladder)
             if math.isfinite(whole[-1][0]):
@@ -220,9 +222,9 @@ class Draft:
             yield place, whole
 
 
-def _labels_of(series: Series) -> tuple[tuple[str, str], ...]:
-    """The labels without the bound, in one order."""
-    return tuple(sorted((name, value) for name, value in series.labels.items() if name != "le"))
+def labels_but(series: Series, without: str) -> tuple[tuple[str, str], ...]:
+    """The labels of a series but one, in one order."""
+    return tuple(sorted((name, value) for name, value in series.labels.items() if name != without))
 
 
 _ADD = {

@@ -285,6 +285,14 @@ def _truncated(missing: str) -> CollectError:
 
 def _malformed(line: bytes) -> CollectError:
     shown = line[:120].decode(errors="replace")
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return CollectError(
+            f"this line is no UTF-8 text: {shown!r}",
+            reason=CollectReason.NOT_METRICS,
+            hint="a label of the exporter is written in another encoding; drop or mend it there",
+        )
     return CollectError(
         f"this line is no sample: {shown!r}",
         reason=CollectReason.NOT_METRICS,

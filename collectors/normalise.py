@@ -4,7 +4,7 @@ What each cell's status means here:
 
 - a first scrape has no increases: ABSENT; so has a counter series seen for the first time, unless the
   adapter knows that such a series appears with its first increment (``new_series: from_zero``);
-- a counter that went backward, or a process that started anew: RESET, nothing is claimed;
+- a counter that went backward or was created anew, or a process that started anew: RESET, nothing is claimed;
 - a number by which the exporter says that it could not read something (``no_value``): UNTRUSTED;
 - 0/0: UNDEFINED; NaN published as a ratio: UNDEFINED, as anything else: UNTRUSTED;
 - a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE. A page

@@ -167,6 +167,12 @@ def test_white_space_and_comments_are_no_samples() -> None:
     assert page.samples == 2
 
 
+def test_a_label_in_another_encoding_is_told() -> None:
+    with pytest.raises(CollectError, match="no UTF-8 text: 'a\\{b=") as caught:
+        Parser().parse(b'x 1\na{b="\xff\xfe"} 1\n')
+    assert "encoding" in caught.value.hint
+
+
 def test_an_empty_page_has_no_samples() -> None:
     assert Parser().parse(b"").samples == 0
 

@@ -332,6 +332,22 @@ def test_bucket_increments_land_on_the_fixed_ladder(bench) -> None:
     assert batch.keys[: len(batch.keys)] == one.normaliser.adapter("vllm").keys[EntityKind.REPLICA]
 
 
+def test_a_counter_that_was_created_anew_is_a_reset_however_high_it_stands(bench) -> None:
+    one = bench("vllm")
+
+    def page(tokens, born) -> str:
+        return engine(tokens=tokens, finished=4, more=f'vllm:generation_tokens_created{{engine="0"}} {born}\n')
+
+    one.scrape(page(5, 100.0))
+    one.scrape(page(9, 100.0))
+    assert one.cell("engine_generation_tokens_total") == 4
+    one.scrape(page(50, 130.0))
+    assert one.cell("engine_generation_tokens_total") is CellStatus.RESET
+    assert one.cell("engine_requests_finished_total") == 0  # which has no birth of its own
+    one.scrape(page(60, 130.0))
+    assert one.cell("engine_generation_tokens_total") == 10
+
+
 def test_buckets_that_fall_are_no_histogram(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(more=histogram((0, 0, 0), 0.0)))
