@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 import aiohttp
 
 from collectors.client import Answer, Client
+from outrider.clock import parse_rfc3339
 from outrider.errors import CollectError, CollectReason
 
 PAGE_OBJECTS = 500  # what kubectl asks for at once
@@ -23,6 +26,7 @@ IDLE_SECONDS = 0.2  # a watch that is silent for so long has told what it had
 MOST_LINE_BYTES = 8 * 1024 * 1024
 MOST_CHANGES = 50_000  # of one look; the rest comes with the next
 Json = Mapping[str, Any]
+_TEMPLATE_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
 
 
 class GoneError(CollectError):
@@ -219,6 +223,19 @@ def text(value: Any) -> str:
 def texts(value: Any) -> dict[str, str]:
     """The string entries of a JSON object."""
     return {name: one for name, one in mapping(value).items() if isinstance(one, str)}
+
+
+def instant(value: object) -> datetime | None:
+    """A time of the API, None when it is none."""
+    try:
+        return parse_rfc3339(value) if isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def deployment_of(replica_set: str) -> str:
+    """The deployment of a replica set, by the name that its controller made of both: what people know it by."""
+    return _TEMPLATE_HASH.sub("", replica_set)
 
 
 def version_of(found: Json) -> str:

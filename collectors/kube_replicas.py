@@ -6,12 +6,11 @@ a replica, whatever page it has or lacks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from collectors.engine_args import EngineArgs, engine_args, pod_accelerators, serving_container
-from collectors.kube_api import Json, mapping, text
+from collectors.kube_api import Json, deployment_of, mapping, text
 from collectors.kube_objects import NODES, PODS, Objects, key_of, labels_of, owner_of
 
 LWS_NAME, LWS_GROUP, LWS_WORKER = (
@@ -21,7 +20,6 @@ KSERVE = "serving.kserve.io/inferenceservice"
 RAY_SERVICE, RAY_CRD, RAY_CLUSTER = "ray.io/originated-from-cr-name", "ray.io/originated-from-crd", "ray.io/cluster"
 SERVICE_LABEL = "app.kubernetes.io/name"
 CLIQUE = "nvidia.com/gpu.clique"
-_TEMPLATE_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
 _OVER = frozenset({"Succeeded", "Failed"})
 
 
@@ -109,7 +107,7 @@ def workload_of(pod: Json) -> tuple[str, str]:
     if kind != "ReplicaSet":
         return kind, name
     known = labels.get("pod-template-hash")
-    bare = name.removesuffix(f"-{known}") if known else _TEMPLATE_HASH.sub("", name)
+    bare = name.removesuffix(f"-{known}") if known else deployment_of(name)
     return "Deployment", bare
 
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from collectors.engine_args import serving_container
-from collectors.kube_api import Json, items, mapping, text
+from collectors.kube_api import Json, instant, items, mapping, text
 from collectors.kube_replicas import PodFacts
 from collectors.sightings import FIRST_LOOK
 from collectors.startup_log import INIT_ENGINE, Mark
-from outrider.clock import parse_rfc3339
 from outrider.ledger import PhaseTime, StartPhase, Startup
 from outrider.model import EntityKind, EntityRef
 
@@ -83,7 +82,7 @@ class Startups:
         if start is None or text(involved.get("kind")) != "Pod":
             return
         reason, said = text(found.get("reason")), text(found.get("message")) or text(found.get("note"))
-        when = _instant(found.get("eventTime")) or _instant(found.get("firstTimestamp")) or at
+        when = instant(found.get("eventTime")) or instant(found.get("firstTimestamp")) or at
         if reason in _SCALE_UPS:
             start.scaled_up = start.changed = True
         elif reason == "Pulling" and start.is_first:
@@ -172,7 +171,7 @@ class Startups:
     def _begin(
         self, facts: PodFacts, pod: Json, restarts: int, started: datetime | None, at: datetime
     ) -> _Start | None:
-        created = _instant(facts.created)
+        created = instant(facts.created)
         if not facts.accelerators or facts.is_over or created is None:
             return None
         began = created if restarts == 0 else started
@@ -197,7 +196,7 @@ class Startups:
         status = mapping(pod.get("status"))
         before = (start.startup, dict(start.times))
         for one in items(status.get("conditions")):
-            when = _instant(one.get("lastTransitionTime"))
+            when = instant(one.get("lastTransitionTime"))
             if text(one.get("status")) == "True" and when is not None:
                 start.times.setdefault(text(one.get("type")), when)
         start.has_init = bool(items(mapping(pod.get("spec")).get("initContainers")))
@@ -298,18 +297,11 @@ def _main_container(pod: Json) -> tuple[int, datetime | None]:
     found = next((one for one in states if text(one.get("name")) == wanted), states[0] if states else {})
     count = found.get("restartCount")
     running = mapping(mapping(found.get("state")).get("running"))
-    return (count if isinstance(count, int) and count > 0 else 0), _instant(running.get("startedAt"))
+    return (count if isinstance(count, int) and count > 0 else 0), instant(running.get("startedAt"))
 
 
 def _ready(pod: Json) -> datetime | None:
     for one in items(mapping(pod.get("status")).get("conditions")):
         if one.get("type") == "Ready" and text(one.get("status")) == "True":
-            return _instant(one.get("lastTransitionTime"))
+            return instant(one.get("lastTransitionTime"))
     return None
-
-
-def _instant(value: object) -> datetime | None:
-    try:
-        return parse_rfc3339(value) if isinstance(value, str) else None
-    except (ValueError, OverflowError):
-        return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from collectors.kube_api import Json, items, mapping, text
 from collectors.kube_objects import NODES, Objects, key_of, labels_of
 from collectors.kube_replicas import CLIQUE, Replica, Replicas
+from collectors.places import first_label
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge, Topology
 
@@ -40,18 +41,18 @@ class Graph:
 
 def gpu_type_of(labels: Mapping[str, str]) -> str:
     """The product name of a node's accelerators, empty when its labels do not tell."""
-    return _first(labels, _NODE_LABELS["gpu_type"])
+    return first_label(labels, _NODE_LABELS["gpu_type"]) or ""
 
 
 def driver_of(labels: Mapping[str, str]) -> str:
     """The version of the NVIDIA driver that a node's labels tell."""
-    return _first(labels, _DRIVER) or _dotted(labels, "nvidia.com/cuda.driver", ("major", "minor", "rev"))
+    return first_label(labels, _DRIVER) or _dotted(labels, "nvidia.com/cuda.driver", ("major", "minor", "rev"))
 
 
 def cuda_of(labels: Mapping[str, str]) -> str:
     """The version of CUDA that the driver of a node supports."""
     older = _dotted(labels, "nvidia.com/cuda.runtime", ("major", "minor"))
-    return _first(labels, _CUDA) or _dotted(labels, "nvidia.com/cuda.runtime-version", ("major", "minor")) or older
+    return first_label(labels, _CUDA) or _dotted(labels, "nvidia.com/cuda.runtime-version", ("major", "minor")) or older
 
 
 def graph(objects: Objects, known: Replicas, cluster: str, pages: Topology | None = None) -> Graph:
@@ -118,16 +119,12 @@ def node_facts(node: Json) -> dict[str, str]:
     if not node:
         return {}
     labels, about = labels_of(node), mapping(mapping(node.get("status")).get("nodeInfo"))
-    facts = {name: _first(labels, spellings) for name, spellings in _NODE_LABELS.items()}
+    facts = {name: first_label(labels, spellings) or "" for name, spellings in _NODE_LABELS.items()}
     facts |= {"driver": driver_of(labels), "cuda": cuda_of(labels), "kubelet": text(about.get("kubeletVersion"))}
     facts["since"] = text(mapping(node.get("metadata")).get("creationTimestamp"))
     taints = [text(one.get("key")) for one in items(mapping(node.get("spec")).get("taints"))]
     facts["taints"] = ",".join(sorted(filter(None, taints)))
     return {name: value for name, value in facts.items() if value}
-
-
-def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((labels[name] for name in names if labels.get(name)), "")
 
 
 def _dotted(labels: Mapping[str, str], prefix: str, parts: tuple[str, ...]) -> str:

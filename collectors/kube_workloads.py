@@ -12,12 +12,11 @@ from datetime import datetime
 
 from collectors import workload_changes as changes
 from collectors.kube_actors import Actor, actor_of
-from collectors.kube_api import Json, KubeApi, items, mapping, text, texts, version_of
+from collectors.kube_api import Json, KubeApi, instant, items, mapping, text, texts, version_of
 from collectors.kube_endings import Endings
 from collectors.kube_objects import DEPLOYMENTS, WORKLOADS, Changed, Objects, Resource, digests, key_of, owner_of
 from collectors.kube_shapes import config_maps, service_of, templated
 from collectors.sightings import FIRST_LOOK, Sighting
-from outrider.clock import parse_rfc3339
 from outrider.errors import CollectError
 from outrider.ledger import ChangeEnd
 from outrider.model import EntityKind, EntityRef, EventKind
@@ -214,11 +213,3 @@ def _keys(name: str, mine: Mapping[str, str], other: Mapping[str, str]) -> str:
     """The keys of a ConfigMap that differ, each with the digest of its value."""
     told = [f"{key}@{digest}" for key, digest in sorted(mine.items()) if other.get(key) != digest]
     return f"{name}: {' '.join(told)}"[:400] if told else ""
-
-
-def instant(value: object) -> datetime | None:
-    """A time of the API, None when it is none."""
-    try:
-        return parse_rfc3339(value) if isinstance(value, str) else None
-    except (ValueError, OverflowError):
-        return None

@@ -6,12 +6,11 @@ change that no object shows (a driver, a power limit, a route): whoever makes su
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from collectors.kube_api import Json, KubeApi, items, mapping, text, texts
+from collectors.kube_api import Json, KubeApi, deployment_of, instant, items, mapping, text, texts
 from collectors.kube_nodes import node_changes
 from collectors.kube_objects import (
     CONFIG_MAPS,
@@ -33,7 +32,7 @@ from collectors.kube_replicas import SERVICE_LABEL, PodIndex, Replicas
 from collectors.kube_signals import KubeSignals
 from collectors.kube_startups import Startups
 from collectors.kube_topology import Graph, gpu_type_of, graph, node_facts
-from collectors.kube_workloads import SOURCE, WorkloadChanges, instant
+from collectors.kube_workloads import SOURCE, WorkloadChanges
 from collectors.redact import redacted
 from collectors.sightings import FIRST_LOOK, MOST_TEXT, Sighting
 from outrider.errors import CollectError
@@ -59,7 +58,6 @@ _KINDS = {
     "ScaledObject": EntityKind.WORKLOAD,
 }
 # The hash of a pod template, in the letters that Kubernetes makes such names of.
-_TEMPLATE_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
 _NO_NAMESPACE = frozenset(
     {EntityKind.CLUSTER, EntityKind.POOL, EntityKind.NODE, EntityKind.SWITCH, EntityKind.STORAGE, EntityKind.GPU}
 )
@@ -105,7 +103,7 @@ def entity_of(involved: Json, cluster: str) -> EntityRef | None:
     name, said = text(involved.get("name")), text(involved.get("kind"))
     kind = _KINDS.get(said)
     if said == "ReplicaSet":
-        name = _TEMPLATE_HASH.sub("", name)  # what people know is its deployment
+        name = deployment_of(name)
     if text(involved.get("apiVersion")).startswith(OURS):
         kind = next((one for one in EntityKind if one.value == said.lower()), None)
     if kind is None or not name:

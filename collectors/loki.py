@@ -17,6 +17,7 @@ from collectors.client import Client
 from collectors.kube_api import items, mapping, text, texts
 from collectors.log_lines import LogLines, Origin
 from collectors.log_patterns import packaged
+from collectors.places import first_label
 from collectors.sightings import FIRST_LOOK, Sighting
 from collectors.startup_log import expressions
 from outrider.errors import CollectError, CollectReason
@@ -143,7 +144,9 @@ def lines_of(body: bytes, client: Client) -> list[Line]:
 
 def origin_of(labels: Mapping[str, str], cluster: str) -> Origin:
     """Who wrote a stream: the pod its labels name, else the service, else the cluster."""
-    namespace, pod, container, service = (_first(labels, names) for names in (_NAMESPACE, _POD, _CONTAINER, _SERVICE))
+    told = (first_label(labels, names) or "" for names in (_NAMESPACE, _POD, _CONTAINER, _SERVICE))
+    namespace, pod, container, service = told
+    namespace = namespace.replace("/", "-")  # a slash parts keys
     if namespace and pod:
         entity = EntityRef(cluster, EntityKind.POD, namespace, pod)
     elif service:
@@ -169,11 +172,6 @@ def _entries(values: Any) -> Iterator[list[Any]]:
     for entry in values if isinstance(values, list) else []:
         if isinstance(entry, list) and len(entry) >= 2 and text(entry[0]).isdecimal():
             yield entry
-
-
-def _first(labels: Mapping[str, str], names: Sequence[str]) -> str:
-    found = next((labels[name] for name in names if labels.get(name)), "")
-    return found.replace("/", "-") if names is _NAMESPACE else found  # a slash parts keys
 
 
 def _unix(at: datetime) -> int:

@@ -8,7 +8,7 @@ again and ``exported_x`` becomes ``x``, so that an adapter sees what the exporte
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -124,8 +124,8 @@ def added_labels(series: Sequence[RawSeries], labels: Mapping[str, str]) -> froz
     return frozenset(name for name, value in labels.items() if all(one.labels.get(name) == value for one in series))
 
 
-def own_labels(labels: Mapping[str, str], added: frozenset[str]) -> dict[str, str]:
-    """The labels as the exporter wrote them, with ``__name__``."""
+def own_labels(labels: Mapping[str, str], added: Collection[str]) -> dict[str, str]:
+    """The labels as the exporter wrote them: what was added is taken off, ``exported_x`` is ``x`` again."""
     found = {name: value for name, value in labels.items() if name not in added}
     for name in added:
         exported = found.pop(f"exported_{name}", None)

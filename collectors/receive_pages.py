@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from collectors.exposition import Layout, Page, Series
-from collectors.prompages import STALE_MS
+from collectors.prompages import STALE_MS, own_labels
 from collectors.receive import META, STALE_NAN_BITS, Dropped, Stream
 
 _MOST_SAMPLES = 128  # of one series that wait: a page takes the newest only
@@ -218,7 +218,7 @@ class Buffer:
             name for name, value in self._target_labels.items() if all(one.labels.get(name) == value for one in every)
         }
         for held in every:
-            held.number = layouts.number(held.name, _own(held.labels, added))
+            held.number = layouts.number(held.name, own_labels(held.labels, added))
         self._generation = layouts.generation
 
     def _let_go(self, at: int) -> None:
@@ -246,16 +246,6 @@ def _sample(held: _Held, at: int, ups: Mapping[int, float], *, scraped: bool) ->
             return stamp, value
         return None
     return None
-
-
-def _own(labels: Mapping[str, str], added: Iterable[str]) -> dict[str, str]:
-    """The labels as the target wrote them: what was added is taken off, ``exported_x`` is ``x`` again."""
-    found = {name: value for name, value in labels.items() if name not in added}
-    for name in added:
-        exported = found.pop(f"exported_{name}", None)
-        if exported is not None:
-            found[name] = exported
-    return found
 
 
 def _is_stale(value: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from collectors.places import first_label
 from collectors.receive import Source
 from collectors.receive_match import ReceiveRule
 from collectors.registry import adapter
@@ -46,7 +47,7 @@ def target_of(
         entity = EntityRef(template.cluster or cluster, template.kind, namespace, filled(template.name, known))
     else:
         entity = _entity(cluster, kind, source, known)
-    labels = {fact: found for fact, names in _FACTS.items() if (found := _first(known, names))}
+    labels = {fact: found for fact, names in _FACTS.items() if (found := first_label(known, names))}
     if kind is EntityKind.REPLICA:
         labels.setdefault("service", source.job)
     else:
@@ -65,16 +66,12 @@ def filled(text: str, labels: Mapping[str, str]) -> str:
 def _entity(cluster: str, kind: EntityKind, source: Source, known: Mapping[str, str]) -> EntityRef:
     if kind is EntityKind.CLUSTER:
         return EntityRef(cluster, kind, None, cluster)
-    name = _first(known, _NAMES.get(kind, ()))
+    name = first_label(known, _NAMES.get(kind, ()))
     if not name and kind is EntityKind.SERVICE:
         name = source.job.rsplit("/", 1)[-1]
     if not name:
         name = source.instance.rsplit(":", 1)[0] if kind is EntityKind.NODE else source.instance or source.job
-    namespace = (_first(known, _NAMESPACE) or "default") if kind in _WITH_NAMESPACE else None
+    namespace = (first_label(known, _NAMESPACE) or "default") if kind in _WITH_NAMESPACE else None
     if kind is EntityKind.SERVICE:
-        namespace = _first(known, _NAMESPACE) or None
+        namespace = first_label(known, _NAMESPACE)
     return EntityRef(cluster, kind, namespace, name)
-
-
-def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((labels[name] for name in names if labels.get(name)), "")

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from generated import write_or_check
+
 from collectors.adapter import Adapter, Aggregate, Match, Metrics, Operator, Rule, Section, Statistic, Term
 from collectors.registry import ADAPTERS, adapter
 from outrider import catalog
@@ -147,16 +149,5 @@ def _by_signal() -> Iterator[str]:
             yield f"| `{signal}` | {', '.join(found[signal])} |"
 
 
-def main() -> int:
-    """Write the page, or 1 when --check finds it out of date."""
-    text = page()
-    if "--check" in sys.argv:
-        fresh = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print("up to date" if fresh else f"{PAGE.name} is out of date: run scripts/adapter_reference.py")
-        return 0 if fresh else 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from generated import write_or_check
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -115,16 +116,5 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Write the page, or 1 when --check finds it out of date."""
-    text = page()
-    if "--check" in sys.argv:
-        fresh = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print("up to date" if fresh else f"{PAGE.name} is out of date: run scripts/config_reference.py")
-        return 0 if fresh else 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

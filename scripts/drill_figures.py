@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from generated import write_or_check
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "drill-figures.md"
 RIVALS = ("static thresholds", "z-score per metric", "pooled isolation forest", "shipped Prometheus rules")
@@ -99,16 +101,9 @@ def _said(value: float | None, unit: str) -> str:
 
 
 def main() -> int:
-    """0 when the page was written, or is what it should be."""
+    """Write the page, or compare it."""
     listed = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
-    wanted = page({one["name"]: one for one in listed})
-    if "--check" in sys.argv:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted:
-            return 0
-        print(f"{PAGE.name} is out of date; run: python scripts/drill_figures.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
+    return write_or_check(PAGE, page({one["name"]: one for one in listed}))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from generated import write_or_check
+
 from outrider.i18n import translate
 from outrider.units import format_duration
 from simulator import scenarios
@@ -75,17 +77,5 @@ def _scenario(scenario: Scenario) -> str:
     return f"| `{scenario.id}` | {names} | {scenario.load} | {scenario.minutes} | {', '.join(kinds)} |\n"
 
 
-def main() -> int:
-    """0 when the page was written, or is what it should be."""
-    wanted = page()
-    if "--check" in sys.argv:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted:
-            return 0
-        print(f"{PAGE.name} is out of date; run: python scripts/drill_reference.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

@@ -6,6 +6,8 @@ import inspect
 import sys
 from pathlib import Path
 
+from generated import write_or_check
+
 from outrider import measures
 from outrider.units import format_duration
 
@@ -73,17 +75,5 @@ def _target(row: measures.Measure) -> str:
     return f"{sign} {format_duration(row.target) if row.unit == 'seconds' else f'{row.target:g}'}"
 
 
-def main() -> int:
-    """Write the page, or compare it."""
-    if "--check" in sys.argv[1:]:
-        fresh = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page()
-        print("up to date" if fresh else "run: python scripts/measures_reference.py")
-        return 0 if fresh else 1
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page(), encoding="utf-8")
-    print(PAGE)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

@@ -11,12 +11,11 @@ from pydantic import Field, field_validator
 
 from collectors.discovery.groups import is_address
 from collectors.discovery.targets import KEPT
-from collectors.dns_client import NameServer
 from collectors.registry import ADAPTERS
 from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from service.access_settings import AccessSettings
-from service.settings_base import Duration
+from service.settings_base import Duration, NameServers
 
 _OWN = {
     "static": {"targets", "add_labels"},
@@ -56,7 +55,7 @@ class DiscoverSettings(AccessSettings):
     url: str | None = Field(None, pattern=r"^https?://", description="http: the list; kubernetes: the API server")
     names: list[str] = Field([], description="dns: names to look up")
     record: Literal["SRV", "A", "AAAA"] = Field("SRV", description="dns: kind of record; A and AAAA need scrape.port")
-    name_servers: list[str] = Field([], description="dns: addresses to ask, with :PORT if need be; else the system's")
+    name_servers: NameServers = Field([], description="dns: addresses to ask, with :PORT if need be; else the system's")
     namespaces: list[str] = Field([], description="kubernetes: only these namespaces; all when empty")
     label_selector: str = Field("", description="kubernetes: pods to scrape; annotated ones when empty")
     service_label: str = Field("app.kubernetes.io/name", description="kubernetes: label that names a pod's service")
@@ -96,16 +95,6 @@ class DiscoverSettings(AccessSettings):
         for one in value:
             if not is_address(one):
                 raise ValueError(f"expected host:port, not {one!r}")
-        return value
-
-    @field_validator("name_servers")
-    @classmethod
-    def _servers(cls, value: list[str]) -> list[str]:
-        for one in value:
-            try:
-                NameServer.parse(one)
-            except ValueError as error:
-                raise ValueError(f"expected an IP address such as 10.0.0.10 or 10.0.0.10:5353, not {one!r}") from error
         return value
 
     @property

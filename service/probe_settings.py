@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from collectors.dns_client import NameServer
 from collectors.probing.generation import PROMPT
 from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from outrider.model import EntityKind, EntityRef
 from service.access_settings import AccessSettings
-from service.settings_base import Duration, Port
+from service.settings_base import Duration, NameServers, Port
 
 TYPES = ("generation", "http", "tls", "dns", "grpc")
 _SHARED = {"type", "name", "service", "namespace", "cluster", "every", "timeout"} | set(AccessSettings.model_fields)
@@ -63,7 +62,7 @@ class ProbeSettings(AccessSettings):
         "A", description="dns: kind of record"
     )
     expect: list[str] = Field([], description="dns: values that must be among the records")
-    name_servers: list[str] = Field([], description="dns: addresses to ask, with :PORT if need be; else the system's")
+    name_servers: NameServers = Field([], description="dns: addresses to ask, with :PORT if need be; else the system's")
     grpc_service: str = Field("", description="grpc: service name of the health check; the whole server when empty")
     model: str | None = Field(None, description="generation: model; the first that /models lists when not given")
     prompt: str = Field(PROMPT, description="generation: what is asked", min_length=1)
@@ -83,16 +82,6 @@ class ProbeSettings(AccessSettings):
             re.compile(value or "")
         except re.error as error:
             raise ValueError(f"is no regular expression: {error}") from error
-        return value
-
-    @field_validator("name_servers")
-    @classmethod
-    def _addresses(cls, value: list[str]) -> list[str]:
-        for one in value:
-            try:
-                NameServer.parse(one)
-            except ValueError as error:
-                raise ValueError(f"expected an IP address such as 10.0.0.10 or 10.0.0.10:5353, not {one!r}") from error
         return value
 
     @field_validator("every", "timeout", "idle")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from collectors.dns_client import NameServer
 from outrider.errors import UsageError
 from outrider.units import parse_duration
 
@@ -22,8 +23,18 @@ def _duration(value: Any) -> timedelta:
         raise ValueError(f"expected a duration such as 15s, 5m, 1h30m or 7d, not {value!r}") from error
 
 
+def _name_servers(value: list[str]) -> list[str]:
+    for one in value:
+        try:
+            NameServer.parse(one)
+        except ValueError as error:
+            raise ValueError(f"expected an IP address such as 10.0.0.10 or 10.0.0.10:5353, not {one!r}") from error
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
+NameServers = Annotated[list[str], AfterValidator(_name_servers)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 

@@ -15,8 +15,7 @@ from sqlalchemy.dialects.sqlite import insert
 from outrider.ledger import Change, ChangeEnd, Startup
 from outrider.model import Event
 from store import codec, schema
-from store.database import Database
-from store.migrate import upgrade_database
+from store.migrate import opened
 from store.schema import instant, micros
 
 KEPT_POSTED: Final = timedelta(hours=24)
@@ -36,12 +35,7 @@ class SqlLedger:
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""
-        self._database = Database(url)
-        try:
-            upgrade_database(self._database, "state")
-        except BaseException:
-            self._database.close()
-            raise
+        self._database = opened(url, "state")
 
     def append_changes(self, changes: Sequence[Change]) -> int:
         """Keep changes; one whose id is known is left alone."""

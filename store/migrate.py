@@ -68,6 +68,17 @@ def upgrade_database(database: Database, name: schema.Database) -> None:
         _run(connection, name, found, database.path)
 
 
+def opened(url: str, name: schema.Database) -> Database:
+    """A database at the newest revision. Raises StoreError or SchemaTooNewError, and leaves nothing open then."""
+    database = Database(url)
+    try:
+        upgrade_database(database, name)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
 def _run(connection: sa.Connection, name: schema.Database, found: str | None, path: Path) -> None:
     # Alembic takes a third of a second to import and is needed once a release.
     from alembic import command  # noqa: PLC0415

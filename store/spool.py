@@ -15,8 +15,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from outrider.ports import PushedBlock, Waiting
 from store import schema
-from store.database import Database
-from store.migrate import upgrade_database
+from store.migrate import opened
 from store.schema import instant, micros
 
 
@@ -25,12 +24,7 @@ class SqlSpool:
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""
-        self._database = Database(url)
-        try:
-            upgrade_database(self._database, "state")
-        except BaseException:
-            self._database.close()
-            raise
+        self._database = opened(url, "state")
 
     def put(self, block: PushedBlock, most_bytes: int) -> bool:
         """Store a block in one transaction with the look at the limit, so that two requests cannot both fit."""

@@ -17,12 +17,11 @@ from store import blocks, codec, compaction, latest, schema
 from store.arrays import cross
 from store.blocks import MAX_INSTANTS, MAX_SPAN, Row
 from store.chunks import Micros, Section, without_hollows
-from store.database import Database
 from store.dictionary import Dictionary, Names
 from store.grid import Grid, empty_window, wants
 from store.latest import LatestTables
 from store.merge import SCRAPE_OFFSET, Merger, column_order
-from store.migrate import upgrade_database
+from store.migrate import opened
 from store.reading import LOOK_BACK, Rows, fill, sorted_entities
 from store.schema import RAW, instant, micros
 
@@ -32,9 +31,8 @@ class SqlMetricStore:
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
-        self._database = Database(url)
+        self._database = opened(url, "metrics")
         try:
-            upgrade_database(self._database, "metrics")
             latest.create(self._database)
         except BaseException:
             self._database.close()

@@ -15,8 +15,7 @@ from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorStat
 from outrider.ports import CycleCommit, Drill, Silence
 from outrider.topology import Topology
 from store import codec, schema, state_rows
-from store.database import Database
-from store.migrate import upgrade_database
+from store.migrate import opened
 from store.schema import micros
 from store.sql_state_reader import SqlStateReader
 
@@ -28,13 +27,7 @@ class SqlStateStore(SqlStateReader):
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
-        database = Database(url)
-        try:
-            upgrade_database(database, "state")
-        except BaseException:
-            database.close()
-            raise
-        super().__init__(database)
+        super().__init__(opened(url, "state"))
 
     def commit(self, commit: CycleCommit) -> None:
         """Write a whole cycle in one transaction: all of it becomes visible, or nothing.

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from collectors.accelerators.page import FAMILIES
-from collectors.accelerators.reading import AcceleratorsAwayError, Device, Instance, Name, Reading, Xid
+from collectors.accelerators.reading import AcceleratorsAwayError, Device, Instance, Name, Reading, Xid, as_text
 from outrider.clock import Clock, from_unix
 
 PLACES = (
@@ -206,7 +206,7 @@ class _Link:
     def _name(self, gpu: int) -> tuple[Name, str]:
         said = self._system.discovery.GetGpuAttributes(gpu).identifiers
         uuid, model, pci, driver = (
-            _text(one) for one in (said.uuid, said.deviceName, said.pciBusId, said.driverVersion)
+            as_text(one) for one in (said.uuid, said.deviceName, said.pciBusId, said.driverVersion)
         )
         return Name(uuid, gpu, model, pci), driver
 
@@ -272,7 +272,3 @@ def _load(folder: Path) -> _Bindings:
             hint="they must be of the installed DCGM; or read by NVML with --source nvml",
         ) from error
     return _Bindings(*found)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

@@ -16,7 +16,16 @@ import pynvml
 
 from collectors.accelerators import nvml_values as values
 from collectors.accelerators.gpm import Gpm
-from collectors.accelerators.reading import AcceleratorsAwayError, Device, Instance, Name, Process, Reading, Xid
+from collectors.accelerators.reading import (
+    AcceleratorsAwayError,
+    Device,
+    Instance,
+    Name,
+    Process,
+    Reading,
+    Xid,
+    as_text,
+)
 from outrider.clock import Clock
 
 _AWAY = {
@@ -56,7 +65,7 @@ class Nvml:
         """One look at every device."""
         try:
             self._start()
-            driver = _text(pynvml.nvmlSystemGetDriverVersion())
+            driver = as_text(pynvml.nvmlSystemGetDriverVersion())
             handles = self._handles()
             devices = [self._device(handle, self._known[uuid]) for uuid, handle in handles.items()]
             found = tuple(device for device in devices if device is not None)
@@ -118,7 +127,7 @@ class Nvml:
             uuid = None if handle is None else values.asked_or_gone(pynvml.nvmlDeviceGetUUID, handle)
             if uuid is None:
                 continue
-            uuid = _text(uuid)
+            uuid = as_text(uuid)
             if uuid not in self._known or self._known[uuid].index != index:
                 self._known[uuid] = _name(handle, index, uuid)
             self._of_handle[_address(handle)] = self._known[uuid]
@@ -149,8 +158,8 @@ class Nvml:
             number = None if part is None else values.asked(pynvml.nvmlDeviceGetGpuInstanceId, part)
             if number is None or number in found:  # compute instances of one GPU instance share its memory
                 continue
-            uuid = _text(values.asked(pynvml.nvmlDeviceGetUUID, part) or "")
-            profile = _text(values.asked(pynvml.nvmlDeviceGetName, part) or "").rpartition(" MIG ")[2]
+            uuid = as_text(values.asked(pynvml.nvmlDeviceGetUUID, part) or "")
+            profile = as_text(values.asked(pynvml.nvmlDeviceGetName, part) or "").rpartition(" MIG ")[2]
             told = {**values.memory(part), **self._gpm.of_instance(handle, name.uuid, number)}
             found[number] = Instance(int(number), uuid, profile, told)
         return tuple(found.values())
@@ -180,8 +189,8 @@ def _name(handle: Any, index: int, uuid: str) -> Name:
     return Name(
         uuid=uuid,
         index=index,
-        model=_text(values.asked_or_gone(pynvml.nvmlDeviceGetName, handle) or ""),
-        pci="" if pci is None else _text(pci.busId),
+        model=as_text(values.asked_or_gone(pynvml.nvmlDeviceGetName, handle) or ""),
+        pci="" if pci is None else as_text(pci.busId),
         minor=values.asked_or_gone(pynvml.nvmlDeviceGetMinorNumber, handle),
     )
 
@@ -208,8 +217,3 @@ def _try(call: Callable[..., object], *arguments: object) -> None:
 
 def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
-def _text(value: str | bytes) -> str:
-    """Bindings of one age give bytes, of another text."""
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

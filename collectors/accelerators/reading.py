@@ -123,3 +123,8 @@ class XidLedger:
             key = (one.device.uuid, one.code)
             found[key] = found.get(key, 0) + 1
         return found
+
+
+def as_text(value: str | bytes) -> str:
+    """What a binding told: those of one age give bytes, of another text."""
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 
 from collectors.discovery.found import PATH, SCHEME, Found
 from collectors.discovery.kube_gpus import Held, held_by
-from collectors.kube_api import Json, items, mapping, text, texts
+from collectors.kube_api import Json, deployment_of, items, mapping, text, texts
+from collectors.kube_replicas import KSERVE, LWS_GROUP, LWS_NAME, LWS_WORKER, RAY_CLUSTER, RAY_CRD, RAY_SERVICE
 from outrider.model import EntityKind, EntityRef
 
 ADAPTER, SERVICE, MODEL = (f"outrider.io/{name}" for name in ("adapter", "service", "model"))
 _SAID = {"model": MODEL, "request_class": "outrider.io/request-class", "tenant": "outrider.io/tenant"}
 SCRAPE, PORT, METRICS_PATH, METRICS_SCHEME = (f"prometheus.io/{name}" for name in ("scrape", "port", "path", "scheme"))
 _OURS = ("prometheus.io/", "outrider.io/")  # annotations that count; others can be as large as the pod itself
-_LWS = "leaderworkerset.sigs.k8s.io/"
-_TEMPLATE_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$")
 _PORT_NAMES = ("metrics", "http-metrics", "http-prometheus", "http")
 _BY_NAME = {
     "dcgm-exporter": "dcgm", "nvidia-dcgm-exporter": "dcgm", "node-exporter": "node_exporter",
@@ -115,12 +114,12 @@ def ended_at(pod: Json) -> str:
 
 def _service(labels: Mapping[str, str], notes: Mapping[str, str], service_label: str) -> str:
     """The model service of a pod: what somebody said, then what its operator wrote, then its common label."""
-    said = labels.get(SERVICE) or notes.get(SERVICE) or labels.get("serving.kserve.io/inferenceservice")
+    said = labels.get(SERVICE) or notes.get(SERVICE) or labels.get(KSERVE)
     if said:
         return said
-    if labels.get("ray.io/originated-from-crd") == "RayService" and labels.get("ray.io/originated-from-cr-name"):
-        return labels["ray.io/originated-from-cr-name"]
-    for name in (service_label, f"{_LWS}name", "ray.io/cluster", "app.kubernetes.io/name", "app"):
+    if labels.get(RAY_CRD) == "RayService" and labels.get(RAY_SERVICE):
+        return labels[RAY_SERVICE]
+    for name in (service_label, LWS_NAME, RAY_CLUSTER, "app.kubernetes.io/name", "app"):
         if labels.get(name):
             return labels[name]
     return ""
@@ -128,26 +127,24 @@ def _service(labels: Mapping[str, str], notes: Mapping[str, str], service_label:
 
 def _group(labels: Mapping[str, str]) -> tuple[str, bool]:
     """The name of a replica of several pods, and whether this one leads it."""
-    name = labels.get(f"{_LWS}name")
+    name = labels.get(LWS_NAME)
     if name:
-        number = labels.get(f"{_LWS}group-index", "0")
-        return f"{name}-{number}", labels.get(f"{_LWS}worker-index", "0") == "0"
-    ray = labels.get("ray.io/cluster")
-    if ray and labels.get("ray.io/originated-from-crd") != "RayService":  # Ray Serve has replicas of its own in it
+        number = labels.get(LWS_GROUP, "0")
+        return f"{name}-{number}", labels.get(LWS_WORKER, "0") == "0"
+    ray = labels.get(RAY_CLUSTER)
+    if ray and labels.get(RAY_CRD) != "RayService":  # Ray Serve has replicas of its own in it
         return ray, labels.get("ray.io/node-type", "head") == "head"
     return "", True
 
 
 def _workload(meta: Json, labels: Mapping[str, str]) -> str:
     """What people know a pod's owner by: the deployment of a replica set, the custom resource of an operator."""
-    known = (
-        labels.get("serving.kserve.io/inferenceservice") or labels.get(f"{_LWS}name") or labels.get("ray.io/cluster")
-    )
+    known = labels.get(KSERVE) or labels.get(LWS_NAME) or labels.get(RAY_CLUSTER)
     if known:
         return known
     owner = next((one for one in items(meta.get("ownerReferences")) if one.get("controller")), {})
     name = text(owner.get("name"))
-    return _TEMPLATE_HASH.sub("", name) if owner.get("kind") == "ReplicaSet" else name
+    return deployment_of(name) if owner.get("kind") == "ReplicaSet" else name
 
 
 def _ports(spec: Json) -> tuple[tuple[str, int], ...]:

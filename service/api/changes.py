@@ -26,6 +26,7 @@ from outrider.ledger import ActorKind, Change, ChangeEnd, Ended, Ledger, event_o
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 from service.api import paging, security
+from service.api.bodies import read_body
 from service.api.context import Context, Ctx
 from service.api.errors import ConflictError, DeniedError
 
@@ -128,7 +129,8 @@ async def signed_body(
     x_gitlab_token: Annotated[str, Header()] = "",
 ) -> tuple[bytes, str]:
     """The body, and who sent it. Raises DeniedError without the admin token or a right signature."""
-    body = await _body(request)
+    too_large = UsageError(f"the body is larger than {MOST_BYTES} bytes", hint="send fewer changes at once")
+    body = await read_body(request, MOST_BYTES, too_large)
     secrets = ctx.settings.webhooks.secrets
     if x_hub_signature_256 and _GITHUB in secrets:
         right = "sha256=" + hmac.new(secrets[_GITHUB].encode(), body, hashlib.sha256).hexdigest()
@@ -287,13 +289,3 @@ def _of_announcement(one: Announcement, ctx: Context, by: str, now: datetime) ->
     )
     identity = hashlib.sha256(f"{change}".encode()).hexdigest()[:16]
     return replace(change, id=f"api/{one.id or identity}")
-
-
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MOST_BYTES:
-            raise UsageError(f"the body is larger than {MOST_BYTES} bytes", hint="send fewer changes at once")
-        parts.append(part)
-    return b"".join(parts)

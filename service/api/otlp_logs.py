@@ -17,6 +17,7 @@ from collectors.sightings import Sighting
 from outrider.errors import UsageError
 from outrider.model import Event
 from service.api import security
+from service.api.bodies import read_body
 from service.api.changes import ledger_of, now_of
 from service.api.context import Context, Ctx
 
@@ -34,7 +35,8 @@ async def logs(request: Request, ctx: Ctx) -> Response:
             f"the Content-Type {kind!r} is neither {otlp_logs.PROTOBUF} nor {otlp_logs.JSON}",
             hint="this is the door for OTLP/HTTP logs; gRPC is not spoken here",
         )
-    body = await _body(request)
+    too_large = UsageError(f"the body is larger than {MOST_BYTES} bytes", hint="send smaller batches")
+    body = await read_body(request, MOST_BYTES, too_large)
     await run_in_threadpool(_take, request, ctx, body, kind)
     return Response(otlp_logs.answer(kind), media_type=kind)
 
@@ -71,13 +73,3 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
     if unzip.unconsumed_tail:
         raise UsageError(f"the body unpacks to more than {MOST_UNPACKED} bytes", hint="send smaller batches")
     return unpacked
-
-
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MOST_BYTES:
-            raise UsageError(f"the body is larger than {MOST_BYTES} bytes", hint="send smaller batches")
-        parts.append(part)
-    return b"".join(parts)

@@ -19,6 +19,7 @@ from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 from service.api import security
+from service.api.bodies import read_body
 from service.api.context import Context, Ctx
 from service.api.doors import RETRY_AFTER_SECONDS, Doors, unused
 from service.api.errors import ConflictError
@@ -146,7 +147,8 @@ async def _answer(
 ) -> Response:
     """Read the body within its limit, work on it in a thread, count what became of it."""
     try:
-        packed = await _body(request, doors.settings.body_bytes)
+        limit = doors.settings.body_bytes
+        packed = await read_body(request, limit, too_large(limit))
         response = await run_in_threadpool(take, packed)
     except ReceiveError as error:
         status, outcome = STATUS[error.reason], error.reason.value
@@ -160,19 +162,6 @@ async def _answer(
         response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     doors.answered(door, outcome)
     return response
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > limit:
-        raise too_large(limit)
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise too_large(limit)
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _entries(raw: bytes, most: int) -> Sequence[Any]:
