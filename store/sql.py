@@ -1,13 +1,13 @@
-"""Opens the stores on SQLite: the names that ``service`` imports."""
+"""Opens the stores on SQLite and PostgreSQL: the names that ``service`` imports."""
 
 from __future__ import annotations
 
-from store.database import urls_of
 from store.ledger import SqlLedger
 from store.migrate import revision, upgrade
 from store.spool import SqlSpool
 from store.sql_metrics import SqlMetricStore
 from store.sql_state import SqlStateStore
+from store.urls import urls_of
 
 __all__ = [
     "SqlLedger",
