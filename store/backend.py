@@ -44,6 +44,13 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
     return postgresql.insert(table) if is_postgresql(connection) else sqlite.insert(table)
 
 
+def added(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with the same key is there; True when it was inserted."""
+    first = next(iter(table.primary_key))
+    statement = insert(connection, table).values(**row).on_conflict_do_nothing().returning(first)
+    return connection.execute(statement).first() is not None
+
+
 def put(connection: sa.Connection, table: sa.Table, *rows: Mapping[str, Any]) -> None:
     """Insert, or replace the row with the same primary key. The rows name the same columns."""
     statement = insert(connection, table)

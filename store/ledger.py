@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from outrider.ledger import Change, ChangeEnd, Startup
 from outrider.model import Event
 from store import codec, schema
-from store.backend import insert, put
+from store.backend import added, put
 from store.migrate import opened
 from store.schema import instant, micros
 
@@ -40,14 +40,12 @@ class SqlLedger:
     def append_changes(self, changes: Sequence[Change]) -> int:
         """Keep changes; one whose id is known is left alone."""
         rows = [{"id": one.id, "at_us": micros(one.at), "body": codec.dumps(one)} for one in changes]
-        added = 0
+        count = 0
         if rows:
             with self._database.writing() as connection:
                 for row in rows:
-                    added += connection.execute(
-                        insert(connection, schema.change).on_conflict_do_nothing(), row
-                    ).rowcount
-        return added
+                    count += added(connection, schema.change, row)
+        return count
 
     def append_ends(self, ends: Sequence[ChangeEnd]) -> None:
         """Keep how changes ended."""
@@ -112,15 +110,15 @@ class SqlLedger:
 
     def post(self, events: Sequence[Event], now: datetime) -> int:
         """Leave events for the engine. What is older than a day goes, and the oldest beyond ``MOST_POSTED``."""
-        table, added = schema.posted, 0
+        table, count = schema.posted, 0
         with self._database.writing() as connection:
             for event in events:
                 row = {"dedup_key": event.dedup_key, "came_at_us": micros(now), "body": codec.dumps(event)}
-                added += connection.execute(insert(connection, table).on_conflict_do_nothing(), row).rowcount
+                count += added(connection, table, row)
             connection.execute(sa.delete(table).where(table.c.came_at_us < micros(now - KEPT_POSTED)))
             newest = sa.select(sa.func.max(table.c.id)).scalar_subquery()
             connection.execute(sa.delete(table).where(table.c.id <= newest - MOST_POSTED))
-        return added
+        return count
 
     def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
         """Events left since an instant with a number above ``after``, oldest first."""
