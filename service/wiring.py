@@ -33,8 +33,10 @@ from service.flight_keeper import FlightKeeper
 from service.ledger_source import Recorded
 from service.planning import NoPlanning, Planning
 from service.settings import Settings
-from service.tokens import admin_token, flights_of
+from service.tokens import admin_token, flights_of, spool_of
 from store import memory, migrate, sql
+from store.away import SpooledMetrics
+from store.cycle_files import CycleFiles
 
 HISTORY = timedelta(days=15)
 GROUPS = ("phone", "sms", "im", "mail", "report")
@@ -120,7 +122,8 @@ def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Pla
     keeper = FlightKeeper(ring, state, metrics, flight, kept) if ring else None
     source = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
     collector = Recorded(source, sql.open_ledger(sql.urls_of(settings.store.url)[0]))
-    cycle = _cycle(settings, collector, clock, state, metrics, in_background=not lockstep)
+    spooled = SpooledMetrics(metrics, spool_of(settings), settings.store.spool.limit_bytes)
+    cycle = _cycle(settings, collector, clock, state, spooled, in_background=not lockstep)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
     return Platform(cycle, dispatcher, metrics, state, collector, settings, keeper)
 
@@ -243,6 +246,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         language=settings.notify.language,
         cluster=settings.cluster,
         store_url=settings.store.url,
+        spool=CycleFiles(spool_of(settings), settings.store.spool.limit_bytes),
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
         doors=receiving.doors(settings),
         webhooks=webhooks(settings),
