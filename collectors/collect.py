@@ -20,7 +20,7 @@ from collectors.patience import Patience
 from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider import log
-from outrider.errors import CollectError
+from outrider.errors import CollectError, StoreAwayError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
@@ -256,7 +256,10 @@ class Collector:
         """What was pushed, with the targets that pushed it."""
         if self._pushed is None:
             return Brought()
-        brought = self._pushed.take(at)
+        try:
+            brought = self._pushed.take(at)
+        except StoreAwayError:
+            return Brought()  # the doors take nothing either: senders wait, they are not silent
         found = self._pushed.targets
         if found != self._pushed_targets:
             self._pushed_targets = found

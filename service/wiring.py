@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -52,6 +52,7 @@ class Platform:
     state: StateStore
     collector: Source
     settings: Settings
+    spool: SpooledMetrics
     flight: FlightKeeper | None = None
 
     def warm(self, now: datetime) -> None:
@@ -110,8 +111,13 @@ def _open(settings: Settings) -> tuple[StateStore, sql.SqlMetricStore]:
     return sql.open_state(state_url), sql.open_metrics(metrics_url)
 
 
-def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Platform:
-    """A platform on its store. In ``lockstep`` the planner runs inside the cycle."""
+def platform(
+    settings: Settings, clock: Clock, *, lockstep: bool = False, may_write: Callable[[], bool] = lambda: True
+) -> Platform:
+    """A platform on its store. In ``lockstep`` the planner runs inside the cycle.
+
+    While ``may_write`` says no, values wait on disk.
+    """
     state, metrics = _open(settings)
     flight, kept = settings.collect.flight, flights_of(settings.store.url)
     ring = (
@@ -122,10 +128,10 @@ def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Pla
     keeper = FlightKeeper(ring, state, metrics, flight, kept) if ring else None
     source = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
     collector = Recorded(source, sql.open_ledger(sql.urls_of(settings.store.url)[0]))
-    spooled = SpooledMetrics(metrics, spool_of(settings), settings.store.spool.limit_bytes)
+    spooled = SpooledMetrics(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
     cycle = _cycle(settings, collector, clock, state, spooled, in_background=not lockstep)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
-    return Platform(cycle, dispatcher, metrics, state, collector, settings, keeper)
+    return Platform(cycle, dispatcher, metrics, state, collector, settings, spooled, keeper)
 
 
 def cycle_in_memory(

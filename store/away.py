@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -24,16 +24,20 @@ _log = log.get("spool")
 class SpooledMetrics:
     """Implements ``outrider.ports.MetricStore``: reads go to the store, writes never fail because it is away."""
 
-    def __init__(self, store: MetricStore, folder: Path, limit_bytes: int) -> None:
-        """``folder`` should not lie on the store's own disk."""
-        self._store = store
+    def __init__(
+        self, store: MetricStore, folder: Path, limit_bytes: int, may_write: Callable[[], bool] = lambda: True
+    ) -> None:
+        """``folder`` should not lie on the store's own disk. While ``may_write`` says no, cycles wait too."""
+        self._store, self._may_write = store, may_write
         self._files = CycleFiles(folder, limit_bytes)
         self._refused: dict[Path, int] = {}
         self._away = False
 
     def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
         """Write one cycle to the store, or behind those that wait for it; returns how many cells have a value."""
-        if not self._files.waiting():
+        if not self._may_write():
+            kept = self._keep(Kept(at, tuple(batches), tuple(events)))
+        elif not self._files.waiting():
             try:
                 return self._store.write(at, batches, events)
             except StoreError as error:
@@ -89,6 +93,13 @@ class SpooledMetrics:
         elif self._away and not away:
             _log.info("store_back", waiting=self.status().cycles)
         self._away = away
+
+    def set_aside(self) -> int:
+        """Let nothing that waits be written any more: another engine wrote these instants. Says how many."""
+        waiting = self._files.waiting()
+        for path in waiting:
+            self._files.set_aside(path)
+        return len(waiting)
 
     def status(self) -> SpoolStatus:
         """What waits."""

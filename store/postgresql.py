@@ -77,10 +77,16 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     if error.connection_invalidated or code is None or code.startswith(_AWAY):
         refusal = next((hint for words, hint in _REFUSALS if words in said), None)
         if refusal is not None:
-            return StoreAwayError(f"The {place} refuses us: {said.strip().splitlines()[-1]}.", hint=refusal)
+            return StoreAwayError(f"The {place} refuses us: {_first_line(said)}.", hint=refusal)
         if isinstance(error, sa.exc.OperationalError) or error.connection_invalidated:
             return StoreAwayError(
-                f"The {place} does not answer: {said.strip().splitlines()[-1] if said.strip() else 'no reason given'}.",
+                f"The {place} does not answer: {_first_line(said)}.",
                 hint="Start the server, or check host, port and network; outrider goes on when it is back.",
             )
     return None
+
+
+def _first_line(said: str) -> str:
+    """Without libpq's advice, and without the SQL that SQLAlchemy adds."""
+    lines = said.strip().splitlines()
+    return lines[0].strip().removeprefix("connection failed: ").rstrip(".") if lines else "no reason given"
