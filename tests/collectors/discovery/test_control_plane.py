@@ -151,7 +151,7 @@ def test_a_group_of_pods_is_one_replica(control_plane: Cluster, space: str) -> N
         replica = EntityRef("test", EntityKind.REPLICA, space, "big-0")
         topology = graph(seen)
         assert [one.name for one in topology.below(replica, EntityKind.POD)] == ["big-0", "big-0-1"]
-        assert topology.label(replica, "members") == "2"
+        assert topology.label(replica, "pods") == "2"
         await found.close()
 
     asyncio.run(whole())
