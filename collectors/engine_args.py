@@ -106,7 +106,7 @@ class EngineArgs:
         return {name: value for name, value in found.items() if value}
 
     def _degree(self, flags: tuple[str, ...]) -> int | None:
-        said = (self.number(flag) for flag in flags)
+        said = (self.number(flag) for flag in flags if flag in self.flags)
         return next((one for one in said if one is not None and 0 < one <= MOST_PARALLEL), None)
 
     @property

@@ -39,8 +39,10 @@ class PodFacts:
     """One pod. ``accelerators`` by resource name, ``devices`` those of them that are known by name.
 
     ``group`` names its replica, which is of several pods where ``is_grouped``; ``leads`` is the one of them that
-    schedules. ``service`` is what its labels say, and after ``served`` never empty for an engine. ``created`` is
-    when it was made, ``since`` when its node took it up: its edges hold from then on.
+    schedules. ``is_engine``: it holds accelerators or says that its page is an engine's. ``said`` is what its labels
+    tell of its engine, ``own`` that and what its command tells. ``service`` is what its labels say, and after
+    ``served`` never empty for an engine. ``created`` is when it was made, ``since`` when its node took it up: its
+    edges hold from then on.
     """
 
     namespace: str
@@ -58,7 +60,9 @@ class PodFacts:
     leads: bool = True
     is_over: bool = False
     adapter: str | None = None
+    is_engine: bool = False
     said: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
     args: EngineArgs = field(default_factory=EngineArgs)
     image: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -72,17 +76,6 @@ class PodFacts:
     def gpus(self) -> float:
         """Accelerators of every sort together."""
         return sum(self.accelerators.values())
-
-    @property
-    def is_engine(self) -> bool:
-        """True for a pod that holds accelerators or says that its page is an engine's."""
-        named = self.adapter in ADAPTERS and adapter(self.adapter or "").target is EntityKind.REPLICA
-        return bool(self.accelerators) or named
-
-    @property
-    def own(self) -> dict[str, str]:
-        """What is known of its engine, by its command and by its labels, which go before."""
-        return {**self.args.facts(engine=bool(self.accelerators)), **self.said}
 
     def entity(self, cluster: str) -> EntityRef:
         """The pod."""
@@ -121,7 +114,9 @@ def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
     asked = pod_accelerators(spec)
     said = {fact: labels.get(key) or notes.get(key) or "" for fact, key in _SAID.items()}
     said["version"] = labels.get("app.kubernetes.io/version", "")
-    named = (_BY_NAME.get(labels.get(one, "")) for one in ("app.kubernetes.io/name", "app"))
+    known = {fact: value for fact, value in said.items() if value}
+    args = engine_args(container)
+    reader = notes.get(ADAPTER) or labels.get(ADAPTER) or _known_exporter(labels)
     created = text(meta.get("creationTimestamp"))
     return PodFacts(
         namespace=namespace or "default",
@@ -138,9 +133,11 @@ def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
         is_grouped=bool(group),
         leads=leads,
         is_over=text(status.get("phase")) in _OVER,
-        adapter=notes.get(ADAPTER) or labels.get(ADAPTER) or next(filter(None, named), None),
-        said={fact: value for fact, value in said.items() if value},
-        args=engine_args(container),
+        adapter=reader,
+        is_engine=bool(asked) or (reader in ADAPTERS and adapter(reader or "").target is EntityKind.REPLICA),
+        said=known,
+        own={**args.facts(engine=bool(asked)), **known},
+        args=args,
         image=text(container.get("image")),
         labels=labels,
         notes={key: value for key, value in notes.items() if key.startswith(_OURS)},
@@ -194,6 +191,11 @@ def ended_at(pod: Json) -> str:
         for one in items(mapping(pod.get("status")).get("containerStatuses"))
     ]
     return max(ends, default="") or text(mapping(pod.get("metadata")).get("deletionTimestamp"))
+
+
+def _known_exporter(labels: Mapping[str, str]) -> str | None:
+    found = (_BY_NAME.get(labels.get(one, "")) for one in (SERVICE_LABEL, "app"))
+    return next(filter(None, found), None)
 
 
 def _group(labels: Mapping[str, str]) -> tuple[str, bool]:

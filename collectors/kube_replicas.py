@@ -27,6 +27,7 @@ class Replica:
     name: str
     pods: tuple[PodFacts, ...]
     args: EngineArgs
+    own: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
     domains: frozenset[str] = frozenset()
 
@@ -47,7 +48,7 @@ class Replica:
         found = {
             "workload": first.workload,
             "owner_kind": first.owner_kind,
-            **self.args.facts(engine=bool(self.gpus)),
+            **self.own,
             "image": self.image,
             **first.said,
             "gpus": f"{self.gpus:g}" if self.gpus else "",
@@ -112,7 +113,7 @@ class PodIndex:
 def _replica(namespace: str, name: str, pods: list[PodFacts], clique_of: Mapping[str, str]) -> Replica:
     speaks = next((pod for pod in pods if pod.args.speaks), pods[0])
     domains = frozenset(clique_of.get(pod.node) or f"node:{pod.node}" for pod in pods if pod.node and pod.accelerators)
-    return Replica(namespace, name, tuple(pods), speaks.args, speaks.image, domains)
+    return Replica(namespace, name, tuple(pods), speaks.args, speaks.own, speaks.image, domains)
 
 
 def replicas_of(objects: Objects, service_label: str = SERVICE_LABEL) -> Replicas:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from collectors.discovery.found import PATH, SCHEME, Found
 from collectors.kube_pods import ADAPTER, PodFacts
@@ -53,6 +54,7 @@ def page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) -> Found |
     return Found(f"{host}:{port}", {name: value for name, value in labels.items() if value}, adapter, pod.uid)
 
 
+@lru_cache(maxsize=4096)
 def _safe(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_]", "_", name)
 
