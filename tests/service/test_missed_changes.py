@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from collectors.collect import TargetHealth
 from outrider.errors import StoreAwayError
@@ -23,7 +23,7 @@ CHAT = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
 class Source:
     """One change a round."""
 
-    health: list[TargetHealth] = []
+    health: ClassVar[list[TargetHealth]] = []
 
     def topology(self, at: datetime) -> Topology:
         return Topology()
