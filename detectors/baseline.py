@@ -52,6 +52,7 @@ _FLOOR_OF_UNIT = {
 }
 _FLOOR_OF_SIGNAL = {"svc_success_ratio": 0.01}
 _FLOOR_OF_LEVEL = 0.02
+_TINY = 1e-12  # no scale is zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,14 @@ class Baseline:
         self.signals = tuple(signals)
         known = [catalog.signal(name) for name in self.signals]
         self._floors = np.array([_FLOOR_OF_SIGNAL.get(one.name, _FLOOR_OF_UNIT.get(one.unit, 1e-6)) for one in known])
+
+    @classmethod
+    def of_unknown_units(cls, metrics: int) -> Baseline:
+        """For metrics that are not in the catalogue: ``memory["floor"]``, (entities, signals), is the least scale."""
+        made = cls(())
+        made.signals = tuple(f"metric-{place}" for place in range(metrics))
+        made._floors = np.full(metrics, _TINY)
+        return made
 
     def empty(self, count: int = 0) -> Arrays:
         """Memory of ``count`` entities that nothing is known about."""
@@ -100,7 +109,7 @@ class Baseline:
         ripe = ripe_before | ripe_after
         level = np.where(ripe, seasonal, memory["level"])
         scale = np.where(ripe, _blend(memory["slot_scale"], before, after, weight), memory["scale"])
-        return Usual(level, np.maximum(scale, self._floor(level)), ripe | (memory["updates"] >= MATURE_UPDATES))
+        return Usual(level, np.maximum(scale, self._floor(memory, level)), ripe | (memory["updates"] >= MATURE_UPDATES))
 
     def learn(
         self, memory: Arrays, values: Floats, at: float, seconds: float, frozen: NDArray[np.bool_] | None = None
@@ -122,7 +131,7 @@ class Baseline:
         free = memory["updates"] < FREE_UPDATES
         known = memory["updates"] > 0
         residual = np.where(known, values - memory["level"], 0.0)
-        limit = CLIP_SCALES * np.maximum(memory["scale"], self._floor(memory["level"]))
+        limit = CLIP_SCALES * np.maximum(memory["scale"], self._floor(memory, memory["level"]))
         clipped = np.where(free, residual, np.clip(residual, -limit, limit))
         pace = np.maximum(seconds / (memory["seconds"] + seconds), 1.0 - np.exp(-seconds / LEVEL_TAU_SECONDS))
         moved = np.where(known, memory["level"] + pace * clipped, values)
@@ -140,7 +149,7 @@ class Baseline:
         day = 1.0 - (1.0 - SLOT_DAY_WEIGHT) ** (seconds / SLOT_SECONDS)
         pace = np.maximum(seconds / (seen + seconds), day)
         ripe = seen >= MATURE_SLOT_SECONDS
-        limit = CLIP_SCALES * np.maximum(scale, self._floor(level))
+        limit = CLIP_SCALES * np.maximum(scale, self._floor(memory, level))
         residual = values - level
         step = np.where(ripe, np.clip(residual, -limit, limit), residual)
         moved = np.where(fresh, values, level + pace * step)
@@ -154,8 +163,9 @@ class Baseline:
         apart = np.clip(values - usual.level, -CLIP_SCALES * usual.scale, CLIP_SCALES * usual.scale)
         memory["offset"] = np.where(taken & ripe, offset + quick * apart, offset)
 
-    def _floor(self, level: Floats) -> Floats:
-        floor: Floats = np.maximum(self._floors, _FLOOR_OF_LEVEL * np.abs(level))
+    def _floor(self, memory: Arrays, level: Floats) -> Floats:
+        least = memory.get("floor", self._floors)
+        floor: Floats = np.maximum(least, _FLOOR_OF_LEVEL * np.abs(level))
         return floor
 
 

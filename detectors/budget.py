@@ -1,0 +1,91 @@
+"""Where a score becomes an alarm: the limit that a false-alarm budget buys, found without labels.
+
+Past scores are kept as their highest in blocks of two hours, ten days long. The limit is the quantile of
+these peaks that as many blocks exceed as the budget allows, ``HEADROOM`` times: what exceeds it in a
+reference without labels are also true faults, and the budget is for the false ones. An entity's own peaks
+decide once it has many; while they are few, those of all entities of its class do. A block that continues
+an alarm is left out, so that an incident does not raise its own limit; after a day it is the new usual.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.memory import Arrays
+from outrider.model import Floats
+
+BLOCK_SECONDS = 2 * 3600.0
+KEPT_BLOCKS = 120  # ten days
+POOL_WEIGHT_BLOCKS = 24.0  # so many peaks of its own weigh as much as those of the class
+FEWEST_BLOCKS = 6  # of all entities, before there is any limit
+LEFT_OUT_BLOCKS = 12  # of one alarm: a day
+HEADROOM = 1.75
+_DAY = 86400.0
+
+
+class Budget:
+    """The arithmetic over entities; the memory is a dict of arrays whose first axis is entities."""
+
+    def __init__(self, alarms_per_entity_day: float) -> None:
+        """Of one class of entities."""
+        share = HEADROOM * alarms_per_entity_day * BLOCK_SECONDS / _DAY
+        self._quantile = 1.0 - min(share, 0.5)
+
+    def empty(self, count: int = 0) -> Arrays:
+        """Memory of ``count`` entities without a past."""
+        return {
+            "peaks": np.full((count, KEPT_BLOCKS), np.nan, dtype=np.float32),
+            "peak": np.full(count, np.nan, dtype=np.float32),
+            "block": np.full(count, -np.inf),
+            "limit": np.full(count, np.inf),
+            "lasting_blocks": np.zeros(count),
+        }
+
+    def judge(self, memory: Arrays, scores: Floats, at: float) -> NDArray[np.bool_]:
+        """Whether each score exceeds its limit; NaN does not. Changes ``memory``."""
+        block = np.floor(at / BLOCK_SECONDS)
+        closed = memory["block"] < block
+        if closed.any():
+            self._close(memory, closed)
+            memory["block"] = np.where(closed, block, memory["block"])
+            self._set_limits(memory)
+        memory["peak"] = np.fmax(memory["peak"], scores.astype(np.float32))
+        above: NDArray[np.bool_] = scores > memory["limit"]
+        return above
+
+    def _close(self, memory: Arrays, closed: NDArray[np.bool_]) -> None:
+        peak = memory["peak"]
+        above = peak > memory["limit"]
+        continues = above & (memory["lasting_blocks"] > 0) & (memory["lasting_blocks"] < LEFT_OUT_BLOCKS)
+        told = closed & ~np.isnan(peak)
+        kept = told & ~continues
+        memory["peaks"][kept] = np.roll(memory["peaks"][kept], -1, axis=1)
+        memory["peaks"][kept, -1] = peak[kept]
+        memory["lasting_blocks"] = np.where(told, np.where(above, memory["lasting_blocks"] + 1.0, 0.0), memory["lasting_blocks"])
+        memory["peak"] = np.where(closed, np.float32(np.nan), peak)
+
+    def _set_limits(self, memory: Arrays) -> None:
+        peaks = memory["peaks"]
+        everyone = peaks[~np.isnan(peaks)]
+        if everyone.size < FEWEST_BLOCKS:
+            return
+        pooled = float(np.quantile(everyone, self._quantile))
+        count = (~np.isnan(peaks)).sum(axis=1)
+        weight = count / (count + POOL_WEIGHT_BLOCKS)
+        own = np.where(count > 0, _quantiles(peaks, count, self._quantile), pooled)
+        memory["limit"] = weight * own + (1.0 - weight) * pooled
+
+
+def _quantiles(values: NDArray[Any], count: NDArray[np.intp], quantile: float) -> Floats:
+    """Quantile of each row over its values that are not NaN, interpolated; 0 for a row without any."""
+    ranked = np.sort(values, axis=1)  # NaN last
+    place = quantile * np.maximum(count - 1, 0)
+    low = np.floor(place).astype(np.intp)
+    high = np.minimum(low + 1, np.maximum(count - 1, 0))
+    rows = np.arange(values.shape[0])
+    below, above = np.nan_to_num(ranked[rows, low]), np.nan_to_num(ranked[rows, high])
+    found: Floats = below + (place - low) * (above - below)
+    return found

@@ -1,0 +1,59 @@
+"""``outrider detect``: how well the shipped detectors do on recordings with known faults."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.errors import UsageError
+from outrider.units import parse_duration
+from service.backtests import detection
+from service.cli import tables
+from service.cli.common import ON_A_TERMINAL, Context, leaf
+from service.cli.progress import bars
+
+app = typer.Typer(no_args_is_help=ON_A_TERMINAL, help="Statistical detection on recordings.")
+_COLUMNS = ("event_f1", "precision", "recall", "false_alarms_per_day", "median_delay_seconds", "vus_pr")
+
+
+class Layout(StrEnum):
+    """How the labelled recordings lie on disk."""
+
+    SERVERS = "servers"
+    NAB = "nab"
+
+
+@leaf(app, "backtest", example="outrider detect backtest --format servers ./servers --step 5m --budget 0.25 -o json")
+def backtest(
+    context: Context,
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="folder of labelled recordings")],
+    layout: Annotated[Layout, typer.Option("--format", help="how the recordings lie on disk")],
+    step: Annotated[str, typer.Option("--step", help="between two readings of servers, such as 1m")] = "5m",
+    budget: Annotated[float, typer.Option("--budget", help="false alarms per entity-day")] = detection.BUDGET,
+) -> None:
+    """Run the frozen configuration causally over labelled recordings and score it."""
+    seconds = parse_duration(step).total_seconds()
+    if seconds <= 0:
+        raise UsageError(f"--step is {step}", hint="write the time between two readings, such as 5m")
+    if not 0 < budget <= 100:
+        raise UsageError(f"--budget is {budget:g}", hint="write false alarms per entity-day, above 0, such as 0.25")
+    with bars(context) as progress:
+        if layout is Layout.NAB:
+            result = detection.nab_corpus(folder, budget=budget, progress=progress)
+        else:
+            result = detection.servers(folder, step_seconds=seconds, budget=budget, progress=progress)
+    context.show(result, _table)
+
+
+def _table(shown: dict[str, Any]) -> str:
+    rows = {name: row for name, row in shown["by_entity"].items()} | {"all": shown}
+    cells = [[name, *(_cell(row[column]) for column in _COLUMNS)] for name, row in rows.items()]
+    table = tables.table(["entity", *(column.replace("_", " ") for column in _COLUMNS)], cells, empty="no entities")
+    return table + (f"\nNAB standard profile: {shown['nab_standard']:.1f}" if shown.get("nab_standard") is not None else "")
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
