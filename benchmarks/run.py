@@ -26,6 +26,8 @@ BENCHMARKS = {
     "store_read": "benchmarks.store_read",
     "history_write": "benchmarks.history_write",
     "detect_tick": "benchmarks.detect_tick",
+    "detect_servers": "benchmarks.detect_servers",
+    "detect_nab": "benchmarks.detect_nab",
     "quiet_weeks": "benchmarks.quiet_weeks",
     "forecast_speed": "benchmarks.forecast_speed",
     "plan_answer": "benchmarks.plan_answer",

@@ -64,7 +64,9 @@ class Budget:
         kept = told & ~continues
         memory["peaks"][kept] = np.roll(memory["peaks"][kept], -1, axis=1)
         memory["peaks"][kept, -1] = peak[kept]
-        memory["lasting_blocks"] = np.where(told, np.where(above, memory["lasting_blocks"] + 1.0, 0.0), memory["lasting_blocks"])
+        memory["lasting_blocks"] = np.where(
+            told, np.where(above, memory["lasting_blocks"] + 1.0, 0.0), memory["lasting_blocks"]
+        )
         memory["peak"] = np.where(closed, np.float32(np.nan), peak)
 
     def _set_limits(self, memory: Arrays) -> None:

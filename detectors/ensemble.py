@@ -14,15 +14,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors import reservoir
 from detectors.budget import Budget
 from detectors.memory import Arrays
 from detectors.residuals import Residuals
-from detectors.voters import SEED, Voters
+from detectors.voters import Voters
 from outrider.model import Floats
 
-RESERVOIR_ROWS = 4096
 FEWEST_ROWS = 128
-MEMORY_SECONDS = 14 * 86400.0
 REFIT_SECONDS = 7 * 86400.0
 REFIT_GROWTH = 2.0
 HOLD_READINGS = 24.0
@@ -43,11 +42,8 @@ class Ensemble:
 
     def empty_pool(self) -> Arrays:
         """Nothing learnt of the class."""
-        rows = np.zeros((0, self._residuals.width), dtype=np.float32)
-        return {
-            "reservoir": rows,
-            "fitted": rows,
-            "seen": np.zeros(1),
+        return reservoir.empty(self._residuals.width) | {
+            "fitted": np.zeros((0, self._residuals.width), dtype=np.float32),
             "seen_when_fitted": np.zeros(1),
             "fitted_at": np.array([-np.inf]),
         }
@@ -60,10 +56,21 @@ class Ensemble:
         ``values`` (entities, times, metrics) are in order of time and ``seconds`` apart. The voters are those
         fitted before the first of these readings. Without voters, or without a reading, the score is NaN.
         """
+        return self.judge(memory, pool, self.rows(memory, values, times, seconds), times, seconds)
+
+    def rows(self, memory: Arrays, values: Floats, times: Floats, seconds: float) -> NDArray[np.float32]:
+        """The first half of ``look``: residuals, (entities, times, residuals)."""
         count, length = values.shape[:2]
-        rows = np.empty((count, length, self._residuals.width), dtype=np.float32)
+        found = np.empty((count, length, self._residuals.width), dtype=np.float32)
         for place in range(length):
-            rows[:, place] = self._residuals.step(memory, values[:, place], float(times[place]), seconds)
+            found[:, place] = self._residuals.step(memory, values[:, place], float(times[place]), seconds)
+        return found
+
+    def judge(
+        self, memory: Arrays, pool: Arrays, rows: NDArray[np.float32], times: Floats, seconds: float
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        """The second half of ``look``: what the voters say of residuals, and whether it is too much."""
+        count, length = rows.shape[:2]
         self._refit(pool, float(times[0]) if length else 0.0)
         fresh = self._scores(pool, rows)
         scores, alarms = np.full((count, length), np.nan), np.zeros((count, length), dtype=bool)
@@ -73,7 +80,7 @@ class Ensemble:
             memory["held"] = np.where(known, held, memory["held"])
             scores[:, place] = np.where(known, held, np.nan)
             alarms[:, place] = self._budget.judge(memory, scores[:, place], float(times[place]))
-        keep(pool, rows[~alarms], count, seconds)
+        reservoir.keep(pool, rows[~alarms], count, seconds)
         return scores, alarms
 
     def _scores(self, pool: Arrays, rows: NDArray[np.float32]) -> Floats:
@@ -91,29 +98,6 @@ class Ensemble:
             pool["fitted"] = pool["reservoir"].copy()
             pool["fitted_at"] = np.array([now])
             pool["seen_when_fitted"] = pool["seen"].copy()
-
-
-def keep(pool: Arrays, rows: NDArray[np.float32], entities: int, seconds: float) -> None:
-    """Put rows into the reservoir, so that it stays an even sample of the last two weeks; NaN rows are left out.
-
-    Which rows stay is drawn with a seed and the number seen so far, so that it can be repeated.
-    """
-    rows = rows[~np.isnan(rows[:, 0])].astype(np.float32)
-    if rows.shape[0] == 0:
-        return
-    held = pool["reservoir"]
-    room = RESERVOIR_ROWS - held.shape[0]
-    if room > 0:
-        held = np.concatenate((held, rows[:room]))
-    seen = float(pool["seen"][0]) + float(rows[: max(0, room)].shape[0])
-    rows = rows[max(0, room) :]
-    if rows.shape[0]:
-        draw = np.random.default_rng([SEED, int(seen)])
-        in_memory = max(RESERVOIR_ROWS, min(seen, entities * MEMORY_SECONDS / max(seconds, 1.0)))
-        chosen = np.flatnonzero(draw.random(rows.shape[0]) < RESERVOIR_ROWS / in_memory)
-        held[draw.integers(0, RESERVOIR_ROWS, chosen.size)] = rows[chosen]
-        seen += float(rows.shape[0])
-    pool["reservoir"], pool["seen"] = held, np.array([seen])
 
 
 @lru_cache(maxsize=8)

@@ -17,10 +17,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import peers, readings, streaks
+from detectors import peers, readings, reservoir, streaks
 from detectors.baseline import Baseline, follow
 from detectors.forest import Forest
 from detectors.memory import Arrays
+from detectors.reservoir import SEED
 from detectors.verdicts import fingerprint
 from outrider.model import (
     DetectorState,
@@ -38,10 +39,7 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 
-SEED = 20_261_121
-RESERVOIR_ROWS = 4096
 FEWEST_ROWS = 512  # two subsamples of the forest
-MEMORY_SECONDS = 14 * 86400.0
 REFIT_SECONDS = 6 * 3600.0
 TREES, SUBSAMPLE = 100, 256  # the sizes of the method's authors (Liu, Ting, Zhou 2008)
 ALARMS_PER_ENTITY_DAY = 0.25
@@ -112,7 +110,7 @@ class IsolationDetector:
                 at, long = float(window.times[start + place]), float(seconds[start + place])
                 before = values[:, place - 1] if place else np.full_like(values[:, place], np.nan)
                 rows = self._rows(memory, values[:, place], before, everyone, at)
-                _keep(pool, rows, len(window.entities), long)
+                reservoir.keep(pool, rows, len(window.entities), long)
                 self._baseline.learn(memory, values[:, place], at, long)
         return self._state(window, memory, pool)
 
@@ -142,7 +140,7 @@ class IsolationDetector:
         rows = self._rows(memory, latest, before if then < newest else np.full_like(latest, np.nan), group, at)
         _refit(pool, now.timestamp())
         odd = self._judge(memory, pool, rows, at, long)
-        _keep(pool, rows[~odd], len(window.entities), long)
+        reservoir.keep(pool, rows[~odd], len(window.entities), long)
         self._baseline.learn(memory, latest, at, long, np.repeat(odd[:, None], len(self.signals), axis=1))
         silent = self._silences(pool, window.entities, rows)
         return self._state(window, memory, pool), (*self._findings(window, memory, now), *silent)
@@ -231,9 +229,8 @@ class IsolationDetector:
 
     def _pool(self) -> Arrays:
         return {
-            "reservoir": np.zeros((0, self._width), dtype=np.float32),
+            **reservoir.empty(self._width),
             "fitted": np.zeros((0, self._width), dtype=np.float32),
-            "seen": np.zeros(1),
             "fitted_at": np.array([-np.inf]),
             "last": np.array([-np.inf]),
         }
@@ -252,29 +249,6 @@ class IsolationDetector:
         if window.times.size:
             pool["last"] = np.maximum(pool["last"], window.times[-1])
         return DetectorState(self.state_version, window.entities, {**memory, **pool})
-
-
-def _keep(pool: Arrays, rows: Floats, entities: int, seconds: float) -> None:
-    """Put rows into the reservoir, so that it stays an even sample of the last two weeks.
-
-    Which rows stay is drawn with a seed and the number seen so far, so that it can be repeated.
-    """
-    rows = rows[~np.isnan(rows[:, 0])].astype(np.float32)
-    if rows.shape[0] == 0:
-        return
-    held = pool["reservoir"]
-    room = RESERVOIR_ROWS - held.shape[0]
-    if room > 0:
-        held = np.concatenate((held, rows[:room]))
-    seen = float(pool["seen"][0]) + float(rows[: max(0, room)].shape[0])
-    rows = rows[max(0, room) :]
-    if rows.shape[0]:
-        draw = np.random.default_rng([SEED, int(seen)])
-        in_memory = max(RESERVOIR_ROWS, min(seen, entities * MEMORY_SECONDS / max(seconds, 1.0)))
-        chosen = np.flatnonzero(draw.random(rows.shape[0]) < RESERVOIR_ROWS / in_memory)
-        held[draw.integers(0, RESERVOIR_ROWS, chosen.size)] = rows[chosen]
-        seen += float(rows.shape[0])
-    pool["reservoir"], pool["seen"] = held, np.array([seen])
 
 
 def _refit(pool: Arrays, now: float) -> None:

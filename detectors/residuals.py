@@ -4,7 +4,7 @@
 a scale of the hour alone would call a quiet hour's flicker a fault. *Lasting*: the deviation averaged over
 the last ten readings, which raises what is small but stays. *Unrest*: the step from the last reading against
 the usual step, over ten readings. *Activity*: twice the logarithm of unrest over twenty readings, in either
-direction, so that a metric that stands still counts, too. All are clipped at ten, so that one metric alone
+direction, so that a metric that stands still counts, too. All are clipped at twenty, so that one metric alone
 never outweighs the others. Scales have floors of 2 % of the level and 5 % of the metric's own spread over a
 week: the unit does not matter, and a constant metric's first flicker is not the largest deviation of all.
 A residual is formed before its reading is learnt.
@@ -21,7 +21,7 @@ from detectors.memory import Arrays
 from outrider.model import Floats
 
 KINDS = ("deviation", "lasting", "unrest", "activity")
-CLIP = 10.0  # scales; beyond, all is the same oddity
+CLIP = 20.0  # scales; beyond, all is the same oddity
 LASTING_READINGS = 10
 ACTIVITY_READINGS = 20
 STEADY_TAU_SECONDS = 5 * 86400.0

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.forest import Forest
+from detectors.reservoir import SEED
 from detectors.residuals import KINDS
 from outrider.model import Floats
 
 NAMES = (*KINDS, "forest", "plane")
-SEED = 20_261_121
 TREES, SUBSAMPLE = 100, 256  # the sizes of the method's authors (Liu, Ting, Zhou 2008)
 PLANE_SHARE = 0.9  # of the variance that the principal components keep
 TAIL_FROM = 0.98

@@ -104,7 +104,9 @@ def count(times: Floats, points: NDArray[np.bool_], labels: NDArray[np.bool_], s
     touches = (found[:, :1] <= ends[None]) & (found[:, 1:] >= begins[None] - _HAIR)
     at = times[points]
     first = np.searchsorted(at, begins - _HAIR)
-    seen = np.where(first < at.size, at[np.minimum(first, at.size - 1)], np.inf) if at.size else np.full(len(runs), np.inf)
+    seen = (
+        np.where(first < at.size, at[np.minimum(first, at.size - 1)], np.inf) if at.size else np.full(len(runs), np.inf)
+    )
     recalled = seen <= ends
     return EventCounts(
         alarms=len(found),

@@ -50,7 +50,9 @@ class NabCounts:
 def sigmoid(position: Floats | float) -> Floats:
     """Worth of an alarm at a place relative to a window: 1 early in it, 0 at its end, -1 far behind it."""
     place = np.asarray(position, dtype=np.float64)
-    worth: Floats = np.where(place > _FAR_BEHIND, -1.0, 2.0 / (1.0 + np.exp(5.0 * np.minimum(place, _FAR_BEHIND))) - 1.0)
+    worth: Floats = np.where(
+        place > _FAR_BEHIND, -1.0, 2.0 / (1.0 + np.exp(5.0 * np.minimum(place, _FAR_BEHIND))) - 1.0
+    )
     return worth
 
 

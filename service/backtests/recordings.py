@@ -59,7 +59,9 @@ def _server(path: Path, step_seconds: float) -> Recording:
     if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or train.shape[1] == 0:
         raise UsageError(f"{path}: train is {train.shape} and test {test.shape}", hint=_SERVERS_HINT)
     if labels.shape != test.shape[:1] or not np.isin(labels, (0, 1)).all():
-        raise UsageError(f"{path}: label is no 0 or 1 for each of the {test.shape[0]} times of test", hint=_SERVERS_HINT)
+        raise UsageError(
+            f"{path}: label is no 0 or 1 for each of the {test.shape[0]} times of test", hint=_SERVERS_HINT
+        )
     values = np.concatenate((train, test))
     marked = np.concatenate((np.zeros(train.shape[0], dtype=bool), labels == 1))
     times = step_seconds * np.arange(values.shape[0])
@@ -68,7 +70,14 @@ def _server(path: Path, step_seconds: float) -> Recording:
 
 def nab(folder: Path) -> list[Recording]:
     """Every series of the benchmark's window file, in its order. Raises UsageError."""
-    path = next((one for one in (folder / "combined_windows.json", folder / "labels" / "combined_windows.json") if one.is_file()), None)
+    path = next(
+        (
+            one
+            for one in (folder / "combined_windows.json", folder / "labels" / "combined_windows.json")
+            if one.is_file()
+        ),
+        None,
+    )
     if path is None:
         raise UsageError(f"{folder} holds no combined_windows.json", hint=_NAB_HINT)
     try:

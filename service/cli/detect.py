@@ -49,10 +49,12 @@ def backtest(
 
 
 def _table(shown: dict[str, Any]) -> str:
-    rows = {name: row for name, row in shown["by_entity"].items()} | {"all": shown}
+    rows = {**shown["by_entity"], "all": shown}
     cells = [[name, *(_cell(row[column]) for column in _COLUMNS)] for name, row in rows.items()]
     table = tables.table(["entity", *(column.replace("_", " ") for column in _COLUMNS)], cells, empty="no entities")
-    return table + (f"\nNAB standard profile: {shown['nab_standard']:.1f}" if shown.get("nab_standard") is not None else "")
+    return table + (
+        f"\nNAB standard profile: {shown['nab_standard']:.1f}" if shown.get("nab_standard") is not None else ""
+    )
 
 
 def _cell(value: float | None) -> str:

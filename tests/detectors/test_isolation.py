@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import NOW, found, history, live, rhythm, window  # type: ignore[import-not-found]
 
-from detectors import isolation, registry
+from detectors import isolation, registry, reservoir
 from detectors.isolation import FEWEST_ROWS, WATCHED, IsolationDetector
 from outrider import catalog
 from outrider.model import DetectorState, EntityKind, NoVerdict, NoVerdictReason, Priority
@@ -100,7 +100,7 @@ def test_the_forest_is_fitted_again_every_six_hours(detector, warmed):
 
 
 def test_the_reservoir_is_bounded_and_keeps_old_rows(monkeypatch):
-    monkeypatch.setattr(isolation, "RESERVOIR_ROWS", 600)
+    monkeypatch.setattr(reservoir, "ROWS", 600)
     detector = IsolationDetector(EntityKind.GPU, SIGNALS)
     state = detector.warm(detector.initial(), history(detector, LEVELS, days=1, count=6, step=300.0))
     before = {row.tobytes() for row in state.arrays["reservoir"]}

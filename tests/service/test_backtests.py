@@ -234,7 +234,9 @@ def test_a_bad_row_of_a_series_is_named_with_its_line(tmp_path):
 def test_labels_change_no_score_and_servers_of_other_lengths_stand_side_by_side(tmp_path):
     rng = np.random.default_rng(4)
     for number, length in ((1, 700), (2, 500)):
-        save(tmp_path, f"server-{number}", train=rng.random((length, 3)), test=rng.random((300, 3)), label=np.zeros(300))
+        save(
+            tmp_path, f"server-{number}", train=rng.random((length, 3)), test=rng.random((300, 3)), label=np.zeros(300)
+        )
     plain = judged(tmp_path)
     with np.load(tmp_path / "server-2.npz") as read:
         arrays = dict(read)

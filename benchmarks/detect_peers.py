@@ -1,0 +1,117 @@
+"""Rival detectors on the same recordings: what is at hand elsewhere, with a limit fixed on the same past.
+
+Each sees the training part alone, scores both parts, and alarms beyond the score that would have given the
+budget of alarms on the training part. ``river`` and ``pyod`` join where they are installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import IsolationForest
+
+from outrider.model import Floats
+from service.backtests import events
+from service.backtests.detection import Judged
+from service.backtests.recordings import Recording
+
+Scores = list[Floats]  # of each recording, (times,), training and test
+Rival = Callable[[Sequence[Recording]], Scores]
+STATIC_LIMIT, STATIC_READINGS = 0.95, 3
+
+
+def pooled_forest(read: Sequence[Recording]) -> Scores:
+    """One isolation forest over the raw training readings of all entities."""
+    rows = np.concatenate([one.values[: one.train] for one in read])
+    forest = IsolationForest(random_state=0).fit(np.nan_to_num(rows))
+    return [-forest.score_samples(np.nan_to_num(one.values)) for one in read]
+
+
+def z_score(read: Sequence[Recording]) -> Scores:
+    """The largest deviation of a metric from its training mean, in its training deviations."""
+    found = []
+    for one in read:
+        past = one.values[: one.train]
+        spread = np.maximum(np.nanstd(past, axis=0), 1e-9)
+        found.append(np.nanmax(np.abs(one.values - np.nanmean(past, axis=0)) / spread, axis=1))
+    return found
+
+
+def half_space_trees(read: Sequence[Recording]) -> Scores:
+    """River's streaming forest, learning as it goes."""
+    from river.anomaly import HalfSpaceTrees  # noqa: PLC0415
+
+    found = []
+    for one in read:
+        past = one.values[: one.train]
+        low, high = past.min(axis=0), past.max(axis=0)
+        scaled = np.clip((one.values - low) / np.maximum(high - low, 1e-9), 0.0, 1.0)
+        trees = HalfSpaceTrees(seed=0)
+        scores = np.zeros(one.times.size)
+        for place, row in enumerate(scaled):
+            reading = dict(enumerate(row.tolist()))
+            scores[place] = trees.score_one(reading)
+            trees.learn_one(reading)
+        found.append(scores)
+    return found
+
+
+def ecod(read: Sequence[Recording]) -> Scores:
+    """PyOD's ECOD, fitted to each entity's training part."""
+    from pyod.models.ecod import ECOD  # noqa: PLC0415
+
+    found = []
+    for one in read:
+        model = ECOD()
+        model.fit(one.values[: one.train])
+        found.append(np.asarray(model.decision_function(one.values), dtype=np.float64))
+    return found
+
+
+def static_rules(read: Sequence[Recording]) -> Scores:
+    """Any metric beyond 95 % of its range in training, three readings long: 1, else 0."""
+    found = []
+    for one in read:
+        past = one.values[: one.train]
+        low, high = past.min(axis=0), past.max(axis=0)
+        beyond = ((one.values - low) > STATIC_LIMIT * np.maximum(high - low, 1e-9)).astype(np.float64)
+        run = np.stack([np.roll(beyond, back, axis=0) for back in range(STATIC_READINGS)])
+        found.append(run.min(axis=0).max(axis=1))
+    return found
+
+
+RIVALS: dict[str, Rival] = {
+    "pooled isolation forest": pooled_forest,
+    "z-score per metric": z_score,
+    "static rules": static_rules,
+    "river HalfSpaceTrees": half_space_trees,
+    "pyod ECOD": ecod,
+}
+
+
+def judged(rival: str, read: Sequence[Recording], step_seconds: float, budget: float) -> dict[str, Judged] | None:
+    """What a rival says of the test parts; None when its library is not installed."""
+    try:
+        scores = RIVALS[rival](read)
+    except ImportError:
+        return None
+    found = {}
+    for one, score in zip(read, scores, strict=True):
+        limit = 0.5 if rival == "static rules" else past_limit(one.times[: one.train], score[: one.train], budget)
+        test = score[one.train :]
+        found[one.name] = Judged(one.times[one.train :], test, test > limit, one.labels[one.train :], step_seconds)
+    return found
+
+
+def past_limit(times: Floats, scores: Floats, budget: float) -> float:
+    """The lowest of many quantiles of the past beyond which alarms were within the budget."""
+    days = (times[-1] - times[0]) / 86400.0
+    limit = float(scores.max())
+    for quantile in np.quantile(scores, 1.0 - np.geomspace(1e-4, 0.1, 120)):
+        beyond: NDArray[np.bool_] = scores > quantile
+        if len(events.alarms(times, beyond)) > budget * days:
+            break
+        limit = float(quantile)
+    return limit
