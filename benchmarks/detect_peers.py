@@ -101,7 +101,14 @@ def judged(rival: str, read: Sequence[Recording], step_seconds: float, budget: f
     for one, score in zip(read, scores, strict=True):
         limit = 0.5 if rival == "static rules" else past_limit(one.times[: one.train], score[: one.train], budget)
         test = score[one.train :]
-        found[one.name] = Judged(one.times[one.train :], test, test > limit, one.labels[one.train :], step_seconds)
+        found[one.name] = Judged(
+            times=one.times[one.train :],
+            scores=test,
+            limits=np.full(test.shape, limit),
+            points=test > limit,
+            labels=one.labels[one.train :],
+            step_seconds=step_seconds,
+        )
     return found
 
 

@@ -1,10 +1,10 @@
 """Where a score becomes an alarm: the limit that a false-alarm budget buys, found without labels.
 
 Past scores are kept as their highest in blocks of two hours, ten days long. The limit is the quantile of
-these peaks that as many blocks exceed as the budget allows, ``HEADROOM`` times: what exceeds it in a
-reference without labels are also true faults, and the budget is for the false ones. An entity's own peaks
-decide once it has many; while they are few, those of all entities of its class do. A block that continues
-an alarm is left out, so that an incident does not raise its own limit; after a day it is the new usual.
+these peaks that as many blocks exceed as the budget allows, ``HEADROOM`` times: a reference without labels
+holds true faults, too, about as many, and the budget is for false alarms. An entity's own peaks decide once
+it has many; while they are few, those of all entities of its class do. A block that continues an alarm is
+left out, so that an incident does not raise its own limit; after a day it is the new usual.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ KEPT_BLOCKS = 120  # ten days
 POOL_WEIGHT_BLOCKS = 24.0  # so many peaks of its own weigh as much as those of the class
 FEWEST_BLOCKS = 6  # of all entities, before there is any limit
 LEFT_OUT_BLOCKS = 12  # of one alarm: a day
-HEADROOM = 1.75
+HEADROOM = 2.0
 _DAY = 86400.0
+_HAIR = 1e-5  # peaks are kept in single precision
 
 
 class Budget:
     """The arithmetic over entities; the memory is a dict of arrays whose first axis is entities."""
 
-    def __init__(self, alarms_per_entity_day: float) -> None:
-        """Of one class of entities."""
+    def __init__(self, alarms_per_entity_day: float, least: float = 0.0) -> None:
+        """Of one class of entities; what is not above ``least`` is no alarm whatever the limit."""
+        self._least = least
         share = HEADROOM * alarms_per_entity_day * BLOCK_SECONDS / _DAY
         self._quantile = 1.0 - min(share, 0.5)
 
@@ -53,12 +55,12 @@ class Budget:
             memory["block"] = np.where(closed, block, memory["block"])
             self._set_limits(memory)
         memory["peak"] = np.fmax(memory["peak"], scores.astype(np.float32))
-        above: NDArray[np.bool_] = scores > memory["limit"]
+        above: NDArray[np.bool_] = (scores > memory["limit"] + _HAIR) & (scores > self._least)
         return above
 
     def _close(self, memory: Arrays, closed: NDArray[np.bool_]) -> None:
         peak = memory["peak"]
-        above = peak > memory["limit"]
+        above = peak > memory["limit"] + _HAIR
         continues = above & (memory["lasting_blocks"] > 0) & (memory["lasting_blocks"] < LEFT_OUT_BLOCKS)
         told = closed & ~np.isnan(peak)
         kept = told & ~continues

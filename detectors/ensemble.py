@@ -9,6 +9,7 @@ The score fades by a 24th per reading: an incident that comes and goes is one in
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -25,7 +26,18 @@ FEWEST_ROWS = 128
 REFIT_SECONDS = 7 * 86400.0
 REFIT_GROWTH = 2.0
 HOLD_READINGS = 24.0
+LEAST = 1.0  # minus log10: what one reading in ten shows is no alarm, however quiet the past was
+LEAST_OF_ONE_METRIC = 2.0  # minus log10: voters on one metric agree anyway, so one reading in a hundred is no news
 _FADE = float(np.exp(-1.0 / HOLD_READINGS))
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said of readings; all of shape (entities, times). A score without voters or reading is NaN."""
+
+    scores: Floats
+    limits: Floats
+    alarms: NDArray[np.bool_]
 
 
 class Ensemble:
@@ -34,7 +46,7 @@ class Ensemble:
     def __init__(self, metrics: int, alarms_per_entity_day: float) -> None:
         """For entities with the same ``metrics``, and their false-alarm budget."""
         self._residuals = Residuals(metrics)
-        self._budget = Budget(alarms_per_entity_day)
+        self._budget = Budget(alarms_per_entity_day, LEAST_OF_ONE_METRIC if metrics == 1 else LEAST)
 
     def empty(self, count: int = 0) -> Arrays:
         """Memory of ``count`` entities that nothing is known about."""
@@ -48,13 +60,11 @@ class Ensemble:
             "fitted_at": np.array([-np.inf]),
         }
 
-    def look(
-        self, memory: Arrays, pool: Arrays, values: Floats, times: Floats, seconds: float
-    ) -> tuple[Floats, NDArray[np.bool_]]:
-        """Scores and alarm points of new readings, both (entities, times); changes ``memory`` and ``pool``.
+    def look(self, memory: Arrays, pool: Arrays, values: Floats, times: Floats, seconds: float) -> Said:
+        """Scores and alarm points of new readings; changes ``memory`` and ``pool``.
 
         ``values`` (entities, times, metrics) are in order of time and ``seconds`` apart. The voters are those
-        fitted before the first of these readings. Without voters, or without a reading, the score is NaN.
+        fitted before the first of these readings.
         """
         return self.judge(memory, pool, self.rows(memory, values, times, seconds), times, seconds)
 
@@ -66,22 +76,22 @@ class Ensemble:
             found[:, place] = self._residuals.step(memory, values[:, place], float(times[place]), seconds)
         return found
 
-    def judge(
-        self, memory: Arrays, pool: Arrays, rows: NDArray[np.float32], times: Floats, seconds: float
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def judge(self, memory: Arrays, pool: Arrays, rows: NDArray[np.float32], times: Floats, seconds: float) -> Said:
         """The second half of ``look``: what the voters say of residuals, and whether it is too much."""
         count, length = rows.shape[:2]
         self._refit(pool, float(times[0]) if length else 0.0)
         fresh = self._scores(pool, rows)
-        scores, alarms = np.full((count, length), np.nan), np.zeros((count, length), dtype=bool)
+        scores, limits = np.full((count, length), np.nan), np.full((count, length), np.inf)
+        alarms = np.zeros((count, length), dtype=bool)
         for place in range(length):
             known = ~np.isnan(fresh[:, place])
             held = np.maximum(np.nan_to_num(fresh[:, place]), memory["held"] * _FADE)
             memory["held"] = np.where(known, held, memory["held"])
             scores[:, place] = np.where(known, held, np.nan)
             alarms[:, place] = self._budget.judge(memory, scores[:, place], float(times[place]))
+            limits[:, place] = memory["limit"]
         reservoir.keep(pool, rows[~alarms], count, seconds)
-        return scores, alarms
+        return Said(scores, limits, alarms)
 
     def _scores(self, pool: Arrays, rows: NDArray[np.float32]) -> Floats:
         found = np.full(rows.shape[:2], np.nan)

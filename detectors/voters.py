@@ -23,6 +23,7 @@ NAMES = (*KINDS, "forest", "plane")
 TREES, SUBSAMPLE = 100, 256  # the sizes of the method's authors (Liu, Ting, Zhou 2008)
 PLANE_SHARE = 0.9  # of the variance that the principal components keep
 TAIL_FROM = 0.98
+_LEAST_DECAY = 1e-4  # of opinions in scales: less is rounding
 SUREST = 8.0  # minus log10 of a probability: beyond, no reference says more
 
 
@@ -41,7 +42,7 @@ class Tail:
         start = float(np.quantile(ranked, TAIL_FROM))
         beyond = ranked[ranked > start] - start
         mean = float(np.median(beyond) / np.log(2.0)) if beyond.size else 0.0
-        return cls(ranked, start, max(mean, 1e-9 + 1e-6 * abs(start)))
+        return cls(ranked, start, max(mean, _LEAST_DECAY))
 
     def surprise(self, values: Floats) -> Floats:
         """Minus log10 of the tail probability, 0 to 8, shape of ``values``."""
@@ -62,7 +63,7 @@ class Voters:
 
         forest = IsolationForest(n_estimators=TREES, max_samples=min(SUBSAMPLE, rows.shape[0]), random_state=SEED)
         self._forest = Forest(forest.fit(rows))
-        self._middle = rows.mean(axis=0)
+        self._middle = rows.mean(axis=0, dtype=np.float64)
         _, sizes, axes = np.linalg.svd(rows - self._middle, full_matrices=False)
         kept = np.cumsum(sizes**2) / max(float(np.sum(sizes**2)), 1e-12)
         self._axes = axes[: int(np.searchsorted(kept, PLANE_SHARE)) + 1]
@@ -71,7 +72,7 @@ class Voters:
     def opinions(self, rows: NDArray[np.float32]) -> Floats:
         """What each voter says in its own unit, shape (rows, voters)."""
         breadth = np.abs(rows.reshape(rows.shape[0], len(KINDS), -1)).mean(axis=2)
-        away = rows - self._middle
+        away = rows.astype(np.float64) - self._middle  # in single precision what is left over is noise
         inside = away @ self._axes.T
         plane = np.sqrt(np.maximum((away**2).sum(axis=1) - (inside**2).sum(axis=1), 0.0))
         found: Floats = np.column_stack((breadth, self._forest.score(rows), plane)).astype(np.float64)

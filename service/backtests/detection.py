@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.ensemble import Ensemble
+from detectors.ensemble import Ensemble, Said
 from outrider.model import Floats
 from service.backtests import events, nab, recordings, vus
 from service.backtests.recordings import Recording
@@ -31,6 +31,7 @@ class Judged:
 
     times: Floats
     scores: Floats
+    limits: Floats
     points: NDArray[np.bool_]
     labels: NDArray[np.bool_]
     step_seconds: float
@@ -65,7 +66,7 @@ def _judge_class(
     length = train + max(one.times.size - one.train for one in alike)
     ensemble = Ensemble(alike[0].values.shape[1], budget)
     memory, pool = ensemble.empty(len(alike)), ensemble.empty_pool()
-    scores, points = np.full((len(alike), length), np.nan), np.zeros((len(alike), length), dtype=bool)
+    said: list[Said] = []
     for start in range(0, length, BLOCK):
         stop = min(start + BLOCK, length)
         values = np.full((len(alike), stop - start, alike[0].values.shape[1]), np.nan)
@@ -74,17 +75,30 @@ def _judge_class(
             first, last = max(start, shift), min(stop, shift + one.times.size)
             if first < last:
                 values[row, first - start : last - start] = one.values[first - shift : last - shift]
-        span = slice(start, stop)
-        times = step_seconds * np.arange(start, stop)
-        scores[:, span], points[:, span] = ensemble.look(memory, pool, values, times, step_seconds)
+        said.append(ensemble.look(memory, pool, values, step_seconds * np.arange(start, stop), step_seconds))
         progress(stop / length)
-    found = {}
-    for row, one in enumerate(alike):
-        span = slice(train, train - one.train + one.times.size)
-        found[one.name] = Judged(
-            one.times[one.train :], scores[row, span], points[row, span], one.labels[one.train :], step_seconds
-        )
-    return found
+    whole = _joined(said)
+    spans = {one.name: slice(train, train - one.train + one.times.size) for one in alike}
+    return {one.name: _judged(one, whole, row, spans[one.name], step_seconds) for row, one in enumerate(alike)}
+
+
+def _joined(said: Sequence[Said]) -> Said:
+    return Said(
+        np.concatenate([part.scores for part in said], axis=1),
+        np.concatenate([part.limits for part in said], axis=1),
+        np.concatenate([part.alarms for part in said], axis=1),
+    )
+
+
+def _judged(one: Recording, said: Said, row: int, span: slice, step_seconds: float) -> Judged:
+    return Judged(
+        times=one.times[one.train :],
+        scores=said.scores[row, span],
+        limits=said.limits[row, span],
+        points=said.alarms[row, span],
+        labels=one.labels[one.train :],
+        step_seconds=step_seconds,
+    )
 
 
 def nab_corpus(folder: Path, *, budget: float, progress: Progress) -> dict[str, Any]:
@@ -101,12 +115,9 @@ def judge_nab(read: Sequence[Recording], budget: float, progress: Progress) -> d
         step = float(np.median(np.diff(one.times))) if one.times.size > 1 else 1.0
         ensemble = Ensemble(one.values.shape[1], budget * 86400.0 / (NAB_READINGS_A_DAY * step))
         memory, pool = ensemble.empty(1), ensemble.empty_pool()
-        scores, points = np.full(one.times.size, np.nan), np.zeros(one.times.size, dtype=bool)
-        for start in range(0, one.times.size, BLOCK):
-            span = slice(start, start + BLOCK)
-            said, above = ensemble.look(memory, pool, one.values[None, span], one.times[span], step)
-            scores[span], points[span] = said[0], above[0]
-        found[one.name] = Judged(one.times, scores, points, one.labels, step)
+        parts = [slice(start, start + BLOCK) for start in range(0, one.times.size, BLOCK)]
+        said = [ensemble.look(memory, pool, one.values[None, span], one.times[span], step) for span in parts]
+        found[one.name] = _judged(one, _joined(said), 0, slice(None), step)
         progress("backtest", (place + 1) / len(read))
     return found
 
