@@ -52,9 +52,12 @@ def judge_servers(
         classes.setdefault(one.values.shape[1], []).append(one)
     found: dict[str, Judged] = {}
     for place, alike in enumerate(classes.values()):
-        found |= _judge_class(
-            alike, step_seconds, budget, lambda share, done=place: progress("backtest", (done + share) / len(classes))
-        )
+        begin = place / len(classes)
+
+        def tell(share: float, begin: float = begin) -> None:
+            progress("backtest", begin + share / len(classes))
+
+        found |= _judge_class(alike, step_seconds, budget, tell)
     return {one.name: found[one.name] for one in read}
 
 
@@ -75,7 +78,9 @@ def _judge_class(
             first, last = max(start, shift), min(stop, shift + one.times.size)
             if first < last:
                 values[row, first - start : last - start] = one.values[first - shift : last - shift]
-        said.append(ensemble.look(memory, pool, values, step_seconds * np.arange(start, stop), step_seconds))
+        said.append(
+            ensemble.look(memory, pool, values, step_seconds * np.arange(start, stop, dtype=np.float64), step_seconds)
+        )
         progress(stop / length)
     whole = _joined(said)
     spans = {one.name: slice(train, train - one.train + one.times.size) for one in alike}

@@ -62,9 +62,9 @@ def _server(path: Path, step_seconds: float) -> Recording:
         raise UsageError(
             f"{path}: label is no 0 or 1 for each of the {test.shape[0]} times of test", hint=_SERVERS_HINT
         )
-    values = np.concatenate((train, test))
+    values: Floats = np.concatenate((train, test))
     marked = np.concatenate((np.zeros(train.shape[0], dtype=bool), labels == 1))
-    times = step_seconds * np.arange(values.shape[0])
+    times = step_seconds * np.arange(values.shape[0], dtype=np.float64)
     return Recording(path.stem, times, values, train.shape[0], marked)
 
 

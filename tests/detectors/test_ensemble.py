@@ -36,13 +36,12 @@ def look(values, times, *, budget=0.25, block=48, begin=None):
 
 
 def test_a_fault_on_many_metrics_is_found_at_once_and_the_days_before_are_quiet():
-    times, values = days(4, 10)
-    values[2, 2500:2520] += 2.0
+    times, values = days(3, 18)
+    values[2, 4900:4920] += 2.0
     _, _, alarms, _ = look(values, times)
-    assert alarms[2, 2500:2504].any()
-    others = np.delete(alarms, 2, axis=0)[:, 1440:]
-    blocks = others.reshape(3, -1, int(BLOCK_SECONDS / STEP)).any(axis=2).sum() / (3 * 5)
-    assert blocks < 2 * HEADROOM * 0.25, "a day, twice what the limit lets through"
+    assert alarms[2, 4900:4904].any()
+    mature = alarms[:2, 13 * 288 :].reshape(2, -1, int(BLOCK_SECONDS / STEP)).any(axis=2).sum() / (2 * 5)
+    assert mature < 4 * HEADROOM * 0.25, "blocks a day; noise alone has no true faults to make room for"
 
 
 def test_one_metric_alone_is_not_enough():
