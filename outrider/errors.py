@@ -105,6 +105,10 @@ class StoreAwayError(StoreError, UnavailableError):
     """The store does not answer for now: the same call may succeed later."""
 
 
+class StoreDamagedError(StoreAwayError):
+    """What is stored cannot be read back; a backup brings it back."""
+
+
 class TakenOverError(StoreError):
     """Another engine took over the store: nothing of this commit was kept."""
 

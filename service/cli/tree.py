@@ -16,6 +16,7 @@ from service.cli import (
     collect,
     common,
     config,
+    db,
     demo,
     drill,
     entry,
@@ -75,7 +76,7 @@ for name, group in {
     "remediate": remediate.app,
     "report": store.report_app,
     "notify": store.notify_app,
-    "db": store.db_app,
+    "db": db.app,
 }.items():
     app.add_typer(group, name=name)
 
