@@ -14,13 +14,14 @@ from collectors.edges import settle
 from collectors.exposition import Page, Parser
 from collectors.guard import within_limit
 from collectors.hold import Held
+from collectors.kube_topology import Graph, beside, joined
 from collectors.lost import LOST
 from collectors.normalise import Normaliser
 from collectors.patience import Patience
 from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider import log
-from outrider.errors import CollectError
+from outrider.errors import CollectError, StoreAwayError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
@@ -171,12 +172,15 @@ class Collector:
     def topology(self, at: datetime) -> Topology:
         """The graph of target labels and of what the newest good page of each target says."""
         if self._topology is None:
-            labels: dict[EntityRef, dict[str, str]] = {}
-            beside, told = self._beside
-            for facts in (told, *(facts for _, facts in self._seen.values()), self._pushed_facts):
+            of_pages: dict[EntityRef, dict[str, str]] = {}
+            for facts in (*(facts for _, facts in self._seen.values()), self._pushed_facts):
                 for entity, known in facts.items():
-                    labels.setdefault(entity, {}).update(known)
-            edges = _still_there([*beside, *(edge for found, _ in self._seen.values() for edge in found)], labels)
+                    of_pages.setdefault(entity, {}).update(known)
+            seen = [edge for found, _ in self._seen.values() for edge in found]
+            told = Graph(*self._beside)
+            told = beside(Topology.build(seen, of_pages), told) if told.edges else told
+            joint, labels = joined(seen, of_pages, [told])
+            edges = _still_there(joint, labels)
             every = (*self._targets, *self._pushed_targets)
             entities = [one for target in every for one in (target.entity, target.watcher)]
             self._topology = Topology.build(edges, (*entities, *labels), labels, at)
@@ -256,7 +260,10 @@ class Collector:
         """What was pushed, with the targets that pushed it."""
         if self._pushed is None:
             return Brought()
-        brought = self._pushed.take(at)
+        try:
+            brought = self._pushed.take(at)
+        except StoreAwayError:
+            return Brought()  # the doors take nothing either: senders wait, they are not silent
         found = self._pushed.targets
         if found != self._pushed_targets:
             self._pushed_targets = found

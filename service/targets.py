@@ -15,6 +15,7 @@ from service.access_settings import AccessSettings
 from service.collect_settings import CollectSettings, PrometheusSettings, TargetSettings
 from service.cycle import Source
 from service.event_source import with_events
+from service.kube_doors import KubeDoors
 from service.probe_source import with_probes
 from service.settings import Settings
 
@@ -24,7 +25,7 @@ def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pus
 
     Without any of them one that brings nothing. ``tap`` gets every scrape as it came, where pages are scraped here.
     """
-    prometheus = settings.collect.prometheus
+    prometheus, doors = settings.collect.prometheus, KubeDoors((*settings.collect.discover, *settings.events))
     if prometheus is not None:
         pushdown, interval = prometheus.pushdown, settings.collect.interval
         pages: Source = prometheus_source(
@@ -36,9 +37,9 @@ def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pus
             configured, Scraper(), deadline=deadline, spread=settings.collect.spread, tap=tap, pushed=pushed
         )
         if settings.collect.discover:
-            found = discovery.discovery_of(settings, configured)
+            found = discovery.discovery_of(settings, configured, doors)
             pages = discovery.Discovering(pages, found, settings.cluster, deadline=deadline)
-    return with_events(with_probes(pages, settings), settings)
+    return with_events(with_probes(pages, settings), settings, doors)
 
 
 def prometheus_source(prometheus: PrometheusSettings, cluster: str, **more: Any) -> PrometheusSource:

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from outrider.errors import StoreDamagedError, StoreError
+from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
 from store.backend import BUSY_TIMEOUT, Opened
 
 _PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than by default
@@ -57,7 +57,7 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     said = str(error.orig).lower()
     for word, sentence, hint in _COMPLAINTS:
         if word in said:
-            kind = StoreDamagedError if word in _DAMAGE else StoreError
+            kind = StoreDamagedError if word in _DAMAGE else StoreAwayError
             return kind(sentence.format(path=place), hint=hint)
     return None
 

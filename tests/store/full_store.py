@@ -117,9 +117,7 @@ def commit(number: int, written: int) -> CycleCommit:
         actions=(action,),
         sessions=(RemediationSession(f"s{number}", f"i{number}", at, cordoned=(NODE,)),),
         messages=(Message(f"m{number}", "im", NotifyReason.OPENED, Priority.P1, f"i{number}", "GPU lost", "身体", at),),
-        audit=(
-            AuditRecord(at, AuditEvent.ACTION_DECIDED, f"a{number}", "within_limits", f"c{number}", detail={"n": "1"}),
-        ),
+        audit=(record,),
         plan=Plan((), (NoRecommendation(SERVICE, NoPlanReason.NO_HISTORY, at),)),
         topology=Topology.build([(gpu, NODE), (REPLICAS[0], SERVICE)], [GPUS[1]], {gpu: {"gpu_type": "H100"}}, at),
     )
