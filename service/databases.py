@@ -13,17 +13,25 @@ from outrider.clock import rfc3339
 from service import wiring
 from service.leader import leading
 from service.settings import Settings
+from service.tokens import spool_of
 from store import backup as backups
 from store import check as checks
 from store import migrate, sql, tables
 from store import restore as restores
+from store.cycle_files import CycleFiles
 
 Progress = Callable[[str, float], None]
 
 
 def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, Any]:
     """What is damaged, a report a database. Raises StoreError."""
-    reports = checks.check(settings.store.url, deep=deep, progress=progress)
+    spool = CycleFiles(spool_of(settings), settings.store.spool.limit_bytes)
+
+    def spooled() -> checks.Spooled:
+        status = spool.status()
+        return spool.instants(), status.dropped_cycles + status.refused_cycles
+
+    reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled)
     return {
         "revision": wiring.revision_text({report.name: report.revision for report in reports}),
         "sound": not any(report.problems for report in reports),

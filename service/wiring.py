@@ -83,7 +83,7 @@ def upgrade(settings: Settings) -> str:
 
 def revision_text(revisions: Mapping[Any, str | None]) -> str:
     """``state 0001, metrics 0001``."""
-    return ", ".join(f"{name} {revision or 'none'}" for name, revision in revisions.items())
+    return ", ".join(f"{name} {revisions[name] or 'none'}" for name in sorted(revisions, reverse=True))
 
 
 @contextmanager

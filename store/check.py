@@ -22,6 +22,7 @@ from store.database import Database
 from store.schema import instant
 
 Progress = Callable[[str, float], None]
+Spooled = tuple[Collection[int], int]
 _MOST = 20  # problems told of one database: who has a thousand needs a backup, not a list
 RESTORE = "Restore a backup: outrider db restore FILE --force"
 
@@ -54,13 +55,12 @@ class Report:
 
 
 def check(
-    store_url: str, *, deep: bool, progress: Progress, waiting: Collection[int] = (), given_up: int = 0
+    store_url: str, *, deep: bool, progress: Progress, spooled: Callable[[], Spooled] = lambda: ((), 0)
 ) -> tuple[Report, ...]:
     """A report a database. ``deep`` unpacks every value and record, too.
 
-    ``waiting`` are the instants (microseconds) of cycles that wait for the store in a spool, ``given_up`` how many
-    the spool dropped: their decisions stand without values. Raises StoreError when there is no store, StoreAwayError
-    when the server does not answer.
+    ``spooled`` tells which cycles (microseconds) wait for the store in a spool, and how many it gave up: their
+    decisions stand without values. Raises StoreError when there is no store, StoreAwayError when it does not answer.
     """
     databases = migrate.databases(store_url, create=False)
     reports = {name: Report(name, database.place) for name, database in databases.items()}
@@ -69,6 +69,7 @@ def check(
             place = databases["state"].place
             raise StoreError(f"There is no store at {place}.", hint="Check store.url; outrider db upgrade makes one.")
         cycles: dict[int, str] = {}
+        elsewhere: Spooled = ((), 0)
         instants: Collection[int] | None = None
         for name, database in databases.items():
             report, told = reports[name], partial(progress, name)
@@ -83,12 +84,13 @@ def check(
             with _told(report), database.reading() as connection:
                 if name == "state":
                     cycles = _cycles(connection)
+                    elsewhere = spooled()  # later than the decisions, earlier than the blocks
                 else:
                     instants = check_blocks.check(connection, deep=deep, tell=report.add, progress=told)
             with _told(report):
                 check_rows.check(database, name, deep=deep, tell=report.add, progress=told)
         if instants is not None:
-            _half(cycles, instants, reports["metrics"], frozenset(waiting), given_up)
+            _half(cycles, instants, reports["metrics"], elsewhere)
     finally:
         for database in databases.values():
             database.close()
@@ -215,10 +217,9 @@ def _cycles(connection: sa.Connection) -> dict[int, str]:
     return found
 
 
-def _half(
-    cycles: Mapping[int, str], instants: Collection[int], report: Report, waiting: frozenset[int], given_up: int
-) -> None:
+def _half(cycles: Mapping[int, str], instants: Collection[int], report: Report, elsewhere: Spooled) -> None:
     """Cycles whose decisions are there and whose values are not, as far back as values are kept."""
+    waiting, given_up = elsewhere
     oldest = min(instants, default=None)
     if oldest is None:
         return

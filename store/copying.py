@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,45 @@ def copy(source: sa.Connection, target: sa.Connection, name: schema.Database, pr
     total, done = sum(costs.values()) or 1, 0
     copied: dict[str, int] = {}
     for table in found:
-        place = tables.fit(target, table)
+        tables.fit(target, table)
         copied[table.name] = 0
-        for part in tables.rows(source, table):
-            target.execute(sa.insert(place), [dict(row._mapping) for row in part])  # noqa: SLF001 - its public name
-            copied[table.name] += len(part)
-            done += len(part) * _cost(table)
-            progress(min(done / total, 1.0))
+        with _writing(target, table) as write:
+            for part in tables.rows(source, table):
+                write(part)
+                copied[table.name] += len(part)
+                done += len(part) * _cost(table)
+                progress(min(done / total, 1.0))
         number_on(source, target, table)
     progress(1.0)
     return copied
+
+
+@contextmanager
+def _writing(target: sa.Connection, table: sa.Table) -> Iterator[Callable[[Sequence[sa.Row[Any]]], None]]:
+    """Takes rows of a table whose columns the target has, several times faster than an INSERT of Core a row."""
+    quote = target.dialect.identifier_preparer.quote
+    names = ", ".join(quote(column.name) for column in table.columns)
+    if not is_postgresql(target):
+        marks = ", ".join("?" for _ in table.columns)
+        statement = f"INSERT INTO {quote(table.name)} ({names}) VALUES ({marks})"  # noqa: S608 - names of our own tables
+        yield lambda part: _insert(target, statement, part)
+        return
+    driver: Any = target.dialect.loaded_dbapi
+    plain: Any = target.connection.driver_connection
+    try:
+        with plain.cursor() as cursor, cursor.copy(f"COPY {quote(table.name)} ({names}) FROM STDIN") as stream:
+
+            def write(part: Sequence[sa.Row[Any]]) -> None:
+                for row in part:
+                    stream.write_row(row)
+
+            yield write
+    except driver.Error as error:
+        raise sa.exc.DBAPIError.instance(None, None, error, driver.Error, dialect=target.dialect) from error
+
+
+def _insert(target: sa.Connection, statement: str, part: Sequence[sa.Row[Any]]) -> None:
+    target.exec_driver_sql(statement, [tuple(row) for row in part])
 
 
 def _cost(table: sa.Table) -> int:

@@ -96,7 +96,7 @@ def refuse_newer(name: schema.Database, found: str | None, place: str) -> None:
         return
     raise SchemaTooNewError(
         f"{place} was written by a newer outrider (revision {found}; this one knows {HEADS[name]}).",
-        hint="Start the newer version again, or restore a backup made before the upgrade: outrider db restore FILE",
+        hint="Start the newer version again, or restore a backup made before it: outrider db restore FILE --force",
     )
 
 

@@ -53,8 +53,8 @@ def size(connection: sa.Connection, name: schema.Database) -> int:
     return int(connection.execute(_SIZE, {"names": names}).scalar_one())
 
 
-def fit(connection: sa.Connection, table: sa.Table) -> sa.Table:
-    """The same table on this connection, made when it is missing, with every column that the one given has."""
+def fit(connection: sa.Connection, table: sa.Table) -> None:
+    """Make sure that the same table is on this connection, with every column that the one given has."""
     inspector = sa.inspect(connection)
     if not inspector.has_table(table.name):
         _portable(table, sa.MetaData()).create(connection)
@@ -66,7 +66,6 @@ def fit(connection: sa.Connection, table: sa.Table) -> sa.Table:
                 quoted = kind.identifier_preparer.quote(column.name)
                 spelled = column.type.compile(dialect=kind)
                 connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {quoted} {spelled}")
-    return sa.Table(table.name, sa.MetaData(), autoload_with=connection, resolve_fks=False)
 
 
 def _portable(table: sa.Table, metadata: sa.MetaData) -> sa.Table:

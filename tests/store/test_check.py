@@ -330,9 +330,9 @@ def test_a_cycle_of_which_only_the_decisions_are_there(filled: str) -> None:
     database.close()
     (problem,) = look(filled)["metrics"].problems
     assert "1 cycles have decisions and no values, the first at 2026-03-01T13:00:00Z" in problem.message
-    found = look(filled, waiting=[at])["metrics"]
+    found = look(filled, spooled=lambda: ([at], 0))["metrics"]
     assert (found.problems, "wait for the store in its spool" in found.notes[-1]) == ([], True)
-    found = look(filled, given_up=1)["metrics"]
+    found = look(filled, spooled=lambda: ([], 1))["metrics"]
     assert (found.problems, "the spool was full" in found.notes[-1]) == ([], True)
 
 
