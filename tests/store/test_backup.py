@@ -154,9 +154,7 @@ def test_on_postgresql_force_empties_the_tables_and_a_failure_leaves_them(
     assert len(full_store.seen(postgres_url)["cycles"]) == CYCLES
 
 
-def test_columns_that_left_the_catalogue_are_kept(
-    store_url: str, tmp_path: Path, second_url: str
-) -> None:
+def test_columns_that_left_the_catalogue_are_kept(store_url: str, tmp_path: Path, second_url: str) -> None:
     full_store.fill(store_url, count=5)
     database = Database(urls_of(store_url)[1], "metrics")
     with database.writing() as connection:
