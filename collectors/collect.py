@@ -123,6 +123,7 @@ class Collector:
         self._health: dict[str, TargetHealth] = {}
         self._seen: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
         self._topology: Topology | None = None
+        self._two_types: dict[str, set[str]] = {}  # metrics of each target that were told
         self.set_targets(targets)
 
     @property
@@ -150,6 +151,7 @@ class Collector:
             self._patience.forget(gone)
             self.parser.forget(gone)
             self._seen.pop(gone, None)
+            self._two_types.pop(gone, None)
         beside, told = self._beside
         self._beside = (beside if edges is None else tuple(edges), told if labels is None else labels)
         self._known_pushed = self._pushed_targets
@@ -277,10 +279,23 @@ class Collector:
         if scrape.body is None:
             return scrape, None
         try:
-            return scrape, self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=scrape.target.name)
+            page = self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=scrape.target.name)
         except CollectError as error:
             named = CollectError(f"{scrape.target.name}: {error.message}", reason=error.reason, hint=error.hint)
             return replace(scrape, body=None, error=named), None
+        if page.layout.contradicted:
+            self._tell_types(scrape.target.name, page)
+        return scrape, page
+
+    def _tell_types(self, target: str, page: Page) -> None:
+        """Name the metrics that a page gives two types of, each once."""
+        told = self._two_types.setdefault(target, set())
+        for metric in page.layout.contradicted:
+            if metric not in told:
+                told.add(metric)
+                log.get("collect").warning(
+                    "two_types_of_a_metric", target=target, metric=metric, read_as=page.types[metric]
+                )
 
     def _note(self, scrape: Scrape, page: Page | None, found: Collected) -> None:
         name, error = scrape.target.name, scrape.error

@@ -7,8 +7,9 @@ What each cell's status means here:
 - a counter that went backward or was created anew, or a process that started anew: RESET, nothing is claimed;
 - a number by which the exporter says that it could not read something (``no_value``): UNTRUSTED;
 - 0/0: UNDEFINED; NaN published as a ratio: UNDEFINED, as anything else: UNTRUSTED;
-- a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE. A page
-  whose numbers stand still is not stale: an idle engine stands still;
+- a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE, on the first
+  page as on every other; when all lines that have one are so, so is the batch. A page whose numbers stand
+  still is not stale: an idle engine stands still. Pages from files may be about any time;
 - the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
 - what moves on every page (``heartbeat``) has stood still for too long: everything on it STALE, batch FROZEN;
 - a series that stands on the page twice: the first one counts, batch DUPLICATE;
@@ -62,7 +63,7 @@ class Normaliser:
         compiled, binding = past.compiled, past.binding
         assert compiled is not None
         assert binding is not None
-        change = change_of(past, compiled, page, at)
+        change = change_of(past, compiled, page, at, any_time=scrape.saved)
         values, status = evaluate(compiled, change.rows)
         past.keep(page, at, compiled.start_row)
         past.lost.forget_old(at)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import heapq
+import io
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,8 @@ from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 
 SUFFIX = ".metrics.jsonl.gz"
+MOST_BYTES = 512 * 1024 * 1024  # of a page from a gzipped file
+_GZIP = b"\x1f\x8b"
 _REASONS = (
     ("refused", CollectReason.REFUSED),
     ("timed out", CollectReason.TIMEOUT),
@@ -115,7 +118,23 @@ def read_events(path: Path, cluster: str) -> Iterator[Event]:
 def page_scrape(target: Target, body: bytes, at: datetime) -> Scrape:
     """A page from a file as a scrape. An editor may have taken the final newline: it is put back."""
     whole = body if not body or body.endswith(b"\n") else body + b"\n"
-    return Scrape(target, at, whole, None, 0.0)
+    return Scrape(target, at, whole, None, 0.0, saved=True)
+
+
+def plain(body: bytes, name: str) -> bytes:
+    """The bytes of a page that may be gzipped. Raises UsageError naming it when the archive is broken or too large."""
+    if not body.startswith(_GZIP):
+        return body
+    try:
+        with gzip.open(io.BytesIO(body)) as archive:
+            found = archive.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(
+            f"{name} is a broken gzip file: {error}", hint="save it again, or unpack what is left"
+        ) from error
+    if len(found) > MOST_BYTES:
+        raise UsageError(f"{name} unpacks to more than {MOST_BYTES >> 20} MiB", hint="is this one page of metrics?")
+    return found
 
 
 def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:

@@ -17,7 +17,8 @@ class Scrape:
     code of GET /health, None when nothing answered; ``load`` the requests in flight by GET /load,
     None when the engine does not tell. Both mean something only when ``probed``. ``openmetrics`` is
     what the Content-Type said, None when there was none. ``samples`` is set when the page handed on is
-    only a part of the target's, ``exploded`` when that is because it had more series than it may have.
+    only a part of the target's, ``exploded`` when that is because it had more series than it may have. ``saved``:
+    a page from a file, whose lines may be about any time.
     """
 
     target: Target
@@ -31,3 +32,4 @@ class Scrape:
     openmetrics: bool | None = None
     samples: int | None = None
     exploded: bool = False
+    saved: bool = False

@@ -94,7 +94,7 @@ def _once_table(result: dict[str, Any]) -> str:
             t["adapter"],
             "up" if t["up"] else "DOWN",
             "-" if t["samples"] is None else str(t["samples"]),
-            t["error"] or "",
+            t["error"] or t.get("warning") or "",
         ]
         for t in result["targets"]
     ]
@@ -111,7 +111,9 @@ def _once_table(result: dict[str, Any]) -> str:
     ]
     return "\n\n".join(
         [
-            tables.table(["target", "adapter", "", "samples", "error"], targets, empty="no targets are configured"),
+            tables.table(
+                ["target", "adapter", "", "samples", "error or warning"], targets, empty="no targets are configured"
+            ),
             tables.table(["entity", "signal", "value", "unit", ""], rows, empty="no signals"),
         ]
     )

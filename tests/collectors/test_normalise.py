@@ -303,12 +303,22 @@ def test_timestamps_that_do_not_move_are_stale(bench) -> None:
 def test_lines_about_another_time_are_stale(bench, off: int) -> None:
     one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
     one.scrape(stamped(10, off))
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
+    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
+    assert one.watch().values[0, -1] == TrustVerdict.STALE.code
     one.scrape(stamped(16, off + 15))
     assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
     assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
     one.scrape(stamped(22, 30))
     one.scrape(stamped(28, 45))
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+
+
+def test_lines_of_a_page_from_a_file_may_be_about_any_time(bench) -> None:
+    one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
+    one.scrape(stamped(10, -86400), saved=True)
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.FRESH
 
 
 def histogram(counts, total, name="vllm:time_to_first_token_seconds", bounds=("0.1", "0.25", "+Inf")) -> str:
