@@ -13,6 +13,8 @@ What each cell's status means here:
 - the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
 - what moves on every page (``heartbeat``) has stood still for too long: everything on it STALE, batch FROZEN;
 - a series that stands on the page twice: the first one counts, batch DUPLICATE;
+- entities that left the page: rows of ABSENT cells; batch PARTIAL, for devices until they are back, for all else
+  for two minutes, since pods and parts of engines also leave on purpose;
 - a failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.
 """
 
@@ -67,7 +69,9 @@ class Normaliser:
         values, status = evaluate(compiled, change.rows)
         past.keep(page, at, compiled.start_row)
         past.lost.forget_old(at)
-        trust = change.trust(status, partial=past.lost.any(), exploded=scrape.exploded, repeats=page.layout.repeats)
+        trust = change.trust(
+            status, partial=past.lost.in_doubt(at), exploded=scrape.exploded, repeats=page.layout.repeats
+        )
         about = about_target(scrape, past.adapter, samples=scrape.samples or page.samples)
         batches = []
         for kind in past.adapter.keys:

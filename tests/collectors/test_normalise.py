@@ -177,6 +177,7 @@ def test_a_lost_accelerator_goes_on_as_absent_for_a_while(bench) -> None:
     one.scrape(both.splitlines(keepends=True)[0], after=24 * 3600)
     assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 1
     assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-1") == 0, "a lost device is not forgotten"
+    assert one.batch(EntityKind.GPU).trust is TrustVerdict.PARTIAL
 
 
 def test_a_lost_accelerator_keeps_its_place_until_it_is_back_or_replaced(bench) -> None:
@@ -207,6 +208,9 @@ def test_other_entities_that_leave_are_forgotten_after_a_while(bench) -> None:
     one.scrape(left)
     names = {entity.name for entity in one.batch(EntityKind.POD).entities}
     assert names == {"p-0", "p-1"}
+    assert one.batch(EntityKind.POD).trust is TrustVerdict.PARTIAL, "the page may be cut"
+    one.scrape(left, after=150)
+    assert one.batch(EntityKind.POD).trust is TrustVerdict.FRESH, "pods leave on purpose"
     one.scrape(left, after=16 * 60)
     assert {entity.name for entity in one.batch(EntityKind.POD).entities} == {"p-0"}
 
