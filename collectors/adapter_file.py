@@ -328,7 +328,7 @@ class _Reader:
         return EventSpec(
             kind=self._event_kind(spec.get("kind", EventKind.XID), (*path, "kind")),
             entity=self._kind(spec.get("entity", ""), (*path, "entity")),
-            metrics=self._names(
+            metrics=self._series(
                 spec.get("code", spec.get("count", [])), (*path, "code" if "code" in spec else "count")
             ),
             code_label=spec.get("code_label"),
