@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from collectors.doubles import SOURCES
 from collectors.recording import SUFFIX
 from collectors.scraped import Scrape
 from collectors.targets import Target
@@ -117,7 +118,9 @@ def _told(event: Event) -> dict[str, Any]:
         "kind": event.kind.value,
         "entity": {**entity, "namespace": event.entity.namespace},
         "code": event.code,
-        "attributes": dict(event.attributes),
+        "source": event.source,
+        # each door tells anew when the recording is replayed
+        "attributes": {name: said for name, said in event.attributes.items() if name != SOURCES},
     }
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -81,7 +81,7 @@ class Normaliser:
             batches.append(batch)
         batches.append(watch_batch(scrape, about, change.interval, trust))
         seen = tuple(batch for batch in batches if batch.entities)
-        return Collected(seen, self._events(scrape, past, compiled, page), past.edges, past.labels)
+        return Collected(seen, self._events(scrape, past, page, change.interval), past.edges, past.labels)
 
     def unseen(self, target: Target, at: datetime) -> Collected:
         """A target about which nothing is known this round: whoever reads it for us is out of reach.
@@ -130,7 +130,9 @@ class Normaliser:
         past.compiled = compiled
         past.bind_to(target, bind(past.adapter, compiled.places, compiled.edges, compiled.labels, target), at)
 
-    def _events(self, scrape: Scrape, past: Past, compiled: Compiled, page: Page) -> tuple[Event, ...]:
+    def _events(self, scrape: Scrape, past: Past, page: Page, interval: float | None) -> tuple[Event, ...]:
+        compiled = past.compiled
+        assert compiled is not None
         assert past.binding is not None
         # a page with devices and no code of theirs says that they have none
         devices = any(past.binding.entities.get(spec.entity) for spec in past.adapter.events)
@@ -140,7 +142,8 @@ class Normaliser:
         def entity_of(place: Place) -> EntityRef:
             return resolve(place, scrape.target)
 
-        found = past.codes.look(compiled.watches, page, entity_of, scrape.at, scrape.target.name)
+        since = None if interval is None else scrape.at - timedelta(seconds=interval)
+        found = past.codes.look(compiled.watches, page, entity_of, scrape.at, scrape.target.name, since)
         past.codes.saw([entity for entities in past.binding.entities.values() for entity in entities])
         return found
 

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from collectors.doubles import SOURCES
 from collectors.scraped import Scrape
 from collectors.targets import Target, target_of, targets_of
 from outrider import yamlfile
@@ -181,4 +182,5 @@ def _event(said: Mapping[str, Any], cluster: str, file: str, number: int) -> Eve
     text = str(said.get("text", ""))
     attributes = {"message": text} if text else {}
     attributes |= {str(name): str(value) for name, value in dict(said.get("attributes") or {}).items()}
-    return Event(identity, EventKind(said["kind"]), ref, at, file, code, attributes, key)
+    attributes.pop(SOURCES, None)  # each door tells anew
+    return Event(identity, EventKind(said["kind"]), ref, at, str(said.get("source") or file), code, attributes, key)
