@@ -101,7 +101,8 @@ class Collector:
         """``deadline`` closes a round: answers that come later are handed over in the next one.
 
         None waits for every target, each bounded by its own timeout. ``spread`` is the time over which a
-        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came. What was ``pushed``
+        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came, also what was pushed, once
+        a round. What was ``pushed``
         is taken in with what is scraped, so that a service is rolled up from all of its replicas, however
         they are read.
         """
@@ -166,6 +167,11 @@ class Collector:
         self._topology = None
 
     @property
+    def watched(self) -> tuple[Target, ...]:
+        """What is collected from, and what pushes."""
+        return (*self._targets, *self._pushed_targets)
+
+    @property
     def health(self) -> list[TargetHealth]:
         """Every target, in configured order, then those that push."""
         return [self._health[target.name] for target in (*self._targets, *self._pushed_targets)]
@@ -226,13 +232,18 @@ class Collector:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalise scrapes, of whatever origin, and add the services' signals."""
-        if self._tap is not None:
-            self._tap(scrapes)
-        return self.absorb_pages([self._parse(scrape) for scrape in scrapes], at)
+        return self._absorb([self._parse(scrape) for scrape in scrapes], at, scrapes)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """The same for scrapes whose pages are parsed already; None stands for a failed scrape."""
+        return self._absorb(scrapes, at, [_with_page(*one) for one in scrapes])
+
+    def _absorb(
+        self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime, as_they_came: Sequence[Scrape]
+    ) -> Collected:
         brought = self._take(at)
+        if self._tap is not None:
+            self._tap([*as_they_came, *(_with_page(*one) for one in brought.pages)])
         pushing = {one.target.name for one, _ in brought.pages}
         batches: list[SampleBatch] = list(brought.batches)
         events: list[Event] = []
@@ -328,6 +339,10 @@ class Collector:
             await self._scraper.close()
         if self._pushed is not None:
             self._pushed.close()
+
+
+def _with_page(scrape: Scrape, page: Page | None) -> Scrape:
+    return scrape if page is None else replace(scrape, page=page)
 
 
 def _still_there(edges: list[Edge], labels: Mapping[EntityRef, Mapping[str, str]]) -> list[Edge]:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from collectors.access import Access
 from collectors.batches import about_watch, watch_batch
-from collectors.collect import Collector, Pushed, TargetHealth
+from collectors.collect import Collector, Pushed, Tap, TargetHealth
 from collectors.exposition import Page
 from collectors.normalise import Normaliser
 from collectors.promapi import PrometheusApi, RawSeries
@@ -69,12 +69,15 @@ class PrometheusSource:
         interval: timedelta = timedelta(seconds=15),
         since: datetime | None = None,
         pushed: Pushed | None = None,
+        tap: Tap | None = None,
     ) -> None:
         """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have.
 
         ``pushdown`` lets the server work out the signals over so long a window, once a round
         (``collectors.pushdown``); None fetches raw samples. ``interval`` is the time between two rounds.
         ``since`` is for reading history: every scrape after it is handed on, from the first round on.
+        ``tap`` gets every page as it was put together, and what was pushed; nothing with ``pushdown``: what a
+        server has worked out is no page.
         """
         self._api = PrometheusApi(url, timeout=timeout, access=access)
         self._cluster = cluster
@@ -86,7 +89,7 @@ class PrometheusSource:
         self._since_ms = None if since is None else round(since.timestamp() * 1000)
         self._server = Pushdown(self._api, pushdown, interval) if pushdown else None
         normaliser = Normaliser(self._server.adapters if self._server else None)
-        self._collector = Collector((), normaliser=normaliser, pushed=pushed)
+        self._collector = Collector((), normaliser=normaliser, pushed=pushed, tap=None if pushdown else tap)
         self._builder = PageBuilder()
         self._guessed: dict[tuple[str, str], str] = {}
         self._guessed_at: datetime | None = None
@@ -103,6 +106,11 @@ class PrometheusSource:
     def targets(self) -> tuple[Target, ...]:
         """What Prometheus scrapes for us."""
         return self._collector.targets
+
+    @property
+    def watched(self) -> tuple[Target, ...]:
+        """The same, and what pushes."""
+        return self._collector.watched
 
     def topology(self, at: datetime) -> Topology:
         """As a collector's."""

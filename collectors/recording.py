@@ -1,7 +1,8 @@
 """Recorded pages and recorded fleets, read back as scrapes.
 
 A recording is ``<name>.metrics.jsonl.gz``: a line a scrape with ``t`` (unix seconds), ``text`` or
-``error``, ``dur`` (seconds), and the engine probe's ``health`` and ``load``. A recorded fleet is a
+``error``, ``dur`` (seconds), the engine probe's ``health`` and ``load``, and ``samples`` where the text is
+only a part of the target's page. A recorded fleet is a
 folder with ``targets.yaml``, one recording a target, and optionally ``events.jsonl``.
 """
 
@@ -152,6 +153,7 @@ def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:
             error=None if error is None else _error(target, str(error)),
             duration_seconds=duration,
             probed="health" in said,
+            samples=None if said.get("samples") is None else int(said["samples"]),
         )
         return replace(found, health=said.get("health"), load=None if load is None else float(load))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:

@@ -52,7 +52,7 @@ class PrometheusSettings(AccessSettings):
 
 
 class FlightSettings(Section):
-    """Scrapes kept on disk, so that what led to an incident can be replayed. Needs pages that are scraped here."""
+    """Pages kept on disk, so that what led to an incident can be replayed. With prometheus.pushdown there are none."""
 
     enabled: bool = Field(True, description="keep the scrapes before every P0 and P1 incident")
     before: Duration = Field(timedelta(minutes=30), description="how far back before an incident")

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from collectors.collect import Collector
+from collectors.promql import PrometheusSource
 from outrider import log
 from outrider.clock import Clock, SystemClock
 from service import jobs, reporting, wiring
@@ -85,8 +86,8 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
 def _keep_flights(platform: wiring.Platform, now: datetime) -> None:
     """Write down the scrapes that led to new loud incidents."""
     source = pages_of(platform.collector)
-    if platform.flight is not None and isinstance(source, Collector):
-        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.targets)
+    if platform.flight is not None and isinstance(source, Collector | PrometheusSource):
+        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.watched)
 
 
 def _compact(platform: wiring.Platform, now: datetime) -> None:

@@ -102,10 +102,9 @@ def test_an_entity_in_two_alike_batches_keeps_the_first_present_value():
 
 def test_an_event_that_comes_once_more_takes_the_place_of_the_one_before():
     made = cache()
-    gpu = EntityRef("c", EntityKind.GPU, None, "g")
-    first = Event("x", EventKind.XID, gpu, START, "page", "79")
+    first = Event("x", EventKind.XID, replica("r"), START, "page", "79")
     made.push(START - STEP, ())
     made.push(START - STEP / 2, (), (first,))
     made.push(START + STEP, (), (replace(first, attributes={"pid": "7"}), replace(first, id="y")))
-    kept = made.window(EntityKind.GPU, (A,), timedelta(hours=1), STEP).events
+    kept = made.window(EntityKind.REPLICA, (A,), timedelta(hours=1), STEP).events
     assert [(one.id, dict(one.attributes)) for one in kept] == [("x", {"pid": "7"}), ("y", {})]
