@@ -44,6 +44,11 @@ class PrometheusSettings(AccessSettings):
         {}, description="job label -> adapter; jobs not named are guessed from their metric names"
     )
     timeout: Duration = Field(timedelta(seconds=10), description="whole time a query may take")
+    parameters: dict[str, str] = Field(
+        {},
+        description="sent with every query, such as partial_response: 'false' and max_source_resolution: '0' to "
+        "Thanos; a tenant of Mimir goes under headers, as X-Scope-OrgID",
+    )
     pushdown: Duration | None = Field(
         None,
         description="let the server work out the signals over this window, such as 5m, instead of fetching raw "

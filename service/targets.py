@@ -50,6 +50,7 @@ def prometheus_source(prometheus: PrometheusSettings, cluster: str, **more: Any)
         jobs=prometheus.jobs,
         timeout=prometheus.timeout,
         access=prometheus.access,
+        parameters=prometheus.parameters,
         **more,
     )
 
