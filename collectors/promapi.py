@@ -91,7 +91,8 @@ class PrometheusApi:
         found = answer.get("data", {})
         if answer.get("status") != "success" or found.get("resultType") != kind:
             raise self._fault(f"refused a query: {answer.get('error', 'no reason given')}", CollectReason.HTTP_STATUS)
-        self._warn(answer.get("warnings") or ())
+        partial = ("the answer is partial",) if answer.get("isPartial") is True else ()  # a cluster of VictoriaMetrics
+        self._warn((*(answer.get("warnings") or ()), *partial))
         result: list[dict[str, Any]] = found["result"]
         return result
 

@@ -90,7 +90,8 @@ class Api:
         self.fault: str | None = None
         self.series: dict[str, list] = {}
         self.asked: list[tuple[dict, str | None]] = []
-        self.warnings: list[str] = []
+        self.warnings: list[str] | bool = []
+        self.warns_by = "warnings"
 
     async def query(self, request):
         if self.fault == "html":
@@ -114,7 +115,7 @@ class Api:
         return web.json_response({"status": "success", "data": {"activeTargets": active}})
 
     def answer(self, kind, result) -> web.Response:
-        warned = {"warnings": self.warnings} if self.warnings else {}
+        warned = {self.warns_by: self.warnings} if self.warnings else {}
         return web.json_response({"status": "success", "data": {"resultType": kind, "result": result}, **warned})
 
 
@@ -378,8 +379,16 @@ def test_parameters_and_the_tenant_go_with_every_query() -> None:
     assert all(parameters.items() <= fields.items() and tenant == "team" for fields, tenant in api.asked)
 
 
-def test_an_answer_that_may_lack_something_strikes_nobody_off_the_list() -> None:
+@pytest.mark.parametrize(
+    ("warns_by", "warning", "told"),
+    [
+        ("warnings", ["receive: store 10.0.0.9 is unreachable"], "receive: store 10.0.0.9 is unreachable"),
+        ("isPartial", True, "the answer is partial"),
+    ],
+)
+def test_an_answer_that_may_lack_something_strikes_nobody_off_the_list(warns_by, warning, told) -> None:
     api = healthy_api()
+    api.warns_by = warns_by
     other = [matrix("up", (AT.timestamp() - 5, 1), instance="10.0.0.2:8000")]
     api.series["meta"] += other
 
@@ -387,10 +396,10 @@ def test_an_answer_that_may_lack_something_strikes_nobody_off_the_list() -> None
         await source.collect(AT)
         assert [one.name for one in source.targets] == ["vllm/10.0.0.1:8000", "vllm/10.0.0.2:8000"]
         del api.series["meta"][-1]
-        api.warnings = ["receive: store 10.0.0.9 is unreachable"]
+        api.warnings = warning
         with structlog.testing.capture_logs() as logs:
             partial = [await source.collect(AT + timedelta(seconds=number)) for number in (5, 10)]
-        assert [one["warning"] for one in logs if one["event"] == "prometheus_warned"] == api.warnings
+        assert [one["warning"] for one in logs if one["event"] == "prometheus_warned"] == [told]
         api.warnings = []
         return partial[-1], len(source.targets), await source.collect(AT + timedelta(seconds=15)), len(source.targets)
 
