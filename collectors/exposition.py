@@ -156,7 +156,8 @@ class Parser:
 
     def _carefully(self, body: bytes, source: str, *, is_open: bool) -> Page:
         """A page of which nothing is known yet."""
-        lines = [line for line in body.split(b"\n") if line and line[0] != _HASH]
+        every = body.split(b"\n")
+        lines = [line for line in every if line and line[0] != _HASH]
         parts = [line.rpartition(b" ") for line in lines]
         ids: list[int | None] = [self._ids.get(part[0]) for part in parts]
         raw = [part[2] for part in parts]
@@ -164,7 +165,7 @@ class Parser:
         if None in ids:
             self._learn(lines, parts, ids, raw, stamps, is_open=is_open)
         values = _numbers(raw, lines)
-        layout = self._layout(ids, body)
+        layout = self._layout(ids, [line for line in every if line.startswith(b"# TYPE ")])
         timestamps = np.full(values.size, np.nan)
         if stamps:
             kept = [number for number, found in enumerate(ids) if found is not None]
@@ -231,8 +232,7 @@ class Parser:
         self._ids[head] = len(self._series) - 1
         return len(self._series) - 1
 
-    def _layout(self, ids: list[int | None], body: bytes) -> Layout:
-        said = [line for line in body.split(b"\n") if line.startswith(b"# TYPE ")]
+    def _layout(self, ids: list[int | None], said: list[bytes]) -> Layout:
         key = np.array(ids, dtype=np.int64).tobytes(), b"\n".join(said)
         found = self._layouts.get(key)
         if found is None:
