@@ -156,8 +156,7 @@ class Parser:
 
     def _carefully(self, body: bytes, source: str, *, is_open: bool) -> Page:
         """A page of which nothing is known yet."""
-        every = body.split(b"\n")
-        lines = [line for line in every if line and line[0] != _HASH]
+        lines = [line for line in body.split(b"\n") if line and line[0] != _HASH]
         parts = [line.rpartition(b" ") for line in lines]
         ids: list[int | None] = [self._ids.get(part[0]) for part in parts]
         raw = [part[2] for part in parts]
@@ -165,7 +164,7 @@ class Parser:
         if None in ids:
             self._learn(lines, parts, ids, raw, stamps, is_open=is_open)
         values = _numbers(raw, lines)
-        layout = self._layout(ids, [line for line in every if line.startswith(b"# TYPE ")])
+        layout = self._layout(ids, _type_lines(body))
         timestamps = np.full(values.size, np.nan)
         if stamps:
             kept = [number for number, found in enumerate(ids) if found is not None]
@@ -374,6 +373,18 @@ def _parse_series(head: bytes) -> Series:
 
 def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda found: _UNESCAPED[found[0]], text) if "\\" in text else text
+
+
+def _type_lines(body: bytes) -> list[bytes]:
+    """The ``# TYPE`` lines of a page; looked for, since most lines are none."""
+    found, at = list[bytes](), body.find(b"# TYPE ")
+    while at >= 0:
+        end = body.find(b"\n", at)
+        end = len(body) if end < 0 else end
+        if at == 0 or body[at - 1 : at] == b"\n":
+            found.append(body[at:end])
+        at = body.find(b"# TYPE ", end)
+    return found
 
 
 def _types(lines: Iterable[bytes]) -> tuple[dict[str, str], tuple[str, ...]]:
