@@ -16,6 +16,7 @@ from typing import Protocol
 from alerts import pipeline
 from alerts import state as alert_state
 from collectors.collect import TargetHealth
+from collectors.doubles import Doubles
 from detectors import correlate, knowledge
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
@@ -101,6 +102,7 @@ class Cycle:
         self.parts = parts
         self._facts: policy.FleetFacts | None = None
         self._acts_told: datetime | None = None
+        self._doubles = Doubles()  # two pages of one device, a recorded event and the page that shows it
 
     def may_act(self) -> bool:
         """True once the fleet has been looked at: intents of an earlier life wait for the first cycle."""
@@ -128,8 +130,9 @@ class Cycle:
         started = _STOPWATCH.monotonic()
         cycle_id = f"{rfc3339(now)}-{secrets.token_hex(2)}"
         topology = parts.source.topology(now)
-        added = (*self._acts_to_tell(topology, now), *_of_their_replicas(collected.events, topology))
-        collected = replace(collected, events=(*collected.events, *added))
+        heard = self._doubles.without(collected.events)
+        added = (*self._acts_to_tell(topology, now), *_of_their_replicas(heard, topology))
+        collected = replace(collected, events=(*heard, *added))
         written = parts.metrics.write(now, collected.batches, collected.events)
         if self._stepped_back(now):
             return self._hold(cycle_id, now, written, collected)

@@ -8,6 +8,7 @@ import signal
 from datetime import datetime
 
 from collectors.collect import Collector
+from collectors.promql import PrometheusSource
 from outrider import log
 from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreAwayError, UnavailableError
@@ -104,8 +105,8 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
 def _keep_flights(platform: wiring.Platform, now: datetime) -> None:
     """Write down the scrapes that led to new loud incidents."""
     source = pages_of(platform.collector)
-    if platform.flight is not None and isinstance(source, Collector):
-        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.targets)
+    if platform.flight is not None and isinstance(source, Collector | PrometheusSource):
+        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.watched)
 
 
 def _compact(platform: wiring.Platform, now: datetime) -> None:
