@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 from datetime import datetime
-from pathlib import Path
 
 from collectors.collect import Collector
+from collectors.promql import PrometheusSource
 from outrider import log
 from outrider.clock import Clock, SystemClock
+from outrider.errors import StoreAwayError, UnavailableError
 from service import jobs, reporting, wiring
 from service.drills import gamedays
 from service.event_source import pages_of
-from service.leader import FileLeader
+from service.leader import LOOK_EVERY, Leader, leading
 from service.settings import Settings
 from service.tokens import folder_of
+from store import sql
 
 _log = log.get("engine")
 
@@ -23,44 +26,61 @@ _log = log.get("engine")
 def run(settings: Settings) -> None:
     """Work until SIGTERM, SIGINT or SIGHUP.
 
-    Raises UnavailableError when another engine works on the store, StoreError when it cannot be opened.
+    Where it may, it first stands by until no other engine works on the store. Raises UnavailableError when
+    another one does, StoreError when the store cannot be opened.
     """
-    leader = FileLeader(lock_file(settings))
-    leader.acquire()
-    try:
-        asyncio.run(_run(settings))
-    finally:
-        leader.release()
+    with leading(settings, stand_by=may_stand_by(settings)) as leader:
+        asyncio.run(_run(settings, leader))
 
 
-def check_alone(settings: Settings) -> None:
-    """Raise UnavailableError when an engine works on the store already."""
-    leader = FileLeader(lock_file(settings))
-    leader.acquire()
-    leader.release()
+def may_stand_by(settings: Settings) -> bool:
+    """True where a second engine waits for the first one to end."""
+    return settings.store.stand_by and sql.on_server(settings.store.url)
 
 
-def lock_file(settings: Settings) -> Path:
-    """The lock of a store."""
-    name = settings.store.url.rsplit("/", 1)[-1].removesuffix(".db") or "store"
-    return folder_of(settings) / f"{name}.engine.lock"
-
-
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings, leader: Leader) -> None:
     clock = SystemClock()
-    platform = wiring.platform(settings, clock)
+    platform = wiring.platform(settings, clock, may_write=leader.held)
+    platform.state.take_over(secrets.token_hex(8))
     platform.warm(clock.now())
     schedule = schedule_of(platform, clock)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        if not still_leading(leader, platform):
+            loop.call_soon_threadsafe(stopped.set)
+
+    schedule.every(LOOK_EVERY, "leader", lambda: asyncio.to_thread(look))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after SIGHUP the supervisor starts it anew
         loop.add_signal_handler(number, stopped.set)
     schedule.start()
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()
     await schedule.stop()
-    platform.checkpoint(clock.now())
+    if leader.held():
+        platform.checkpoint(clock.now())
     await platform.close()
+
+
+def still_leading(leader: Leader, platform: wiring.Platform) -> bool:
+    """False when another engine took over: this process ends, is started again and stands by.
+
+    A server that restarted forgot who led: whoever asks first leads again. While it is away nobody can.
+    """
+    try:
+        if leader.held():
+            return True
+        leader.acquire()
+        if platform.state.owned():
+            _log.info("leadership_regained")
+            return True
+    except StoreAwayError:
+        return True
+    except UnavailableError as error:
+        _log.warning("leadership_lost", because=error.message)
+    _log.error("taken_over", set_aside=platform.spool.set_aside())
+    return False
 
 
 def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
@@ -85,8 +105,8 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
 def _keep_flights(platform: wiring.Platform, now: datetime) -> None:
     """Write down the scrapes that led to new loud incidents."""
     source = pages_of(platform.collector)
-    if platform.flight is not None and isinstance(source, Collector):
-        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.targets)
+    if platform.flight is not None and isinstance(source, Collector | PrometheusSource):
+        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.watched)
 
 
 def _compact(platform: wiring.Platform, now: datetime) -> None:

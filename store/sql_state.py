@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import TakenOverError
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
 from outrider.ports import CycleCommit, Drill, Silence
 from outrider.topology import Topology
@@ -20,6 +21,7 @@ from store.schema import micros
 from store.sql_state_reader import SqlStateReader
 
 T = TypeVar("T")
+_OWNER = "engine"
 
 
 class SqlStateStore(SqlStateReader):
@@ -28,6 +30,21 @@ class SqlStateStore(SqlStateReader):
     def __init__(self, url: str) -> None:
         """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
         super().__init__(opened(url, "state"))
+        self._owner: str | None = None
+
+    def take_over(self, owner: str) -> None:
+        """From now on the store takes cycles of this handle alone: a late one of another is refused."""
+        self._owner = owner
+        with self._database.writing() as connection:
+            put(connection, schema.flag, {"name": _OWNER, "value": owner})
+
+    def owned(self) -> bool:
+        """False once another handle took over after this one."""
+        with self._database.reading() as connection:
+            return self._is_owner(connection)
+
+    def _is_owner(self, connection: sa.Connection) -> bool:
+        return self._owner is None or _flag(connection, _OWNER) == self._owner
 
     def commit(self, commit: CycleCommit) -> None:
         """Write a whole cycle in one transaction: all of it becomes visible, or nothing.
@@ -37,6 +54,11 @@ class SqlStateStore(SqlStateReader):
         stay so.
         """
         with self._database.writing() as connection:
+            if not self._is_owner(connection):
+                raise TakenOverError(
+                    "Another engine took over this store; nothing of this cycle was kept.",
+                    hint="Nothing: this engine ends, and stands by when it is started again.",
+                )
             for alert in commit.alerts:
                 put(connection, schema.alert, state_rows.of_alert(_kept_alert(connection, alert)))
             for incident in commit.incidents:
@@ -176,8 +198,7 @@ class SqlStateStore(SqlStateReader):
         with self._database.writing() as connection:
             table = schema.flag
             value = "true" if paused else "false"
-            before = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
-            if (before or "false") == value:
+            if (_flag(connection, "paused") or "false") == value:
                 return
             put(connection, table, {"name": "paused", "value": value})
             event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
@@ -235,6 +256,11 @@ class SqlStateStore(SqlStateReader):
     def close(self) -> None:
         """Release every connection."""
         self._database.close()
+
+
+def _flag(connection: sa.Connection, name: str) -> str | None:
+    found: str | None = connection.execute(sa.select(schema.flag.c.value).where(schema.flag.c.name == name)).scalar()
+    return found
 
 
 def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, found: str) -> T | None:
