@@ -91,6 +91,12 @@ kept_from = sa.Table(  # what retention left: of a tier and kind, everything bef
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("start_us", sa.BigInteger, nullable=False),
 )
+refused = sa.Table(  # values that came too late to be kept
+    "refused",
+    metrics,
+    sa.Column("reason", sa.Text, primary_key=True),
+    sa.Column("cells", sa.BigInteger, nullable=False),
+)
 event = sa.Table(
     "event",
     metrics,
