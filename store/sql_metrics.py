@@ -51,6 +51,7 @@ class SqlMetricStore:
         self._latest = LatestTables()
         self._names = Names()
         self._writer = Lock()
+        self._newest = -1  # microseconds of the newest cycle that this process wrote
         self._upkeep = Upkeep(Access(self._database.reading, self._keeping, self._dictionary))
         self._clock = SystemClock()
         self.longest_upkeep_seconds = 0.0
@@ -66,7 +67,10 @@ class SqlMetricStore:
         (``condition``), not in the answer.
         """
         with self._writing() as connection:
-            merged = [one for one in self._merger.merge(at, batches) if self._lands(connection, at, one)]
+            late, self._newest = micros(at) <= self._newest or self._newest < 0, max(micros(at), self._newest)
+            merged = self._merger.merge(at, batches)
+            if late:
+                merged = tuple(one for one in merged if self._lands(connection, at, one))
             for found in merged:
                 blocks.write_tail(connection, self._dictionary, at, found)
                 marks.written(connection, found.kind, [micros(at)])
