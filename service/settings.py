@@ -50,7 +50,7 @@ class StoreSettings(Section):
         "sqlite:///.outrider/outrider.db",
         description="sqlite:///path/to/file.db (metrics go to a second file beside it) or postgresql://user@host/database",
     )
-    spool: SpoolSettings = SpoolSettings()
+    spool: SpoolSettings = Field(SpoolSettings(), description="cycles that wait while the store is away")
     stand_by: bool = Field(
         True,
         description="on PostgreSQL a second engine waits until the first one ends; false: it refuses, as on SQLite",
