@@ -51,7 +51,7 @@ class StoreSettings(Section):
         "sqlite:///.outrider/outrider.db",
         description="sqlite:///path/to/file.db (metrics go to a second file beside it) or postgresql://user@host/database",
     )
-    spool: SpoolSettings = Field(SpoolSettings(), description="where cycles wait while the store is away")
+    spool: SpoolSettings = Field(SpoolSettings(), description="cycles that wait while the store is away")
     retention: RetentionSettings = Field(RetentionSettings(), description="how long values are kept")
     stand_by: bool = Field(
         True,
