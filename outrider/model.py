@@ -18,6 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.fitting import MOST_NAME_BYTES, fitted, is_fit
+
 Floats = NDArray[np.float64]
 Statuses = NDArray[np.uint8]
 
@@ -44,12 +46,24 @@ class EntityKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EntityRef:
-    """One component. A replica is one TP x PP group with one scheduler."""
+    """One component. A replica is one TP x PP group with one scheduler.
+
+    Names come from outside: what no store could keep is replaced, and what is too long is cut
+    (``outrider.fitting``), so that one bad label harms nothing but its own entity.
+    """
 
     cluster: str
     kind: EntityKind
     namespace: str | None
     name: str
+
+    def __post_init__(self) -> None:
+        """The usual name is looked at, nothing more."""
+        if not is_fit(f"{self.cluster}{self.namespace}{self.name}"):
+            object.__setattr__(self, "name", fitted(self.name, MOST_NAME_BYTES))
+            object.__setattr__(self, "cluster", fitted(self.cluster, MOST_NAME_BYTES // 2))
+            if self.namespace:
+                object.__setattr__(self, "namespace", fitted(self.namespace, MOST_NAME_BYTES // 2))
 
     def __str__(self) -> str:
         """``kind/name``, with the namespace between them where there is one."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError
-from store import schema
+from store import comments, schema
 from store.database import Database
 from store.schema import HEADS, VERSION_TABLES
 from store.urls import urls_of
@@ -101,6 +101,7 @@ def _run(connection: sa.Connection, name: schema.Database, found: str | None, pl
             hint="Start the newer version again, or restore a backup made before the upgrade.",
         )
     command.upgrade(config, "head")
+    comments.write(connection, name)
 
 
 def _escaped(path: Path) -> str:
