@@ -50,7 +50,7 @@ class AuditEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One decision or one act. ``by`` is a person's name or ``outrider``."""
+    """One decision or one act. ``by`` is a person's name or ``outrider``; ``id`` is the store's, 0 before."""
 
     at: datetime
     event: AuditEvent
@@ -59,6 +59,7 @@ class AuditRecord:
     cycle: str = ""
     by: str = "outrider"
     detail: Mapping[str, str] = field(default_factory=dict)
+    id: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         """Secrets never enter a record, whoever makes it."""

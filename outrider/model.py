@@ -496,6 +496,23 @@ class Forecast:
     why_model: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ForecastPoint:
+    """What was forecast for one instant at one horizon, kept to be held against what came.
+
+    ``at`` is the start of a step of the history that the forecast was made from; ``quantiles`` map to
+    values in the unit of the signal.
+    """
+
+    made_at: datetime
+    entity: EntityRef
+    signal: str
+    model: str
+    horizon: timedelta
+    at: datetime
+    quantiles: Mapping[float, float]
+
+
 class PlanReason(StrEnum):
     """Why a recommendation says what it says."""
 
@@ -522,7 +539,9 @@ class Calibration:
     """What one running engine of a service does, measured under load.
 
     ``batch`` is the sequences running at once in one replica. ``startup_seconds`` is the p95 of
-    trigger to first served request; ``startup_source`` says where it comes from.
+    trigger to first served request; ``startup_source`` says where it comes from. ``intervals`` holds the
+    5th and 95th percentile of the samples of a measured figure, by its field's name. ``measured_at``
+    is the end of the measured span, None for what was not measured.
     """
 
     service: EntityRef
@@ -536,6 +555,10 @@ class Calibration:
     samples: int
     origin: Literal["measured", "configured", "prior"]
     startup_source: str = ""
+    model: str = ""
+    engine_version: str = ""
+    measured_at: datetime | None = None
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,10 +612,11 @@ class NoRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the planner said at one instant."""
+    """What the planner said at one instant, and the calibrations it counted with."""
 
     forecasts: tuple[Forecast, ...] = ()
     recommendations: tuple[Recommendation | NoRecommendation, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()
 
 
 # --- action ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ pushed = sa.Table(
     instant_column("came_at_us", "when it came", nullable=False),
     sa.Column("samples", sa.Integer, nullable=False, comment="how many samples"),
     sa.Column("bytes", sa.Integer, nullable=False, comment="size of the payload"),
-    sa.Column("payload", sa.LargeBinary, nullable=False, comment="packed: for our own code"),  # last: others are read alone
+    sa.Column("payload", sa.LargeBinary, nullable=False, comment="packed: for our own code"),  # last: read apart
     sqlite_autoincrement=True,  # an id is never used twice, though the table is empty most of the time
     comment="Samples that senders pushed and the engine has not written yet.",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Puts what each table and column means into PostgreSQL, where \\d+ and every browser of databases show it."""
+"""Puts what each table and column means into PostgreSQL, where the shell and every browser of databases show it."""
 
 from __future__ import annotations
 

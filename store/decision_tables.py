@@ -60,7 +60,7 @@ action = sa.Table(
     instant_column("lease_until_us", "until when the claim holds"),
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0", comment="how often it was claimed"),
     sa.Column("body", Words, nullable=False, comment=_BODY),
-    sa.Column("decision", Words, nullable=False, server_default="", comment="the guard rails' answer: allowed, refused, ask"),
+    sa.Column("decision", Words, nullable=False, server_default="", comment="guard rails: allowed, refused, ask"),
     sa.Column("reason", Words, nullable=False, server_default="", comment="why the guard rails answered so"),
     sa.Column("dry_run", sa.Boolean, nullable=False, server_default=sa.false(), comment="true: nothing is changed"),
     instant_column("ended_at_us", "when it was over, refused or cancelled"),

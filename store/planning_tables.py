@@ -71,7 +71,7 @@ baseline = sa.Table(
     sa.Column("model", Key(500), primary_key=True, comment="model that it serves; empty when nobody said"),
     sa.Column("gpu_type", Key(200), primary_key=True, comment="type of accelerator"),
     sa.Column("engine_version", Key(300), primary_key=True, comment="version or image of the engine; may be empty"),
-    sa.Column("tensor_parallel", sa.Integer, primary_key=True, autoincrement=False, comment="GPUs a layer is split over"),
+    sa.Column("tensor_parallel", sa.Integer, primary_key=True, autoincrement=False, comment="GPUs a layer spans"),
     sa.Column("pipeline_parallel", sa.Integer, primary_key=True, autoincrement=False, comment="stages of layers"),
     instant_column("measured_at_us", "end of the measured span", nullable=False),
     sa.Column("samples", sa.Integer, nullable=False, comment="cells of replica and step near the limit"),

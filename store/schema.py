@@ -13,7 +13,19 @@ import sqlalchemy as sa
 
 from store.arrival_tables import change, change_end, posted, pushed, pushed_left_out, startup
 from store.columns import BIG, Key, Words, instant, instant_column, metrics, micros, state
-from store.decision_tables import action, alert, audit, cycle, document, drill, flag, incident, message, session, silence
+from store.decision_tables import (
+    action,
+    alert,
+    audit,
+    cycle,
+    document,
+    drill,
+    flag,
+    incident,
+    message,
+    session,
+    silence,
+)
 from store.planning_tables import (
     baseline,
     forecast,
@@ -67,7 +79,7 @@ keyset = sa.Table(
     metrics,
     sa.Column("id", sa.Integer, primary_key=True, comment="its number"),
     sa.Column("digest", sa.LargeBinary, nullable=False, unique=True, comment="of the members"),
-    sa.Column("members", sa.LargeBinary, nullable=False, comment="numbers of signals, int32, one signal's side by side"),
+    sa.Column("members", sa.LargeBinary, nullable=False, comment="numbers of signals, int32, each signal's together"),
     comment="A list of signals: the columns of a block.",
 )  # fmt: skip
 block = sa.Table(

@@ -12,7 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses, Window
-from store import blocks, codec, compaction, latest, schema
+from store import blocks, codec, compaction, latest, schema, seen
 from store.arrays import cross
 from store.backend import insert
 from store.blocks import MAX_INSTANTS, MAX_SPAN, Row
@@ -24,6 +24,7 @@ from store.merge import SCRAPE_OFFSET, Merger, column_order
 from store.migrate import opened
 from store.reading import LOOK_BACK, Rows, fill, sorted_entities
 from store.schema import RAW, instant, micros
+from store.seen import Seen
 
 
 class SqlMetricStore:
@@ -40,6 +41,7 @@ class SqlMetricStore:
         self._dictionary = Dictionary()
         self._merger = Merger(self._dictionary.entities, self._dictionary.keys)
         self._latest = LatestTables()
+        self._seen = Seen()
         self._names = Names()
         self._writer = Lock()
 
@@ -51,11 +53,13 @@ class SqlMetricStore:
         A second write of the same instant replaces the kinds it brings. Events whose dedup key is
         known are left out.
         """
-        with self._writing() as connection:
+        with self._writing(micros(at)) as connection:
             merged = self._merger.merge(at, batches)
             for found in merged:
                 blocks.write_tail(connection, self._dictionary, at, found)
                 self._latest.update(connection, found, self._dictionary.entities.named, at)
+                self._seen.note(found.kind, found.entities, micros(at))
+            self._seen.tell(connection, micros(at))
             if events:
                 connection.execute(
                     insert(connection, schema.event).on_conflict_do_nothing(), [_event_row(one) for one in events]
@@ -83,9 +87,10 @@ class SqlMetricStore:
             narrow = values.astype(np.float32)
         marks = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
         ordered = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
-        with self._writing() as connection:
+        with self._writing(int(instants[0])) as connection:
             self._dictionary.entities.prepare([tuple(entities)])
             numbers = self._dictionary.entities.of(tuple(entities))
+            seen.put_span(connection, numbers, int(instants[0]), int(instants[-1]))
             rows = np.argsort(numbers)
             for name in dict.fromkeys(keys[index].name for index in ordered):
                 columns = [index for index in ordered if keys[index].name == name]
@@ -109,15 +114,16 @@ class SqlMetricStore:
         return done
 
     @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _writing(self, at: int | None = None) -> Iterator[sa.Connection]:
         with self._writer:
             try:
                 with self._database.writing() as connection:
-                    self._dictionary.connection = connection
+                    self._dictionary.connection, self._dictionary.at = connection, at
                     yield connection
             except BaseException:
                 self._merger.forget()
                 self._dictionary.forget()
+                self._seen.forget()
                 raise
             finally:
                 self._dictionary.connection = None

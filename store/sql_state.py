@@ -13,8 +13,7 @@ from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import TakenOverError
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
 from outrider.ports import CycleCommit, Drill, Silence
-from outrider.topology import Topology
-from store import codec, schema, state_rows
+from store import codec, plan_rows, schema, state_rows, state_upkeep, topology_history
 from store.backend import insert, put
 from store.migrate import opened
 from store.schema import micros
@@ -66,7 +65,7 @@ class SqlStateStore(SqlStateReader):
                 connection.execute(insert(connection, schema.message).on_conflict_do_nothing(), row)
             _put_plan(connection, commit)
             if commit.topology is not None:
-                _put_topology(connection, commit.topology, commit.cycle.at)
+                topology_history.put_topology(connection, commit.topology, commit.cycle.at)
             _append(connection, commit.audit)
             cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": codec.dumps(commit.cycle)}
             put(connection, schema.cycle, cycle)
@@ -240,6 +239,10 @@ class SqlStateStore(SqlStateReader):
         """The newest check-point; empty when there is none."""
         return {name: state_rows.unpack_state(payload) for name, payload in self._documents("detector").items()}
 
+    def prune(self, now: datetime) -> dict[str, int]:
+        """Forget what is past its time, in short transactions; how many rows went, by table."""
+        return state_upkeep.prune(self._database, now)
+
     @property
     def connections_in_use(self) -> int:
         """Connections checked out at this moment: 0 between calls."""
@@ -284,16 +287,8 @@ def _put_plan(connection: sa.Connection, commit: CycleCommit) -> None:
         return
     row = {"at_us": micros(commit.cycle.at), "cycle": commit.cycle.id, "body": codec.dumps(plan)}
     connection.execute(sa.insert(schema.plan), row)
+    plan_rows.write(connection, commit)
     _trim(connection, schema.plan, state_rows.KEPT_PLANS)
-
-
-def _put_topology(connection: sa.Connection, topology: Topology, at: datetime) -> None:
-    """Write the topology when it differs from the stored one: a large fleet's is megabytes."""
-    payload = state_rows.pack_topology(topology)
-    table = schema.document
-    before = connection.execute(sa.select(table.c.payload).where(table.c.area == "topology")).scalar()
-    if before != payload:
-        put(connection, table, _document("topology", "", at, payload))
 
 
 def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:

@@ -32,6 +32,10 @@ def _texts(*names: str) -> list[sa.Column[str]]:
     return [sa.Column(name, sa.Text(), nullable=False) for name in names]
 
 
+def _counts(*names: str) -> list[sa.Column[int]]:
+    return [sa.Column(name, sa.Integer()) for name in names]
+
+
 def upgrade() -> None:
     _planning()
     _baseline()
@@ -58,7 +62,7 @@ def _planning() -> None:
         *_instants("made_at_us", nullable=False),
         *_texts("cycle", "service", "reason"),
         sa.Column("gpu_type", sa.Text()),
-        *(sa.Column(name, sa.Integer()) for name in ("current_replicas", "target_replicas", "gpus", "floor", "ceiling")),
+        *_counts("current_replicas", "target_replicas", "gpus", "floor", "ceiling"),
         sa.Column("binding", sa.Text()),
         *_instants("need_at_us", "needed_by_us", nullable=True),
         sa.Column("lead_time_seconds", sa.Double()),
@@ -70,7 +74,7 @@ def _planning() -> None:
 
 
 def _baseline() -> None:
-    figures = []
+    figures: list[sa.Column[float]] = []
     for name in ("tokens_per_request", "batch", "tokens_per_second"):
         figures.append(sa.Column(name, sa.Double(), nullable=False))
         figures += [sa.Column(f"{name}_{end}", sa.Double()) for end in ("low", "high")]
