@@ -98,7 +98,7 @@ topology_entity = sa.Table(
     instant_column("valid_from_us", _FROM, nullable=False),
     instant_column("valid_to_us", _TO),
     sa.Index("topology_entity_by_end", "valid_to_us", "valid_from_us"),
-    sa.Index("topology_entity_by_name", "entity"),
+    sa.Index("topology_entity_by_name", "entity", "valid_to_us"),
     comment="When an entity was part of the topology.",
 )
 topology_edge = sa.Table(
@@ -110,8 +110,8 @@ topology_edge = sa.Table(
     instant_column("valid_from_us", _FROM, nullable=False),
     instant_column("valid_to_us", _TO),
     sa.Index("topology_edge_by_end", "valid_to_us", "valid_from_us"),
-    sa.Index("topology_edge_by_supported", "supported"),
-    sa.Index("topology_edge_by_supporter", "supporter"),
+    sa.Index("topology_edge_by_supported", "supported", "valid_to_us"),
+    sa.Index("topology_edge_by_supporter", "supporter", "valid_to_us"),
     comment="When one entity rested on another: node, gpu, pod, replica, service from the ground up.",
 )
 topology_label = sa.Table(
@@ -124,6 +124,6 @@ topology_label = sa.Table(
     instant_column("valid_from_us", _FROM, nullable=False),
     instant_column("valid_to_us", _TO),
     sa.Index("topology_label_by_end", "valid_to_us", "valid_from_us"),
-    sa.Index("topology_label_by_entity", "entity"),
+    sa.Index("topology_label_by_entity", "entity", "valid_to_us"),
     comment="When an entity bore a label.",
 )

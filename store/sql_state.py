@@ -13,11 +13,12 @@ from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import TakenOverError
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
 from outrider.ports import CycleCommit, Drill, Silence
-from store import codec, plan_rows, schema, state_rows, state_upkeep, topology_history
+from store import codec, plan_rows, schema, state_rows, state_upkeep
 from store.backend import insert, put
 from store.migrate import opened
 from store.schema import micros
 from store.sql_state_reader import SqlStateReader
+from store.topology_history import TopologyHistory
 
 T = TypeVar("T")
 _OWNER = "engine"
@@ -30,6 +31,7 @@ class SqlStateStore(SqlStateReader):
         """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
         super().__init__(opened(url, "state"))
         self._owner: str | None = None
+        self._topologies = TopologyHistory()
 
     def take_over(self, owner: str) -> None:
         """From now on the store takes cycles of this handle alone: a late one of another is refused."""
@@ -65,7 +67,7 @@ class SqlStateStore(SqlStateReader):
                 connection.execute(insert(connection, schema.message).on_conflict_do_nothing(), row)
             _put_plan(connection, commit)
             if commit.topology is not None:
-                topology_history.put_topology(connection, commit.topology, commit.cycle.at)
+                self._topologies.put(connection, commit.topology, commit.cycle.at)
             _append(connection, commit.audit)
             cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": codec.dumps(commit.cycle)}
             put(connection, schema.cycle, cycle)

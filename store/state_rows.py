@@ -214,19 +214,23 @@ def of_audit(record: AuditRecord) -> dict[str, Any]:
 # --- documents ------------------------------------------------------------------------------------
 
 
+def _key(entity: EntityRef) -> str:
+    return entity.key
+
+
 def pack_topology(topology: Topology) -> bytes:
     """A topology as packed JSON but for its instant; edges are pairs of places in the list of entities.
 
     The same graph gives the same bytes.
     """
-    entities = sorted(topology.entities, key=lambda entity: entity.key)
+    entities = sorted(topology.entities, key=_key)
     places = {entity: place for place, entity in enumerate(entities)}
     plain = {
         "entities": [entity.key for entity in entities],
         "edges": [(places[lower], places[upper]) for lower, upper in topology.edges],
-        "labels": {entity.key: topology.labels[entity] for entity in sorted(topology.labels, key=lambda one: one.key)},
+        "labels": {entity.key: dict(topology.labels[entity]) for entity in sorted(topology.labels, key=_key)},
     }
-    return zstandard.compress(codec.dumps(plain).encode())
+    return zstandard.compress(codec.text_of(plain).encode())
 
 
 def unpack_topology(payload: bytes) -> Topology:

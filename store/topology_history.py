@@ -6,79 +6,71 @@ one transaction, and only when the graph differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
 
 import sqlalchemy as sa
 
-from outrider.fitting import clean
 from outrider.model import EntityRef
 from outrider.topology import Topology
 from store import codec, schema, state_rows
 from store.backend import put
 from store.schema import micros
+from store.topology_changes import COLUMNS, between
 
-Fact = tuple[str, ...]
 _AREA, _GRAPH, _AT = "topology", "", "at"
-_AT_ONCE = 5_000  # ids in one condition: SQLite takes 32,766 parameters
-_COLUMNS = {
-    schema.topology_entity: ("entity", "kind"),
-    schema.topology_edge: ("supporter", "supported"),
-    schema.topology_label: ("entity", "name", "value"),
-}
 
 
-def put_topology(connection: sa.Connection, topology: Topology, at: datetime) -> bool:
-    """Write the graph of a cycle; False when it is the one that is there. What ends, ends at ``at``."""
-    payload = state_rows.pack_topology(topology)
-    put(connection, schema.document, _document(_AT, at, codec.dumps(topology.at).encode()))
-    table = schema.document
-    newest = sa.select(table.c.payload).where(table.c.area == _AREA, table.c.name == _GRAPH)
-    if connection.execute(newest).scalar() == payload:
-        return False
-    put(connection, table, _document(_GRAPH, at, payload))
-    for one, facts in _facts(topology).items():
-        _put_facts(connection, one, facts, micros(at))
-    return True
+class TopologyHistory:
+    """Writes graphs; remembers the one it wrote last, so that the next is held against it and not against rows.
+
+    The stored document tells whether that one was kept: after a transaction that failed, or another
+    writer, it is a different one.
+    """
+
+    def __init__(self) -> None:
+        """Remembers nothing yet: the first graph is held against what the rows say."""
+        self._last = Topology()
+        self._payload: bytes | None = None
+
+    def put(self, connection: sa.Connection, graph: Topology, at: datetime) -> None:
+        """Write the graph of a cycle. What it no longer says ends at ``at``, what it says anew begins then."""
+        put(connection, schema.document, _document(_AT, at, codec.dumps(graph.at).encode()))
+        stored = connection.execute(_payload(_GRAPH)).scalar()
+        known = stored is not None and stored == self._payload
+        changes = between(self._last if known else _still(connection), graph)
+        if changes or stored is None:
+            stored = state_rows.pack_topology(graph)
+            put(connection, schema.document, _document(_GRAPH, at, stored))
+        for table, facts in changes.gone.items():
+            if facts:
+                connection.execute(_ending(table), [{**_named(table, fact), "ended_us": micros(at)} for fact in facts])
+        for table, facts in changes.new.items():
+            if facts:
+                rows = [{**dict(zip(COLUMNS[table], fact, strict=True)), "valid_from_us": micros(at)} for fact in facts]
+                connection.execute(sa.insert(table), rows)
+        self._last, self._payload = graph, stored
 
 
 def _document(name: str, at: datetime, payload: bytes) -> dict[str, object]:
     return {"area": _AREA, "name": name, "at_us": micros(at), "payload": payload}
 
 
-def _facts(topology: Topology) -> dict[sa.Table, set[Fact]]:
-    """Everything the graph says, as the rows that say it."""
-    keys = {entity: entity.key for entity in topology.entities}
-    return {
-        schema.topology_entity: {(key, entity.kind.value) for entity, key in keys.items()},
-        schema.topology_edge: {(keys[lower], keys[upper]) for lower, upper in topology.edges},
-        schema.topology_label: {
-            (entity.key, clean(name), clean(value))
-            for entity, labels in topology.labels.items()
-            for name, value in labels.items()
-        },
-    }
+def _payload(name: str) -> sa.Select[tuple[bytes]]:
+    table = schema.document
+    return sa.select(table.c.payload).where(table.c.area == _AREA, table.c.name == name)
 
 
-def _put_facts(connection: sa.Connection, table: sa.Table, facts: set[Fact], at: int) -> None:
-    names = _COLUMNS[table]
-    columns = [table.c[name] for name in names]
-    still = sa.select(table.c.id, *columns).where(table.c.valid_to_us.is_(None))
-    known = {tuple(fact): number for number, *fact in connection.execute(still)}
-    gone = [known[fact] for fact in known.keys() - facts]
-    for some in _parts(gone):
-        connection.execute(sa.update(table).where(table.c.id.in_(some)).values(valid_to_us=at))
-    new = sorted(facts - known.keys())
-    if new:
-        rows = [{**dict(zip(names, fact, strict=True)), "valid_from_us": at} for fact in new]
-        connection.execute(sa.insert(table), rows)
+def _named(table: sa.Table, fact: Sequence[str]) -> dict[str, str]:
+    return {f"is_{name}": value for name, value in zip(COLUMNS[table], fact, strict=True)}
 
 
-def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    for start in range(0, len(numbers), _AT_ONCE):
-        yield numbers[start : start + _AT_ONCE]
+@cache
+def _ending(table: sa.Table) -> sa.Update:
+    same = [table.c[name] == sa.bindparam(f"is_{name}") for name in COLUMNS[table]]
+    return sa.update(table).where(table.c.valid_to_us.is_(None), *same).values(valid_to_us=sa.bindparam("ended_us"))
 
 
 def newest(connection: sa.Connection) -> Topology:
@@ -91,24 +83,34 @@ def at_instant(connection: sa.Connection, at: datetime) -> Topology:
 
     Edges come in no particular order.
     """
-    time = micros(at)
     graph, since = _read(connection)
-    if since is not None and time >= since:
+    if since is not None and micros(at) >= since:
         return replace(graph, at=at)
-    rows = {table: list(_valid(connection, table, time)) for table in _COLUMNS}
+    found = _valid(connection, micros(at))
+    return replace(found, at=at) if found.entities else found
+
+
+def _still(connection: sa.Connection) -> Topology:
+    """What the rows say that nobody ended."""
+    return _valid(connection, None)
+
+
+def _valid(connection: sa.Connection, time: int | None) -> Topology:
+    rows = {table: _facts(connection, table, time) for table in COLUMNS}
     named = cache(EntityRef.from_key)
     labels: dict[EntityRef, dict[str, str]] = {}
     for key, name, value in rows[schema.topology_label]:
         labels.setdefault(named(key), {})[name] = value
-    entities = [named(key) for key, _ in rows[schema.topology_entity]]
     edges = [(named(lower), named(upper)) for lower, upper in rows[schema.topology_edge]]
-    return Topology.build(edges, entities, labels, at) if entities else Topology()
+    return Topology.build(edges, [named(key) for key, _ in rows[schema.topology_entity]], labels)
 
 
-def _valid(connection: sa.Connection, table: sa.Table, time: int) -> Iterable[Sequence[str]]:
-    holds = sa.or_(table.c.valid_to_us.is_(None), table.c.valid_to_us > time)
-    asked = sa.select(*(table.c[name] for name in _COLUMNS[table])).where(holds, table.c.valid_from_us <= time)
-    return connection.execute(asked.order_by(table.c.id)).all()
+def _facts(connection: sa.Connection, table: sa.Table, time: int | None) -> Sequence[sa.Row[tuple[str, ...]]]:
+    asked = sa.select(*(table.c[name] for name in COLUMNS[table])).order_by(table.c.id)
+    ends = table.c.valid_to_us
+    if time is None:
+        return connection.execute(asked.where(ends.is_(None))).all()
+    return connection.execute(asked.where(sa.or_(ends.is_(None), ends > time), table.c.valid_from_us <= time)).all()
 
 
 def _read(connection: sa.Connection) -> tuple[Topology, int | None]:
@@ -120,6 +122,5 @@ def _read(connection: sa.Connection) -> tuple[Topology, int | None]:
         return Topology(), None
     graph = state_rows.unpack_topology(rows[_GRAPH].payload)
     if _AT in rows:
-        told = codec.loads(datetime, rows[_AT].payload.decode())
-        graph = replace(graph, at=told)
+        graph = replace(graph, at=codec.loads(datetime, rows[_AT].payload.decode()))
     return graph, rows[_GRAPH].at_us

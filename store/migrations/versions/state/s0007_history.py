@@ -101,7 +101,7 @@ def _topology() -> None:
         op.create_table(table, _id(), *_texts(*columns), *begins, *ends)
         op.create_index(f"{table}_by_end", table, ["valid_to_us", "valid_from_us"])
         for name, column in indexed:
-            op.create_index(f"{table}_by_{name}", table, [column])
+            op.create_index(f"{table}_by_{name}", table, [column, "valid_to_us"])
 
 
 def _refuse_on_sqlite() -> None:
