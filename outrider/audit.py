@@ -25,9 +25,13 @@ class AuditEvent(StrEnum):
     """What can be audited."""
 
     ALERT_CHANGED = "alert_changed"
+    ALERT_MUTED = "alert_muted"
+    ALERT_UNMUTED = "alert_unmuted"
     INCIDENT_OPENED = "incident_opened"
     INCIDENT_RESOLVED = "incident_resolved"
     CAUSE_CHANGED = "cause_changed"
+    HELD = "held"
+    MESSAGE_DECIDED = "message_decided"
     ACTION_DECIDED = "action_decided"
     ACTION_PERFORMED = "action_performed"
     ACTION_APPROVED = "action_approved"

@@ -668,6 +668,18 @@ class DecisionReason(StrEnum):
     EXPIRED = "expired"
 
 
+class HoldReason(StrEnum):
+    """Why nothing new is done about an open incident, or about a plan that wants another number of replicas."""
+
+    CAUSE_UNKNOWN = "cause_unknown"
+    NO_PLAYBOOK = "no_playbook"
+    RECOVERED = "recovered"
+    NO_STEP_DUE = "no_step_due"  # what could be done is under way, was tried, refused, or waits its turn
+    NOT_DUE_YET = "not_due_yet"
+    SERVICE_IN_TROUBLE = "service_in_trouble"
+    STANDS = "stands"  # decided before, and that decision stands
+
+
 class ActionStatus(StrEnum):
     """Life of an action: an intent is claimed, performed and its outcome recorded."""
 

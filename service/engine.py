@@ -71,6 +71,9 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
     schedule.hourly(
         "compact", lambda: asyncio.to_thread(_compact, platform, clock.now()), minute=jobs.COMPACT_AT_MINUTE
     )
+    schedule.hourly(
+        "prune_state", lambda: asyncio.to_thread(_prune, platform, clock.now()), minute=jobs.PRUNE_AT_MINUTE
+    )
     given = platform.settings
     if given.game_days:
         days = gamedays.GameDays(platform.state, given.remediation.control_url, given.game_days)
@@ -93,6 +96,13 @@ def _compact(platform: wiring.Platform, now: datetime) -> None:
     hours = platform.metrics.compact(now)
     if hours:
         _log.info("compacted", hours=hours)
+
+
+def _prune(platform: wiring.Platform, now: datetime) -> None:
+    """Forget decisions that are past their time."""
+    gone = platform.state.prune(now)
+    if gone:
+        _log.info("state_pruned", **gone)
 
 
 def _weekly_report(platform: wiring.Platform, now: datetime) -> None:

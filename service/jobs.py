@@ -19,6 +19,7 @@ DISPATCH_EVERY = timedelta(seconds=1)
 FLIGHT_EVERY = timedelta(seconds=15)
 GAME_DAYS_EVERY = timedelta(seconds=15)
 COMPACT_AT_MINUTE = 2  # of each hour: the hour before is whole by then, late pages included
+PRUNE_AT_MINUTE = 37  # apart from compaction
 _FRIENDLY = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -19,25 +20,29 @@ def beyond(
     """What comes after a place of a list that is newest first; ``rising`` ids stand in order inside an instant."""
     if place is None:
         return asked
-    time = micros(place.at)
-    mark: int | str = int(place.id) if isinstance(number.type, sa.Integer) else place.id
+    time, mark = micros(place.at), _mark(place, numbered=isinstance(number.type, sa.Integer))
     return asked.where(at <= time, sa.or_(at < time, number > mark if rising else number < mark))
 
 
 def page(entries: Iterable[Entry], place: Place | None, limit: int, *, rising: bool = False) -> tuple[Entry, ...]:
     """Entries newest first, those after the place."""
-
-    def number(one: Place, like: object) -> int | str:
-        return int(one.id) if isinstance(getattr(like, "id", None), int) else one.id
-
-    placed = [(found.at, number(found, entry), entry) for entry in entries for found in (place_of(entry),)]
+    placed: list[tuple[datetime, Any, Entry]] = []
+    for entry in entries:
+        found, numbered = place_of(entry), isinstance(getattr(entry, "id", None), int)
+        placed.append((found.at, _mark(found, numbered=numbered), entry))
     placed.sort(key=lambda item: item[1], reverse=not rising)
     placed.sort(key=lambda item: item[0], reverse=True)
     if place is not None:
-        placed = [item for item in placed if item[0] < place.at or (item[0] == place.at and _past(item, place, rising))]
+        placed = [item for item in placed if _is_beyond(item, place, rising=rising)]
     return tuple(entry for _, _, entry in placed[:limit])
 
 
-def _past(item: tuple[Any, Any, object], place: Place, rising: bool) -> bool:
-    mark = int(place.id) if isinstance(item[1], int) else place.id
-    return bool(item[1] > mark if rising else item[1] < mark)
+def _mark(place: Place, *, numbered: bool) -> int | str:
+    """The id to compare with; of a place that no list gave out, a number below all others."""
+    return (int(place.id) if place.id.isdecimal() else 0) if numbered else place.id
+
+
+def _is_beyond(item: tuple[datetime, Any, object], place: Place, *, rising: bool) -> bool:
+    at, number, _ = item
+    mark: Any = _mark(place, numbered=isinstance(number, int))
+    return at < place.at or (at == place.at and bool(number > mark if rising else number < mark))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -58,7 +59,7 @@ def _document(name: str, at: datetime, payload: bytes) -> dict[str, object]:
     return {"area": _AREA, "name": name, "at_us": micros(at), "payload": payload}
 
 
-def _payload(name: str) -> sa.Select[tuple[bytes]]:
+def _payload(name: str) -> sa.Select[Any]:
     table = schema.document
     return sa.select(table.c.payload).where(table.c.area == _AREA, table.c.name == name)
 
@@ -105,7 +106,7 @@ def _valid(connection: sa.Connection, time: int | None) -> Topology:
     return Topology.build(edges, [named(key) for key, _ in rows[schema.topology_entity]], labels)
 
 
-def _facts(connection: sa.Connection, table: sa.Table, time: int | None) -> Sequence[sa.Row[tuple[str, ...]]]:
+def _facts(connection: sa.Connection, table: sa.Table, time: int | None) -> Sequence[Any]:
     asked = sa.select(*(table.c[name] for name in COLUMNS[table])).order_by(table.c.id)
     ends = table.c.valid_to_us
     if time is None:
