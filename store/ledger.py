@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from outrider.ledger import Change, ChangeEnd, Startup
-from outrider.model import Event
+from outrider.model import EntityKind, Event
 from outrider.places import Place
 from store import codec, pages, schema
 from store.backend import added, put
@@ -32,12 +32,13 @@ def with_end(change: Change, end: ChangeEnd | None) -> Change:
 
 
 def _of_change(change: Change) -> dict[str, Any]:
+    own = change.entity.name if change.entity.kind is EntityKind.SERVICE else ""
     return {
         "id": change.id,
         "at_us": micros(change.at),
         "code": change.code,
         "entity": change.entity.key,
-        "service": change.service,
+        "service": change.service or own,
         "source": change.source,
         "actor": change.actor,
         "body": codec.dumps(change),

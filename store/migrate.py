@@ -12,6 +12,7 @@ from store.database import Database
 from store.schema import HEADS, VERSION_TABLES
 from store.urls import urls_of
 
+_TARGET = "head"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -100,7 +101,7 @@ def _run(connection: sa.Connection, name: schema.Database, found: str | None, pl
             f"{place} was written by a newer outrider (revision {found}; this one knows {HEADS[name]}).",
             hint="Start the newer version again, or restore a backup made before the upgrade.",
         )
-    command.upgrade(config, "head")
+    command.upgrade(config, _TARGET)
     comments.write(connection, name)
 
 
