@@ -162,7 +162,7 @@ class TrustVerdict(StrEnum):
     FAILED = "failed"  # the scrape failed: there are no values beside target_up
     STALE = "stale"
     RESET = "reset"
-    PARTIAL = "partial"
+    PARTIAL = "partial"  # what stood on the page before is missing: devices until they are back, all else for a while
     CLOCK_STEP = "clock_step"
     FROZEN = "frozen"  # what always moves on this page has stood still: somebody serves an old one
     DUPLICATE = "duplicate"  # a series stands on the page more than once; the first one counts
@@ -176,7 +176,7 @@ class TrustVerdict(StrEnum):
     @property
     def is_doubtful(self) -> bool:
         """True when nothing may be taken away on the word of such a batch (safety rule 1)."""
-        return self in {TrustVerdict.FAILED, TrustVerdict.STALE, TrustVerdict.CLOCK_STEP, TrustVerdict.FROZEN}
+        return self not in {TrustVerdict.FRESH, TrustVerdict.DUPLICATE, TrustVerdict.EXPLOSION}
 
 
 @dataclass(frozen=True, slots=True)

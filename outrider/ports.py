@@ -303,6 +303,10 @@ class StateStore(StateReader, Protocol):
         """From now on the store takes cycles of this handle alone: a late one of another is refused."""
         ...
 
+    def owned(self) -> bool:
+        """False once another handle took over after this one."""
+        ...
+
     def commit(self, commit: CycleCommit) -> None:
         """Write a whole cycle in ONE transaction. Actions and messages whose id exists are left alone.
 

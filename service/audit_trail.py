@@ -7,7 +7,7 @@ starts anew.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.model import Action, Alert, CycleRecord, Incident, NoRecommendation, NotifyReason, Plan
@@ -30,41 +30,40 @@ class Decided:
     told: Mapping[str, NotifyReason]
 
 
-class Trail:
-    """Writes the record; remembers the reasons that stand, so that they are not written every cycle."""
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The reasons that stand, so that they are not written every cycle: of what is held, and of who is told nothing."""
 
-    def __init__(self) -> None:
-        """Nothing stands yet."""
-        self._held: dict[str, str] = {}
-        self._muted: dict[str, str] = {}
+    held: Mapping[str, str] = field(default_factory=dict)
+    muted: Mapping[str, str] = field(default_factory=dict)
 
-    def of_cycle(self, cycle: CycleRecord, decided: Decided) -> tuple[AuditRecord, ...]:
-        """Every decision of the cycle, in the order of the loop."""
-        return (
-            *_plan(cycle, decided.plan),
-            *_alerts(cycle, decided.alerts),
-            *_mutes(cycle, decided.alerts_before, decided.alerts),
-            *_incidents(cycle, decided.incidents_before, decided.incidents),
-            *(_action(cycle, action) for action in decided.decisions.actions),
-            *self._holds(cycle, decided.decisions),
-            *self._messages(cycle, decided.told),
-        )
 
-    def _holds(self, cycle: CycleRecord, decisions: Decisions) -> Iterator[AuditRecord]:
-        now = {hold.subject: hold.reason.value for hold in decisions.holds}
-        for subject, reason in now.items():
-            if self._held.get(subject) != reason:
-                yield AuditRecord(cycle.at, AuditEvent.HELD, subject, reason, cycle.id)
-        self._held = now
+def of_cycle(cycle: CycleRecord, decided: Decided, before: Standing) -> tuple[tuple[AuditRecord, ...], Standing]:
+    """Every decision of the cycle, in the order of the loop, and what stands once they are on record."""
+    holds = {hold.subject: hold.reason.value for hold in decided.decisions.holds}
+    muted = {incident: reason.value for incident, reason in decided.told.items() if reason is NotifyReason.MUTED}
+    records = (
+        *_plan(cycle, decided.plan),
+        *_alerts(cycle, decided.alerts),
+        *_mutes(cycle, decided.alerts_before, decided.alerts),
+        *_incidents(cycle, decided.incidents_before, decided.incidents),
+        *(_action(cycle, action) for action in decided.decisions.actions),
+        *(
+            AuditRecord(cycle.at, AuditEvent.HELD, subject, reason, cycle.id)
+            for subject, reason in holds.items()
+            if before.held.get(subject) != reason
+        ),
+        *_messages(cycle, decided.told, before.muted),
+    )
+    return records, Standing(holds, muted)
 
-    def _messages(self, cycle: CycleRecord, told: Mapping[str, NotifyReason]) -> Iterator[AuditRecord]:
-        """What is said, and silence on purpose. That nothing changed since the last message is no decision."""
-        muted = {incident: reason.value for incident, reason in told.items() if reason is NotifyReason.MUTED}
-        for incident, reason in told.items():
-            if reason is NotifyReason.NOT_CHANGED or (incident in muted and incident in self._muted):
-                continue
-            yield AuditRecord(cycle.at, AuditEvent.MESSAGE_DECIDED, incident, reason.value, cycle.id)
-        self._muted = muted
+
+def _messages(cycle: CycleRecord, told: Mapping[str, NotifyReason], muted: Mapping[str, str]) -> Iterator[AuditRecord]:
+    """What is said, and silence on purpose. That nothing changed since the last message is no decision."""
+    for incident, reason in told.items():
+        if reason is NotifyReason.NOT_CHANGED or (reason is NotifyReason.MUTED and incident in muted):
+            continue
+        yield AuditRecord(cycle.at, AuditEvent.MESSAGE_DECIDED, incident, reason.value, cycle.id)
 
 
 def _plan(cycle: CycleRecord, plan: Plan | None) -> Iterable[AuditRecord]:

@@ -16,10 +16,12 @@ from typing import Protocol
 from alerts import pipeline
 from alerts import state as alert_state
 from collectors.collect import TargetHealth
+from collectors.doubles import Doubles
 from detectors import correlate, knowledge
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock, SystemClock, rfc3339
+from outrider.errors import StoreAwayError
 from outrider.model import (
     Action,
     ActionStatus,
@@ -99,7 +101,9 @@ class Cycle:
         """``parts`` is shared with nobody."""
         self.parts = parts
         self._facts: policy.FleetFacts | None = None
-        self._trail = audit_trail.Trail()
+        self._standing = audit_trail.Standing()
+        self._acts_told: datetime | None = None
+        self._doubles = Doubles()  # two pages of one device, a recorded event and the page that shows it
 
     def may_act(self) -> bool:
         """True once the fleet has been looked at: intents of an earlier life wait for the first cycle."""
@@ -127,8 +131,9 @@ class Cycle:
         started = _STOPWATCH.monotonic()
         cycle_id = f"{rfc3339(now)}-{secrets.token_hex(2)}"
         topology = parts.source.topology(now)
-        added = (*self._our_own_acts(topology, now), *_of_their_replicas(collected.events, topology))
-        collected = replace(collected, events=(*collected.events, *added))
+        heard = self._doubles.without(collected.events)
+        added = (*self._acts_to_tell(topology, now), *_of_their_replicas(heard, topology))
+        collected = replace(collected, events=(*heard, *added))
         written = parts.metrics.write(now, collected.batches, collected.events)
         if self._stepped_back(now):
             return self._hold(cycle_id, now, written, collected)
@@ -156,7 +161,7 @@ class Cycle:
             incidents_open=sum(incident.resolved_at is None for incident in told.incidents),
         )
         decided = audit_trail.Decided(active, alerts, before, told.incidents, plan, decisions, told.reasons)
-        trail = self._trail.of_cycle(record, decided)
+        trail, standing = audit_trail.of_cycle(record, decided, self._standing)
         news = self._unless_committed(topology)
         parts.state.commit(
             CycleCommit(
@@ -171,6 +176,7 @@ class Cycle:
                 topology=news,
             )
         )
+        self._standing = standing
         parts.committed = news or parts.committed
         _log.info(
             "cycle", cycle=cycle_id, findings=len(findings), firing=record.alerts_firing, open=record.incidents_open
@@ -184,9 +190,17 @@ class Cycle:
             return topology
         return topology if abs(topology.at - last.at) >= TOPOLOGY_EVERY else None
 
-    def _our_own_acts(self, topology: Topology, now: datetime) -> Iterator[Event]:
-        """What the dispatcher did since the last cycle, as events: a restart of ours is no crash."""
-        since = self.parts.last_at or now
+    def _acts_to_tell(self, topology: Topology, now: datetime) -> tuple[Event, ...]:
+        """Our own acts since they were last told. While the store is away they wait: the values must not."""
+        try:
+            found = tuple(self._our_own_acts(topology, self._acts_told or now, now))
+        except StoreAwayError:
+            return ()
+        self._acts_told = now
+        return found
+
+    def _our_own_acts(self, topology: Topology, since: datetime, now: datetime) -> Iterator[Event]:
+        """What the dispatcher did since an instant, as events: a restart of ours is no crash."""
         for action in self.parts.state.actions(since=now - ACTS_LOOKED_BACK):
             if action.status is not ActionStatus.DONE or action.ended_at is None or action.ended_at < since:
                 continue

@@ -32,6 +32,17 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_FILE = Path("outrider.yaml")
 
 
+class SpoolSettings(Section):
+    """Where cycles wait while the store is away, has a full disk or is damaged."""
+
+    folder: Path | None = Field(
+        None, description="default: spool beside the store; better another disk than the store's own"
+    )
+    limit_bytes: Annotated[int, Field(ge=1_000_000)] = Field(
+        1 << 30, description="the oldest cycles are given up beyond it; 10 min of 2,000 targets take about 40 MB"
+    )
+
+
 class StoreSettings(Section):
     """Where values and decisions are kept."""
 
@@ -39,6 +50,7 @@ class StoreSettings(Section):
         "sqlite:///.outrider/outrider.db",
         description="sqlite:///path/to/file.db (metrics go to a second file beside it) or postgresql://user@host/database",
     )
+    spool: SpoolSettings = SpoolSettings()
     stand_by: bool = Field(
         True,
         description="on PostgreSQL a second engine waits until the first one ends; false: it refuses, as on SQLite",

@@ -210,6 +210,10 @@ class MemoryStateStore:
     def take_over(self, owner: str) -> None:
         """Nothing to guard: a store in memory has one handle."""
 
+    def owned(self) -> bool:
+        """True: nobody else can take it over."""
+        return True
+
     def commit(self, commit: CycleCommit) -> None:
         """Write a whole cycle, with the rules of the SQLite store."""
         with self._lock:

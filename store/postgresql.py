@@ -50,7 +50,7 @@ def open_server(url: sa.URL, area: str) -> Opened:
         "tcp_user_timeout": _DEAD_AFTER_MS,
         "keepalives_idle": 10,
         "application_name": "outrider",
-        "options": f"{url.query.get('options', '')} -c lock_timeout={timeout_ms} -c timezone=UTC".strip(),
+        "options": f"-c lock_timeout={timeout_ms} -c timezone=UTC {url.query.get('options', '')}".strip(),
     }
     place = f"database {url.database} at {url.host or 'the local socket'}{f':{url.port}' if url.port else ''}"
     try:
@@ -73,14 +73,20 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     if code in _COMPLAINTS:
         sentence, hint = _COMPLAINTS[code]
         put = sentence.format(place=place)
-        return StoreError(put[0].upper() + put[1:], hint=hint)
+        return StoreAwayError(put[0].upper() + put[1:], hint=hint)
     if error.connection_invalidated or code is None or code.startswith(_AWAY):
         refusal = next((hint for words, hint in _REFUSALS if words in said), None)
         if refusal is not None:
-            return StoreError(f"The {place} refuses us: {said.strip().splitlines()[-1]}.", hint=refusal)
+            return StoreAwayError(f"The {place} refuses us: {_first_line(said)}.", hint=refusal)
         if isinstance(error, sa.exc.OperationalError) or error.connection_invalidated:
             return StoreAwayError(
-                f"The {place} does not answer: {said.strip().splitlines()[-1] if said.strip() else 'no reason given'}.",
+                f"The {place} does not answer: {_first_line(said)}.",
                 hint="Start the server, or check host, port and network; outrider goes on when it is back.",
             )
     return None
+
+
+def _first_line(said: str) -> str:
+    """Without libpq's advice, and without the SQL that SQLAlchemy adds."""
+    lines = said.strip().splitlines()
+    return lines[0].strip().removeprefix("connection failed: ").rstrip(".") if lines else "no reason given"

@@ -39,6 +39,14 @@ class SqlStateStore(SqlStateReader):
         with self._database.writing() as connection:
             put(connection, schema.flag, {"name": _OWNER, "value": owner})
 
+    def owned(self) -> bool:
+        """False once another handle took over after this one."""
+        with self._database.reading() as connection:
+            return self._is_owner(connection)
+
+    def _is_owner(self, connection: sa.Connection) -> bool:
+        return self._owner is None or _flag(connection, _OWNER) == self._owner
+
     def commit(self, commit: CycleCommit) -> None:
         """Write a whole cycle in one transaction: all of it becomes visible, or nothing.
 
@@ -47,7 +55,7 @@ class SqlStateStore(SqlStateReader):
         stay so.
         """
         with self._database.writing() as connection:
-            if self._owner is not None and _flag(connection, _OWNER) != self._owner:
+            if not self._is_owner(connection):
                 raise TakenOverError(
                     "Another engine took over this store; nothing of this cycle was kept.",
                     hint="Nothing: this engine ends, and stands by when it is started again.",

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from outrider.errors import StoreError
+from outrider.errors import StoreAwayError, StoreError
 from store.backend import BUSY_TIMEOUT, Opened
 
 _PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than by default
@@ -54,7 +54,7 @@ def open_file(url: sa.URL, *, create: bool) -> Opened:
 def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     said = str(error.orig).lower()
     found = next(((sentence, hint) for word, sentence, hint in _COMPLAINTS if word in said), None)
-    return None if found is None else StoreError(found[0].format(path=place), hint=found[1])
+    return None if found is None else StoreAwayError(found[0].format(path=place), hint=found[1])
 
 
 def _on_connect(connection: Any, _record: object) -> None:

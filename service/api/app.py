@@ -29,7 +29,7 @@ from service.api import (
 )
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.doors import Doors, SpoolCollector
-from service.api.own_metrics import StateCollector
+from service.api.own_metrics import StateCollector, StoreSpoolCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
 from service.api.settings import ApiExtras, ApiSettings
 
@@ -75,6 +75,8 @@ def create_app(
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
     parts.registry.register(StateCollector(state))
+    if settings.spool is not None:
+        parts.registry.register(StoreSpoolCollector(settings.spool))
     app.middleware("http")(_timed(parts.registry))
     app.middleware("http")(_known_host(settings.hosts))
     return app

@@ -243,3 +243,28 @@ def test_a_topology_is_committed_when_it_changed_and_every_few_minutes():
     world.targets = world.targets[:2]
     world.step()
     assert len(world.state.topology().of_kind(EntityKind.REPLICA)) == 2
+
+
+def test_an_xid_that_two_doors_tell_in_two_cycles_counts_once_and_twice_at_a_door_twice():
+    world = World()
+    world.step(2)
+    gpu = EntityRef("c", EntityKind.GPU, None, "GPU-a")
+
+    def tell(source, number, **attributes):
+        at = world.clock.now()
+        world.told = (
+            Event(f"{source}{number}", EventKind.XID, gpu, at, source, "79", attributes, f"{source}{number}"),
+        )
+        world.step()
+
+    def heard():
+        window = world.cycle.parts.detection.window(EntityKind.GPU, (), timedelta(minutes=10))
+        return [(event.id, event.attributes.get("pid")) for event in window.events]
+
+    tell("dcgm-node-0", 1)
+    tell("kernel_log", 1, pid="7")
+    assert heard() == [("dcgm-node-01", "7")], "once, with what the log adds"
+    tell("kernel_log", 2, pid="8")
+    assert heard() == [("dcgm-node-01", "7"), ("kernel_log2", "8")]
+    stored = world.cycle.parts.metrics.events(START, world.clock.now() + STEP)
+    assert [event.id for event in stored if event.kind is EventKind.XID] == ["dcgm-node-01", "kernel_log2"]
