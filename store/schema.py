@@ -1,8 +1,9 @@
 """The tables of both databases.
 
 The migrations create them; this file is how the code names them. Instants are integers,
-microseconds since 1970 in UTC, so that order and ranges need no parsing. The ``latest_<kind>``
-tables are not here: their columns follow the signal catalogue (``store.latest``).
+microseconds since 1970 in UTC, so that order and ranges need no parsing. The ``latest_<kind>`` and
+``hourly_<kind>`` tables are not here: their columns follow the signal catalogue (``store.latest``,
+``store.hourly``).
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ from store.planning_tables import (
 
 __all__ = [
     "BIG", "HEADS", "RAW", "VERSION_TABLES", "Database", "action", "alert", "audit", "baseline", "block", "change",
-    "change_end", "cohort", "cycle", "document", "drill", "entity", "event", "flag", "forecast", "incident", "instant",
-    "keyset", "message", "metrics", "micros", "plan", "posted", "pushed", "pushed_left_out", "recommendation",
-    "session", "signal", "silence", "startup", "state", "topology_edge", "topology_entity", "topology_label",
+    "change_end", "cohort", "cycle", "document", "drill", "due", "entity", "event", "flag", "forecast", "hidden",
+    "incident", "instant", "kept_from", "keyset", "message", "metrics", "micros", "plan", "posted", "pushed",
+    "pushed_left_out", "recommendation", "session", "signal", "silence", "startup", "state", "topology_edge",
+    "topology_entity", "topology_label",
 ]  # fmt: skip
 
 Database = Literal["metrics", "state"]
 HEADS: Final[dict[Database, str]] = {"metrics": "m0003", "state": "s0007"}
 VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
-RAW = "raw"  # the tier of values as they were collected; roll-ups will be tiers of their own
+RAW = "raw"  # the tier of values as they were collected; store.tiers has the others
 
 entity = sa.Table(
     "entity",
@@ -86,7 +88,7 @@ block = sa.Table(
     "block",
     metrics,
     sa.Column("id", BIG, primary_key=True, comment="rises with writing"),
-    sa.Column("tier", Words, nullable=False, comment="raw, or the roll-up"),
+    sa.Column("tier", Words, nullable=False, comment="raw, 10m or 1h"),
     sa.Column("kind", Words, nullable=False, comment="kind of the entities"),
     instant_column("start_us", "first instant inside", nullable=False),
     instant_column("end_us", "last instant inside, not one beyond", nullable=False),
@@ -96,6 +98,29 @@ block = sa.Table(
     sa.Column("payload", sa.LargeBinary, nullable=False, comment="packed values"),  # last: others are read alone
     sa.Index("block_by_time", "kind", "tier", "end_us", "start_us"),
     comment="Packed values: of one cycle, or of one signal and many instants.",
+)
+hidden = sa.Table(
+    "hidden",
+    metrics,
+    sa.Column("block_id", BIG, primary_key=True, autoincrement=False, comment="number of the block"),
+    comment="Blocks that no read sees: not yet, while upkeep writes them, or no more, until it deletes them.",
+)
+due = sa.Table(
+    "due",
+    metrics,
+    sa.Column("work", Key, primary_key=True, comment="compact, 10m, 1h, merge_10m or merge_1h"),
+    sa.Column("kind", Key, primary_key=True, comment="kind of the entities"),
+    instant_column("start_us", "start of the span: an hour, or a day for the merges", primary_key=True),
+    sa.Column("writes", sa.BigInteger, nullable=False, comment="how often the span was written to since it was done"),
+    comment="Upkeep that a span of values waits for.",
+)
+kept_from = sa.Table(
+    "kept_from",
+    metrics,
+    sa.Column("tier", Key, primary_key=True, comment="raw, 10m or 1h"),
+    sa.Column("kind", Key, primary_key=True, comment="kind of the entities"),
+    instant_column("start_us", "everything before this instant is gone", nullable=False),
+    comment="What retention left of a tier.",
 )
 event = sa.Table(
     "event",

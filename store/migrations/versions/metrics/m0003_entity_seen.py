@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "m0003"
-down_revision = "m0001"
+down_revision = "m0002"
 branch_labels = None
 depends_on = None
 
