@@ -189,6 +189,22 @@ class Drill:
         return self.starts_at <= now < self.over_at
 
 
+@dataclass(frozen=True, slots=True)
+class StateRetention:
+    """How long decisions are kept once they are over; what still goes on is never forgotten.
+
+    More than a year of decisions, so that this quarter can be held against the same of last year.
+    """
+
+    decisions: timedelta = timedelta(days=400)
+    forecasts: timedelta = timedelta(days=90)
+    messages: timedelta = timedelta(days=90)
+    silences: timedelta = timedelta(days=30)
+
+
+DEFAULT_STATE_RETENTION = StateRetention()
+
+
 class StateReader(Protocol):
     """Decisions, read side: what the API, dashboard, reports and CLI use.
 
@@ -376,7 +392,7 @@ class StateStore(StateReader, Protocol):
         """The newest check-point; empty when there is none."""
         ...
 
-    def prune(self, now: datetime) -> dict[str, int]:
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
         """Forget what is past its time, in short transactions; how many rows went, by table."""
         ...
 

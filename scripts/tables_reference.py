@@ -12,15 +12,16 @@ from generated import write_or_check
 from sqlalchemy.dialects import postgresql
 
 from outrider import catalog
-from outrider.model import EntityKind, Layer
-from store import latest, schema, state_rows, state_upkeep
+from outrider.model import EntityKind, Layer, SignalKind
+from outrider.ports import DEFAULT_STATE_RETENTION
+from store import hourly, latest, schema, state_rows, state_upkeep
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 PAGE = FOLDER / "tables.md"
 QUERIES = FOLDER / "queries"
 FIRST = (
-    "hottest_gpus", "incidents_of_a_week", "nodes_of_a_service", "changes_before_an_incident", "actions_refused",
-    "replicas_to_order",
+    "hottest_gpus", "load_by_hour", "incidents_of_a_week", "nodes_of_a_service", "changes_before_an_incident",
+    "actions_refused", "replicas_to_order",
 )  # fmt: skip
 
 HEAD = """\
@@ -48,6 +49,12 @@ KEPT = {
     "document": "the newest of each name",
     "baseline": "the newest of each shape",
     "flag": "always",
+    "refused": "always",
+    "hidden": "until upkeep has deleted them",
+    "due": "until it is done",
+    "block": "raw, 10m and 1h each as `store.retention` says",
+    "event": "as long as `store.retention.hours` says",
+    "kept_from": "always",
     "pushed": "until the engine has written them",
     "pushed_left_out": "always",
     "posted": "a day, and the newest 20,000 at most",
@@ -60,6 +67,7 @@ def page() -> str:
     """The whole page."""
     parts = [HEAD, "## Worked queries\n\n" + PARAMETERS, *(_query(name) for name in FIRST)]
     parts += ["## Values, for people: latest_\\<kind\\>\n\n" + "\n".join(_latest())]
+    parts += ["## Hours, for people: hourly_\\<kind\\>\n\n" + "\n".join(_hourly())]
     for title, metadata in (("State", schema.state), ("Metrics", schema.metrics)):
         tables = sorted(metadata.tables.values(), key=lambda table: table.name)
         parts += [f"## {title}\n", *("\n".join(_table(table)) + "\n" for table in tables)]
@@ -115,7 +123,9 @@ def _kept(table: sa.Table) -> str:
     for rule in state_upkeep.RULES:
         if rule.table is table:
             only = " once nothing of it goes on" if rule.only is not None else ""
-            return f"{_days(rule.kept)} after `{rule.instant}`{only}"
+            span = _days(getattr(DEFAULT_STATE_RETENTION, rule.kept))
+            setting = f" (`store.retention.{rule.kept}`)" if rule.kept in ("decisions", "forecasts") else ""
+            return f"{span}{setting} after `{rule.instant}`{only}"
     return KEPT.get(table.name, "as long as the blocks that use it" if table.metadata is schema.metrics else "always")
 
 
@@ -146,6 +156,40 @@ def _latest() -> Iterator[str]:
         if own:
             yield f"\n### latest_{kind.value}\n"
             yield from _signals(own)
+
+
+_SAYS = {
+    "last": "its last value",
+    "mean": "its mean",
+    "min": "its lowest value",
+    "max": "its highest value",
+    "sum": "by how much it rose",
+    "count": "how many were counted",
+    "p50": "median, from the buckets",
+    "p99": "99th percentile, from the buckets",
+}
+
+
+def _hourly() -> Iterator[str]:
+    yield (
+        "One row an entity and hour that brought a value, written when the hour is over and rolled up. "
+        "The first columns are those of `latest_<kind>`; `at` is the start of the hour. "
+        "NULL where the hour brought no value of a signal. Kept: `store.retention.hourly_tables`.\n"
+    )
+    yield "| signal | columns | of the hour |"
+    yield "|---|---|---|"
+    for kind in (SignalKind.GAUGE, SignalKind.STATE, SignalKind.DELTA, SignalKind.HISTOGRAM):
+        shown = {cell.name.replace(cell.signal.name, "<signal>"): cell.says for cell in _cells(kind)}
+        yield from (f"| {kind.value} | `{name}` | {_SAYS[says]} |" for name, says in shown.items())
+    yield (
+        "\nOf a gauge or state the highest value stands there where high ones are what one looks for (or both ends may "
+        "be), the lowest where low ones are; units and meaning are those of the signal."
+    )
+
+
+def _cells(kind: SignalKind) -> Iterator[hourly.Cell]:
+    for entity in EntityKind:
+        yield from (cell for cell in hourly.cells(entity) if cell.signal.kind is kind)
 
 
 def _signals(names: Sequence[str]) -> Iterator[str]:

@@ -20,7 +20,9 @@ from service.settings import PlannerSettings, ServiceSettings
 _log = log.get("plan")
 HISTORY_STEP = timedelta(minutes=10)
 CALIBRATION_SPAN = timedelta(hours=24)
-CALIBRATION_STEP = timedelta(minutes=5)  # not finer than a back-filled history, whose increases cover as much
+CALIBRATION_STEP = timedelta(
+    minutes=10
+)  # not finer than a back-filled history or a roll-up: their increases cover as much
 
 
 class NoPlanning:

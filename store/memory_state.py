@@ -26,7 +26,7 @@ from outrider.model import (
     RemediationSession,
 )
 from outrider.places import Place
-from outrider.ports import CycleCommit, Drill, DrillWindow, Silence
+from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Drill, DrillWindow, Silence, StateRetention
 from outrider.topology import Topology
 from store import pages, plan_rows, state_rows
 
@@ -362,7 +362,7 @@ class MemoryStateStore:
         """The newest check-point; empty when there is none."""
         return dict(self._states)
 
-    def prune(self, now: datetime) -> dict[str, int]:  # noqa: ARG002 - the protocol's
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:  # noqa: ARG002 - the protocol's
         """Nothing: what is in memory lives as long as a test or a drill."""
         return {}
 

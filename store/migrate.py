@@ -7,7 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError
-from store import comments, schema
+from store import comments, hourly, latest, schema
 from store.database import Database
 from store.schema import HEADS, VERSION_TABLES
 from store.urls import urls_of
@@ -17,13 +17,16 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def upgrade(store_url: str) -> dict[schema.Database, str]:
-    """Create or upgrade both databases of a store; returns their revisions.
+    """Create or upgrade both databases of a store, tables that follow the catalogue included; returns their revisions.
 
     Raises SchemaTooNewError when a newer program wrote one, StoreError when one cannot be written.
     """
     for name, database in _databases(store_url).items():
         try:
             upgrade_database(database, name)
+            if name == "metrics":
+                latest.create(database)
+                hourly.create(database)
         finally:
             database.close()
     return dict(HEADS)

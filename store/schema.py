@@ -41,7 +41,7 @@ __all__ = [
     "BIG", "HEADS", "RAW", "VERSION_TABLES", "Database", "action", "alert", "audit", "baseline", "block", "change",
     "change_end", "cohort", "cycle", "document", "drill", "due", "entity", "event", "flag", "forecast", "hidden",
     "incident", "instant", "kept_from", "keyset", "message", "metrics", "micros", "plan", "posted", "pushed",
-    "pushed_left_out", "recommendation", "session", "signal", "silence", "startup", "state", "topology_edge",
+    "pushed_left_out", "recommendation", "refused", "session", "signal", "silence", "startup", "state", "topology_edge",
     "topology_entity", "topology_label",
 ]  # fmt: skip
 
@@ -121,6 +121,13 @@ kept_from = sa.Table(
     sa.Column("kind", Key, primary_key=True, comment="kind of the entities"),
     instant_column("start_us", "everything before this instant is gone", nullable=False),
     comment="What retention left of a tier.",
+)
+refused = sa.Table(
+    "refused",
+    metrics,
+    sa.Column("reason", Key, primary_key=True, comment="why"),
+    sa.Column("cells", sa.BigInteger, nullable=False, comment="how many since the database was made"),
+    comment="Values that came too late to be kept.",
 )
 event = sa.Table(
     "event",

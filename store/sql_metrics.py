@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,11 +13,12 @@ import sqlalchemy as sa
 
 from outrider.clock import SystemClock
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
-from store import blocks, codec, hourly, latest, marks, schema, seen, tiers
+from store import blocks, codec, condition, hourly, latest, marks, schema, seen, tiers
 from store.arrays import cross
 from store.backend import insert
 from store.blocks import MAX_INSTANTS, MAX_SPAN
 from store.chunks import Micros, Section, without_hollows
+from store.condition import Condition, TooLate
 from store.dictionary import Dictionary, Names
 from store.grid import Grid, empty_window, wants
 from store.latest import LatestTables
@@ -33,8 +33,6 @@ from store.tiers import HOUR, ONE_HOUR, Segment
 from store.upkeep import Upkeep, Upkept
 
 DEFAULT_RETENTION = Retention()
-OLDER_THAN_KEPT = "older_than_kept"
-ROLLED_UP_ALREADY = "rolled_up_already"
 
 
 class SqlMetricStore:
@@ -57,9 +55,6 @@ class SqlMetricStore:
         self._writer = Lock()
         self._upkeep = Upkeep(Access(self._database.reading, self._keeping, self._dictionary))
         self._clock = SystemClock()
-        self._newest = 0
-        self.refused: Counter[str] = Counter()
-        """Values that came too late to be kept, by reason, since the store was opened."""
         self.longest_upkeep_seconds = 0.0
         """How long upkeep's longest write transaction held up writers, from its begin to its commit."""
 
@@ -69,8 +64,8 @@ class SqlMetricStore:
         """Write one cycle durably; return how many cells have a value.
 
         A second write of the same instant replaces the kinds it brings. Events whose dedup key is
-        known are left out. Values older than all that retention keeps are refused: they are counted
-        in ``refused`` and not in the answer.
+        known are left out. Values older than all that retention keeps are refused and counted
+        (``condition``), not in the answer.
         """
         with self._writing(micros(at)) as connection:
             merged = [one for one in self._merger.merge(at, batches) if self._lands(connection, at, one)]
@@ -87,14 +82,11 @@ class SqlMetricStore:
         return sum(_values(found) for found in merged)
 
     def _lands(self, connection: sa.Connection, at: datetime, found: Merged) -> bool:
-        """False for values of a time of which retention has left nothing; mostly nobody needs to ask."""
-        time, before = micros(at), self._newest
-        self._newest = max(before, time)
-        if before and time > before - HOUR:
-            return True
+        """False for values of a time of which retention has left nothing."""
+        time = micros(at)
         if time >= marks.cuts(connection, found.kind).get(ONE_HOUR, time):
             return True
-        self.refused[OLDER_THAN_KEPT] += _values(found)
+        condition.refuse(connection, TooLate.OLDER_THAN_KEPT, _values(found))
         return False
 
     def write_block(
@@ -145,7 +137,7 @@ class SqlMetricStore:
         ``stop`` is asked between steps of some seconds. Safe beside a writer and beside a second upkeep.
         Raises StoreError.
         """
-        return self._upkept(self._upkeep.run(now, retention, stop=stop))
+        return self._upkeep.run(now, retention, stop=stop)
 
     def prune(self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, vacuum: bool = False) -> Upkept:
         """The same at once, waiting for nothing to settle.
@@ -153,15 +145,15 @@ class SqlMetricStore:
         ``vacuum`` rebuilds the file, so that it is as small as it can be and gives room back from then on;
         nobody else may write meanwhile. Raises StoreError.
         """
-        found = self._upkept(self._upkeep.run(now, retention, settle=False))
+        found = self._upkeep.run(now, retention, settle=False)
         if vacuum:
             self._database.vacuum()
         return found
 
-    def _upkept(self, found: Upkept) -> Upkept:
-        if found.refused:
-            self.refused[ROLLED_UP_ALREADY] += found.refused
-        return found
+    def condition(self) -> Condition:
+        """Room, what waits for upkeep, what retention left, what came too late. Raises StoreError."""
+        with self._database.reading() as connection:
+            return condition.read(connection)
 
     def compact(self, before: datetime) -> int:
         """Rewrite whole hours before an instant as one row a signal; return how many hours."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import TakenOverError
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
-from outrider.ports import CycleCommit, Drill, Silence
+from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Drill, Silence, StateRetention
 from store import codec, plan_rows, schema, state_rows, state_upkeep
 from store.backend import insert, put
 from store.migrate import opened
@@ -249,9 +249,9 @@ class SqlStateStore(SqlStateReader):
         """The newest check-point; empty when there is none."""
         return {name: state_rows.unpack_state(payload) for name, payload in self._documents("detector").items()}
 
-    def prune(self, now: datetime) -> dict[str, int]:
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
         """Forget what is past its time, in short transactions; how many rows went, by table."""
-        return state_upkeep.prune(self._database, now)
+        return state_upkeep.prune(self._database, now, kept)
 
     @property
     def connections_in_use(self) -> int:

@@ -7,22 +7,17 @@ leave by the ledger. Open incidents, firing alerts, waiting actions and facts th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
+from typing import Final, Literal
 
 import sqlalchemy as sa
 
 from outrider.model import ActionStatus
+from outrider.ports import StateRetention
 from store import schema
 from store.backend import put
 from store.database import Database
 from store.schema import micros
-
-DECISIONS: Final = timedelta(days=400)
-"""More than a year, so that this quarter can be held against the same of last year."""
-FORECASTS: Final = timedelta(days=90)
-MESSAGES: Final = timedelta(days=90)
-SILENCES: Final = timedelta(days=30)
 
 _AT_ONCE = 2_000  # rows a transaction: some 50 ms, others write in between
 _APPEND_ONLY = (schema.audit, schema.change, schema.change_end)
@@ -36,46 +31,46 @@ _OVER = [
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rows whose instant is longer ago than ``kept`` go; NULL means that something still goes on."""
+    """Rows whose instant is longer ago than ``kept`` of the retention go; NULL: something still goes on."""
 
     table: sa.Table
     instant: str
-    kept: timedelta
+    kept: Literal["decisions", "forecasts", "messages", "silences"]
     only: sa.ColumnElement[bool] | None = None
 
 
 RULES: Final = (
-    Rule(schema.alert, "ends_at_us", DECISIONS),
-    Rule(schema.incident, "resolved_at_us", DECISIONS),
-    Rule(schema.action, "decided_at_us", DECISIONS, schema.action.c.status.in_(_OVER)),
-    Rule(schema.session, "closed_at_us", DECISIONS),
-    Rule(schema.message, "ended_at_us", MESSAGES),
-    Rule(schema.audit, "at_us", DECISIONS),
-    Rule(schema.silence, "until_us", SILENCES),
-    Rule(schema.drill, "ends_at_us", DECISIONS),
-    Rule(schema.forecast, "made_at_us", FORECASTS),
-    Rule(schema.recommendation, "made_at_us", FORECASTS),
-    Rule(schema.topology_entity, "valid_to_us", DECISIONS),
-    Rule(schema.topology_edge, "valid_to_us", DECISIONS),
-    Rule(schema.topology_label, "valid_to_us", DECISIONS),
-    Rule(schema.change, "at_us", DECISIONS),
-    Rule(schema.change_end, "at_us", DECISIONS),
-    Rule(schema.startup, "gone_at_us", DECISIONS),
+    Rule(schema.alert, "ends_at_us", "decisions"),
+    Rule(schema.incident, "resolved_at_us", "decisions"),
+    Rule(schema.action, "decided_at_us", "decisions", schema.action.c.status.in_(_OVER)),
+    Rule(schema.session, "closed_at_us", "decisions"),
+    Rule(schema.message, "ended_at_us", "messages"),
+    Rule(schema.audit, "at_us", "decisions"),
+    Rule(schema.silence, "until_us", "silences"),
+    Rule(schema.drill, "ends_at_us", "decisions"),
+    Rule(schema.forecast, "made_at_us", "forecasts"),
+    Rule(schema.recommendation, "made_at_us", "forecasts"),
+    Rule(schema.topology_entity, "valid_to_us", "decisions"),
+    Rule(schema.topology_edge, "valid_to_us", "decisions"),
+    Rule(schema.topology_label, "valid_to_us", "decisions"),
+    Rule(schema.change, "at_us", "decisions"),
+    Rule(schema.change_end, "at_us", "decisions"),
+    Rule(schema.startup, "gone_at_us", "decisions"),
 )
 
 
-def prune(database: Database, now: datetime) -> dict[str, int]:
+def prune(database: Database, now: datetime, kept: StateRetention) -> dict[str, int]:
     """Delete what is past its time; how many rows went, by table. Cut off anywhere, it goes on the next time."""
     gone: dict[str, int] = {}
     for rule in RULES:
-        while (done := _some(database, rule, now)) > 0:
+        while (done := _some(database, rule, now - getattr(kept, rule.kept))) > 0:
             gone[rule.table.name] = gone.get(rule.table.name, 0) + done
     return gone
 
 
-def _some(database: Database, rule: Rule, now: datetime) -> int:
+def _some(database: Database, rule: Rule, before: datetime) -> int:
     table, keys = rule.table, list(rule.table.primary_key)
-    old = sa.select(*keys).where(table.c[rule.instant] < micros(now - rule.kept)).limit(_AT_ONCE)
+    old = sa.select(*keys).where(table.c[rule.instant] < micros(before)).limit(_AT_ONCE)
     if rule.only is not None:
         old = old.where(rule.only)
     with database.reading() as connection:  # mostly there is nothing to do: no writer waits for the answer

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from outrider import catalog
 from outrider.ledger import ActorKind, Change
 from outrider.model import (
     Action,
@@ -116,6 +117,14 @@ def fill_metrics(store_url: str) -> None:
         values = np.array([[celsius, 300.0] for celsius in gpus.values()])
         status = np.where(np.isnan(values), 3, 0).astype(np.uint8)
         metrics.write(at, [SampleBatch("d", at, EntityKind.GPU, (TEMPERATURE, POWER), entities, values, status)])
+    load, buckets = SignalKey("svc_requests_per_second"), catalog.signal("svc_ttft_seconds").bucket_keys
+    for minute in range(0, 120, 15):
+        at = T0 - 3 * HOUR + minute * MINUTE
+        counts = {3: 95.0, 6: 5.0}
+        values = np.array([[10.0 * (1 + minute // 30), *(counts.get(index, 0.0) for index in range(len(buckets)))]])
+        zeros = np.zeros(values.shape, np.uint8)
+        metrics.write(at, [SampleBatch("g", at, EntityKind.SERVICE, (load, *buckets), (CHAT,), values, zeros)])
+    metrics.prune(T0 + HOUR)
     metrics.close()
 
 
@@ -165,6 +174,14 @@ def fill_decisions(store_url: str) -> None:
 def test_hottest_gpus_now(ask: Ask) -> None:
     at = "2026-11-18T08:01:00Z"
     assert ask("hottest_gpus") == [("gpu-b", at, 88.5, 300.0), ("gpu-a", at, 61.0, 300.0)]
+
+
+def test_load_by_hour(ask: Ask) -> None:
+    first, second = ask("load_by_hour", from_at="2026-11-18T05:00:00Z", to_at="2026-11-18T07:00:00Z")
+    assert first[:4] == ("prod", "llm", "chat", "2026-11-18T05:00:00Z")
+    assert first[4:6] == (pytest.approx(15.0), 400.0)
+    assert catalog.signal("svc_ttft_seconds").bounds[5] < first[6] <= catalog.signal("svc_ttft_seconds").bounds[6]
+    assert second[3:6] == ("2026-11-18T06:00:00Z", pytest.approx(35.0), 400.0)
 
 
 def test_incidents_of_a_week(ask: Ask) -> None:

@@ -33,9 +33,9 @@ from outrider.model import (
     Recommendation,
     Verdict,
 )
-from outrider.ports import CycleCommit
+from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit
 from outrider.topology import Topology
-from store import codec, migrate, schema, state_upkeep
+from store import codec, migrate, schema
 from store.database import Database
 from store.sql import SqlStateStore, open_ledger, open_state, urls_of
 
@@ -98,7 +98,7 @@ def test_the_record_is_only_ever_added_to(told: SqlStateStore, table: str, state
 def test_retention_alone_deletes_from_the_record_and_only_what_is_old(told: SqlStateStore) -> None:
     told.append_audit([AuditRecord(T0 + 2 * DAY, AuditEvent.RESUMED, "x", "y")])
     assert told.prune(T0 + DAY) == {}
-    gone = told.prune(T0 + state_upkeep.DECISIONS + DAY)
+    gone = told.prune(T0 + DEFAULT_STATE_RETENTION.decisions + DAY)
     assert gone == {"audit": 1, "change": 1, "change_end": 1}
     assert [record.event for record in told.audit()] == [AuditEvent.RESUMED]
     assert rows(told, "SELECT count(*) FROM flag WHERE name = 'pruning'") == [(0,)]
