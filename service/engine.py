@@ -92,6 +92,7 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
     schedule.every(jobs.CHECKPOINT_EVERY, "checkpoint", lambda: asyncio.to_thread(platform.checkpoint, clock.now()))
     keeper = Keeper(platform.metrics, platform.settings.store.retention.retention, schedule.stopping)
     schedule.every(jobs.UPKEEP_EVERY, "upkeep", lambda: asyncio.to_thread(keeper.look, clock.now()))
+    schedule.every(jobs.PRUNE_EVERY, "prune_state", lambda: asyncio.to_thread(_prune, platform, clock.now()))
     given = platform.settings
     if given.game_days:
         days = gamedays.GameDays(platform.state, given.remediation.control_url, given.game_days)
@@ -107,6 +108,13 @@ def _keep_flights(platform: wiring.Platform, now: datetime) -> None:
     source = pages_of(platform.collector)
     if platform.flight is not None and isinstance(source, Collector | PrometheusSource):
         platform.flight.look(now, source.topology(now), platform.settings.cluster, source.watched)
+
+
+def _prune(platform: wiring.Platform, now: datetime) -> None:
+    """Forget decisions that are past their time."""
+    gone = platform.state.prune(now, platform.settings.store.retention.of_state)
+    if gone:
+        _log.info("state_pruned", **gone)
 
 
 def _weekly_report(platform: wiring.Platform, now: datetime) -> None:

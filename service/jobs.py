@@ -21,6 +21,7 @@ DISPATCH_EVERY = timedelta(seconds=1)
 FLIGHT_EVERY = timedelta(seconds=15)
 GAME_DAYS_EVERY = timedelta(seconds=15)
 UPKEEP_EVERY = timedelta(minutes=5)
+PRUNE_EVERY = timedelta(hours=1)
 _FRIENDLY = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
 
 

@@ -10,12 +10,15 @@ from pydantic import Field
 
 from outrider import yamlfile
 from outrider.errors import ConfigProblem
+from outrider.ports import StateRetention
 from outrider.units import format_duration
 from service.settings_base import Duration, Section
 from store.retention import Retention
 
 _SHORTEST = {"raw": timedelta(hours=1), "ten_minutes": timedelta(days=1), "hours": timedelta(days=1)}
 _DEFAULT = Retention()
+_STATE = StateRetention()
+_SHORTEST_DECISIONS = timedelta(days=7)  # the weekly report looks so far back
 
 
 class RetentionSettings(Section):
@@ -24,6 +27,10 @@ class RetentionSettings(Section):
     raw: Duration = Field(_DEFAULT.raw, description="values as they were collected")
     ten_minutes: Duration = Field(_DEFAULT.ten_minutes, description="last, mean, min, max and sums of ten minutes")
     hours: Duration = Field(_DEFAULT.hours, description="the same of an hour; events are kept as long")
+    decisions: Duration = Field(
+        _STATE.decisions, description="alerts, incidents, actions, audit, changes, topology: from when they are over"
+    )
+    forecasts: Duration = Field(_STATE.forecasts, description="forecasts and recommendations, for SQL")
     hourly_tables: Duration = Field(
         _DEFAULT.hourly_tables, description="rows of hourly_<kind>, for SQL; some 600 bytes an entity and hour"
     )
@@ -38,6 +45,11 @@ class RetentionSettings(Section):
         """As the store takes it."""
         return Retention(self.raw, self.ten_minutes, self.hours, self.hourly_tables, self.size_limit_bytes)
 
+    @property
+    def of_state(self) -> StateRetention:
+        """Of the decisions, as the store takes it."""
+        return StateRetention(decisions=self.decisions, forecasts=self.forecasts)
+
 
 def retention_usable(settings: RetentionSettings, document: yamlfile.Document) -> Iterator[ConfigProblem]:
     """Each tier is kept at least as long as the finer one, and long enough to become the next one."""
@@ -45,6 +57,9 @@ def retention_usable(settings: RetentionSettings, document: yamlfile.Document) -
     for name, least in _SHORTEST.items():
         if getattr(settings, name) < least:
             yield document.problem((*where, name), f"is too short; expected {format_duration(least)} at least")
+    if settings.decisions < _SHORTEST_DECISIONS:
+        wanted = format_duration(_SHORTEST_DECISIONS)
+        yield document.problem((*where, "decisions"), f"is too short; expected {wanted} at least")
     for finer, coarser in (("raw", "ten_minutes"), ("ten_minutes", "hours")):
         if getattr(settings, finer) > getattr(settings, coarser):
             yield document.problem((*where, coarser), f"is shorter than {finer}; expected as long at least")

@@ -7,11 +7,12 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError
-from store import hourly, latest, schema
+from store import comments, hourly, latest, schema
 from store.database import Database
 from store.schema import HEADS, VERSION_TABLES
 from store.urls import urls_of
 
+_TARGET = "head"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -103,7 +104,8 @@ def _run(connection: sa.Connection, name: schema.Database, found: str | None, pl
             f"{place} was written by a newer outrider (revision {found}; this one knows {HEADS[name]}).",
             hint="Start the newer version again, or restore a backup made before the upgrade.",
         )
-    command.upgrade(config, "head")
+    command.upgrade(config, _TARGET)
+    comments.write(connection, name)
 
 
 def _escaped(path: Path) -> str:

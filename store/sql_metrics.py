@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from outrider.clock import SystemClock
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
-from store import blocks, codec, condition, hourly, latest, marks, schema, tiers
+from store import blocks, codec, condition, hourly, latest, marks, schema, seen, tiers
 from store.arrays import cross
 from store.backend import insert
 from store.blocks import MAX_INSTANTS, MAX_SPAN
@@ -28,6 +28,7 @@ from store.reading import LOOK_BACK, Rows, fill, sorted_entities
 from store.retention import Retention
 from store.rewrite import Access
 from store.schema import RAW, instant, micros
+from store.seen import Seen
 from store.tiers import HOUR, ONE_HOUR, Segment
 from store.upkeep import Upkeep, Upkept
 
@@ -49,6 +50,7 @@ class SqlMetricStore:
         self._dictionary = Dictionary()
         self._merger = Merger(self._dictionary.entities, self._dictionary.keys)
         self._latest = LatestTables()
+        self._seen = Seen()
         self._names = Names()
         self._writer = Lock()
         self._newest = -1  # microseconds of the newest cycle that this process wrote
@@ -66,15 +68,17 @@ class SqlMetricStore:
         known are left out. Values older than all that retention keeps are refused and counted
         (``condition``), not in the answer.
         """
-        with self._writing() as connection:
+        with self._writing(micros(at)) as connection:
             late, self._newest = micros(at) <= self._newest or self._newest < 0, max(micros(at), self._newest)
-            merged = self._merger.merge(at, batches)
+            merged = list(self._merger.merge(at, batches))
             if late:
-                merged = tuple(one for one in merged if self._lands(connection, at, one))
+                merged = [one for one in merged if self._lands(connection, at, one)]
             for found in merged:
                 blocks.write_tail(connection, self._dictionary, at, found)
                 marks.written(connection, found.kind, [micros(at)])
                 self._latest.update(connection, found, self._dictionary.entities.named, at)
+                self._seen.note(found.kind, found.entities, micros(at))
+            self._seen.tell(connection, micros(at))
             if events:
                 connection.execute(
                     insert(connection, schema.event).on_conflict_do_nothing(), [_event_row(one) for one in events]
@@ -110,9 +114,10 @@ class SqlMetricStore:
             narrow = values.astype(np.float32)
         said = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
         ordered = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
-        with self._writing() as connection:
+        with self._writing(int(instants[0])) as connection:
             self._dictionary.entities.prepare([tuple(entities)])
             numbers = self._dictionary.entities.of(tuple(entities))
+            seen.put_span(connection, numbers, int(instants[0]), int(instants[-1]))
             rows = np.argsort(numbers)
             for name in dict.fromkeys(keys[index].name for index in ordered):
                 columns = [index for index in ordered if keys[index].name == name]
@@ -170,15 +175,16 @@ class SqlMetricStore:
                 self.longest_upkeep_seconds = max(self.longest_upkeep_seconds, self._clock.monotonic() - begun)
 
     @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _writing(self, at: int | None = None) -> Iterator[sa.Connection]:
         with self._writer:
             try:
                 with self._database.writing() as connection:
-                    self._dictionary.connection = connection
+                    self._dictionary.connection, self._dictionary.at = connection, at
                     yield connection
             except BaseException:
                 self._merger.forget()
                 self._dictionary.forget()
+                self._seen.forget()
                 raise
             finally:
                 self._dictionary.connection = None

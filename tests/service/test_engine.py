@@ -43,7 +43,15 @@ def read(platform):
 
 def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
-    assert set(schedule.names) == {"cycle", "dispatch", "checkpoint", "upkeep", "flight", "weekly_report"}
+    assert set(schedule.names) == {
+        "cycle",
+        "dispatch",
+        "checkpoint",
+        "upkeep",
+        "flight",
+        "prune_state",
+        "weekly_report",
+    }
     days = {"game_days": [GameDaySettings(name="tuesday", faults=["gpu-lost"])]}
     with mock.patch.object(platform, "settings", platform.settings.model_copy(update=days)):
         assert "game_days" in engine.schedule_of(platform, platform.cycle.parts.clock).names
