@@ -221,10 +221,9 @@ def test_a_cycle_that_fails_leaves_the_past_as_it_was(state: SqlStateStore, monk
 def test_a_store_of_the_version_before_keeps_what_it_holds(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     database = Database(urls_of(store_url)[0])
     with monkeypatch.context() as patched:
-        patched.setattr(migrate, "_TARGET", "s0005")
         patched.setattr("store.comments.write", lambda *_: None)
         patched.setitem(schema.HEADS, "state", "s0005")
-        migrate.upgrade_database(database, "state")
+        migrate.upgrade_database(database, "state", to="s0005")
     change = Change("x", "image", SERVICE, T0, "kubernetes", actor="ada")
     at = schema.micros(T0)
     with database.writing() as connection:
