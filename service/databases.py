@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.clock import rfc3339
-from service import wiring
+from service import revisions, wiring
 from service.leader import leading
 from service.settings import Settings
 from service.tokens import spool_of
@@ -33,7 +33,7 @@ def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, An
 
     reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled)
     return {
-        "revision": wiring.revision_text({report.name: report.revision for report in reports}),
+        "revision": revisions.text({report.name: report.revision for report in reports}),
         "sound": not any(report.problems for report in reports),
         "deep": deep,
         "databases": checks.as_plain(reports),
@@ -48,7 +48,7 @@ def backup(settings: Settings, file: Path, now: datetime, *, force: bool, progre
     )
     members = {name: {"bytes": one.bytes, "sha256": one.sha256} for name, one in made.manifest.members.items()}
     return {
-        "revision": wiring.revision_text(made.manifest.revisions),
+        "revision": revisions.text(made.manifest.revisions),
         "file": str(made.file),
         "bytes": made.bytes,
         "seconds": round(time.monotonic() - started, 3),
@@ -64,7 +64,7 @@ def restore(settings: Settings, file: Path, now: datetime, *, force: bool, progr
     with leading(settings):
         done = restores.restore(settings.store.url, file, now=now, force=force, progress=progress)
     return {
-        "revision": wiring.revision_text(done.revisions),
+        "revision": revisions.text(done.revisions),
         "file": str(file),
         "made_at": rfc3339(done.manifest.made_at),
         "taken_from": done.manifest.engine,
@@ -80,7 +80,7 @@ def prune(settings: Settings, now: datetime) -> dict[str, Any]:
         done = _upkeep(metrics, now)
     after = _sizes(settings)
     return {
-        "revision": wiring.revision_text(migrate.revision(settings.store.url)),
+        "revision": revisions.text(migrate.revision(settings.store.url)),
         "done": done,
         "databases": [
             {"name": name, "place": place, "bytes_before": before.get(name, (place, 0))[1], "bytes_after": size}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from alerts import rules_file
 from alerts.notify.registry import NOTIFIERS
@@ -23,7 +22,7 @@ from outrider.rules import Rule
 from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
-from service import facts, receiving, targets
+from service import facts, receiving, revisions, targets
 from service import settings as settings_file
 from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.cycle import Cycle, Parts, Source
@@ -78,12 +77,7 @@ class Platform:
 
 def upgrade(settings: Settings) -> str:
     """Create or upgrade both databases; returns their revision."""
-    return revision_text(migrate.upgrade(settings.store.url))
-
-
-def revision_text(revisions: Mapping[Any, str | None]) -> str:
-    """``state 0001, metrics 0001``."""
-    return ", ".join(f"{name} {revisions[name] or 'none'}" for name in sorted(revisions, reverse=True))
+    return revisions.text(migrate.upgrade(settings.store.url))
 
 
 @contextmanager

@@ -26,7 +26,17 @@ T = TypeVar("T")
 
 def dumps(value: Any) -> str:
     """One dataclass (or a container of them) as JSON text."""
-    return json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text_of(to_plain(value))
+
+
+def text_of(plain: Any) -> str:
+    """Plain values as JSON text that every encoder takes: half of a surrogate pair is spelled out."""
+    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+    return text
 
 
 def loads(kind: type[T], text: str) -> T:

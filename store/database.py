@@ -64,6 +64,11 @@ class Database:
                 f"Too many connections to {self.place} are in use.", hint="Try again; fewer readers at once help."
             ) from error
 
+    def vacuum(self) -> None:
+        """Rebuild the file (or let the server look for dead rows), outside of any transaction."""
+        with self._sentences():
+            self._opened.vacuum()
+
     def _in_words(self, error: sa.exc.DBAPIError) -> StoreError:
         found = self._opened.sentence(error, self.place)
         if found is None:

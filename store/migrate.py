@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError
-from store import latest, schema
+from store import comments, hourly, latest, schema
 from store.database import Database
 from store.schema import HEADS, VERSION_TABLES
 from store.urls import urls_of
@@ -17,7 +17,7 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def upgrade(store_url: str) -> dict[schema.Database, str]:
-    """Create or upgrade both databases of a store, with the wide tables of this catalogue; returns their revisions.
+    """Create or upgrade both databases of a store, tables that follow the catalogue included; returns their revisions.
 
     Raises SchemaTooNewError when a newer program wrote one, StoreError when one cannot be written.
     """
@@ -26,6 +26,7 @@ def upgrade(store_url: str) -> dict[schema.Database, str]:
             upgrade_database(database, name)
             if name == "metrics":
                 latest.create(database)
+                hourly.create(database)
         finally:
             database.close()
     return dict(HEADS)
@@ -88,6 +89,7 @@ def upgrade_on(connection: sa.Connection, name: schema.Database, place: str, *, 
     config = _config(name)
     config.attributes.update(connection=connection, version_table=VERSION_TABLES[name])
     command.upgrade(config, to)
+    comments.write(connection, name)
 
 
 def refuse_newer(name: schema.Database, found: str | None, place: str) -> None:
