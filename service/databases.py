@@ -16,7 +16,7 @@ from service.settings import Settings
 from service.tokens import spool_of
 from store import backup as backups
 from store import check as checks
-from store import migrate, sql, tables
+from store import migrate, retention, tables
 from store import restore as restores
 from store.cycle_files import CycleFiles
 
@@ -73,25 +73,37 @@ def restore(settings: Settings, file: Path, now: datetime, *, force: bool, progr
     }
 
 
-def prune(settings: Settings, now: datetime) -> dict[str, Any]:
-    """Do the upkeep that is due, and say what went. Safe beside an engine at work. Raises StoreError."""
-    before = _sizes(settings)
-    with wiring.stores(settings) as (_, metrics):
-        done = _upkeep(metrics, now)
+def prune(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress) -> dict[str, Any]:
+    """Do the upkeep that is due, and say what went. Safe beside an engine at work, but for ``vacuum``.
+
+    Raises StoreError, UnavailableError when an engine works and ``vacuum`` is asked for.
+    """
+    if vacuum:
+        with leading(settings):
+            return _pruned(settings, now, vacuum=True, progress=progress)
+    return _pruned(settings, now, vacuum=False, progress=progress)
+
+
+def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress) -> dict[str, Any]:
+    kept = settings.store.retention
+    with wiring.stores(settings) as (state, metrics):
+        before = _sizes(settings)
+        done = metrics.prune(now, kept.retention, vacuum=vacuum)
+        progress("metrics", 1.0)
+        decisions = state.prune(now, kept.of_state)
+        progress("state", 1.0)
     after = _sizes(settings)
     return {
         "revision": revisions.text(migrate.revision(settings.store.url)),
-        "done": done,
+        "done": {work.value: count for work, count in sorted(done.done.items())},
+        "removed": {**retention.summary(done.forgotten.rows), **dict(sorted(decisions.items()))},
+        "refused": done.refused,
+        "put_off": done.put_off,
         "databases": [
-            {"name": name, "place": place, "bytes_before": before.get(name, (place, 0))[1], "bytes_after": size}
+            {"name": name, "place": place, "bytes_before": before[name][1], "bytes_after": size}
             for name, (place, size) in after.items()
         ],
     }
-
-
-def _upkeep(metrics: sql.SqlMetricStore, now: datetime) -> dict[str, int]:
-    """What was done, by kind of work."""
-    return {"hours_compacted": metrics.compact(now)}
 
 
 def _sizes(settings: Settings) -> dict[str, tuple[str, int]]:
