@@ -32,6 +32,7 @@ BENCHMARKS = {
     "engine_fit": "benchmarks.engine_fit",
     "simulator_speed": "benchmarks.simulator_speed",
     "drill_score": "benchmarks.drill_score",
+    "rootcause_petshop": "benchmarks.rootcause_petshop",
     "sdk_overhead": "benchmarks.sdk_overhead",
     "receive": "benchmarks.receive",
 }

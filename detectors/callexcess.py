@@ -52,10 +52,11 @@ class Excess:
 
     Both are in the unit of the symptom and at least 0, NaN where a value is not known; 0 where there is no
     normal to compare with. ``sure`` and ``other_sure`` (n,) are 0-1: near 0 for what quiet steps show as
-    well. ``total`` and ``usual`` (n,) are of ``own``.
+    well. ``total`` and ``usual`` (n,) are of ``own``, ``each`` (n, t) is ``own`` a request.
     """
 
     own: Floats
+    each: Floats
     other: Floats
     sure: Floats
     other_sure: Floats
@@ -93,7 +94,8 @@ def measure(
     own, usual = _over(normal, incident, before, levels, symptom, target)
     related, rate = _RELATED[symptom]
     other, other_usual = _over(normal, incident, before, levels, related, target)
-    return Excess(own, rate * other, _sure(own, usual), _sure(other, other_usual), np.nansum(own, axis=1), usual)
+    each = np.where(own > 0, own / np.where(incident.requests > 0, incident.requests, np.nan), own)
+    return Excess(own, each, rate * other, _sure(own, usual), _sure(other, other_usual), np.nansum(own, axis=1), usual)
 
 
 def _finite(calls: Calls) -> Calls:

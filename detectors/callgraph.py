@@ -16,22 +16,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors import callexcess
 from detectors.callexcess import Calls, Excess, Symptom
+from detectors.calllinks import SETTLED, Links, Numbers, alike, followed, joined, reached, weaker
 from outrider.model import Floats, NoVerdict, NoVerdictReason
 
 NAME = "callgraph"
-PASSED_ON = 0.95  # of what callees explain: a chain of equal excess ends at its last link, not beyond doubt
-SHARPNESS = 2.0  # of two callees that could explain, one with half the excess gets a fifth
 OTHER_SYMPTOM = 0.8  # slow callees explain failures, and failing ones waiting, less surely than their like
+MIRRORED = 0.9  # a leaf that shows no more a call than a traced service beside it may be a proxy in front of it
+MIRROR_FROM = 0.05  # leaves with less blame are not looked at
 UNLINKED = 0.5  # a service with the same excess and no link to it may be the cause, or chance
-_SETTLED = 1e-6
-_ROUNDS = 500  # 0.95 ** 500 is far below _SETTLED: cycles end too
-
-Numbers = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +78,6 @@ class Ranking:
     usual: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Links:
-    """Ways on which an excess may have come: ``capacity[k]`` of what ``start[k]`` shows, 0-1, from ``end[k]``."""
-
-    start: Numbers
-    end: Numbers
-    capacity: Floats
-
-    def explained(self, size: int) -> Floats:
-        """The share of each entity's excess that its links explain together, as if by independent chances."""
-        left = np.log1p(-np.minimum(self.capacity, 1.0 - 1e-12))
-        found: Floats = 1.0 - np.exp(np.bincount(self.start, left, minlength=size))
-        return found
-
-    def __add__(self, other: _Links) -> _Links:
-        return _Links(
-            np.concatenate([self.start, other.start]),
-            np.concatenate([self.end, other.end]),
-            np.concatenate([self.capacity, other.capacity]),
-        )
-
-
 def rank(
     graph: CallGraph,
     normal: Calls,
@@ -134,74 +107,40 @@ def rank(
         return Ranking((), 0.0, usual)
     forward = symptom is not Symptom.REQUESTS
     start, end = (graph.caller, graph.callee) if forward else (graph.callee, graph.caller)
-    blame = _followed(_ways(start, end, excess, target, graph.size), target, graph.size)
+    blame = followed(_ways(start, end, excess, target, graph.size), target, graph.size)
     order = np.lexsort((np.arange(graph.size), -excess.total, -np.round(blame, 9)))
     suspects = (
         Suspect(int(number), float(min(1.0, blame[number])), float(excess.total[number]))
         for number in order
-        if blame[number] > _SETTLED
+        if blame[number] > SETTLED
     )
     return Ranking(tuple(suspects), observed, usual)
 
 
-def _ways(start: Numbers, end: Numbers, excess: Excess, target: int, size: int) -> _Links:
-    """Links by the same symptom, then by the related one, then from where those end to what no link leads to."""
-    same = _alike(start, end, excess.own, excess.own, excess.sure)
-    related = _alike(start, end, excess.own, excess.other, excess.other_sure)
-    links = same + _weaker(related, OTHER_SYMPTOM, same, size)
-    last = int(np.argmax(_followed(links, target, size)))
-    aside = np.flatnonzero(~_joined(start, end, (target, last), size))
-    unlinked = _alike(np.full(aside.size, last), aside, excess.own, excess.own, excess.sure)
-    return links + _weaker(unlinked, UNLINKED, links, size)
+def _ways(start: Numbers, end: Numbers, excess: Excess, target: int, size: int) -> Links:
+    """Links by the same symptom, by the related one, from proxies to what is behind them, to what no link leads to."""
+    same = alike(start, end, excess.own, excess.own, excess.sure)
+    related = alike(start, end, excess.own, excess.other, excess.other_sure)
+    links = same + weaker(related, OTHER_SYMPTOM, same, size)
+    links = links + _mirrors(start, end, excess, followed(links, target, size))
+    last = int(np.argmax(followed(links, target, size)))
+    aside = np.flatnonzero(~joined(start, end, (target, last), size))
+    unlinked = alike(np.full(aside.size, last), aside, excess.own, excess.own, excess.sure)
+    return links + weaker(unlinked, UNLINKED, links, size)
 
 
-def _alike(start: Numbers, end: Numbers, own: Floats, theirs: Floats, sure: Floats) -> _Links:
-    """Links whose capacity is the part of the excess at ``start`` that ``end`` shows in the same steps."""
-    mine = own[start]
-    common = np.minimum(mine, theirs[end])  # NaN where one of the two is not known
-    total = np.where(np.isnan(common), 0.0, mine).sum(axis=1)
-    shared = np.nansum(common, axis=1) * sure[end]
-    return _Links(start, end, np.divide(shared, total, out=np.zeros(start.size), where=total > 0))
+def _mirrors(start: Numbers, end: Numbers, excess: Excess, blame: Floats) -> Links:
+    """From leaves to services that their callers call as well and that do call others, by excess a request.
 
-
-def _weaker(links: _Links, by: float, better: _Links, size: int) -> _Links:
-    """Weaker links: ``by`` times what the better ones leave unexplained."""
-    left = 1.0 - better.explained(size)[links.start]
-    return _Links(links.start, links.end, by * left * links.capacity)
-
-
-def _followed(links: _Links, target: int, size: int) -> Floats:
-    """Follow one unit of blame from the target; each entity keeps what its links do not explain. Sums to 1."""
-    weight = links.capacity**SHARPNESS
-    weights = np.bincount(links.start, weight, minlength=size)[links.start]
-    passed = PASSED_ON * links.explained(size)[links.start]
-    share = passed * np.divide(weight, weights, out=np.zeros_like(weight), where=weights > 0)
-    kept = 1.0 - np.bincount(links.start, share, minlength=size)
-    blame: Floats = np.zeros(size)
-    here: Floats = np.zeros(size)
-    here[target] = 1.0
-    for _ in range(_ROUNDS):
-        blame += here * kept
-        here = np.bincount(links.end, here[links.start] * share, minlength=size).astype(np.float64)
-        if here.sum() < _SETTLED:
-            break
-    return blame + here
-
-
-def _joined(start: Numbers, end: Numbers, entities: Iterable[int], size: int) -> Mask:
-    """Everything on a way from or to one of the entities."""
-    found = np.zeros(size, dtype=np.bool_)
-    for entity in entities:
-        found |= _reached(start, end, entity, size) | _reached(end, start, entity, size)
-    return found
-
-
-def _reached(start: Numbers, end: Numbers, origin: int, size: int) -> Mask:
-    """Everything that links lead to from one entity, itself included."""
-    found = np.zeros(size, dtype=np.bool_)
-    found[origin] = True
-    while True:
-        more = end[found[start] & ~found[end]]
-        if not more.size:
-            return found
-        found[more] = True
+    What lies behind a load balancer is not known where the trace ends at it. A service that itself calls
+    the leaf is no candidate: it waits for the leaf.
+    """
+    leaf = np.bincount(start, minlength=blame.size) == 0
+    pairs = [np.zeros((0, 2), dtype=np.intp)]
+    for number in np.flatnonzero(leaf & (blame >= MIRROR_FROM)):
+        beside = np.unique(end[np.isin(start, start[end == number])])
+        beside = beside[~leaf[beside] & ~reached(end, start, int(number), blame.size)[beside]]
+        pairs.append(np.stack([np.full(beside.size, number), beside], axis=1))
+    ends = np.concatenate(pairs)
+    found = alike(ends[:, 0], ends[:, 1], excess.each, excess.each, excess.sure)
+    return Links(found.start, found.end, MIRRORED * found.capacity)

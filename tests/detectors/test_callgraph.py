@@ -87,6 +87,26 @@ def test_a_proxy_that_sees_few_of_the_calls_does_not_outrank_the_service_behind_
     assert order(ranking)[0] == 2
 
 
+def behind_a_balancer(graph, share_behind):
+    """0 calls through the balancer 1 what 2 serves, 2 calls 3; only a share of 2's calls is traced."""
+    requests = np.array([[300.0], [270.0], [300.0 * share_behind], [300.0 * share_behind]]).repeat(50, axis=1)
+    latency = np.array([[0.2], [0.051], [0.05], [0.01]]).repeat(50, axis=1)
+    normal = Calls(requests, latency, np.ones_like(requests))
+    slow = latency[:, :4] + np.array([[0.27], [0.3], [0.3], [0.0]])
+    incident = Calls(requests[:, :4], slow, np.ones((4, 4)))
+    return rank(graph, normal, incident, 0, Symptom.LATENCY)
+
+
+def test_a_leaf_that_mirrors_a_traced_service_beside_it_is_taken_for_its_proxy():
+    graph = CallGraph.of(4, [(0, 1), (0, 2), (2, 3)])
+    assert order(behind_a_balancer(graph, share_behind=0.1))[:2] == [2, 1]
+
+
+def test_a_service_that_waits_for_a_slow_leaf_is_not_what_is_behind_it():
+    graph = CallGraph.of(4, [(0, 1), (0, 2), (2, 3), (3, 1)])
+    assert order(behind_a_balancer(graph, share_behind=0.1))[0] == 1
+
+
 def test_two_causes_both_come_before_the_target():
     # cart fails a third of its calls, search a seventh: twenty failures a step of either
     incident = failing(quiet(6, seed=6), CART=1 / 3, SEARCH=1 / 7, WEB=0.2)
