@@ -1,6 +1,7 @@
 """Simple rankers of root causes, as published baselines describe them; they see what our ranker sees.
 
-Each gives every service a score from the symptom's own metric, latency or the share of failures.
+Each gives every service a score from the symptom's own metric, latency or the share of failures. None of
+them may name the target, which is never the cause in PetShop: they could not tell it from one.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ _TINY = 1e-12
 def largest_z(case: Case) -> Answer:
     """The service whose metric lies furthest from its quiet median, in quiet interquartile ranges."""
     normal, incident = _metric(case.normal, case.issue.symptom), _metric(case.incident, case.issue.symptom)
-    return _best_first(_z(normal, incident))
+    return _best_first(_z(normal, incident), case.target)
 
 
 def correlation(case: Case) -> Answer:
     """The service whose metric moves most like the target's, from the step before the incident to its end."""
-    return _best_first(_likeness(case))
+    return _best_first(_likeness(case), case.target)
 
 
 def random_walk(case: Case) -> Answer:
     """Where a walk from the target along calls rests, steps weighted by likeness to the target (as MicroRCA)."""
     likeness = np.maximum(_likeness(case), 0.0)
     likeness[case.target] = 0.0
-    return _best_first(_walk(case.graph, likeness, case.target))
+    return _best_first(_walk(case.graph, likeness, case.target), case.target)
 
 
 def z_along_calls(case: Case) -> Answer:
@@ -42,7 +43,7 @@ def z_along_calls(case: Case) -> Answer:
     callee, caller = np.zeros_like(score), np.zeros_like(score)
     np.maximum.at(callee, case.graph.caller, score[case.graph.callee])
     np.maximum.at(caller, case.graph.callee, score[case.graph.caller])
-    return _best_first(score - 0.9 * callee + 0.3 * caller, without=case.target)
+    return _best_first(score - 0.9 * callee + 0.3 * caller, case.target)
 
 
 RIVALS = {
@@ -88,10 +89,9 @@ def _walk(graph: CallGraph, likeness: Floats, target: int) -> Floats:
         stays = np.where(total > 0, 0.0, here)  # who calls nobody
         here = (1.0 - RESTART) * (moved + stays)
         here[target] += RESTART
-    here[target] = 0.0
     return here
 
 
-def _best_first(score: Floats, without: int | None = None) -> Answer:
+def _best_first(score: Floats, target: int) -> Answer:
     order = np.argsort(-score, kind="stable")
-    return Answer(tuple((int(number), 0.0) for number in order if number != without))
+    return Answer(tuple((int(number), 0.0) for number in order if number != target))
