@@ -12,12 +12,14 @@ from outrider.model import (
     Action,
     Alert,
     AlertState,
+    Calibration,
     CycleRecord,
     DetectorState,
     EntityKind,
     EntityRef,
     Event,
     Finding,
+    ForecastPoint,
     Incident,
     Message,
     NoVerdict,
@@ -27,8 +29,10 @@ from outrider.model import (
     RemediationSession,
     SampleBatch,
     SignalKey,
+    Statistic,
     Window,
 )
+from outrider.places import Place
 from outrider.topology import Edge, Topology
 
 
@@ -77,11 +81,14 @@ class MetricStore(Protocol):
         end: datetime,
         step: timedelta,
         entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
     ) -> Window:
         """Values in [start, end) on a grid of ``step`` as one matrix with status.
 
-        Gauges and states are the last value of a step, deltas and buckets its sum, quantile keys are
-        derived from the step's buckets. A step without a value is NaN and ABSENT.
+        Gauges and states are the ``statistic`` of the step's values, deltas and buckets their sum,
+        quantile keys are derived from the step's buckets. A step without a value is NaN and ABSENT.
+        Where only a roll-up is left, a step finer than it has its cells at the roll-up's own spacing.
         """
         ...
 
@@ -182,8 +189,28 @@ class Drill:
         return self.starts_at <= now < self.over_at
 
 
+@dataclass(frozen=True, slots=True)
+class StateRetention:
+    """How long decisions are kept once they are over; what still goes on is never forgotten.
+
+    More than a year of decisions, so that this quarter can be held against the same of last year.
+    """
+
+    decisions: timedelta = timedelta(days=400)
+    forecasts: timedelta = timedelta(days=90)
+    messages: timedelta = timedelta(days=90)
+    silences: timedelta = timedelta(days=30)
+
+
+DEFAULT_STATE_RETENTION = StateRetention()
+
+
 class StateReader(Protocol):
-    """Decisions, read side: what the API, dashboard, reports and CLI use."""
+    """Decisions, read side: what the API, dashboard, reports and CLI use.
+
+    Long lists are read page by page: ``after`` is the place of the last entry of the page before
+    (``outrider.places.place_of``), and what comes in meanwhile shifts no page.
+    """
 
     def alerts(
         self,
@@ -192,6 +219,7 @@ class StateReader(Protocol):
         priorities: Sequence[Priority] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. None means every state, every priority."""
         ...
@@ -201,7 +229,12 @@ class StateReader(Protocol):
         ...
 
     def incidents(
-        self, *, open_only: bool = False, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        open_only: bool = False,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that instant."""
         ...
@@ -215,7 +248,12 @@ class StateReader(Protocol):
         ...
 
     def actions(
-        self, *, incident: str | None = None, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Action, ...]:
         """Actions, newest first."""
         ...
@@ -224,7 +262,9 @@ class StateReader(Protocol):
         """Remediation sessions, oldest first."""
         ...
 
-    def messages(self, *, incident: str | None = None, limit: int = 1000) -> tuple[Message, ...]:
+    def messages(
+        self, *, incident: str | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         ...
 
@@ -232,19 +272,38 @@ class StateReader(Protocol):
         """Cycles, newest first."""
         ...
 
-    def audit(self, limit: int = 1000) -> tuple[AuditRecord, ...]:
+    def audit(self, limit: int = 1000, after: Place | None = None) -> tuple[AuditRecord, ...]:
         """Audit records, newest first."""
         ...
 
-    def topology(self) -> Topology:
-        """The newest topology; empty when none was committed."""
+    def topology(self, at: datetime | None = None) -> Topology:
+        """The newest topology, or what was known of it at an instant; empty when nothing was.
+
+        That of an instant bears the instant, and its edges stand in no particular order.
+        """
+        ...
+
+    def forecasts(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[ForecastPoint, ...]:
+        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        ...
+
+    def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
+        """The newest measured calibration of each shape of each service, the newest first."""
         ...
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Silences in force."""
         ...
 
-    def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
+    def drills(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Drill, ...]:
         """Drills, newest first. ``since`` keeps those that end at or after that instant."""
         ...
 
@@ -331,6 +390,10 @@ class StateStore(StateReader, Protocol):
 
     def load_detector_states(self) -> dict[str, DetectorState]:
         """The newest check-point; empty when there is none."""
+        ...
+
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
+        """Forget what is past its time, in short transactions; how many rows went, by table."""
         ...
 
     def close(self) -> None:

@@ -101,6 +101,7 @@ class Cycle:
         """``parts`` is shared with nobody."""
         self.parts = parts
         self._facts: policy.FleetFacts | None = None
+        self._standing = audit_trail.Standing()
         self._acts_told: datetime | None = None
         self._doubles = Doubles()  # two pages of one device, a recorded event and the page that shows it
 
@@ -138,7 +139,8 @@ class Cycle:
             return self._hold(cycle_id, now, written, collected)
         findings, silent = parts.detection.look(now, collected, topology)
         plan = parts.planning.plan_if_due(now, topology)
-        alerts = self._advance(findings, silent, plan, topology, now)
+        active = parts.state.alerts(states=facts.ACTIVE)
+        alerts = self._advance(active, findings, silent, plan, topology, now)
         before, after = self._correlate(alerts, findings, topology, now)
         alerts = _with_incidents(alerts, after)
         alerts = alert_state.mute(alerts, after, parts.state.silences(now))
@@ -158,7 +160,8 @@ class Cycle:
             alerts_firing=sum(alert.state is AlertState.FIRING for alert in alerts),
             incidents_open=sum(incident.resolved_at is None for incident in told.incidents),
         )
-        trail = audit_trail.of_cycle(record, before, told.incidents, alerts, decisions.actions, plan)
+        decided = audit_trail.Decided(active, alerts, before, told.incidents, plan, decisions, told.reasons)
+        trail, standing = audit_trail.of_cycle(record, decided, self._standing)
         news = self._unless_committed(topology)
         parts.state.commit(
             CycleCommit(
@@ -173,6 +176,7 @@ class Cycle:
                 topology=news,
             )
         )
+        self._standing = standing
         parts.committed = news or parts.committed
         _log.info(
             "cycle", cycle=cycle_id, findings=len(findings), firing=record.alerts_firing, open=record.incidents_open
@@ -227,13 +231,13 @@ class Cycle:
 
     def _advance(
         self,
+        active: Sequence[Alert],
         findings: Sequence[Finding],
         silent: Sequence[NoVerdict],
         plan: Plan | None,
         topology: Topology,
         now: datetime,
     ) -> tuple[Alert, ...]:
-        active = self.parts.state.alerts(states=facts.ACTIVE)
         context = facts.service_context(active, self.parts.planning.latest, topology, self.parts.detection)
         return alert_state.advance(active, (*findings, *silent), plan, self.parts.rules, context, now)
 

@@ -8,4 +8,4 @@ from typing import Any
 
 def text(revisions: Mapping[Any, str | None]) -> str:
     """``state 0001, metrics 0001``."""
-    return ", ".join(f"{name} {revision or 'none'}" for name, revision in revisions.items())
+    return ", ".join(f"{name} {revisions[name] or 'none'}" for name in sorted(revisions, reverse=True))

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import local
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -47,13 +48,21 @@ _threads = local()
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Values (float32) and status of one signal, both of shape (columns, entities, instants).
+    """Values and status of one signal, both of shape (columns, entities, instants).
 
-    ``status`` None means that every cell is PRESENT.
+    ``status`` None means that every cell is PRESENT. Values are stored as float32; sums of a roll-up
+    come back as float64.
     """
 
-    values: Floats32
+    values: NDArray[np.floating[Any]]
     status: Statuses | None = None
+
+    def taken(self, columns: Sequence[int]) -> Section:
+        """Some of the columns, in that order."""
+        if list(columns) == list(range(self.values.shape[0])):
+            return self
+        places = list(columns)
+        return Section(self.values[places], None if self.status is None else self.status[places])
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
@@ -70,11 +79,18 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     return made
 
 
-def _fill_gaps(values: Floats32, missing: NDArray[np.bool_]) -> Floats32:
+def _fill_gaps(values: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[Any]:
     """Repeat the number before each gap along time; 0 where there is none before."""
     places = np.where(missing, 0, np.arange(values.shape[-1], dtype=np.int32))
-    filled = np.take_along_axis(values, np.maximum.accumulate(places, axis=-1), axis=-1)
-    return np.nan_to_num(filled, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    repeated = np.take_along_axis(values, np.maximum.accumulate(places, axis=-1), axis=-1)
+    without: NDArray[Any] = np.nan_to_num(repeated, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return without
+
+
+def filled(values: Floats32) -> Floats32:
+    """Values whose gaps repeat the number before them, to be stored where another section says what is missing."""
+    missing = np.isnan(values)
+    return _fill_gaps(values, missing) if missing.any() else values
 
 
 def _pack(section: Section, level: int) -> tuple[bytes, bytes]:
@@ -121,7 +137,7 @@ class Block:
         if payload[:4] != MAGIC:
             raise StoreError(
                 "A stored block of values has an unknown format.",
-                hint="It was written by another version, or the file is damaged: restore a backup.",
+                hint="`outrider db check` names it; restore a backup: outrider db restore FILE --force",
             )
         _, self.instants, self.entities, self.sections = _HEADER.unpack_from(payload)
         self._index_at = _HEADER.size + 8 * self.instants
@@ -151,6 +167,11 @@ class Block:
         """The unpacked status bytes of a section, None when every cell is PRESENT."""
         _, _, middle, end = self._places[section]
         return _decompressor().decompress(self._payload[middle:end]) if end > middle else None
+
+    @property
+    def length(self) -> int:
+        """How many bytes the payload must have by its own index."""
+        return self._places[-1][3] if self.sections else self._index_at
 
     def columns(self, section: int) -> int:
         """How many columns a section has."""

@@ -47,7 +47,7 @@ PLACES = {
     "remediate": Place("service.cli.remediate", "app", "What Outrider did, would do, and asks for."),
     "report": Place("service.cli.store", "report_app", "Reports."),
     "notify": Place("service.cli.store", "notify_app", "Notification channels."),
-    "db": Place("service.cli.store", "db_app", "The database."),
+    "db": Place("service.cli.db", "app", "The database."),
 }
 
 app = typer.Typer(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from collectors.collect import Collector
 from collectors.scraped import Scrape
@@ -20,7 +21,7 @@ from outrider.model import (
     EventKind,
     Verdict,
 )
-from outrider.ports import CycleCommit
+from outrider.ports import CycleCommit, Silence
 from service import wiring
 from service.settings import Settings
 
@@ -129,6 +130,29 @@ def test_every_decision_is_on_record():
     assert all(record.reason for record in world.state.audit())
     assert world.state.actions()
     assert all(action.reason for action in world.state.actions())
+
+
+def test_that_nothing_is_done_and_nothing_said_is_on_record_once():
+    world = World()
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(4)
+    (incident,) = world.state.incidents(open_only=True)
+    told = [record for record in world.state.audit() if record.subject == incident.id]
+    assert ("message_decided", "opened") in [(record.event, record.reason) for record in told]
+    world.state.add_silence(Silence("s", None, incident.suspected_cause.entity, START + timedelta(days=1), "ann"))
+    world.step(20)
+    told = [(record.event, record.reason) for record in world.state.audit() if record.subject == incident.id]
+    held = [reason for event, reason in told if event == "held"]
+    assert held
+    assert all(one != other for one, other in pairwise(held)), "a reason that stands is written once"
+    assert told.count(("message_decided", "muted")) <= 1
+    muted = [record for record in world.state.audit() if record.event == "alert_muted"]
+    assert {record.reason for record in muted} >= {"silenced"}
+    assert all(record.detail["incident"] == incident.id for record in muted)
+    world.state.remove_silence("s")
+    world.step(2)
+    assert "alert_unmuted" in [record.event for record in world.state.audit()]
 
 
 def test_by_default_nothing_is_done_without_a_person():
