@@ -20,8 +20,6 @@ from outrider import catalog
 from outrider.model import CellStatus, Floats, SignalKey, SignalKind, Statuses
 from store.chunks import Block, Micros, Section, decode, filled
 
-MOST_INSTANTS = 480  # what one matrix of a histogram of 1,000 entities may take: some 200 MB while it is rolled up
-
 
 class Fold(Enum):
     """How a column is rolled up: which statistics stand for a span, in stored order."""
@@ -78,8 +76,8 @@ def of_cells(fold: Fold, times: Micros, cells: Section) -> Rolled:
         plain = np.where(has, values, np.nan)
         return Rolled(fold, times, np.stack([values, plain, plain, plain, has]), status)
     has = status == CellStatus.PRESENT
-    total = np.where(has, values, np.nan)
-    return Rolled(fold, times, np.stack([total, has][: len(fold.value)]), status)
+    total = values if cells.status is None else np.where(has, values, np.nan)
+    return Rolled(fold, times, total[None] if fold is Fold.BUCKET else np.stack([total, has]), status)
 
 
 def roll(cells: Rolled, spacing: int) -> Rolled:
@@ -112,11 +110,12 @@ def _sums(cells: Rolled, firsts: NDArray[np.intp]) -> tuple[Floats, Statuses]:
     has = cells.status == CellStatus.PRESENT
     _, status = _telling(cells.status, has, firsts)
     with np.errstate(invalid="ignore"):
-        total = np.add.reduceat(np.where(has, cells.statistics[0], 0.0), firsts, axis=-1)
-    parts = [np.where(status == CellStatus.PRESENT, total, np.nan)]
-    if len(cells.statistics) > 1:
-        parts.append(np.add.reduceat(cells.statistics[1], firsts, axis=-1))
-    return np.stack(parts), status
+        values = cells.statistics[0] if has.all() else np.where(has, cells.statistics[0], 0.0)
+        total = np.add.reduceat(values, firsts, axis=-1)
+    total = np.where(status == CellStatus.PRESENT, total, np.nan)
+    if cells.fold is Fold.BUCKET:
+        return total[None], status
+    return np.stack([total, np.add.reduceat(cells.statistics[1], firsts, axis=-1)]), status
 
 
 def _telling(status: Statuses, has: NDArray[np.bool_], firsts: NDArray[np.intp]) -> tuple[NDArray[np.intp], Statuses]:
