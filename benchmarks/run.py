@@ -24,6 +24,7 @@ BENCHMARKS = {
     "discover": "benchmarks.discover",
     "store_write": "benchmarks.store_write",
     "store_read": "benchmarks.store_read",
+    "store_upkeep": "benchmarks.store_upkeep",
     "history_write": "benchmarks.history_write",
     "detect_tick": "benchmarks.detect_tick",
     "quiet_weeks": "benchmarks.quiet_weeks",
