@@ -101,6 +101,14 @@ class StoreError(OutriderError):
     """The store could not be read or written."""
 
 
+class StoreAwayError(StoreError, UnavailableError):
+    """The store does not answer for now: the same call may succeed later."""
+
+
+class TakenOverError(StoreError):
+    """Another engine took over the store: nothing of this commit was kept."""
+
+
 class SchemaTooNewError(StoreError):
     """The database was written by a newer program."""
 

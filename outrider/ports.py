@@ -260,8 +260,15 @@ class StateReader(Protocol):
 class StateStore(StateReader, Protocol):
     """Decisions, write side. Short transactions; several processes may use one store."""
 
+    def take_over(self, owner: str) -> None:
+        """From now on the store takes cycles of this handle alone: a late one of another is refused."""
+        ...
+
     def commit(self, commit: CycleCommit) -> None:
-        """Write a whole cycle in ONE transaction. Actions and messages whose id exists are left alone."""
+        """Write a whole cycle in ONE transaction. Actions and messages whose id exists are left alone.
+
+        Raises TakenOverError when this handle took the store over and another one did so after it.
+        """
         ...
 
     def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:

@@ -8,6 +8,8 @@ for pair in prometheus:prometheus gcc:gcc prometheus-node-exporter:prometheus-no
             victoria-metrics:victoria-metrics; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
 done
+# Debian keeps PostgreSQL's programs out of PATH
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 case "$missing" in *" gcc"*) missing="$missing libc6-dev" ;; esac
 [ -n "$missing" ] || exit 0
 

@@ -20,8 +20,7 @@ from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, SignalKind
 from service import wiring
-from service.engine import lock_file
-from service.leader import FileLeader
+from service.leader import leading
 from service.settings import Settings
 from service.targets import prometheus_source
 from store.sql_metrics import SqlMetricStore
@@ -41,14 +40,9 @@ def run(settings: Settings, start: datetime, until: datetime, progress: Callable
         raise UsageError("there is no Prometheus to read history from", hint="name one under collect.prometheus.url")
     if start >= until:
         raise UsageError("the span to fill is empty", hint="--since must lie before --until")
-    leader = FileLeader(lock_file(settings))
-    leader.acquire()
-    try:
-        with wiring.stores(settings) as (_, store):
-            source = prometheus_source(prometheus, settings.cluster, since=start)
-            found = asyncio.run(_filled(source, store, start, until, settings.collect.interval, progress))
-    finally:
-        leader.release()
+    with leading(settings), wiring.stores(settings) as (_, store):
+        source = prometheus_source(prometheus, settings.cluster, since=start)
+        found = asyncio.run(_filled(source, store, start, until, settings.collect.interval, progress))
     return {
         "from": rfc3339(found.start),
         "to": rfc3339(found.until),

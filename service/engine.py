@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 from datetime import datetime
-from pathlib import Path
 
 from collectors.collect import Collector
 from outrider import log
@@ -13,9 +13,10 @@ from outrider.clock import Clock, SystemClock
 from service import jobs, reporting, wiring
 from service.drills import gamedays
 from service.event_source import pages_of
-from service.leader import FileLeader
+from service.leader import LOOK_EVERY, Leader, leading
 from service.settings import Settings
 from service.tokens import folder_of
+from store import sql
 
 _log = log.get("engine")
 
@@ -23,36 +24,27 @@ _log = log.get("engine")
 def run(settings: Settings) -> None:
     """Work until SIGTERM, SIGINT or SIGHUP.
 
-    Raises UnavailableError when another engine works on the store, StoreError when it cannot be opened.
+    Where it may, it first stands by until no other engine works on the store. Raises UnavailableError when
+    another one does, StoreError when the store cannot be opened.
     """
-    leader = FileLeader(lock_file(settings))
-    leader.acquire()
-    try:
-        asyncio.run(_run(settings))
-    finally:
-        leader.release()
+    with leading(settings, stand_by=may_stand_by(settings)) as leader:
+        asyncio.run(_run(settings, leader))
 
 
-def check_alone(settings: Settings) -> None:
-    """Raise UnavailableError when an engine works on the store already."""
-    leader = FileLeader(lock_file(settings))
-    leader.acquire()
-    leader.release()
+def may_stand_by(settings: Settings) -> bool:
+    """True where a second engine waits for the first one to end."""
+    return settings.store.stand_by and sql.on_server(settings.store.url)
 
 
-def lock_file(settings: Settings) -> Path:
-    """The lock of a store."""
-    name = settings.store.url.rsplit("/", 1)[-1].removesuffix(".db") or "store"
-    return folder_of(settings) / f"{name}.engine.lock"
-
-
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings, leader: Leader) -> None:
     clock = SystemClock()
     platform = wiring.platform(settings, clock)
+    platform.state.take_over(secrets.token_hex(8))
     platform.warm(clock.now())
     schedule = schedule_of(platform, clock)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+    schedule.every(LOOK_EVERY, "leader", lambda: asyncio.to_thread(_still_leading, leader, loop, stopped))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after SIGHUP the supervisor starts it anew
         loop.add_signal_handler(number, stopped.set)
     schedule.start()
@@ -61,6 +53,13 @@ async def _run(settings: Settings) -> None:
     await schedule.stop()
     platform.checkpoint(clock.now())
     await platform.close()
+
+
+def _still_leading(leader: Leader, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+    """End the process when another engine may have taken over; it is started again and stands by."""
+    if not leader.held():
+        _log.error("leadership_lost")
+        loop.call_soon_threadsafe(stopped.set)
 
 
 def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:

@@ -36,7 +36,12 @@ class StoreSettings(Section):
     """Where values and decisions are kept."""
 
     url: str = Field(
-        "sqlite:///.outrider/outrider.db", description="SQLAlchemy URL; metrics go to a second file beside it"
+        "sqlite:///.outrider/outrider.db",
+        description="sqlite:///path/to/file.db (metrics go to a second file beside it) or postgresql://user@host/database",
+    )
+    stand_by: bool = Field(
+        True,
+        description="on PostgreSQL a second engine waits until the first one ends; false: it refuses, as on SQLite",
     )
 
 

@@ -27,7 +27,9 @@ MAX_SPAN = timedelta(days=1)  # no row spans more, so that a read knows how far 
 MAX_INSTANTS = 240  # an hour of cycles: what a read of minutes must unpack at most
 _READ_BYTES = 32 << 20
 _MICROSECOND = timedelta(microseconds=1)
-_SPANS = "SELECT 1 FROM block WHERE kind = ? AND tier = ? AND end_us >= ? AND start_us <= ? LIMIT 1"
+_SPANS = sa.text(
+    "SELECT 1 FROM block WHERE kind = :kind AND tier = :tier AND end_us >= :at AND start_us <= :at LIMIT 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ def pieces(
 
 def make_room(connection: sa.Connection, kind: EntityKind, at: int) -> None:
     """Take an instant out of the rows that span it: a tail goes, a row of many instants is split in two."""
-    if connection.exec_driver_sql(_SPANS, (kind.value, RAW, at, at)).first() is None:
+    if connection.execute(_SPANS, {"kind": kind.value, "tier": RAW, "at": at}).first() is None:
         return
     table = schema.block
     for row in rows_between(connection, kind, at, at + 1):

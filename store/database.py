@@ -1,102 +1,48 @@
-"""One SQLite database: pooled connections, short transactions, errors in one clear sentence.
-
-WAL lets readers and the one writer work side by side; ``synchronous=FULL`` makes a commit durable
-when it returns. Writes begin with ``BEGIN IMMEDIATE``, so that two writers queue (up to
-``BUSY_TIMEOUT``) where a lock upgrade in mid-transaction would fail at once.
-"""
+"""One database: pooled connections, short transactions, errors in one clear sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
 from outrider.errors import StoreError
+from store.backend import Opened
+from store.postgresql import open_server
+from store.sqlite import open_file
+from store.urls import POSTGRESQL, parsed
 
-BUSY_TIMEOUT = timedelta(seconds=10)
-_PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than by default
-_SQLITE = "sqlite"
-
-_COMPLAINTS = (  # what SQLite says, what we say, what to do
-    ("disk is full", "The disk that holds {path} is full; nothing of this write was kept.",
-     "Free space there, or point store.url at another disk."),
-    ("readonly", "{path} cannot be written.",
-     "Give the user that runs outrider write access to the file and to its folder."),
-    ("not a database", "{path} is not a SQLite database.",
-     "Point store.url at another file, or restore a backup."),
-    ("malformed", "{path} is damaged.", "Restore a backup, or move the file away and start anew."),
-    ("disk i/o error", "The disk that holds {path} fails to read or write.",
-     "Look at the kernel's log for disk errors; restore a backup on another disk."),
-    ("unable to open", "{path} cannot be opened.", "Check that its folder exists and may be written."),
-    ("locked", "Another program has held {path} for more than 10 s.",
-     "Stop it (a backup or a shell with an open transaction), then try again."),
-)  # fmt: skip
-
-
-def urls_of(store_url: str) -> tuple[str, str]:
-    """The two databases of one ``store.url``: (state, metrics).
-
-    ``sqlite:///x.db`` keeps state in ``x.db`` and metrics in ``x-metrics.db`` beside it. Raises
-    StoreError for anything but an SQLite file.
-    """
-    url = _parse(store_url)
-    path = Path(str(url.database))
-    beside = path.with_name(f"{path.stem}-metrics{path.suffix}")
-    return store_url, url.set(database=str(beside)).render_as_string(hide_password=False)
-
-
-def _parse(text: str) -> sa.URL:
-    try:
-        url = sa.make_url(text)
-    except sa.exc.ArgumentError as error:
-        raise StoreError(f"{text!r} is not a database URL.", hint="Write it as sqlite:///path/to/file.db") from error
-    if url.get_backend_name() != _SQLITE:
-        raise StoreError(
-            f"A store on {url.get_backend_name()} is not supported yet.",
-            hint="Set store.url to sqlite:///path/to/file.db",
-        )
-    if not url.database or url.database == ":memory:":
-        raise StoreError(
-            "A store needs a file: several processes read it.", hint="Set store.url to sqlite:///path/to/file.db"
-        )
-    return url
+_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
 
 
 class Database:
     """Connections to one database. Threads may share it; ``close`` releases every connection."""
 
-    def __init__(self, url: str, *, create: bool = True) -> None:
-        """Opens nothing yet but makes the folder (``create``). Raises StoreError when it cannot be made."""
-        parsed = _parse(url)
-        self.path = Path(str(parsed.database))
-        if create:
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StoreError(
-                    f"The folder {self.path.parent} cannot be made: {error.strerror}.",
-                    hint="Make it yourself, or point store.url elsewhere.",
-                ) from error
-        arguments = {"timeout": BUSY_TIMEOUT.total_seconds(), "check_same_thread": False}
-        self._engine = sa.create_engine(parsed, connect_args=arguments, pool_size=5, max_overflow=20)
-        sa.event.listen(self._engine, "connect", _on_connect)
-        sa.event.listen(self._engine, "begin", _on_begin)
-        self._writers = self._engine.execution_options(immediate=True)
+    def __init__(self, url: str, area: str = "state", *, create: bool = True) -> None:
+        """Opens nothing yet but makes the folder of a file (``create``). Raises StoreError when it cannot be made.
+
+        ``area`` is what the database is opened for, ``state`` or ``metrics``: on a server that holds
+        both, writers of one do not wait for those of the other.
+        """
+        where = parsed(url)
+        server = where.get_backend_name() == POSTGRESQL
+        self._opened: Opened = open_server(where, area) if server else open_file(where, create=create)
+        self.place = self._opened.place
+        self.file = self._opened.file
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A connection that sees one instant of the database."""
-        with self._sentences(), self._engine.begin() as connection:
+        with self._sentences(), self._opened.readers.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A connection whose changes become visible and durable together when the block ends."""
-        with self._sentences(), self._writers.begin() as connection:
+        """A connection whose changes become visible and durable together when the block ends; one at a time."""
+        with self._sentences(), self._opened.writers.begin() as connection:
+            if self._opened.writer_lock is not None:
+                connection.execute(_LOCK, {"key": self._opened.writer_lock})
             yield connection
 
     @contextmanager
@@ -104,34 +50,25 @@ class Database:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            said = str(error.orig)
-            for word, sentence, hint in _COMPLAINTS:
-                if word in said.lower():
-                    raise StoreError(sentence.format(path=self.path), hint=hint) from error
-            raise StoreError(f"{self.path} refused: {said}.", hint="Run `outrider db check`.") from error
+            found = self._opened.sentence(error, self.place)
+            if found is None:
+                said = str(error.orig).strip()
+                found = StoreError(f"{self.place} refused: {said}.", hint="Run `outrider db check`.")
+            raise found from error
+        except sa.exc.TimeoutError as error:
+            raise StoreError(
+                f"Too many connections to {self.place} are in use.", hint="Try again; fewer readers at once help."
+            ) from error
+
+    def exists(self) -> bool:
+        """False for a file that is not there yet. A server is asked only when it is read."""
+        return self.file is None or self.file.exists()
 
     @property
     def checked_out(self) -> int:
         """Connections in use at this moment."""
-        return int(self._engine.pool.checkedout())  # type: ignore[attr-defined]
+        return int(self._opened.pool.pool.checkedout())  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Release every connection."""
-        self._engine.dispose()
-
-
-def _on_connect(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # the driver starts no transactions of its own; _on_begin does
-    for pragma in (
-        f"page_size={_PAGE_BYTES}",
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "foreign_keys=ON",
-        "temp_store=MEMORY",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _on_begin(connection: sa.Connection) -> None:
-    immediate = connection.get_execution_options().get("immediate", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+        self._opened.pool.dispose()

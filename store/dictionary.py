@@ -13,10 +13,10 @@ from itertools import groupby
 
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from outrider.model import EntityKind, EntityRef, SignalKey
 from store import schema
+from store.backend import insert
 from store.merge import Ids, Numbers
 
 
@@ -79,7 +79,7 @@ class Dictionary:
 
     def _add(self, table: sa.Table, rows: list[dict[str, str]], keys: list[str]) -> list[int]:
         connection = self._writer()
-        connection.execute(insert(table).on_conflict_do_nothing(), rows)
+        connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
         found: dict[str, int] = {}
         for at in range(0, len(keys), 500):
             asked = sa.select(table.c.key, table.c.id).where(table.c.key.in_(keys[at : at + 500]))
@@ -92,7 +92,7 @@ class Dictionary:
         known = self._lists.get((table.name, digest))
         if known is None:
             connection = self._writer()
-            connection.execute(insert(table).values(digest=digest, members=packed).on_conflict_do_nothing())
+            connection.execute(insert(connection, table).values(digest=digest, members=packed).on_conflict_do_nothing())
             known = int(connection.execute(sa.select(table.c.id).where(table.c.digest == digest)).scalar_one())
             self._lists[table.name, digest] = known
         return known

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from outrider import catalog
 from outrider.clock import rfc3339
 from outrider.model import CellStatus, EntityKind, EntityRef, Layer, SignalKey, SignalKind
+from store.backend import is_postgresql
 from store.database import Database
 from store.merge import Ids, Merged
 
 _FIXED = ("entity_id", "cluster", "namespace", "name")
+_NUMBER = "DOUBLE PRECISION"  # which SQLite takes as REAL
 _ROWS_AT_ONCE = 200  # times some 40 columns: below the 32,766 parameters that SQLite takes since 3.32
 
 
@@ -45,10 +47,12 @@ def missing(connection: sa.Connection) -> list[str]:
         name = f"latest_{kind.value}"
         if name not in tables:
             fixed = "entity_id INTEGER PRIMARY KEY, cluster TEXT, namespace TEXT, name TEXT, at TEXT"
-            found.append(f"CREATE TABLE {name} ({fixed}" + "".join(f', "{one}" REAL' for one in columns(kind)) + ")")
+            found.append(
+                f"CREATE TABLE {name} ({fixed}" + "".join(f', "{one}" {_NUMBER}' for one in columns(kind)) + ")"
+            )
             continue
         present = {column["name"] for column in inspector.get_columns(name)}
-        found += [f'ALTER TABLE {name} ADD COLUMN "{one}" REAL' for one in columns(kind) if one not in present]
+        found += [f'ALTER TABLE {name} ADD COLUMN "{one}" {_NUMBER}' for one in columns(kind) if one not in present]
     return found
 
 
@@ -88,8 +92,13 @@ class LatestTables:
             draft = self._drafts[merged.kind] = _draft(merged, entities)
         cells = merged.values[draft.places].astype(np.float64)
         empty = (merged.status[draft.places] != CellStatus.PRESENT) | (draft.places < 0)[:, None]
-        cells[empty] = np.nan  # which SQLite stores as NULL
-        draft.rows[:, len(_FIXED) :] = cells.T
+        cells_or_null = cells.astype(object)
+        cells_or_null[empty] = None
+        draft.rows[:, len(_FIXED) :] = cells_or_null.T
+        if is_postgresql(connection):
+            parameters = (rfc3339(at), *(column.tolist() for column in draft.rows.T))
+            connection.exec_driver_sql(_arrays_statement(merged.kind), parameters)
+            return
         for first in range(0, len(draft.rows), _ROWS_AT_ONCE):
             part = draft.rows[first : first + _ROWS_AT_ONCE]
             connection.exec_driver_sql(_statement(merged.kind, len(part)), (rfc3339(at), *part.ravel().tolist()))
@@ -113,3 +122,16 @@ def _statement(kind: EntityKind, rows: int) -> str:
         "(?1, " + ", ".join(f"?{2 + row * width + place}" for place in range(width)) + ")" for row in range(rows)
     )
     return f"INSERT OR REPLACE INTO latest_{kind.value} ({', '.join(names)}) VALUES {values}"  # noqa: S608 - our own names
+
+
+@cache
+def _arrays_statement(kind: EntityKind) -> str:
+    """The same for PostgreSQL, which takes a whole column as one array."""
+    names = ("at", *_FIXED, *(f'"{column}"' for column in columns(kind)))
+    types = ("int", "text", "text", "text", *("float8" for _ in columns(kind)))
+    arrays = ", ".join(f"%s::{one}[]" for one in types)
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names if name != "entity_id")
+    return (
+        f"INSERT INTO latest_{kind.value} ({', '.join(names)}) SELECT %s, * FROM unnest({arrays}) "  # noqa: S608 - our own names
+        f"ON CONFLICT (entity_id) DO UPDATE SET {changes}"
+    )

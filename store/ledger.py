@@ -10,11 +10,11 @@ from threading import RLock
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from outrider.ledger import Change, ChangeEnd, Startup
 from outrider.model import Event
 from store import codec, schema
+from store.backend import added, put
 from store.migrate import opened
 from store.schema import instant, micros
 
@@ -40,12 +40,12 @@ class SqlLedger:
     def append_changes(self, changes: Sequence[Change]) -> int:
         """Keep changes; one whose id is known is left alone."""
         rows = [{"id": one.id, "at_us": micros(one.at), "body": codec.dumps(one)} for one in changes]
-        added = 0
+        count = 0
         if rows:
             with self._database.writing() as connection:
                 for row in rows:
-                    added += connection.execute(insert(schema.change).on_conflict_do_nothing(), row).rowcount
-        return added
+                    count += added(connection, schema.change, row)
+        return count
 
     def append_ends(self, ends: Sequence[ChangeEnd]) -> None:
         """Keep how changes ended."""
@@ -85,10 +85,8 @@ class SqlLedger:
         ]
         if not rows:
             return
-        statement = insert(schema.startup)
-        changes = {name: statement.excluded[name] for name in ("began_at_us", "gone_at_us", "body")}
         with self._database.writing() as connection:
-            connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=changes), rows)
+            put(connection, schema.startup, *rows)
 
     def startups(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
@@ -112,15 +110,15 @@ class SqlLedger:
 
     def post(self, events: Sequence[Event], now: datetime) -> int:
         """Leave events for the engine. What is older than a day goes, and the oldest beyond ``MOST_POSTED``."""
-        table, added = schema.posted, 0
+        table, count = schema.posted, 0
         with self._database.writing() as connection:
             for event in events:
                 row = {"dedup_key": event.dedup_key, "came_at_us": micros(now), "body": codec.dumps(event)}
-                added += connection.execute(insert(table).on_conflict_do_nothing(), row).rowcount
+                count += added(connection, table, row)
             connection.execute(sa.delete(table).where(table.c.came_at_us < micros(now - KEPT_POSTED)))
             newest = sa.select(sa.func.max(table.c.id)).scalar_subquery()
             connection.execute(sa.delete(table).where(table.c.id <= newest - MOST_POSTED))
-        return added
+        return count
 
     def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
         """Events left since an instant with a number above ``after``, oldest first."""
@@ -132,13 +130,10 @@ class SqlLedger:
 
     def put_paper(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
         """Leave something for others to show."""
-        table = schema.document
         payload = json.dumps(paper, ensure_ascii=False, allow_nan=False).encode()
-        statement = insert(table)
-        changes = {"at_us": statement.excluded.at_us, "payload": statement.excluded.payload}
         row = {"area": _PAPERS, "name": name, "at_us": micros(at), "payload": payload}
         with self._database.writing() as connection:
-            connection.execute(statement.on_conflict_do_update(index_elements=["area", "name"], set_=changes), row)
+            put(connection, schema.document, row)
 
     def paper(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
         """What was left under a name and when."""

@@ -162,6 +162,9 @@ class MemoryStateStore:
 
     # --- write ------------------------------------------------------------------------------------
 
+    def take_over(self, owner: str) -> None:
+        """Nothing to guard: a store in memory has one handle."""
+
     def commit(self, commit: CycleCommit) -> None:
         """Write a whole cycle, with the rules of the SQLite store."""
         with self._lock:

@@ -8,8 +8,9 @@ import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError
 from store import schema
-from store.database import Database, urls_of
+from store.database import Database
 from store.schema import HEADS, VERSION_TABLES
+from store.urls import urls_of
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -32,7 +33,7 @@ def revision(store_url: str) -> dict[schema.Database, str | None]:
     found: dict[schema.Database, str | None] = {}
     for name, database in _databases(store_url, create=False).items():
         try:
-            found[name] = current(database, name) if database.path.exists() else None
+            found[name] = current(database, name) if database.exists() else None
         finally:
             database.close()
     return found
@@ -40,7 +41,10 @@ def revision(store_url: str) -> dict[schema.Database, str | None]:
 
 def _databases(store_url: str, *, create: bool = True) -> dict[schema.Database, Database]:
     state_url, metrics_url = urls_of(store_url)
-    return {"state": Database(state_url, create=create), "metrics": Database(metrics_url, create=create)}
+    return {
+        "state": Database(state_url, "state", create=create),
+        "metrics": Database(metrics_url, "metrics", create=create),
+    }
 
 
 def current(database: Database, name: schema.Database) -> str | None:
@@ -65,12 +69,12 @@ def upgrade_database(database: Database, name: schema.Database) -> None:
         found = _current(connection, name)
         if found == HEADS[name]:
             return
-        _run(connection, name, found, database.path)
+        _run(connection, name, found, database.place)
 
 
 def opened(url: str, name: schema.Database) -> Database:
     """A database at the newest revision. Raises StoreError or SchemaTooNewError, and leaves nothing open then."""
-    database = Database(url)
+    database = Database(url, name)
     try:
         upgrade_database(database, name)
     except BaseException:
@@ -79,7 +83,7 @@ def opened(url: str, name: schema.Database) -> Database:
     return database
 
 
-def _run(connection: sa.Connection, name: schema.Database, found: str | None, path: Path) -> None:
+def _run(connection: sa.Connection, name: schema.Database, found: str | None, place: str) -> None:
     # Alembic takes a third of a second to import and is needed once a release.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
@@ -93,7 +97,7 @@ def _run(connection: sa.Connection, name: schema.Database, found: str | None, pa
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if found is not None and found not in known:
         raise SchemaTooNewError(
-            f"{path} was written by a newer outrider (revision {found}; this one knows {HEADS[name]}).",
+            f"{place} was written by a newer outrider (revision {found}; this one knows {HEADS[name]}).",
             hint="Start the newer version again, or restore a backup made before the upgrade.",
         )
     command.upgrade(config, "head")

@@ -20,6 +20,9 @@ RAW = "raw"  # the tier of values as they were collected; roll-ups will be tiers
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
+BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+"""An id that many rows need: SQLite numbers rows by INTEGER alone, which holds 64 bits there."""
+
 metrics = sa.MetaData()
 state = sa.MetaData()
 
@@ -56,7 +59,7 @@ keyset = sa.Table(  # a list of signal ids (int32, one signal's columns side by 
 block = sa.Table(
     "block",
     metrics,
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", BIG, primary_key=True),
     sa.Column("tier", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("start_us", sa.BigInteger, nullable=False),
@@ -111,7 +114,7 @@ incident = sa.Table(
 plan = sa.Table(
     "plan",
     state,
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", BIG, primary_key=True),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("cycle", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
@@ -166,7 +169,7 @@ message = sa.Table(  # the outbox
 audit = sa.Table(  # append-only: nothing here updates or deletes a row
     "audit",
     state,
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", BIG, primary_key=True),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
     sa.Column("subject", sa.Text, nullable=False),
@@ -220,7 +223,7 @@ document = sa.Table(  # the newest of something big: the topology, one row a det
 pushed = sa.Table(  # what senders pushed and the engine has not written yet
     "pushed",
     state,
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", BIG, primary_key=True),
     sa.Column("door", sa.Text, nullable=False),
     sa.Column("sender", sa.Text, nullable=False),
     sa.Column("came_at_us", sa.BigInteger, nullable=False),
@@ -246,7 +249,7 @@ change = sa.Table(  # append-only, like change_end
 change_end = sa.Table(
     "change_end",
     state,
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", BIG, primary_key=True),
     sa.Column("change_id", sa.Text, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
@@ -264,7 +267,7 @@ startup = sa.Table(
 posted = sa.Table(  # events that other processes leave for the engine
     "posted",
     state,
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", BIG, primary_key=True),
     sa.Column("dedup_key", sa.Text, nullable=False, unique=True),
     sa.Column("came_at_us", sa.BigInteger, nullable=False),
     sa.Column("body", sa.Text, nullable=False),

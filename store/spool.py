@@ -11,10 +11,10 @@ from dataclasses import replace
 from threading import Lock
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from outrider.ports import PushedBlock, Waiting
 from store import schema
+from store.backend import insert
 from store.migrate import opened
 from store.schema import instant, micros
 
@@ -81,7 +81,7 @@ class SqlSpool:
         table = schema.pushed_left_out
         with self._database.writing() as connection:
             for reason, samples in dropped.items():
-                statement = insert(table).values(reason=reason, samples=samples)
+                statement = insert(connection, table).values(reason=reason, samples=samples)
                 more = {"samples": table.c.samples + samples}
                 connection.execute(statement.on_conflict_do_update(index_elements=["reason"], set_=more))
 

@@ -1,19 +1,22 @@
-"""Opens the stores on SQLite: the names that ``service`` imports."""
+"""Opens the stores on SQLite and PostgreSQL: the names that ``service`` imports."""
 
 from __future__ import annotations
 
-from store.database import urls_of
+from store.lease import AdvisoryLease
 from store.ledger import SqlLedger
 from store.migrate import revision, upgrade
 from store.spool import SqlSpool
 from store.sql_metrics import SqlMetricStore
 from store.sql_state import SqlStateStore
+from store.urls import POSTGRESQL, parsed, urls_of
 
 __all__ = [
     "SqlLedger",
     "SqlMetricStore",
     "SqlSpool",
     "SqlStateStore",
+    "on_server",
+    "open_lease",
     "open_ledger",
     "open_metrics",
     "open_spool",
@@ -22,6 +25,16 @@ __all__ = [
     "upgrade",
     "urls_of",
 ]
+
+
+def on_server(url: str) -> bool:
+    """True for a store on a PostgreSQL server, False for one in files. Raises StoreError for any other."""
+    return parsed(url).get_backend_name() == POSTGRESQL
+
+
+def open_lease(url: str) -> AdvisoryLease:
+    """The right to be the engine of a store on PostgreSQL. Raises StoreError."""
+    return AdvisoryLease(url)
 
 
 def open_metrics(url: str) -> SqlMetricStore:

@@ -10,11 +10,11 @@ from threading import Lock
 
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses, Window
 from store import blocks, codec, compaction, latest, schema
 from store.arrays import cross
+from store.backend import insert
 from store.blocks import MAX_INSTANTS, MAX_SPAN, Row
 from store.chunks import Micros, Section, without_hollows
 from store.dictionary import Dictionary, Names
@@ -57,7 +57,9 @@ class SqlMetricStore:
                 blocks.write_tail(connection, self._dictionary, at, found)
                 self._latest.update(connection, found, self._dictionary.entities.named, at)
             if events:
-                connection.execute(insert(schema.event).on_conflict_do_nothing(), [_event_row(one) for one in events])
+                connection.execute(
+                    insert(connection, schema.event).on_conflict_do_nothing(), [_event_row(one) for one in events]
+                )
         return sum(int(np.count_nonzero(~np.isnan(found.values[:-1]))) for found in merged)
 
     def write_block(

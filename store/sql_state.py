@@ -8,18 +8,20 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import TakenOverError
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
 from outrider.ports import CycleCommit, Drill, Silence
 from outrider.topology import Topology
 from store import codec, schema, state_rows
+from store.backend import insert, put
 from store.migrate import opened
 from store.schema import micros
 from store.sql_state_reader import SqlStateReader
 
 T = TypeVar("T")
+_OWNER = "engine"
 
 
 class SqlStateStore(SqlStateReader):
@@ -28,6 +30,13 @@ class SqlStateStore(SqlStateReader):
     def __init__(self, url: str) -> None:
         """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
         super().__init__(opened(url, "state"))
+        self._owner: str | None = None
+
+    def take_over(self, owner: str) -> None:
+        """From now on the store takes cycles of this handle alone: a late one of another is refused."""
+        self._owner = owner
+        with self._database.writing() as connection:
+            put(connection, schema.flag, {"name": _OWNER, "value": owner})
 
     def commit(self, commit: CycleCommit) -> None:
         """Write a whole cycle in one transaction: all of it becomes visible, or nothing.
@@ -37,25 +46,30 @@ class SqlStateStore(SqlStateReader):
         stay so.
         """
         with self._database.writing() as connection:
+            if self._owner is not None and _flag(connection, _OWNER) != self._owner:
+                raise TakenOverError(
+                    "Another engine took over this store; nothing of this cycle was kept.",
+                    hint="Nothing: this engine ends, and stands by when it is started again.",
+                )
             for alert in commit.alerts:
-                _put(connection, schema.alert, state_rows.of_alert(_kept_alert(connection, alert)))
+                put(connection, schema.alert, state_rows.of_alert(_kept_alert(connection, alert)))
             for incident in commit.incidents:
                 stored = _stored(connection, Incident, schema.incident, incident.id)
                 kept = state_rows.keep_acknowledgement(stored, incident)
-                _put(connection, schema.incident, state_rows.of_incident(kept))
+                put(connection, schema.incident, state_rows.of_incident(kept))
             for session in commit.sessions:
-                _put(connection, schema.session, state_rows.of_session(session))
+                put(connection, schema.session, state_rows.of_session(session))
             for action in commit.actions:
                 _add_action(connection, action)
             for message in commit.messages:
                 row = state_rows.of_message(message)
-                connection.execute(insert(schema.message).on_conflict_do_nothing(), row)
+                connection.execute(insert(connection, schema.message).on_conflict_do_nothing(), row)
             _put_plan(connection, commit)
             if commit.topology is not None:
                 _put_topology(connection, commit.topology, commit.cycle.at)
             _append(connection, commit.audit)
             cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": codec.dumps(commit.cycle)}
-            _put(connection, schema.cycle, cycle)
+            put(connection, schema.cycle, cycle)
             _trim(connection, schema.cycle, state_rows.KEPT_CYCLES)
 
     # --- work -------------------------------------------------------------------------------------
@@ -141,7 +155,7 @@ class SqlStateStore(SqlStateReader):
                 return False
             if incident.acknowledged_at is None:
                 incident = replace(incident, acknowledged_at=now, acknowledged_by=by)
-                _put(connection, schema.incident, state_rows.of_incident(incident))
+                put(connection, schema.incident, state_rows.of_incident(incident))
                 _append(connection, [state_rows.hand(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
         return True
 
@@ -154,7 +168,7 @@ class SqlStateStore(SqlStateReader):
             alert = None if body is None else codec.loads(Alert, body)
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
-            _put(connection, table, state_rows.of_alert(state_rows.resolved_by_hand(alert, now)))
+            put(connection, table, state_rows.of_alert(state_rows.resolved_by_hand(alert, now)))
             _append(connection, [state_rows.hand(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
         return True
 
@@ -176,10 +190,9 @@ class SqlStateStore(SqlStateReader):
         with self._database.writing() as connection:
             table = schema.flag
             value = "true" if paused else "false"
-            before = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
-            if (before or "false") == value:
+            if (_flag(connection, "paused") or "false") == value:
                 return
-            _put(connection, table, {"name": "paused", "value": value})
+            put(connection, table, {"name": "paused", "value": value})
             event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
             _append(connection, [state_rows.hand(event, "remediation", by, now)])
 
@@ -187,7 +200,7 @@ class SqlStateStore(SqlStateReader):
         """Mute alerts. The caller audits it."""
         row = {"id": silence.id, "until_us": micros(silence.until), "body": codec.dumps(silence)}
         with self._database.writing() as connection:
-            _put(connection, schema.silence, row)
+            put(connection, schema.silence, row)
 
     def remove_silence(self, silence_id: str) -> bool:
         """Unmute; False when unknown. The caller audits it."""
@@ -206,7 +219,7 @@ class SqlStateStore(SqlStateReader):
             "body": codec.dumps(drill),
         }
         with self._database.writing() as connection:
-            _put(connection, schema.drill, row)
+            put(connection, schema.drill, row)
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append audit records outside a cycle."""
@@ -221,7 +234,7 @@ class SqlStateStore(SqlStateReader):
         rows = [_document("detector", name, at, state_rows.pack_state(state)) for name, state in states.items()]
         with self._database.writing() as connection:
             for row in rows:
-                _put(connection, schema.document, row)
+                put(connection, schema.document, row)
 
     def load_detector_states(self) -> dict[str, DetectorState]:
         """The newest check-point; empty when there is none."""
@@ -235,6 +248,11 @@ class SqlStateStore(SqlStateReader):
     def close(self) -> None:
         """Release every connection."""
         self._database.close()
+
+
+def _flag(connection: sa.Connection, name: str) -> str | None:
+    found: str | None = connection.execute(sa.select(schema.flag.c.value).where(schema.flag.c.name == name)).scalar()
+    return found
 
 
 def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, found: str) -> T | None:
@@ -260,14 +278,6 @@ def _add_action(connection: sa.Connection, action: Action) -> None:
         connection.execute(sa.update(schema.action).where(schema.action.c.id == action.id).values(row))
 
 
-def _put(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
-    """Insert, or replace the row with the same primary key."""
-    statement = insert(table)
-    keys = [column.name for column in table.primary_key]
-    changes = {name: statement.excluded[name] for name in row if name not in keys}
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changes), row)
-
-
 def _put_plan(connection: sa.Connection, commit: CycleCommit) -> None:
     plan: Plan | None = commit.plan
     if plan is None:
@@ -283,7 +293,7 @@ def _put_topology(connection: sa.Connection, topology: Topology, at: datetime) -
     table = schema.document
     before = connection.execute(sa.select(table.c.payload).where(table.c.area == "topology")).scalar()
     if before != payload:
-        _put(connection, table, _document("topology", "", at, payload))
+        put(connection, table, _document("topology", "", at, payload))
 
 
 def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:

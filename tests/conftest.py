@@ -14,7 +14,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from tests.support import kube
+from tests.support import kube, postgres
 
 MISSING = "missing:"
 settings.register_profile("ours", deadline=None)  # a busy machine is no fault of what is tested
@@ -52,6 +52,23 @@ def _logs_as_they_come() -> Generator[None]:
     """A command run by one test sets up logs on that test's own streams: give the next one a fresh start."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Generator[postgres.Server]:
+    """A real PostgreSQL of the run's own, one for all tests: each works in a database of its own."""
+    try:
+        with postgres.server() as found:
+            yield found
+    except postgres.MissingError as error:
+        pytest.skip(f"missing: {error}")
+
+
+@pytest.fixture
+def postgres_url(postgres_server: postgres.Server) -> Generator[str]:
+    """The URL of a fresh database on it."""
+    with postgres_server.database() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

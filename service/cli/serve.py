@@ -8,7 +8,7 @@ import typer
 
 from dashboards import run as dashboard
 from outrider import log
-from service import engine, ports_free, supervise, wiring
+from service import engine, leader, ports_free, supervise, wiring
 from service import settings as settings_file
 from service.api import serve as api_server
 from service.cli.common import Context, leaf
@@ -27,7 +27,8 @@ def add(app: typer.Typer) -> None:
         if settings.dashboard.enabled:
             places["dashboard.port"] = (settings.dashboard.host, settings.dashboard.port)
         ports_free.need(places)
-        engine.check_alone(settings)
+        if not engine.may_stand_by(settings):
+            leader.check_alone(settings)
         wiring.upgrade(settings)
         supervisor = supervise.Supervisor(children(settings, settings_file.find(context.config)))
         supervisor.start()

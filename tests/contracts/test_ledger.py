@@ -1,4 +1,4 @@
-"""What every ledger must do: the same tests over memory and SQLite."""
+"""What every ledger must do: the same tests over memory, SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -33,12 +33,18 @@ SERVICE = EntityRef("c", EntityKind.SERVICE, "serving", "chat")
 POD = EntityRef("c", EntityKind.POD, "serving", "chat-0")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+def url_of(request: pytest.FixtureRequest, folder: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{folder}/x.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     if request.param == "memory":
         yield MemoryLedger()
         return
-    found = open_ledger(urls_of(f"sqlite:///{tmp_path}/x.db")[0])
+    found = open_ledger(url_of(request, tmp_path))
     yield found
     assert found.connections_in_use == 0
     found.close()

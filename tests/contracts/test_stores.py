@@ -1,4 +1,4 @@
-"""What every store must do: the same tests over memory and SQLite."""
+"""What every store must do: the same tests over memory, SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -74,23 +74,29 @@ PRESENT, UNDEFINED, BELOW, ABSENT, STALE, RESET = (
 NAN = float("nan")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+def url_of(request: pytest.FixtureRequest, folder: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{folder}/x.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def metrics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetricStore]:
     if request.param == "memory":
         yield MemoryMetricStore()
         return
-    store = open_metrics(urls_of(f"sqlite:///{tmp_path}/x.db")[1])
+    store = open_metrics(urls_of(url_of(request, tmp_path))[1])
     yield store
     assert store.connections_in_use == 0
     store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateStore]:
     if request.param == "memory":
         yield MemoryStateStore()
         return
-    store = open_state(urls_of(f"sqlite:///{tmp_path}/x.db")[0])
+    store = open_state(urls_of(url_of(request, tmp_path))[0])
     yield store
     assert store.connections_in_use == 0
     store.close()

@@ -9,8 +9,13 @@ from store.sql import SqlMetricStore, SqlStateStore, open_metrics, open_state, u
 
 
 @pytest.fixture
-def store_url(tmp_path: Path) -> str:
+def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/deep/outrider.db"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -76,24 +77,31 @@ def test_two_databases_of_one_url() -> None:
     )
 
 
-@pytest.mark.parametrize("url", ["nonsense", "sqlite://", "sqlite:///:memory:", "postgresql://h/db"])
+@pytest.mark.parametrize("url", ["nonsense", "sqlite://", "sqlite:///:memory:", "mysql://h/db", "postgresql://h"])
 def test_other_urls_are_refused_with_a_hint(url: str) -> None:
     with pytest.raises(StoreError) as caught:
         urls_of(url)
     assert "sqlite:///path/to/file.db" in caught.value.hint
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "postgres"])
+def test_a_server_holds_both_databases(scheme: str) -> None:
+    url = f"{scheme}://ada@db.example:5433/outrider"
+    assert urls_of(url) == (url, url)
+
+
 def test_upgrade_creates_both_and_revision_creates_nothing(store_url: str) -> None:
     assert revision(store_url) == {"state": None, "metrics": None}
-    assert not path_of(store_url).parent.exists()
+    if store_url.startswith("sqlite"):
+        assert not path_of(store_url).parent.exists()
     assert upgrade(store_url) == schema.HEADS
     assert upgrade(store_url) == schema.HEADS
     assert revision(store_url) == schema.HEADS
 
 
 @pytest.mark.parametrize("name", ["metrics", "state"])
-def test_the_migrations_make_the_tables_of_the_schema(name: schema.Database, tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path}/x.db")
+def test_the_migrations_make_the_tables_of_the_schema(name: schema.Database, store_url: str) -> None:
+    database = Database(store_url, name)
     try:
         migrate.upgrade_database(database, name)
         with database.reading() as connection:
@@ -111,9 +119,10 @@ def test_the_migrations_make_the_tables_of_the_schema(name: schema.Database, tmp
 
 def test_a_database_of_a_newer_program_is_refused(store_url: str) -> None:
     upgrade(store_url)
-    with sqlite3.connect(path_of(store_url)) as connection:
-        connection.execute("update state_revision set version_num = 's9999'")
-    connection.close()
+    database = Database(store_url)
+    with database.writing() as connection:
+        connection.execute(sa.text("update state_revision set version_num = 's9999'"))
+    database.close()
     with pytest.raises(SchemaTooNewError, match="written by a newer outrider") as caught:
         open_state(store_url)
     assert "newer version" in caught.value.hint
@@ -143,10 +152,18 @@ def limited(store: SqlStateStore, pragma: str) -> None:
     def limit(connection: sqlite3.Connection, _record: object, _proxy: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
-    sa.event.listen(store._database._engine, "checkout", limit)
+    sa.event.listen(store._database._opened.pool, "checkout", limit)
 
 
-def test_a_full_disk_keeps_nothing_and_says_so(state: SqlStateStore) -> None:
+@pytest.fixture
+def file_state(sqlite_url: str) -> Iterator[SqlStateStore]:
+    store = open_state(sqlite_url)
+    yield store
+    store.close()
+
+
+def test_a_full_disk_keeps_nothing_and_says_so(file_state: SqlStateStore) -> None:
+    state = file_state
     limited(state, "max_page_count=1")  # SQLite then answers as on a full disk
     record = AuditRecord(T0, AuditEvent.PAUSED, "x" * 200_000, "y")
     with pytest.raises(StoreError, match=r"disk that holds .* is full") as caught:
@@ -155,16 +172,18 @@ def test_a_full_disk_keeps_nothing_and_says_so(state: SqlStateStore) -> None:
     assert state.audit() == ()
 
 
-def test_a_database_that_may_not_be_written(state: SqlStateStore) -> None:
+def test_a_file_that_may_not_be_written(file_state: SqlStateStore) -> None:
+    state = file_state
     limited(state, "query_only=ON")
     with pytest.raises(StoreError, match="cannot be written") as caught:
         state.append_audit([RECORD])
     assert "write access" in caught.value.hint
 
 
-def test_a_database_held_by_another(state: SqlStateStore, store_url: str) -> None:
+def test_a_file_held_by_another(file_state: SqlStateStore, sqlite_url: str) -> None:
+    state = file_state
     limited(state, "busy_timeout=20")
-    other = sqlite3.connect(path_of(urls_of(store_url)[0]), isolation_level=None)
+    other = sqlite3.connect(path_of(urls_of(sqlite_url)[0]), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:
         with pytest.raises(StoreError, match="Another program has held"):

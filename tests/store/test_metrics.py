@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import sqlalchemy as sa
 
 from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
+from store.database import Database
 from store.sql import SqlMetricStore, open_metrics, urls_of
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -21,11 +22,12 @@ def cycle(at: datetime, power: float, gpus: tuple[EntityRef, ...] = GPUS) -> lis
 
 
 def rows(store_url: str, query: str) -> list[tuple[object, ...]]:
-    connection = sqlite3.connect(urls_of(store_url)[1].removeprefix("sqlite:///"))
+    database = Database(urls_of(store_url)[1], "metrics")
     try:
-        return connection.execute(query).fetchall()
+        with database.reading() as connection:
+            return [tuple(row) for row in connection.execute(sa.text(query))]
     finally:
-        connection.close()
+        database.close()
 
 
 def test_a_cycle_is_one_row_and_an_hour_one_row_a_signal(metrics: SqlMetricStore, store_url: str) -> None:
@@ -99,12 +101,13 @@ def test_the_latest_table_has_a_column_per_signal_and_null_without_a_value(
 
 def test_the_latest_tables_grow_with_the_catalogue(metrics: SqlMetricStore, store_url: str) -> None:
     metrics.close()
-    path = urls_of(store_url)[1].removeprefix("sqlite:///")
-    with sqlite3.connect(path) as connection:
-        connection.execute("alter table latest_gpu drop column hw_accel_power_watts")
-    connection.close()
+    database = Database(urls_of(store_url)[1], "metrics")
+    with database.writing() as connection:
+        connection.execute(sa.text("alter table latest_gpu drop column hw_accel_power_watts"))
     open_metrics(urls_of(store_url)[1]).close()
-    columns = {row[1] for row in rows(store_url, "pragma table_info(latest_gpu)")}
+    with database.reading() as connection:
+        columns = {column["name"] for column in sa.inspect(connection).get_columns("latest_gpu")}
+    database.close()
     histograms = {signal.name for signal in catalog.signals().values() if signal.bounds}
     assert "hw_accel_power_watts" in columns
     assert not columns & histograms

@@ -1,4 +1,4 @@
-"""What waits for the engine: in the order it came, within its bound, until it is let go; on SQLite and in memory."""
+"""What waits for the engine: in the order it came, within its bound, until it is let go; on every store."""
 
 import threading
 from datetime import UTC, datetime
@@ -13,9 +13,12 @@ AT = datetime(2026, 11, 21, 8, 0, 0, 250_000, tzinfo=UTC)
 PLENTY = 1_000_000
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def spool(request, tmp_path):
-    found = MemorySpool() if request.param == "memory" else open_spool(f"sqlite:///{tmp_path}/state.db")
+@pytest.fixture(params=["sqlite", "postgresql", "memory"])
+def spool(request):
+    if request.param == "memory":
+        found = MemorySpool()
+    else:
+        found = open_spool(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
     yield found
     found.close()
 

@@ -45,7 +45,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "block",
-        sa.Column("id", sa.Integer(), primary_key=True),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
         sa.Column("tier", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("start_us", sa.BigInteger(), nullable=False),
@@ -56,6 +56,8 @@ def upgrade() -> None:
         sa.Column("payload", sa.LargeBinary(), nullable=False),
     )
     op.create_index("block_by_time", "block", ["kind", "tier", "end_us", "start_us"])
+    if op.get_bind().dialect.name == "postgresql":  # packed already: the server need not try to pack it again
+        op.execute("ALTER TABLE block ALTER COLUMN payload SET STORAGE EXTERNAL")
 
 
 def downgrade() -> None:

@@ -38,7 +38,7 @@ def upgrade() -> None:
     op.create_index("incident_by_opening", "incident", ["opened_at_us"])
     op.create_table(
         "plan",
-        sa.Column("id", sa.Integer(), primary_key=True),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
         sa.Column("at_us", sa.BigInteger(), nullable=False),
         sa.Column("cycle", sa.Text(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
@@ -89,7 +89,7 @@ def upgrade() -> None:
     op.create_index("message_by_status", "message", ["status", "retry_at_us"])
     op.create_table(
         "audit",
-        sa.Column("id", sa.Integer(), primary_key=True),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
         sa.Column("at_us", sa.BigInteger(), nullable=False),
         sa.Column("event", sa.Text(), nullable=False),
         sa.Column("subject", sa.Text(), nullable=False),

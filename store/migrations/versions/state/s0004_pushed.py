@@ -12,7 +12,7 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "pushed",
-        sa.Column("id", sa.Integer(), primary_key=True),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
         sa.Column("door", sa.Text(), nullable=False),
         sa.Column("sender", sa.Text(), nullable=False),
         sa.Column("came_at_us", sa.BigInteger(), nullable=False),

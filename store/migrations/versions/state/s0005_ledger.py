@@ -19,7 +19,7 @@ def upgrade() -> None:
     op.create_index("change_by_time", "change", ["at_us"])
     op.create_table(
         "change_end",
-        sa.Column("id", sa.Integer(), primary_key=True),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
         sa.Column("change_id", sa.Text(), nullable=False),
         sa.Column("at_us", sa.BigInteger(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
@@ -35,7 +35,7 @@ def upgrade() -> None:
     op.create_index("startup_by_time", "startup", ["began_at_us"])
     op.create_table(
         "posted",
-        sa.Column("id", sa.Integer(), primary_key=True),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
         sa.Column("dedup_key", sa.Text(), nullable=False, unique=True),
         sa.Column("came_at_us", sa.BigInteger(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),

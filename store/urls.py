@@ -1,0 +1,47 @@
+"""What ``store.url`` may say, and which databases it means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from outrider.errors import StoreError
+
+SQLITE = "sqlite"
+POSTGRESQL = "postgresql"
+_HINT = "Write it as sqlite:///path/to/file.db or postgresql://user@host:5432/database"
+
+
+def urls_of(store_url: str) -> tuple[str, str]:
+    """The two databases of one ``store.url``: (state, metrics).
+
+    ``sqlite:///x.db`` keeps state in ``x.db`` and metrics in ``x-metrics.db`` beside it; a PostgreSQL
+    database holds both. Raises StoreError for anything else.
+    """
+    url = parsed(store_url)
+    if url.get_backend_name() == POSTGRESQL:
+        return store_url, store_url
+    path = Path(str(url.database))
+    beside = path.with_name(f"{path.stem}-metrics{path.suffix}")
+    return store_url, url.set(database=str(beside)).render_as_string(hide_password=False)
+
+
+def parsed(text: str) -> sa.URL:
+    """The URL in parts, with the driver that is used. Raises StoreError when it is not one of ours."""
+    try:
+        url = sa.make_url(text)
+    except sa.exc.ArgumentError as error:
+        raise StoreError(f"{text!r} is not a database URL.", hint=_HINT) from error
+    backend = url.get_backend_name()
+    if backend in (POSTGRESQL, "postgres"):
+        if not url.database:
+            raise StoreError("The database URL names no database.", hint=_HINT)
+        return url.set(drivername=f"{POSTGRESQL}+psycopg")
+    if backend != SQLITE:
+        raise StoreError(f"A store on {backend} is not supported.", hint=_HINT)
+    if not url.database or url.database == ":memory:":
+        raise StoreError(
+            "A store needs a file: several processes read it.", hint="Set store.url to sqlite:///path/to/file.db"
+        )
+    return url

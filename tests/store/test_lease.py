@@ -1,0 +1,83 @@
+"""One engine per store on PostgreSQL: the lock, its loss, and a late commit of an engine that lost it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from outrider.errors import StoreAwayError, TakenOverError
+from outrider.model import CycleRecord
+from outrider.ports import CycleCommit
+from store.sql import open_lease, open_state
+from tests.support import postgres
+
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def cycle(name: str) -> CycleCommit:
+    return CycleCommit(CycleRecord(name, T0, 0.1, 1, 1, 1, 0, 0, 0))
+
+
+def test_one_has_it_and_the_other_is_told_who(postgres_url: str) -> None:
+    first, second = open_lease(postgres_url), open_lease(postgres_url)
+    assert first.take()
+    assert not second.take()
+    assert second.holder().startswith("session ")
+    assert first.held()
+    assert not second.held()
+    first.release()
+    assert second.holder() == ""
+    assert second.take()
+    second.release()
+
+
+def test_a_killed_process_loses_it(postgres_url: str) -> None:
+    program = f"""
+import time
+from store.sql import open_lease
+lease = open_lease({postgres_url!r})
+assert lease.take()
+print("taken", flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "taken\n"
+        lease = open_lease(postgres_url)
+        assert not lease.take()
+        other.kill()
+    for _ in range(100):
+        if lease.take():
+            break
+    assert lease.held()
+    lease.release()
+
+
+def test_a_server_that_restarts_takes_it_away(postgres_url: str, postgres_server: postgres.Server) -> None:
+    lease = open_lease(postgres_url)
+    assert lease.take()
+    postgres_server.stop("immediate")
+    try:
+        assert not lease.held()
+        with pytest.raises(StoreAwayError, match="does not answer"):
+            lease.take()
+    finally:
+        postgres_server.start()
+    assert lease.take()
+    lease.release()
+
+
+def test_a_late_cycle_of_an_engine_that_lost_the_store_is_refused(store_url: str) -> None:
+    first, second = open_state(store_url), open_state(store_url)
+    first.take_over("one")
+    first.commit(cycle("a"))
+    second.take_over("two")
+    second.commit(cycle("b"))
+    with pytest.raises(TakenOverError, match="took over"):
+        first.commit(cycle("c"))
+    assert {found.id for found in second.cycles()} == {"a", "b"}
+    first.close()
+    second.close()
