@@ -29,6 +29,9 @@ SEED = 11
 HOURS, QUICK_HOURS = 24, 1
 
 
+Target = tuple[slice, tuple[EntityRef, ...], tuple[SignalKey, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Hour:
     """An hour of one kind: ``values`` (float32) and ``status`` of shape (keys, entities, times)."""
@@ -84,17 +87,30 @@ class FleetDay:
         times = START.timestamp() + (np.arange(CYCLES) + number * CYCLES) * STEP.total_seconds()
         return Hour(kind, times, keys, self._entities[kind], values, status)
 
-    def cycles(self, count: int, kinds: Sequence[EntityKind]) -> Iterator[tuple[datetime, list[SampleBatch]]]:
-        """So many cycles from the start of the day, as collectors hand them in: a batch a target."""
-        targets = {kind: self._targets(kind) for kind in kinds}
-        for number in range(count):
+    def part(self, kind: EntityKind, number: int, every: int) -> Hour:
+        """An hour of every so-many-th target alone."""
+        whole = self.hour(kind, number)
+        chosen = np.concatenate([np.arange(span.start, span.stop) for span, _, _ in self._targets(kind)[::every]])
+        entities = tuple(whole.entities[place] for place in chosen.tolist())
+        return Hour(kind, whole.times, whole.keys, entities, whole.values[:, chosen], whole.status[:, chosen])
+
+    def cycles(
+        self, count: int, kinds: Sequence[EntityKind], *, first: int = 0, every: int = 1
+    ) -> Iterator[tuple[datetime, list[SampleBatch]]]:
+        """So many cycles as collectors hand them in, a batch a target, from the ``first`` after the start of the day.
+
+        ``every``: so-many-th target alone.
+        """
+        targets = {kind: self._targets(kind)[::every] for kind in kinds}
+        found: list[Hour] = []
+        for number in range(first, first + count):
             hour, place = divmod(number, CYCLES)
-            if place == 0:
+            if place == 0 or not found:
                 found = [self.hour(kind, hour, offset=True) for kind in kinds]
             at = START + number * STEP
             yield at, [batch for one in found for batch in _batches(one, place, at, targets[one.kind])]
 
-    def _targets(self, kind: EntityKind) -> list[tuple[slice, tuple[EntityRef, ...], tuple[SignalKey, ...]]]:
+    def _targets(self, kind: EntityKind) -> list[Target]:
         """The entities of each target; the same tuples in every cycle, as collectors keep them."""
         entities, keys = self._entities[kind], self._keys[kind][:-1]
         size = GROUPS.get(kind, len(entities))
@@ -102,13 +118,11 @@ class FleetDay:
         return [(span, entities[span], keys) for span in spans]
 
 
-def _batches(
-    hour: Hour, place: int, at: datetime, targets: Sequence[tuple[slice, tuple[EntityRef, ...], tuple[SignalKey, ...]]]
-) -> list[SampleBatch]:
+def _batches(hour: Hour, place: int, at: datetime, targets: Sequence[Target]) -> list[SampleBatch]:
+    assert hour.keys[-1] == SCRAPE_OFFSET
     cells = hour.values[:, :, place].T.astype(np.float64)
     status = np.ascontiguousarray(hour.status[:-1, :, place].T)
     values, offsets = np.ascontiguousarray(cells[:, :-1]), cells[:, -1]
-    assert hour.keys[-1] == SCRAPE_OFFSET
     found = []
     for span, entities, keys in targets:
         scraped = at + timedelta(seconds=float(offsets[span.start]))

@@ -62,7 +62,9 @@ class Duck:
             self._columns[kind] = {key: f"c{place}" for place, key in enumerate(keys)}
             columns = ", ".join(f"{name} FLOAT" for name in self._columns[kind].values())
             self._database.execute(f"CREATE TABLE {kind} (instant BIGINT, entity VARCHAR, {columns})")
-        columns = {name: np.ascontiguousarray(row) for name, row in zip(self._columns[kind].values(), values)}
+        columns = {
+            name: np.ascontiguousarray(row) for name, row in zip(self._columns[kind].values(), values, strict=True)
+        }
         rows = pa.table({"instant": times.astype(np.int64), "entity": names, **columns})
         self._database.register("rows", rows)
         self._database.execute(f"INSERT INTO {kind} SELECT * FROM rows")

@@ -52,14 +52,19 @@ class Victoria:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         self._series: dict[tuple[EntityKind, int], Series] = {}
         for _ in range(100):
-            try:
-                self._get("/health")
+            if self._answers():
                 return
-            except ConnectionError:
-                self._connection.close()
-                assert self._process.poll() is None, "VictoriaMetrics stopped at once"
-                time.sleep(0.1)
+            assert self._process.poll() is None, "VictoriaMetrics stopped at once"
+            time.sleep(0.1)
         raise TimeoutError("VictoriaMetrics does not answer")
+
+    def _answers(self) -> bool:
+        try:
+            self._get("/health")
+        except ConnectionError:
+            self._connection.close()
+            return False
+        return True
 
     def _get(self, path: str) -> bytes:
         self._connection.request("GET", path)
