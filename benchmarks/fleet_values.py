@@ -54,7 +54,7 @@ class FleetDay:
 
     def __init__(self, folder: Path, hours: int) -> None:
         """``folder`` is what ``fleet_build.build`` filled with so many hours."""
-        self._folder, self.hours = folder, hours
+        self._folder, self.hours, self.name = folder, hours, folder.name
         layout = json.loads((folder / "layout.json").read_text())
         self._entities = {
             EntityKind(kind): tuple(map(EntityRef.from_key, found["entities"])) for kind, found in layout.items()

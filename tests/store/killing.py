@@ -71,13 +71,22 @@ def check(url: str, acknowledged: int) -> int:
 
 
 def _whole_state(url: str) -> int:
+    """The number of the newest cycle. Cycles are numbered without gaps; of old ones only what they decided is kept."""
     with _reading(url, "state") as connection:
-        counts = [
+        at = schema.cycle.c.at_us
+        asked = sa.select(sa.func.count(), sa.func.min(at), sa.func.max(at))
+        count, oldest, newest = connection.execute(asked).one()
+        alerts, messages = (
             int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
-            for table in (schema.cycle, schema.alert, schema.message)
-        ]
-    assert counts[1] == counts[2] == 2 * counts[0], f"a cycle is half there: cycles, alerts, messages are {counts}"
-    return counts[0]
+            for table in (schema.alert, schema.message)
+        )
+    if not count:
+        assert alerts == messages == 0, "something was decided in no cycle"
+        return 0
+    numbers = [round((schema.instant(moment) - instant(0)) / STEP) for moment in (oldest, newest)]
+    assert count == numbers[1] - numbers[0] + 1, f"cycles {numbers[0]} to {numbers[1]} are only {count}"
+    assert alerts == messages == 2 * numbers[1], f"of {numbers[1]} cycles there are {alerts} alerts, {messages} messages"
+    return numbers[1]
 
 
 def _sound(url: str) -> None:
