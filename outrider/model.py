@@ -79,6 +79,15 @@ class SignalKind(StrEnum):
     HISTOGRAM = "histogram"
 
 
+class Statistic(StrEnum):
+    """What a step of a window says of a gauge or state that had several values in it."""
+
+    LAST = "last"
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
+
+
 class Layer(StrEnum):
     """Where a signal, a fault or an incident sits."""
 

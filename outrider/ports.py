@@ -27,6 +27,7 @@ from outrider.model import (
     RemediationSession,
     SampleBatch,
     SignalKey,
+    Statistic,
     Window,
 )
 from outrider.topology import Edge, Topology
@@ -77,11 +78,14 @@ class MetricStore(Protocol):
         end: datetime,
         step: timedelta,
         entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
     ) -> Window:
         """Values in [start, end) on a grid of ``step`` as one matrix with status.
 
-        Gauges and states are the last value of a step, deltas and buckets its sum, quantile keys are
-        derived from the step's buckets. A step without a value is NaN and ABSENT.
+        Gauges and states are the ``statistic`` of the step's values, deltas and buckets their sum,
+        quantile keys are derived from the step's buckets. A step without a value is NaN and ABSENT.
+        Where only a roll-up is left, a step finer than it has its cells at the roll-up's own spacing.
         """
         ...
 

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import local
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -49,13 +50,21 @@ _threads = local()
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Values (float32) and status of one signal, both of shape (columns, entities, instants).
+    """Values and status of one signal, both of shape (columns, entities, instants).
 
-    ``status`` None means that every cell is PRESENT.
+    ``status`` None means that every cell is PRESENT. Values are stored as float32; sums of a roll-up
+    come back as float64.
     """
 
-    values: Floats32
+    values: NDArray[np.floating[Any]]
     status: Statuses | None = None
+
+    def taken(self, columns: Sequence[int]) -> Section:
+        """Some of the columns, in that order."""
+        if list(columns) == list(range(self.values.shape[0])):
+            return self
+        places = list(columns)
+        return Section(self.values[places], None if self.status is None else self.status[places])
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
@@ -72,11 +81,18 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     return made
 
 
-def _fill_gaps(values: Floats32, missing: NDArray[np.bool_]) -> Floats32:
+def _fill_gaps(values: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[Any]:
     """Repeat the number before each gap along time; 0 where there is none before."""
     places = np.where(missing, 0, np.arange(values.shape[-1], dtype=np.int32))
-    filled = np.take_along_axis(values, np.maximum.accumulate(places, axis=-1), axis=-1)
-    return np.nan_to_num(filled, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    repeated = np.take_along_axis(values, np.maximum.accumulate(places, axis=-1), axis=-1)
+    without: NDArray[Any] = np.nan_to_num(repeated, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return without
+
+
+def filled(values: Floats32) -> Floats32:
+    """Values whose gaps repeat the number before them, to be stored where another section says what is missing."""
+    missing = np.isnan(values)
+    return _fill_gaps(values, missing) if missing.any() else values
 
 
 def _pack(section: Section, level: int) -> tuple[bytes, bytes]:

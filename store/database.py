@@ -60,6 +60,11 @@ class Database:
                 f"Too many connections to {self.place} are in use.", hint="Try again; fewer readers at once help."
             ) from error
 
+    def vacuum(self) -> None:
+        """Rebuild the file (or let the server look for dead rows), outside of any transaction."""
+        with self._sentences():
+            self._opened.vacuum()
+
     def exists(self) -> bool:
         """False for a file that is not there yet. A server is asked only when it is read."""
         return self.file is None or self.file.exists()

@@ -64,7 +64,14 @@ def open_server(url: sa.URL, area: str) -> Opened:
             hint="Install it: pip install 'outrider[postgresql]'",
         ) from error
     readers = pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return Opened(pool, readers, pool, place, _sentence, writer_lock=lock_key(f"writer of {area}"))
+    key = lock_key(f"writer of {area}")
+    return Opened(pool, readers, pool, place, _sentence, lambda: _vacuum(pool), writer_lock=key)
+
+
+def _vacuum(pool: sa.Engine) -> None:
+    """What autovacuum does by itself, now."""
+    with pool.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.exec_driver_sql("VACUUM (ANALYZE)")
 
 
 def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:

@@ -1,8 +1,9 @@
 """The tables of both databases.
 
 The migrations create them; this file is how the code names them. Instants are integers,
-microseconds since 1970 in UTC, so that order and ranges need no parsing. The ``latest_<kind>``
-tables are not here: their columns follow the signal catalogue (``store.latest``).
+microseconds since 1970 in UTC, so that order and ranges need no parsing. The ``latest_<kind>`` and
+``hourly_<kind>`` tables are not here: their columns follow the signal catalogue (``store.latest``,
+``store.hourly``).
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final, Literal
 import sqlalchemy as sa
 
 Database = Literal["metrics", "state"]
-HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0005"}
+HEADS: Final[dict[Database, str]] = {"metrics": "m0002", "state": "s0005"}
 VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
-RAW = "raw"  # the tier of values as they were collected; roll-ups will be tiers of their own
+RAW = "raw"  # the tier of values as they were collected; store.tiers has the others
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -69,6 +70,26 @@ block = sa.Table(
     sa.Column("keyset_id", sa.ForeignKey("keyset.id"), nullable=False),
     sa.Column("payload", sa.LargeBinary, nullable=False),  # last, so that the columns before it are read alone
     sa.Index("block_by_time", "kind", "tier", "end_us", "start_us"),
+)
+hidden = sa.Table(  # blocks that no read sees: not yet, while upkeep writes them, or no more, until it deletes them
+    "hidden",
+    metrics,
+    sa.Column("block_id", BIG, primary_key=True, autoincrement=False),
+)
+due = sa.Table(  # upkeep that a span waits for; ``writes`` counts what changed it since it was last done
+    "due",
+    metrics,
+    sa.Column("work", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("start_us", sa.BigInteger, primary_key=True),
+    sa.Column("writes", sa.BigInteger, nullable=False),
+)
+kept_from = sa.Table(  # what retention left: of a tier and kind, everything before this instant is gone
+    "kept_from",
+    metrics,
+    sa.Column("tier", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("start_us", sa.BigInteger, nullable=False),
 )
 event = sa.Table(
     "event",

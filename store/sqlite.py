@@ -7,6 +7,7 @@ when it returns. Writes begin with ``BEGIN IMMEDIATE``, so that two writers queu
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ from outrider.errors import StoreError
 from store.backend import BUSY_TIMEOUT, Opened
 
 _PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than by default
+
+_SHRINKS = "auto_vacuum=INCREMENTAL"
+_ON_CONNECT = (
+    f"page_size={_PAGE_BYTES}",
+    _SHRINKS,  # takes effect in a new file alone, before its first table
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "temp_store=MEMORY",
+)
 
 _COMPLAINTS = (  # what SQLite says, what we say, what to do
     ("disk is full", "The disk that holds {path} is full; nothing of this write was kept.",
@@ -48,7 +59,20 @@ def open_file(url: sa.URL, *, create: bool) -> Opened:
     engine = sa.create_engine(url, connect_args=arguments, pool_size=5, max_overflow=20)
     sa.event.listen(engine, "connect", _on_connect)
     sa.event.listen(engine, "begin", _on_begin)
-    return Opened(engine, engine, engine.execution_options(immediate=True), str(path), _sentence, file=path)
+    writers = engine.execution_options(immediate=True)
+    return Opened(engine, engine, writers, str(path), _sentence, lambda: _vacuum(engine), file=path)
+
+
+def _vacuum(engine: sa.Engine) -> None:
+    """Rebuild the file; from then on it can give room back bit by bit, also one made before it could."""
+    connection = engine.raw_connection()
+    try:
+        connection.cursor().execute(f"PRAGMA {_SHRINKS}")
+        connection.cursor().execute("VACUUM")
+    except sqlite3.Error as error:
+        raise sa.exc.DBAPIError("VACUUM", None, error) from error
+    finally:
+        connection.close()
 
 
 def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
@@ -59,13 +83,7 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
 
 def _on_connect(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # the driver starts no transactions of its own; _on_begin does
-    for pragma in (
-        f"page_size={_PAGE_BYTES}",
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "foreign_keys=ON",
-        "temp_store=MEMORY",
-    ):
+    for pragma in _ON_CONNECT:
         connection.execute(f"PRAGMA {pragma}")
 
 
