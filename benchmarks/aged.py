@@ -10,6 +10,7 @@ the instants in its head. State has its 10,000 cycles and a year of ended alerts
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from benchmarks.common import cached, quick, tell
+from benchmarks.engines import Engine
 from benchmarks.fleet_values import FleetDay, fleet_day
 from outrider.clock import rfc3339
 from outrider.model import (
@@ -33,12 +35,13 @@ from outrider.model import (
     Priority,
 )
 from outrider.ports import CycleCommit
-from store import codec, hourly, schema
+from store import codec, hourly, migrate, schema
 from store.database import Database
 from store.schema import micros
 from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
 from store.state_rows import KEPT_CYCLES
 from store.tiers import ONE_HOUR, TEN_MINUTES
+from store.urls import parsed
 
 STEP = timedelta(seconds=15)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -50,7 +53,7 @@ ALERTS_A_DAY, ALERTS_AT_ONCE = 60, 500
 
 
 def aged(until: datetime) -> Path:
-    """The folder with the two files of a SQLite store ``store.db`` that ends at ``until``, from the cache or made now."""
+    """The folder of a SQLite store ``store.db`` that ends at ``until``, from the cache or made now."""
     day = fleet_day()
     parameters = [until, day.name, schema.HEADS, DAYS, quick()]
     return cached("aged-store", parameters, [Path(__file__)], lambda folder: build_aged(folder, day, until))
@@ -173,3 +176,40 @@ def _ended(number: int, began: datetime, replicas: tuple[EntityRef, ...]) -> Ale
         f"aged-{number}", "engine-slow", Priority.P2, random.choice(replicas), AlertState.RESOLVED,
         AlertReason.CONDITION_GONE, began, ends, ends_at=ends,
     )  # fmt: skip
+
+
+def copied(folder: Path, engine: Engine) -> None:
+    """Fill an engine's empty store with that of ``folder``."""
+    assert engine.url is not None
+    if engine.name == "sqlite":
+        for source, target in zip(urls_of(f"sqlite:///{folder}/store.db"), urls_of(engine.url), strict=True):
+            shutil.copyfile(str(sa.make_url(source).database), str(sa.make_url(target).database))
+        return
+    tell("copying the store of a year into PostgreSQL")
+    migrate.upgrade(engine.url)
+    open_metrics(engine.url).close()  # makes the tables of the catalogue
+    for source in urls_of(f"sqlite:///{folder}/store.db"):
+        _into_server(sa.create_engine(parsed(source)), sa.create_engine(parsed(engine.url)))
+
+
+def _into_server(source: sa.Engine, target: sa.Engine) -> None:
+    """Every row of every table but those that say which revision it is; then the numbers go on where they ended."""
+    tables, there = sa.MetaData(), sa.MetaData()
+    tables.reflect(source)
+    there.reflect(target)
+    names = [name for name in there.tables if name in tables.tables and name not in schema.VERSION_TABLES.values()]
+    with source.connect() as giving, target.begin() as taking:
+        taking.execute(sa.text("SET session_replication_role = replica"))  # rows come in any order
+        for name in names:
+            taking.execute(sa.text(f"TRUNCATE {name} CASCADE"))
+        for name in names:
+            rows = giving.execution_options(yield_per=200).execute(sa.select(tables.tables[name])).mappings()
+            for part in rows.partitions(200):
+                taking.execute(sa.insert(there.tables[name]), [dict(row) for row in part])
+            if "id" in there.tables[name].c and isinstance(there.tables[name].c.id.type, sa.Integer):
+                number = f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), coalesce(max(id), 1)) FROM {name}"
+                taking.execute(sa.text(number))
+    source.dispose()
+    with target.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("VACUUM ANALYZE"))
+    target.dispose()

@@ -73,7 +73,7 @@ def main() -> None:
         say(number)
         if number % AN_HOUR == 0:
             say("upkeep")
-            metrics.compact(at)
+            metrics.prune(at)
             say("kept")
 
 

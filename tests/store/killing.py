@@ -85,7 +85,8 @@ def _whole_state(url: str) -> int:
         return 0
     numbers = [round((schema.instant(moment) - instant(0)) / STEP) for moment in (oldest, newest)]
     assert count == numbers[1] - numbers[0] + 1, f"cycles {numbers[0]} to {numbers[1]} are only {count}"
-    assert alerts == messages == 2 * numbers[1], f"of {numbers[1]} cycles there are {alerts} alerts, {messages} messages"
+    decided = f"of {numbers[1]} cycles there are {alerts} alerts and {messages} messages"
+    assert alerts == messages == 2 * numbers[1], decided
     return numbers[1]
 
 
