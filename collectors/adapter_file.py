@@ -25,6 +25,7 @@ from collectors.adapter import (
     Statistic,
     Term,
 )
+from collectors.loads import READERS
 from outrider import catalog, yamlfile
 from outrider.errors import ConfigProblem, UsageError
 from outrider.model import EntityKind, EventKind, SignalKind
@@ -247,11 +248,26 @@ class _Reader:
 
     def _probe(self, value: Any) -> Probing:
         spec = self._mapping(value, ("probe",), _PROBE)
-        ports = {key: int(self._number(spec[key], ("probe", key))) for key in ("port", "page_port") if key in spec}
-        paths = {key: str(one or "") for key, one in spec.items() if key in {"health", "load", "load_as", "page"}}
-        if bool(paths.get("load")) is not bool(paths.get("load_as")):
+        ports = {key: self._port(spec[key], ("probe", key)) for key in ("port", "page_port") if key in spec}
+        paths = {key: self._path(spec[key], ("probe", key)) for key in ("health", "load", "page") if key in spec}
+        read_as = str(spec.get("load_as") or "")
+        if read_as and read_as not in READERS:
+            known = f"known are {', '.join(READERS)}{yamlfile.near(read_as, READERS)}"
+            self._problem(("probe", "load_as"), f"{read_as!r} is no reader of a load; {known}")
+        if bool(paths.get("load")) is not bool(read_as):
             self._problem(("probe",), "load and load_as go together")
-        return Probing(**paths, port=ports.get("port"), page_port=ports.get("page_port"))
+        return Probing(**paths, load_as=read_as, port=ports.get("port"), page_port=ports.get("page_port"))
+
+    def _path(self, value: Any, path: yamlfile.Path_) -> str:
+        if value and not (isinstance(value, str) and value.startswith("/")):
+            self._problem(path, f"expected a path such as /{path[-1]}, not {value!r}")
+        return str(value or "")
+
+    def _port(self, value: Any, path: yamlfile.Path_) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 65536:
+            self._problem(path, f"expected a port from 1 to 65535, not {value!r}")
+            return 1
+        return value
 
     def _fixes(self, value: Any) -> Fixes:
         spec = self._mapping(value, ("fixes",), {"default", "means", "signals", "lines"})
@@ -310,14 +326,20 @@ class _Reader:
             self._problem(path, "expected code, or count with code_label")
         attributes = self._mapping(spec.get("attributes", {}), (*path, "attributes"))
         return EventSpec(
-            kind=EventKind(spec.get("kind", "xid")),
+            kind=self._event_kind(spec.get("kind", EventKind.XID), (*path, "kind")),
             entity=self._kind(spec.get("entity", ""), (*path, "entity")),
-            metrics=self._names(
+            metrics=self._series(
                 spec.get("code", spec.get("count", [])), (*path, "code" if "code" in spec else "count")
             ),
             code_label=spec.get("code_label"),
             attributes={name: _spellings(labels) for name, labels in attributes.items()},
         )
+
+    def _event_kind(self, value: Any, path: yamlfile.Path_) -> EventKind:
+        if value not in list(EventKind):
+            self._problem(path, f"{value!r} is no kind of event; known are {', '.join(EventKind)}")
+            return EventKind.XID
+        return EventKind(value)
 
     def _problem(self, path: yamlfile.Path_, message: str) -> None:
         self.problems.append(self._document.problem(path, message))

@@ -14,13 +14,14 @@ from collectors.edges import settle
 from collectors.exposition import Page, Parser
 from collectors.guard import within_limit
 from collectors.hold import Held
+from collectors.kube_topology import Graph, beside, joined
 from collectors.lost import LOST
 from collectors.normalise import Normaliser
 from collectors.patience import Patience
 from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider import log
-from outrider.errors import CollectError
+from outrider.errors import CollectError, StoreAwayError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
@@ -101,7 +102,8 @@ class Collector:
         """``deadline`` closes a round: answers that come later are handed over in the next one.
 
         None waits for every target, each bounded by its own timeout. ``spread`` is the time over which a
-        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came. What was ``pushed``
+        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came, also what was pushed, once
+        a round. What was ``pushed``
         is taken in with what is scraped, so that a service is rolled up from all of its replicas, however
         they are read.
         """
@@ -123,6 +125,7 @@ class Collector:
         self._health: dict[str, TargetHealth] = {}
         self._seen: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
         self._topology: Topology | None = None
+        self._two_types: dict[str, set[str]] = {}  # metrics of each target that were told
         self.set_targets(targets)
 
     @property
@@ -150,6 +153,7 @@ class Collector:
             self._patience.forget(gone)
             self.parser.forget(gone)
             self._seen.pop(gone, None)
+            self._two_types.pop(gone, None)
         beside, told = self._beside
         self._beside = (beside if edges is None else tuple(edges), told if labels is None else labels)
         self._known_pushed = self._pushed_targets
@@ -164,6 +168,11 @@ class Collector:
         self._topology = None
 
     @property
+    def watched(self) -> tuple[Target, ...]:
+        """What is collected from, and what pushes."""
+        return (*self._targets, *self._pushed_targets)
+
+    @property
     def health(self) -> list[TargetHealth]:
         """Every target, in configured order, then those that push."""
         return [self._health[target.name] for target in (*self._targets, *self._pushed_targets)]
@@ -171,12 +180,15 @@ class Collector:
     def topology(self, at: datetime) -> Topology:
         """The graph of target labels and of what the newest good page of each target says."""
         if self._topology is None:
-            labels: dict[EntityRef, dict[str, str]] = {}
-            beside, told = self._beside
-            for facts in (told, *(facts for _, facts in self._seen.values()), self._pushed_facts):
+            of_pages: dict[EntityRef, dict[str, str]] = {}
+            for facts in (*(facts for _, facts in self._seen.values()), self._pushed_facts):
                 for entity, known in facts.items():
-                    labels.setdefault(entity, {}).update(known)
-            edges = _still_there([*beside, *(edge for found, _ in self._seen.values() for edge in found)], labels)
+                    of_pages.setdefault(entity, {}).update(known)
+            seen = [edge for found, _ in self._seen.values() for edge in found]
+            told = Graph(*self._beside)
+            told = beside(Topology.build(seen, of_pages), told) if told.edges else told
+            joint, labels = joined(seen, of_pages, [told])
+            edges = _still_there(joint, labels)
             every = (*self._targets, *self._pushed_targets)
             entities = [one for target in every for one in (target.entity, target.watcher)]
             self._topology = Topology.build(edges, (*entities, *labels), labels, at)
@@ -224,13 +236,18 @@ class Collector:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalise scrapes, of whatever origin, and add the services' signals."""
-        if self._tap is not None:
-            self._tap(scrapes)
-        return self.absorb_pages([self._parse(scrape) for scrape in scrapes], at)
+        return self._absorb([self._parse(scrape) for scrape in scrapes], at, scrapes)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """The same for scrapes whose pages are parsed already; None stands for a failed scrape."""
+        return self._absorb(scrapes, at, [_with_page(*one) for one in scrapes])
+
+    def _absorb(
+        self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime, as_they_came: Sequence[Scrape]
+    ) -> Collected:
         brought = self._take(at)
+        if self._tap is not None:
+            self._tap([*as_they_came, *(_with_page(*one) for one in brought.pages)])
         pushing = {one.target.name for one, _ in brought.pages}
         batches: list[SampleBatch] = list(brought.batches)
         events: list[Event] = []
@@ -256,7 +273,10 @@ class Collector:
         """What was pushed, with the targets that pushed it."""
         if self._pushed is None:
             return Brought()
-        brought = self._pushed.take(at)
+        try:
+            brought = self._pushed.take(at)
+        except StoreAwayError:
+            return Brought()  # the doors take nothing either: senders wait, they are not silent
         found = self._pushed.targets
         if found != self._pushed_targets:
             self._pushed_targets = found
@@ -277,10 +297,23 @@ class Collector:
         if scrape.body is None:
             return scrape, None
         try:
-            return scrape, self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=scrape.target.name)
+            page = self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=scrape.target.name)
         except CollectError as error:
             named = CollectError(f"{scrape.target.name}: {error.message}", reason=error.reason, hint=error.hint)
             return replace(scrape, body=None, error=named), None
+        if page.layout.contradicted:
+            self._tell_types(scrape.target.name, page)
+        return scrape, page
+
+    def _tell_types(self, target: str, page: Page) -> None:
+        """Name the metrics that a page gives two types of, each once."""
+        told = self._two_types.setdefault(target, set())
+        for metric in page.layout.contradicted:
+            if metric not in told:
+                told.add(metric)
+                log.get("collect").warning(
+                    "two_types_of_a_metric", target=target, metric=metric, read_as=page.types[metric]
+                )
 
     def _note(self, scrape: Scrape, page: Page | None, found: Collected) -> None:
         name, error = scrape.target.name, scrape.error
@@ -313,6 +346,10 @@ class Collector:
             await self._scraper.close()
         if self._pushed is not None:
             self._pushed.close()
+
+
+def _with_page(scrape: Scrape, page: Page | None) -> Scrape:
+    return scrape if page is None else replace(scrape, page=page)
 
 
 def _still_there(edges: list[Edge], labels: Mapping[EntityRef, Mapping[str, str]]) -> list[Edge]:

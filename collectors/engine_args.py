@@ -35,7 +35,8 @@ BATCH = (
     "--max_batch_size",
     "--max-concurrent-requests",
 )
-MODEL = ("--model", "--model-path", "--model-id", "--served-model-name")
+DATA = ("--data-parallel-size", "-dp", "--dp-size", "--dp")
+MODEL = ("--served-model-name", "--model", "--model-path", "--model-id")  # what requests and pages call it goes first
 REVISION = ("--revision", "--tokenizer-revision", "--code-revision")
 NO_PREFIX_CACHE = ("--no-enable-prefix-caching", "--disable-radix-cache", "--disable-prefix-caching")
 NO_GRAPHS = ("--enforce-eager", "--disable-cuda-graph")
@@ -47,6 +48,7 @@ _FROM_ENVIRONMENT = {
     "MODEL_ID": "--model-id",
     "REVISION": "--revision",
 }
+MOST_PARALLEL = 1024  # what is larger is no degree of parallelism
 _OFF = frozenset({"false", "0", "no", "off"})
 _ACCELERATOR = re.compile(r"^(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)|amd\.com/gpu|huawei\.com/.+|habana\.ai/gaudi|"
                           r"gpu\.intel\.com/.+|google\.com/tpu|aws\.amazon\.com/neuron.*)$")  # fmt: skip
@@ -65,9 +67,9 @@ class EngineArgs:
         return next((self.flags[name] for name in names if name in self.flags), "")
 
     def number(self, *names: str) -> int | None:
-        """The same as a number; None when it is none."""
-        said = self.value(*names)
-        return int(said) if said.isascii() and said.isdigit() and len(said) < 10 else None
+        """The first of these flags that says a number; None when none does."""
+        said = (self.flags[name] for name in names if name in self.flags)
+        return next((int(one) for one in said if one.isascii() and one.isdigit() and len(one) < 10), None)
 
     def is_set(self, *names: str) -> bool:
         """True when one of these switches is on."""
@@ -76,12 +78,36 @@ class EngineArgs:
     @property
     def tensor_parallel(self) -> int:
         """GPUs that share each layer, 1 when nothing is said."""
-        return max(1, self.number(*TENSOR) or 1)
+        return self._degree(TENSOR) or 1
 
     @property
     def pipeline_parallel(self) -> int:
         """Stages of one replica, 1 when nothing is said."""
-        return max(1, self.number(*PIPELINE) or 1)
+        return self._degree(PIPELINE) or 1
+
+    @property
+    def data_parallel(self) -> int:
+        """Copies of the model behind one endpoint, 1 when nothing is said."""
+        return self._degree(DATA) or 1
+
+    @property
+    def speaks(self) -> bool:
+        """True when it is an engine's: it is known, or names a model or how that is split."""
+        return bool(self.engine or self.model or self.is_set(*TENSOR, *PIPELINE))
+
+    def facts(self, *, engine: bool) -> dict[str, str]:
+        """Labels of what it serves. Of an ``engine`` what nothing is said of is 1; what cannot be read is left out."""
+        found = {"engine": self.engine, "model": self.model}
+        for name, flags in (("tensor_parallel", TENSOR), ("pipeline_parallel", PIPELINE), ("data_parallel", DATA)):
+            degree = self._degree(flags)
+            if degree is None and engine and flags is not DATA and not self.is_set(*flags):
+                degree = 1
+            found[name] = str(degree or "")
+        return {name: value for name, value in found.items() if value}
+
+    def _degree(self, flags: tuple[str, ...]) -> int | None:
+        said = (self.number(flag) for flag in flags if flag in self.flags)
+        return next((one for one in said if one is not None and 0 < one <= MOST_PARALLEL), None)
 
     @property
     def prefix_cache_off(self) -> bool:
@@ -105,8 +131,8 @@ def engine_args(container: Json) -> EngineArgs:
             flags.setdefault(flag, environment[name])
     told = " ".join((text(container.get("image")), *words)).lower()
     engine = next((name for name, marks in ENGINES.items() if any(mark in told for mark in marks)), "")
-    found = EngineArgs(engine, flags)
-    return EngineArgs(engine, flags, found.value(*MODEL) or _served(words))
+    model = next((flags[name] for name in MODEL if flags.get(name)), "") or _served(words)
+    return EngineArgs(engine, flags, model.rstrip("/"))
 
 
 def _words(container: Json) -> Iterator[str]:
@@ -160,10 +186,14 @@ def pod_accelerators(spec: Json) -> dict[str, float]:
 
 
 def serving_container(spec: Json) -> Json:
-    """The container that serves the model: the one with accelerators, else the first with a known engine."""
+    """The container that serves the model: the one with accelerators, else the first with an engine's command."""
     offered = items(spec.get("containers"))
-    with_gpu = [one for one in offered if accelerators(one)]
-    return next(iter([*with_gpu, *(one for one in offered if engine_args(one).engine)]), {})
+    with_gpu = next((one for one in offered if accelerators(one)), None)
+    if with_gpu is not None:
+        return with_gpu
+    told = [(one, engine_args(one)) for one in offered]
+    known = [one for one, args in told if args.engine]
+    return next(iter([*known, *(one for one, args in told if args.speaks)]), {})
 
 
 def _amount(value: object) -> float:

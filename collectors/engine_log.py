@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from collectors.kube_api import Feed, Json, KubeApi, Seen, items, mapping, text
+from collectors.kube_api import Json, KubeApi, items, mapping, text
+from collectors.kube_follow import Doors, Follower
+from collectors.kube_objects import PODS, News
 from collectors.log_lines import LogLines, Origin
 from collectors.sightings import FIRST_LOOK, Sighting
 from outrider.errors import CollectError, CollectReason
@@ -95,13 +97,17 @@ def _accelerated(container: Json) -> bool:
     return any(word in name.lower() for name in asked for word in _ACCELERATORS)
 
 
+def _is_in(log: PodLog, namespace: str) -> bool:
+    return namespace in ("", log.pod.namespace)
+
+
 class EngineLogs:
     """Reads the logs of one cluster's model servers."""
 
     def __init__(
         self,
         name: str,
-        api: KubeApi,
+        api: KubeApi | Doors,
         cluster: str,
         *,
         namespaces: Sequence[str] = (),
@@ -110,23 +116,21 @@ class EngineLogs:
     ) -> None:
         """Without ``label_selector`` pods that ask for an accelerator are read."""
         self.name = name
-        self._api, self._cluster = api, cluster
+        doors = Doors.of(api)
+        self._api, self._cluster = doors.api, cluster
         self._container, self._any = container, bool(label_selector or container)
-        wanted = {"labelSelector": label_selector} if label_selector else {}
-        paths = [f"/api/v1/namespaces/{one}/pods" for one in namespaces] or ["/api/v1/pods"]
-        self._feeds = [Feed(api, path, wanted) for path in paths]
+        chosen = (("labelSelector", label_selector),) if label_selector else ()
+        self._follower = Follower(doors, [replace(PODS, optional=False, chosen=chosen)], namespaces)
         self.lines = LogLines(SOURCE)
         self._logs: dict[str, PodLog] = {}
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
         """What the engines said since the last reading; at the first one, in the last ``FIRST_LOOK``."""
         del nodes
-        errors: list[CollectError] = []
-        for feed in self._feeds:
-            try:
-                self._note(await feed.read())
-            except CollectError as error:
-                errors.append(error)
+        told, faults = await self._follower.read(at)
+        errors = [one.error for one in faults]
+        for news in told:
+            self._note(news)
         found: list[Sighting] = []
         room = asyncio.Semaphore(AT_ONCE)
         for answer in await asyncio.gather(*(self._one(log, at, room) for log in list(self._logs.values()))):
@@ -136,8 +140,12 @@ class EngineLogs:
                 found.extend(answer)
         return found, errors
 
-    def _note(self, news: Sequence[Seen]) -> None:
-        for seen in news:
+    def _note(self, news: News) -> None:
+        if news.whole:
+            listed = {text(mapping(seen.found.get("metadata")).get("uid")) for seen in news.seen}
+            for uid in [uid for uid, log in self._logs.items() if uid not in listed and _is_in(log, news.namespace)]:
+                del self._logs[uid]
+        for seen in news.seen:
             uid = text(mapping(seen.found.get("metadata")).get("uid"))
             log = pod_log(seen.found, self._cluster, self._container, any_pod=self._any)
             if seen.what == "DELETED" or log is None:
@@ -181,4 +189,4 @@ class EngineLogs:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._api.close()
+        await self._follower.close()

@@ -51,13 +51,15 @@ class Series:
 class Layout:
     """The series of a page in page order. Two pages share a layout when only their numbers differ.
 
-    ``names`` leaves out the ``repeats``: rows of a series that stands on the page before.
+    ``names`` leaves out the ``repeats``: rows of a series that stands on the page before. ``types`` are the first
+    that the page gives of each family; ``contradicted`` names the families that it gives another one of as well.
     """
 
     series: list[Series]
     names: dict[str, Rows]
     types: dict[str, str]
     repeats: int = 0
+    contradicted: tuple[str, ...] = ()
     _moves: WeakKeyDictionary[Layout, Rows] = field(default_factory=WeakKeyDictionary)
 
     def rows_in(self, other: Layout) -> Rows:
@@ -70,7 +72,9 @@ class Layout:
         return found
 
     @staticmethod
-    def of(series: Iterable[Series], types: Mapping[str, str] | None = None) -> Layout:
+    def of(
+        series: Iterable[Series], types: Mapping[str, str] | None = None, contradicted: tuple[str, ...] = ()
+    ) -> Layout:
         """Index the series by name."""
         ordered = list(series)
         rows: dict[str, list[int]] = {}
@@ -80,7 +84,7 @@ class Layout:
                 seen.add(one.identity)
                 rows.setdefault(one.name, []).append(row)
         names = {name: np.array(found, dtype=np.intp) for name, found in rows.items()}
-        return Layout(ordered, names, dict(types or {}), len(ordered) - len(seen))
+        return Layout(ordered, names, dict(types or {}), len(ordered) - len(seen), contradicted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class Parser:
     max_layouts: int = MAX_LAYOUTS
     _ids: dict[bytes, int] = field(default_factory=dict)
     _series: list[Series] = field(default_factory=list)
-    _layouts: dict[bytes, Layout] = field(default_factory=dict)
+    _layouts: dict[tuple[bytes, bytes], Layout] = field(default_factory=dict)  # by series and what is said of types
     _heads: list[bytes] = field(default_factory=list)
     _templates: dict[Layout, Template] = field(default_factory=dict)
     _expected: dict[str, tuple[Layout, Template]] = field(default_factory=dict)
@@ -160,7 +164,7 @@ class Parser:
         if None in ids:
             self._learn(lines, parts, ids, raw, stamps, is_open=is_open)
         values = _numbers(raw, lines)
-        layout = self._layout(ids, body)
+        layout = self._layout(ids, _type_lines(body))
         timestamps = np.full(values.size, np.nan)
         if stamps:
             kept = [number for number, found in enumerate(ids) if found is not None]
@@ -227,14 +231,14 @@ class Parser:
         self._ids[head] = len(self._series) - 1
         return len(self._series) - 1
 
-    def _layout(self, ids: list[int | None], body: bytes) -> Layout:
-        key = np.array(ids, dtype=np.int64).tobytes()
+    def _layout(self, ids: list[int | None], said: list[bytes]) -> Layout:
+        key = np.array(ids, dtype=np.int64).tobytes(), b"\n".join(said)
         found = self._layouts.get(key)
         if found is None:
             if len(self._layouts) >= self.max_layouts:
                 self._layouts.clear()
                 self._templates.clear()
-            found = Layout.of((self._series[row] for row in ids if row is not None), _types(body))
+            found = Layout.of((self._series[row] for row in ids if row is not None), *_types(said))
             self._layouts[key] = found
         return found
 
@@ -371,11 +375,26 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda found: _UNESCAPED[found[0]], text) if "\\" in text else text
 
 
-def _types(body: bytes) -> dict[str, str]:
-    found = {}
-    for line in body.split(b"\n"):
-        if line.startswith(b"# TYPE "):
-            words = line.decode(errors="replace").split()
-            if len(words) >= 4:
-                found[words[2].strip('"')] = words[3]
+def _type_lines(body: bytes) -> list[bytes]:
+    """The ``# TYPE`` lines of a page; looked for, since most lines are none."""
+    found, at = list[bytes](), body.find(b"# TYPE ")
+    while at >= 0:
+        end = body.find(b"\n", at)
+        end = len(body) if end < 0 else end
+        if at == 0 or body[at - 1 : at] == b"\n":
+            found.append(body[at:end])
+        at = body.find(b"# TYPE ", end)
     return found
+
+
+def _types(lines: Iterable[bytes]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The first type that ``# TYPE`` lines give of each family, and the families of which they give another one too."""
+    found: dict[str, str] = {}
+    contradicted: dict[str, None] = {}
+    for line in lines:
+        words = line.decode(errors="replace").split()
+        if len(words) >= 4:
+            family = words[2].strip('"')
+            if found.setdefault(family, words[3]) != words[3]:
+                contradicted[family] = None
+    return found, tuple(contradicted)

@@ -202,6 +202,10 @@ class Feed:
         self.listed = True
         return [Seen("LISTED", item) for item in items]
 
+    def restart(self) -> None:
+        """Read everything next."""
+        self._version = ""
+
 
 def mapping(value: Any) -> Json:
     """A JSON object; an empty one for anything else."""

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from collectors.kube_actors import actor_of
 from collectors.kube_api import Json, mapping, text, version_of
+from collectors.kube_gpus import cuda_of, driver_of
 from collectors.kube_objects import Changed, key_of, labels_of, uid_of
-from collectors.kube_topology import cuda_of, driver_of
 from collectors.sightings import Sighting
 from outrider.model import EntityKind, EntityRef, EventKind
 

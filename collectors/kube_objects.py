@@ -1,40 +1,39 @@
-"""The objects of a cluster as its API tells them: listed once, then followed by watches that resume.
-
-What a cluster does not have (a custom resource that is not installed, or one that our account may not read) is
-left out and asked for again every ten minutes. Everything else that cannot be read is an error of this round.
-"""
+"""The objects of a cluster as its API tells them, and what is kept of each. Pure."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 
 from collectors.engine_args import pod_accelerators
 from collectors.kube_actors import managers
-from collectors.kube_api import Feed, Json, KubeApi, RefusedError, Seen, items, mapping, text, texts, version_of
-from outrider import log
-from outrider.errors import CollectError
-
-ASK_AGAIN = timedelta(minutes=10)
-_ABSENT = (403, 404)
+from collectors.kube_api import Json, Seen, items, mapping, text, texts, version_of
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A sort of objects. ``optional``: a cluster may lack it; ``namespaced``: it lies in namespaces."""
+    """A sort of objects. ``optional``: a cluster may lack it; ``namespaced``: it lies in namespaces.
+
+    ``chosen`` are selectors by query parameter: of these objects only.
+    """
 
     name: str
     group: str
     kind: str
     namespaced: bool = True
     optional: bool = True
+    chosen: tuple[tuple[str, str], ...] = ()
 
 
 NODES = Resource("nodes", "/api/v1", "Node", namespaced=False)
 PODS = Resource("pods", "/api/v1", "Pod")
+SERVICES = Resource("services", "/api/v1", "Service")
+ENDPOINT_SLICES = Resource("endpointslices", "/apis/discovery.k8s.io/v1", "EndpointSlice")
+NODE_TOPOLOGIES = Resource(
+    "noderesourcetopologies", "/apis/topology.node.k8s.io/v1alpha2", "NodeResourceTopology", namespaced=False
+)
+RESOURCE_SLICES = Resource("resourceslices", "/apis/resource.k8s.io/v1", "ResourceSlice", namespaced=False)
 CONFIG_MAPS = Resource("configmaps", "/api/v1", "ConfigMap")
 QUOTAS = Resource("resourcequotas", "/api/v1", "ResourceQuota")
 DEPLOYMENTS = Resource("deployments", "/apis/apps/v1", "Deployment", optional=False)
@@ -46,7 +45,8 @@ INFERENCE_SERVICES = Resource("inferenceservices", "/apis/serving.kserve.io/v1be
 RAY_SERVICES = Resource("rayservices", "/apis/ray.io/v1", "RayService")
 WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, LEADER_WORKER_SETS, INFERENCE_SERVICES, RAY_SERVICES)
 EVENTS = Resource("events", "/api/v1", "Event", optional=False)
-KEPT = (NODES, PODS, CONFIG_MAPS, QUOTAS, DISRUPTION_BUDGETS, AUTOSCALERS, *WORKLOADS)
+PLACES = (NODES, PODS, ENDPOINT_SLICES, NODE_TOPOLOGIES, RESOURCE_SLICES)  # what the topology is made of
+KEPT = (*PLACES, CONFIG_MAPS, QUOTAS, DISRUPTION_BUDGETS, AUTOSCALERS, *WORKLOADS)
 _NOT_KEPT = frozenset({"managedFields"})
 MANAGERS = "managers"  # what is kept of the managed fields
 
@@ -65,7 +65,7 @@ class News:
 class Changed:
     """An object before and after something happened to it: empty for one that was not, or is no more.
 
-    ``after`` is whole, ``before`` as it was kept (``slim``).
+    ``after`` is whole, ``before`` as it was kept, and of one that was told to be deleted with its last state.
     """
 
     before: Json
@@ -74,10 +74,14 @@ class Changed:
 
 @dataclass(slots=True)
 class Held:
-    """The objects of one sort by uid. ``version`` rises with every change of them."""
+    """The objects of one sort by uid. ``version`` rises with every change of them.
+
+    ``keep`` is what stays of each, without it what ``slim`` leaves.
+    """
 
     objects: dict[str, Json] = field(default_factory=dict)
     version: int = 0
+    keep: Callable[[Resource, Json], Json] | None = None
 
     def take(self, news: News) -> list[Changed]:
         """Note what happened; returns each object that changed. What a whole list lacks is gone."""
@@ -95,9 +99,9 @@ class Held:
             before = self.objects.get(uid, {})
             if seen.what == "DELETED":
                 self.objects.pop(uid, None)
-                changed.append(Changed(before or slim(news.resource, seen.found), {}))
+                changed.append(Changed({**before, **_last(seen.found)}, {}))
             elif not before or not version_of(seen.found) or version_of(before) != version_of(seen.found):
-                self.objects[uid] = slim(news.resource, seen.found)
+                self.objects[uid] = (self.keep or slim)(news.resource, seen.found)
                 changed.append(Changed(before, seen.found))
         self.version += bool(changed)
         return changed
@@ -108,7 +112,7 @@ class Objects:
 
     def __init__(self, held: Mapping[str, Held] | None = None) -> None:
         """``held`` by name of the resource."""
-        self.held: dict[str, Held] = {resource.name: Held() for resource in KEPT}
+        self.held: dict[str, Held] = {resource.name: Held() for resource in (*KEPT, SERVICES)}
         self.held.update(held or {})
 
     @staticmethod
@@ -133,56 +137,9 @@ class Objects:
         return any(one.kind == kind and self.held[one.name].objects for one in WORKLOADS)
 
 
-@dataclass(slots=True)
-class _Door:
-    """One resource in one namespace or in all, and when to ask again for what was absent."""
-
-    resource: Resource
-    namespace: str
-    feed: Feed
-    absent_until: datetime | None = None
-
-
-class Follower:
-    """Follows resources of one API server. Each round reads them side by side."""
-
-    def __init__(self, api: KubeApi, resources: Sequence[Resource], namespaces: Sequence[str] = ()) -> None:
-        """Without ``namespaces`` all are read."""
-        self._doors = [
-            _Door(one, space, Feed(api, f"{one.group}{'/namespaces/' if space else ''}{space}/{one.name}"))
-            for one in resources
-            for space in (namespaces if namespaces and one.namespaced else [""])
-        ]
-        self._absent_told: set[str] = set()
-
-    async def read(self, at: datetime) -> tuple[list[News], list[CollectError]]:
-        """What is new of every resource, and what could not be read."""
-        due = [door for door in self._doors if door.absent_until is None or at >= door.absent_until]
-        answers = await asyncio.gather(*(self._one(door, at) for door in due))
-        return (
-            [one for one in answers if isinstance(one, News)],
-            [one for one in answers if isinstance(one, CollectError)],
-        )
-
-    async def _one(self, door: _Door, at: datetime) -> News | CollectError:
-        try:
-            seen = await door.feed.read()
-        except CollectError as error:
-            status = error.status if isinstance(error, RefusedError) else 0
-            if not door.resource.optional or status not in _ABSENT:
-                return error
-            door.absent_until = at + ASK_AGAIN
-            if door.feed.path not in self._absent_told:
-                self._absent_told.add(door.feed.path)
-                log.get("collect").debug("resource_absent", path=door.feed.path, status=status)
-            return News(door.resource, (), whole=True, namespace=door.namespace)
-        door.absent_until = None
-        return News(door.resource, seen, whole=door.feed.listed, namespace=door.namespace)
-
-
 def uid_of(found: Json) -> str:
-    """The uid of an object."""
-    return text(mapping(found.get("metadata")).get("uid"))
+    """The uid of an object; namespace and name of one that has none, "" of one that is none."""
+    return text(mapping(found.get("metadata")).get("uid")) or "/".join(filter(None, key_of(found)))
 
 
 def key_of(found: Json) -> tuple[str, str]:
@@ -216,6 +173,20 @@ def slim(resource: Resource, found: Json) -> Json:
     if resource is CONFIG_MAPS:
         return {"metadata": meta, "digests": digests(found), MANAGERS: managers(found)}
     return {**found, "metadata": meta, MANAGERS: managers(found)}
+
+
+def bare(resource: Resource, found: Json) -> Json:
+    """Of a pod which one it is, where the rest is read as it comes; of anything else what ``slim`` leaves."""
+    if resource.name != PODS.name:
+        return slim(resource, found)
+    meta = mapping(found.get("metadata"))
+    return {"metadata": {name: meta.get(name) for name in ("namespace", "name", "uid", "resourceVersion")}}
+
+
+def _last(found: Json) -> Json:
+    """The last that is told of an object, without what nobody reads."""
+    meta = {name: one for name, one in mapping(found.get("metadata")).items() if name not in _NOT_KEPT}
+    return {**found, "metadata": meta}
 
 
 def digests(config_map: Json) -> dict[str, str]:

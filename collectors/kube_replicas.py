@@ -1,58 +1,33 @@
-"""Which pods make one replica, who owns them, and which service they serve. Pure.
+"""Which pods make one replica. Pure.
 
-A replica bears the name of its pod; of a LeaderWorkerSet's group, that of its leader. A pod with accelerators is
-a replica, whatever page it has or lacks.
+A pod that holds accelerators or says that its page is an engine's is a replica or a part of one, whatever page it
+has or lacks; those of its group that hold none, such as a leader without a device, are parts of it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collectors.engine_args import EngineArgs, engine_args, pod_accelerators, serving_container
-from collectors.kube_api import Json, deployment_of, mapping, text
-from collectors.kube_objects import NODES, PODS, Objects, key_of, labels_of, owner_of
+from collectors.engine_args import EngineArgs
+from collectors.kube_api import Json, items, mapping, text
+from collectors.kube_gpus import CLIQUE
+from collectors.kube_objects import ENDPOINT_SLICES, NODES, PODS, Objects, key_of, labels_of, uid_of
+from collectors.kube_pods import SERVICE_LABEL, PodFacts, pod_facts, served
 
-LWS_NAME, LWS_GROUP, LWS_WORKER = (
-    f"leaderworkerset.sigs.k8s.io/{part}" for part in ("name", "group-index", "worker-index")
-)
-KSERVE = "serving.kserve.io/inferenceservice"
-RAY_SERVICE, RAY_CRD, RAY_CLUSTER = "ray.io/originated-from-cr-name", "ray.io/originated-from-crd", "ray.io/cluster"
-SERVICE_LABEL = "app.kubernetes.io/name"
-CLIQUE = "nvidia.com/gpu.clique"
-_OVER = frozenset({"Succeeded", "Failed"})
-
-
-@dataclass(frozen=True, slots=True)
-class PodFacts:
-    """What counts of one pod. ``accelerators`` by resource name; ``group`` is the replica's name."""
-
-    namespace: str
-    name: str
-    uid: str
-    node: str
-    owner_kind: str
-    workload: str
-    service: str
-    group: str
-    accelerators: Mapping[str, float]
-    created: str
-    is_over: bool
-
-    @property
-    def gpus(self) -> float:
-        """Accelerators of every sort together."""
-        return sum(self.accelerators.values())
+SERVICE_NAME = "kubernetes.io/service-name"
+Key = tuple[str, str]  # namespace, name
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One TP x PP group with its pods, leader first. ``args`` are the leader's."""
+    """One TP x PP group with its pods, leader first. ``args`` are the leader's, or of the first that has any."""
 
     namespace: str
     name: str
     pods: tuple[PodFacts, ...]
     args: EngineArgs
+    own: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
     domains: frozenset[str] = frozenset()
 
@@ -61,54 +36,34 @@ class Replica:
         """Accelerators of all its pods."""
         return sum(pod.gpus for pod in self.pods)
 
+    @property
+    def service(self) -> str:
+        """The service it serves."""
+        return self.pods[0].service
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Labels of the replica."""
+        first = self.pods[0]
+        found = {
+            "workload": first.workload,
+            "owner_kind": first.owner_kind,
+            **self.own,
+            "image": self.image,
+            **first.said,
+            "gpus": f"{self.gpus:g}" if self.gpus else "",
+            "pods": str(len(self.pods)),
+            "nvlink_domains": ",".join(sorted(one for one in self.domains if not one.startswith("node:"))),
+        }
+        return {name: value for name, value in found.items() if value}
+
 
 @dataclass(slots=True)
 class Replicas:
     """The pods of a cluster, read once a change: pods by uid, replicas by (namespace, name)."""
 
     pods: dict[str, PodFacts] = field(default_factory=dict)
-    replicas: dict[tuple[str, str], Replica] = field(default_factory=dict)
-
-
-def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
-    """What counts of a pod object."""
-    (namespace, name), labels = key_of(pod), labels_of(pod)
-    spec, status, meta = (mapping(pod.get(part)) for part in ("spec", "status", "metadata"))
-    kind, owner = workload_of(pod)
-    asked = pod_accelerators(spec)
-    service = labels.get(service_label) or labels.get(KSERVE) or (owner if kind == "RayService" else "")
-    return PodFacts(
-        namespace=namespace,
-        name=name,
-        uid=text(meta.get("uid")),
-        node=text(spec.get("nodeName")),
-        owner_kind=kind,
-        workload=owner,
-        service=service or (owner or name if asked else ""),
-        group=_group(name, labels),
-        accelerators=asked,
-        created=text(meta.get("creationTimestamp")),
-        is_over=text(status.get("phase")) in _OVER,
-    )
-
-
-def workload_of(pod: Json) -> tuple[str, str]:
-    """Kind and name of what people know as the owner of a pod; of a bare pod itself, empty texts."""
-    labels = labels_of(pod)
-    if labels.get(KSERVE):
-        return "InferenceService", labels[KSERVE]
-    if labels.get(LWS_NAME):
-        return "LeaderWorkerSet", labels[LWS_NAME]
-    if labels.get(RAY_SERVICE) and labels.get(RAY_CRD, "RayService") == "RayService":
-        return "RayService", labels[RAY_SERVICE]
-    if labels.get(RAY_CLUSTER):
-        return "RayCluster", labels[RAY_CLUSTER]
-    kind, name = owner_of(pod)
-    if kind != "ReplicaSet":
-        return kind, name
-    known = labels.get("pod-template-hash")
-    bare = name.removesuffix(f"-{known}") if known else deployment_of(name)
-    return "Deployment", bare
+    replicas: dict[Key, Replica] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -121,39 +76,44 @@ class PodIndex:
     service_label: str = SERVICE_LABEL
     pods: dict[str, PodFacts] = field(default_factory=dict)
     version: int = 0
-    _engines: dict[str, tuple[EngineArgs, str]] = field(default_factory=dict)
 
     def take(self, pod: Json) -> PodFacts:
         """A pod as it is now."""
-        facts = pod_facts(pod, self.service_label)
-        if self.pods.get(facts.uid) != facts:
-            self.pods[facts.uid] = facts
+        uid, facts = uid_of(pod), pod_facts(pod, self.service_label)
+        if self.pods.get(uid) != facts:
+            self.pods[uid] = facts
             self.version += 1
-            if facts.accelerators:
-                container = serving_container(mapping(pod.get("spec")))
-                self._engines[facts.uid] = (engine_args(container), text(container.get("image")))
         return facts
 
-    def drop(self, uid: str) -> None:
-        """A pod is no more."""
-        self._engines.pop(uid, None)
-        if self.pods.pop(uid, None) is not None:
-            self.version += 1
+    def drop(self, uid: str) -> PodFacts | None:
+        """A pod is no more; returns what it was."""
+        gone = self.pods.pop(uid, None)
+        self.version += gone is not None
+        return gone
 
-    def replicas(self, nodes: Iterable[Json]) -> Replicas:
-        """Replicas of the pods that ask for accelerators and are not over; ``nodes`` tell NVLink domains."""
-        groups: dict[tuple[str, str], list[PodFacts]] = {}
-        for facts in self.pods.values():
-            if facts.accelerators and not facts.is_over:
-                groups.setdefault((facts.namespace, facts.group), []).append(facts)
+    def replicas(self, nodes: Iterable[Json], fronts: Mapping[Key, Sequence[str]] | None = None) -> Replicas:
+        """Every pod with its service, and the replicas of those that are not over.
+
+        ``nodes`` tell NVLink domains, ``fronts`` the Services in front of a pod by its key.
+        """
+        first = {key: names[0] for key, names in (fronts or {}).items() if names}
+        found = Replicas({uid: served(pod, first.get((pod.namespace, pod.name), "")) for uid, pod in self.pods.items()})
+        groups: dict[Key, list[PodFacts]] = {}
+        for pod in found.pods.values():
+            if not pod.is_over and (pod.is_engine or pod.is_grouped):
+                groups.setdefault((pod.namespace, pod.group), []).append(pod)
         clique_of = {key_of(node)[1]: labels_of(node).get(CLIQUE, "") for node in nodes}
-        found = Replicas(dict(self.pods))
         for (namespace, name), pods in groups.items():
-            pods.sort(key=lambda pod: (pod.name != name, pod.name))
-            args, image = self._engines[pods[0].uid]
-            domains = frozenset(clique_of.get(pod.node) or f"node:{pod.node}" for pod in pods if pod.node)
-            found.replicas[namespace, name] = Replica(namespace, name, tuple(pods), args, image, domains)
+            if any(pod.is_engine for pod in pods):
+                pods.sort(key=lambda pod: (not pod.leads, pod.name != pod.group, pod.name))
+                found.replicas[namespace, name] = _replica(namespace, name, pods, clique_of)
         return found
+
+
+def _replica(namespace: str, name: str, pods: list[PodFacts], clique_of: Mapping[str, str]) -> Replica:
+    speaks = next((pod for pod in pods if pod.args.speaks), pods[0])
+    domains = frozenset(clique_of.get(pod.node) or f"node:{pod.node}" for pod in pods if pod.node and pod.accelerators)
+    return Replica(namespace, name, tuple(pods), speaks.args, speaks.own, speaks.image, domains)
 
 
 def replicas_of(objects: Objects, service_label: str = SERVICE_LABEL) -> Replicas:
@@ -161,13 +121,25 @@ def replicas_of(objects: Objects, service_label: str = SERVICE_LABEL) -> Replica
     index = PodIndex(service_label)
     for pod in objects.all(PODS):
         index.take(pod)
-    return index.replicas(objects.all(NODES))
+    return index.replicas(objects.all(NODES), fronts_of(objects))
 
 
-def _group(name: str, labels: Mapping[str, str]) -> str:
-    if labels.get(LWS_NAME) and labels.get(LWS_GROUP):
-        return f"{labels[LWS_NAME]}-{labels[LWS_GROUP]}"
-    return name
+def fronts_of(objects: Objects) -> dict[Key, list[str]]:
+    """The names of the Services in front of each pod, in the order of their endpoint slices."""
+    found: dict[Key, list[str]] = {}
+    for one in sorted(objects.all(ENDPOINT_SLICES), key=key_of):
+        namespace, service = key_of(one)[0], labels_of(one).get(SERVICE_NAME, "")
+        for pod in pods_behind(one) if service else ():
+            names = found.setdefault((namespace, pod), [])
+            if service not in names:
+                names.append(service)
+    return found
+
+
+def pods_behind(endpoints: Json) -> tuple[str, ...]:
+    """The names of the pods that an endpoint slice lists."""
+    refs = [mapping(one.get("targetRef")) for one in items(endpoints.get("endpoints"))]
+    return tuple(text(ref.get("name")) for ref in refs if ref.get("kind") == "Pod")
 
 
 def of_workload(replicas: Iterable[Replica], namespace: str, name: str) -> list[Replica]:

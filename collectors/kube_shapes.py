@@ -10,29 +10,29 @@ from collections.abc import Iterator
 from typing import Any
 
 from collectors.kube_api import Json, items, mapping, text, texts
-from collectors.kube_objects import INFERENCE_SERVICES, LEADER_WORKER_SETS, RAY_SERVICES, Resource
-from collectors.kube_replicas import KSERVE
+from collectors.kube_objects import INFERENCE_SERVICES, LEADER_WORKER_SETS, RAY_SERVICES, Resource, key_of, labels_of
+from collectors.kube_pods import KSERVE, LWS_NAME, RAY_CRD, RAY_SERVICE, service_said
 
 
 def templated(resource: Resource, found: Json) -> Json:
     """The workload with ``spec.template`` and ``spec.replicas``, whatever its own sort spells."""
-    spec = mapping(found.get("spec"))
+    spec, name = mapping(found.get("spec")), key_of(found)[1]
     if resource is LEADER_WORKER_SETS:
         group = mapping(spec.get("leaderWorkerTemplate"))
         parts = [("leader", mapping(group.get("leaderTemplate"))), ("worker", mapping(group.get("workerTemplate")))]
-        template = _merged([(name, part) for name, part in parts if part])
+        template = _merged([(role, part) for role, part in parts if part])
         template["size"] = group.get("size")
+        template["metadata"]["labels"][LWS_NAME] = name  # as their operators label pods
         return {**found, "spec": {"replicas": spec.get("replicas"), "template": template}}
     if resource is INFERENCE_SERVICES:
         predictor = mapping(spec.get("predictor"))
         model = mapping(predictor.get("model"))
-        own = {"name": "model", **{name: model.get(name) for name in ("image", "args", "command", "env", "resources")}}
+        own = {"name": "model", **{part: model.get(part) for part in ("image", "args", "command", "env", "resources")}}
         own["args"] = [*_list(model.get("args")), f"--storage-uri={text(model.get('storageUri'))}"]
         own["image"] = text(model.get("image")) or f"{text(model.get('runtime'))}:{text(model.get('runtimeVersion'))}"
         pod = {"containers": [own] if model else [], "others": _without(predictor, "model", "containers")}
         pod["containers"] = [*pod["containers"], *items(predictor.get("containers"))]
-        meta = mapping(found.get("metadata"))
-        template = {"metadata": {"labels": {KSERVE: text(meta.get("name"))}}, "spec": pod}
+        template = {"metadata": {"labels": {**labels_of(found), KSERVE: name}}, "spec": pod}
         return {**found, "spec": {"replicas": predictor.get("minReplicas"), "template": template}}
     if resource is RAY_SERVICES:
         cluster = mapping(spec.get("rayClusterConfig"))
@@ -42,6 +42,7 @@ def templated(resource: Resource, found: Json) -> Json:
         ]
         template = _merged(groups)
         template["serve"] = spec.get("serveConfigV2")
+        template["metadata"]["labels"] |= {RAY_SERVICE: name, RAY_CRD: "RayService"}
         replicas = [one.get("replicas") for one in items(cluster.get("workerGroupSpecs"))]
         count = sum(one for one in replicas if isinstance(one, int) and not isinstance(one, bool))
         return {**found, "spec": {"replicas": count if replicas else None, "template": template}}
@@ -49,13 +50,13 @@ def templated(resource: Resource, found: Json) -> Json:
 
 
 def service_of(found: Json, service_label: str) -> str:
-    """The service a workload runs, by its labels and those of its pods; empty when they do not say."""
+    """The service a workload runs, by the labels of its pods, else by its own; empty when neither say."""
     template = mapping(mapping(found.get("spec")).get("template"))
-    labels = {
-        **texts(mapping(template.get("metadata")).get("labels")),
-        **texts(mapping(found.get("metadata")).get("labels")),
-    }
-    return labels.get(service_label) or labels.get(KSERVE, "")
+    for meta in (mapping(template.get("metadata")), mapping(found.get("metadata"))):
+        said = service_said(texts(meta.get("labels")), texts(meta.get("annotations")), service_label)
+        if said:
+            return said
+    return ""
 
 
 def config_maps(found: Json) -> frozenset[str]:

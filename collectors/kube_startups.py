@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from collectors.engine_args import serving_container
 from collectors.kube_api import Json, instant, items, mapping, text
-from collectors.kube_replicas import PodFacts
+from collectors.kube_pods import PodFacts
 from collectors.sightings import FIRST_LOOK
 from collectors.startup_log import INIT_ENGINE, Mark
 from outrider.ledger import PhaseTime, StartPhase, Startup
@@ -213,7 +213,12 @@ class Startups:
         ):
             ready = None  # that was the process before
         start.startup = replace(
-            start.startup, node=facts.node, image=image, ready_at=ready, gpu_type=self.gpu_type(facts.node)
+            start.startup,
+            node=facts.node,
+            image=image,
+            service=facts.service,
+            ready_at=ready,
+            gpu_type=self.gpu_type(facts.node),
         )
         start.changed |= before != (start.startup, start.times)
 

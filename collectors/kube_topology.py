@@ -1,34 +1,24 @@
-"""Topology from the Kubernetes API: node - pod - replica - service with what is known of each. Pure.
+"""Topology from the Kubernetes API: node - GPU - pod - replica - service with what is known of each. Pure.
 
-It holds where no exporter's page tells it. What pages tell of a replica and its service goes before: a replica
-that has a page is not told a second time under another name.
+Discovery and the source of events tell this same graph. It holds where no exporter's page tells it. What pages tell
+of a replica and its service goes before (``beside``): a replica that has a page is not told a second time under
+another name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from collectors.kube_api import Json, items, mapping, text
-from collectors.kube_objects import NODES, Objects, key_of, labels_of
-from collectors.kube_replicas import CLIQUE, Replica, Replicas
-from collectors.places import first_label
+from collectors.kube_gpus import node_facts
+from collectors.kube_numa import devices, node_zones
+from collectors.kube_objects import NODE_TOPOLOGIES, NODES, RESOURCE_SLICES, Objects, key_of
+from collectors.kube_pods import PodFacts
+from collectors.kube_replicas import Replicas
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge, Topology
 
-_ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
-# labels of NVIDIA's gpu-feature-discovery, and what people ask
-_NODE_LABELS = {
-    "gpu_type": ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "accelerator"),
-    "gpu_count": ("nvidia.com/gpu.count",),
-    "gpu_memory_mib": ("nvidia.com/gpu.memory",),
-    "nvlink_domain": (CLIQUE,),
-    "mig_strategy": ("nvidia.com/mig.strategy",),
-    "zone": _ZONES,
-    "instance_type": ("node.kubernetes.io/instance-type",),
-}
-_DRIVER = ("nvidia.com/cuda.driver-version.full",)
-_CUDA = ("nvidia.com/cuda.runtime-version.full",)
+Labels = Mapping[EntityRef, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,60 +26,97 @@ class Graph:
     """Edges and facts as pages give them (``outrider.ports.Collected``)."""
 
     edges: tuple[Edge, ...] = ()
-    labels: Mapping[EntityRef, Mapping[str, str]] = field(default_factory=dict)
+    labels: Labels = field(default_factory=dict)
 
 
-def gpu_type_of(labels: Mapping[str, str]) -> str:
-    """The product name of a node's accelerators, empty when its labels do not tell."""
-    return first_label(labels, _NODE_LABELS["gpu_type"]) or ""
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A pod that went; ``until`` by the API's own clock where it told."""
+
+    pod: PodFacts
+    until: str = ""
 
 
-def driver_of(labels: Mapping[str, str]) -> str:
-    """The version of the NVIDIA driver that a node's labels tell."""
-    return first_label(labels, _DRIVER) or _dotted(labels, "nvidia.com/cuda.driver", ("major", "minor", "rev"))
-
-
-def cuda_of(labels: Mapping[str, str]) -> str:
-    """The version of CUDA that the driver of a node supports."""
-    older = _dotted(labels, "nvidia.com/cuda.runtime", ("major", "minor"))
-    return first_label(labels, _CUDA) or _dotted(labels, "nvidia.com/cuda.runtime-version", ("major", "minor")) or older
-
-
-def graph(objects: Objects, known: Replicas, cluster: str, pages: Topology | None = None) -> Graph:
-    """The graph of one cluster. ``pages`` is what is known from pages, without this graph."""
-    edges: list[Edge] = []
+def graph(objects: Objects, known: Replicas, cluster: str, gone: Iterable[Gone] = ()) -> Graph:
+    """The graph of one cluster. Of pods that are ``gone`` only what they rested on; label ``until`` says so."""
+    edges: dict[Edge, None] = {}
     labels: dict[EntityRef, dict[str, str]] = {}
-    told = pages or Topology()
-    for node in objects.all(NODES):
-        labels[EntityRef(cluster, EntityKind.NODE, None, key_of(node)[1])] = node_facts(node)
+    zones = node_zones(objects.all(NODE_TOPOLOGIES))
+    for one in objects.all(NODES):
+        name = key_of(one)[1]
+        labels[_node(cluster, name)] = {**node_facts(one), **zones.get(name, {})}
+    for gpu, facts in devices(objects.all(RESOURCE_SLICES), cluster):
+        labels[gpu] = facts
+        edges[_node(cluster, facts["node"]), gpu] = None
+    for was in gone:
+        facts = {"uid": was.pod.uid, "node": was.pod.node, "since": was.pod.since, "until": was.until}
+        labels[was.pod.entity(cluster)] = {name: value for name, value in facts.items() if value}
+        edges.update(dict.fromkeys(_below(was.pod, cluster)))
     for pod in known.pods.values():
-        entity = EntityRef(cluster, EntityKind.POD, pod.namespace, pod.name)
-        facts = {"node": pod.node, "workload": pod.workload, "uid": pod.uid, "owner_kind": pod.owner_kind}
-        facts |= {"since": pod.created, "gpus": f"{pod.gpus:g}" if pod.accelerators else ""}
-        facts |= {f"asks:{name}": f"{amount:g}" for name, amount in pod.accelerators.items() if "/mig-" in name}
-        labels[entity] = {name: value for name, value in facts.items() if value}
-        if pod.node and not pod.is_over:
-            edges.append((EntityRef(cluster, EntityKind.NODE, None, pod.node), entity))
+        labels[pod.entity(cluster)] = pod.facts()
+        if not pod.is_over:
+            edges.update(dict.fromkeys(_below(pod, cluster)))
     for replica in known.replicas.values():
-        _add_replica(replica, cluster, told, edges, labels)
+        own = replica.pods[0].replica(cluster)
+        labels[own] = replica.facts
+        edges.update(((pod.entity(cluster), own), None) for pod in replica.pods)
+        edges[own, EntityRef(cluster, EntityKind.SERVICE, replica.namespace, replica.service)] = None
     return Graph(tuple(edges), labels)
 
 
-def _add_replica(
-    replica: Replica, cluster: str, pages: Topology, edges: list[Edge], labels: dict[EntityRef, dict[str, str]]
-) -> None:
-    pods = [EntityRef(cluster, EntityKind.POD, pod.namespace, pod.name) for pod in replica.pods]
-    own = EntityRef(cluster, EntityKind.REPLICA, replica.namespace, replica.name)
-    service = EntityRef(cluster, EntityKind.SERVICE, replica.namespace, replica.pods[0].service)
-    paged = [one for pod in pods for one in pages.holds_up(pod) if one.kind is EntityKind.REPLICA]
-    if not paged and own not in pages.entities and _has_unplaced(service, pages):
-        return  # pages name replicas of this service without their pods: which of them this is nobody can say
-    targets = list(dict.fromkeys(paged)) or [own]
-    for target in targets:
-        edges.extend((pod, target) for pod in pods)
-        if not any(one.kind is EntityKind.SERVICE for one in pages.holds_up(target)):
-            edges.append((target, service))
-        labels[target] = {**_replica_facts(replica), **pages.labels.get(target, {})}
+def _below(pod: PodFacts, cluster: str) -> Iterator[Edge]:
+    """What a pod rests on: its node, and its devices where it is written down which."""
+    entity, node = pod.entity(cluster), _node(cluster, pod.node)
+    if pod.node:
+        yield node, entity
+    for device in pod.devices:
+        if device.startswith(("GPU-", "MIG-")):
+            gpu = EntityRef(cluster, EntityKind.GPU, None, device)
+            yield gpu, entity
+            if pod.node:
+                yield node, gpu
+
+
+def beside(pages: Topology, told: Graph) -> Graph:
+    """What of ``told`` holds beside ``pages``, what is known from pages.
+
+    A replica whose pods hold up one that pages name is that one, and keeps its service and its facts. One of a
+    service whose replicas pages name without their pods is left out: which of them it is nobody can say.
+    """
+    pods: dict[EntityRef, list[EntityRef]] = {}
+    services: dict[EntityRef, EntityRef] = {}
+    for lower, upper in told.edges:
+        if lower.kind is EntityKind.POD and upper.kind is EntityKind.REPLICA:
+            pods.setdefault(upper, []).append(lower)
+        elif lower.kind is EntityKind.REPLICA and upper.kind is EntityKind.SERVICE:
+            services[lower] = upper
+    unplaced = {service for service in set(services.values()) if _has_unplaced(service, pages)}
+    names: dict[EntityRef, tuple[EntityRef, ...]] = {}
+    for own, below in pods.items():
+        paged = dict.fromkeys(up for pod in below for up in pages.holds_up(pod) if up.kind is EntityKind.REPLICA)
+        if paged or own in pages.entities or services.get(own) not in unplaced:
+            names[own] = tuple(paged) or (own,)
+        else:
+            names[own] = ()
+    edges = [edge for lower, upper in told.edges for edge in _renamed(lower, upper, names, pages)]
+    labels: dict[EntityRef, Mapping[str, str]] = {}
+    for entity, facts in told.labels.items():
+        for name in names.get(entity, (entity,)):
+            labels[name] = {**labels.get(name, {}), **facts}
+    return Graph(tuple(edges), labels)
+
+
+def _renamed(
+    lower: EntityRef, upper: EntityRef, names: Mapping[EntityRef, tuple[EntityRef, ...]], pages: Topology
+) -> Iterator[Edge]:
+    if upper in names:
+        yield from ((lower, one) for one in names[upper])
+    elif lower in names:
+        for one in names[lower]:
+            if not any(above.kind is EntityKind.SERVICE for above in pages.holds_up(one)):
+                yield one, upper
+    else:
+        yield lower, upper
 
 
 def _has_unplaced(service: EntityRef, pages: Topology) -> bool:
@@ -97,37 +124,36 @@ def _has_unplaced(service: EntityRef, pages: Topology) -> bool:
     return any(all(below.kind is not EntityKind.POD for below in pages.rests_on(one)) for one in members)
 
 
-def _replica_facts(replica: Replica) -> dict[str, str]:
-    first, args = replica.pods[0], replica.args
-    facts = {
-        "workload": first.workload,
-        "owner_kind": first.owner_kind,
-        "engine": args.engine,
-        "model": args.model,
-        "image": replica.image,
-        "gpus": f"{replica.gpus:g}",
-        "pods": str(len(replica.pods)),
-        "tensor_parallel": str(args.tensor_parallel),
-        "pipeline_parallel": str(args.pipeline_parallel),
-        "nvlink_domains": ",".join(sorted(one for one in replica.domains if not one.startswith("node:"))),
+def joined(
+    page_edges: Iterable[Edge], page_labels: Labels, told: Iterable[Graph]
+) -> tuple[list[Edge], dict[EntityRef, Mapping[str, str]]]:
+    """Pages and what is told ``beside`` them as one.
+
+    Facts of pages go before. A pod of which a page knows no more than the uid gets its name.
+    """
+    edges: list[Edge] = []
+    labels: dict[EntityRef, Mapping[str, str]] = {}
+    for one in told:
+        edges += one.edges
+        labels.update(one.labels)
+    edges += page_edges
+    for entity, facts in page_labels.items():
+        labels[entity] = {**labels[entity], **facts} if entity in labels else facts
+    unnamed = {
+        entity for edge in edges for entity in edge if entity.kind is EntityKind.POD and entity.namespace is None
     }
-    return {name: value for name, value in facts.items() if value}
+    if not unnamed:
+        return edges, labels
+    pods = {
+        facts["uid"]: entity
+        for entity, facts in labels.items()
+        if entity.kind is EntityKind.POD and entity.namespace and facts.get("uid")
+    }
+    names = {entity: pods[entity.name] for entity in unnamed if entity.name in pods}
+    for entity in names:
+        labels.pop(entity, None)
+    return [(names.get(lower, lower), names.get(upper, upper)) for lower, upper in edges], labels
 
 
-def node_facts(node: Json) -> dict[str, str]:
-    """What is told of a node; empty for one that is not there."""
-    if not node:
-        return {}
-    labels, about = labels_of(node), mapping(mapping(node.get("status")).get("nodeInfo"))
-    facts = {name: first_label(labels, spellings) or "" for name, spellings in _NODE_LABELS.items()}
-    facts |= {"driver": driver_of(labels), "cuda": cuda_of(labels), "kubelet": text(about.get("kubeletVersion"))}
-    facts["since"] = text(mapping(node.get("metadata")).get("creationTimestamp"))
-    taints = [text(one.get("key")) for one in items(mapping(node.get("spec")).get("taints"))]
-    facts["taints"] = ",".join(sorted(filter(None, taints)))
-    return {name: value for name, value in facts.items() if value}
-
-
-def _dotted(labels: Mapping[str, str], prefix: str, parts: tuple[str, ...]) -> str:
-    """``535.161`` of ``PREFIX.major`` and ``PREFIX.minor``, as far as they are told."""
-    found = [labels[f"{prefix}.{part}"] for part in parts if labels.get(f"{prefix}.{part}")]
-    return ".".join(found)
+def _node(cluster: str, name: str) -> EntityRef:
+    return EntityRef(cluster, EntityKind.NODE, None, name)

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from collectors.kube_api import Json, KubeApi, deployment_of, instant, items, mapping, text, texts
+from collectors.kube_cluster import Cluster
+from collectors.kube_follow import Doors
+from collectors.kube_gpus import gpu_type_of
 from collectors.kube_nodes import node_changes
 from collectors.kube_objects import (
     CONFIG_MAPS,
@@ -20,7 +23,6 @@ from collectors.kube_objects import (
     PODS,
     WORKLOADS,
     Changed,
-    Follower,
     News,
     Objects,
     Resource,
@@ -28,17 +30,17 @@ from collectors.kube_objects import (
     labels_of,
     uid_of,
 )
-from collectors.kube_replicas import SERVICE_LABEL, PodIndex, Replicas
+from collectors.kube_pods import SERVICE_LABEL
+from collectors.kube_replicas import Replicas
 from collectors.kube_signals import KubeSignals
 from collectors.kube_startups import Startups
-from collectors.kube_topology import Graph, gpu_type_of, graph, node_facts
+from collectors.kube_topology import Graph
 from collectors.kube_workloads import SOURCE, WorkloadChanges
 from collectors.redact import redacted
 from collectors.sightings import FIRST_LOOK, MOST_TEXT, Sighting
 from outrider.errors import CollectError
 from outrider.ledger import ChangeEnd
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch
-from outrider.topology import Topology
 
 CHANGE = "outrider.dev/change"
 FROM, TO = "outrider.dev/from", "outrider.dev/to"
@@ -145,7 +147,7 @@ class Kubernetes:
     def __init__(
         self,
         name: str,
-        api: KubeApi,
+        api: KubeApi | Doors,
         cluster: str,
         *,
         namespaces: Sequence[str] = (),
@@ -153,48 +155,35 @@ class Kubernetes:
     ) -> None:
         """Without ``namespaces`` all are read. ``service_label`` of a workload names the service it runs."""
         self.name, self.cluster = name, cluster
-        self.objects = Objects()
+        self._told = Cluster(api, cluster, (EVENTS, *KEPT), namespaces=namespaces, service_label=service_label)
         self.startups = Startups(cluster, self._node_ready, self._gpu_type)
-        self._api = api
-        self._follower = Follower(api, (EVENTS, *KEPT), namespaces)
         self._events = _Events(cluster)
-        self._workloads = WorkloadChanges(api, cluster, service_label)
+        self._workloads = WorkloadChanges(self._told.api, cluster, service_label)
         self._signals = KubeSignals(name, cluster)
-        self._pods = PodIndex(service_label)
-        self._nodes_version = 0  # rises when a fact about a node changes, not with each heartbeat
-        self._replicas: tuple[tuple[int, int], Replicas] = ((-1, -1), Replicas())
-        self._graph: tuple[tuple[int, int], Topology | None, Graph] = ((-1, -1), None, Graph())
 
     async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
         """What is new since the last reading; at the first one, of the last ``FIRST_LOOK``."""
         del nodes
-        told, errors = await self._follower.read(at)
-        changed = [
-            (news.resource, self.objects.held[news.resource.name].take(news))
-            for news in told
-            if news.resource is not EVENTS
-        ]
+        told = await self._told.read(at)
         found: list[Sighting] = []
-        for resource, those in changed:
+        for resource, those in told.changes:
             found += await self._take(resource, those, at)
-        for news in told:
-            if news.resource is EVENTS:
-                for seen in news.seen:
-                    self.startups.event(seen.found, at)
-                found += self._events.take(news, at)
-        return found, errors
+        for news in told.others:
+            for seen in news.seen:
+                self.startups.event(seen.found, at)
+            found += self._events.take(news, at)
+        return found, [one.error for one in told.faults]
 
     async def _take(self, resource: Resource, changed: Sequence[Changed], at: datetime) -> list[Sighting]:
         if resource is PODS:
             for one in changed:
-                if one.after:
-                    self.startups.pod(self._pods.take(one.after), one.after, at)
-                else:
-                    self._pods.drop(uid_of(one.before))
+                pod = self._told.pod(uid_of(one.after)) if one.after else None
+                if pod is not None:
+                    self.startups.pod(pod, one.after, at)
+                elif not one.after:
                     self.startups.gone(uid_of(one.before), at)
             return []
         if resource is NODES:
-            self._nodes_version += any(node_facts(one.before) != node_facts(one.after) for one in changed)
             return node_changes(changed, self.cluster, at)
         if resource is CONFIG_MAPS:
             return self._workloads.config_changes(changed, self.objects, at)
@@ -205,19 +194,22 @@ class Kubernetes:
     @property
     def replicas(self) -> Replicas:
         """The pods and replicas as they are now."""
-        version = (self._pods.version, self._nodes_version)
-        if self._replicas[0] != version:
-            self._replicas = (version, self._pods.replicas(self.objects.all(NODES)))
-        return self._replicas[1]
+        return self._told.replicas
 
-    def graph(self, pages: Topology) -> Graph:
-        """The topology that the API tells beside what ``pages`` tell; the same one while neither changes."""
-        version = (self._pods.version, self._nodes_version)
-        known, last, made = self._graph
-        if known != version or last is None or not pages.shares_graph(last):
-            made = graph(self.objects, self.replicas, self.cluster, pages)
-            self._graph = (version, pages, made)
-        return made
+    @property
+    def graph(self) -> Graph:
+        """The topology that the API tells; the same one while nothing changes."""
+        return self._told.graph
+
+    @property
+    def api(self) -> KubeApi:
+        """For questions beside what is followed."""
+        return self._told.api
+
+    @property
+    def objects(self) -> Objects:
+        """What is known of the objects of the cluster."""
+        return self._told.objects
 
     def batches(self, at: datetime) -> tuple[SampleBatch, ...]:
         """What kube-state-metrics would give, once a round."""
@@ -243,4 +235,4 @@ class Kubernetes:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._api.close()
+        await self._told.close()

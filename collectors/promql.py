@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from collectors.access import Access
 from collectors.batches import about_watch, watch_batch
-from collectors.collect import Collector, Pushed, TargetHealth
+from collectors.collect import Collector, Pushed, Tap, TargetHealth
 from collectors.exposition import Page
 from collectors.normalise import Normaliser
 from collectors.promapi import PrometheusApi, RawSeries
@@ -69,14 +69,19 @@ class PrometheusSource:
         interval: timedelta = timedelta(seconds=15),
         since: datetime | None = None,
         pushed: Pushed | None = None,
+        tap: Tap | None = None,
+        parameters: Mapping[str, str] | None = None,
     ) -> None:
         """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have.
 
         ``pushdown`` lets the server work out the signals over so long a window, once a round
         (``collectors.pushdown``); None fetches raw samples. ``interval`` is the time between two rounds.
+        ``parameters`` go with every query, such as ``partial_response=false`` to Thanos.
         ``since`` is for reading history: every scrape after it is handed on, from the first round on.
+        ``tap`` gets every page as it was put together, and what was pushed; nothing with ``pushdown``: what a
+        server has worked out is no page.
         """
-        self._api = PrometheusApi(url, timeout=timeout, access=access)
+        self._api = PrometheusApi(url, timeout=timeout, access=access, parameters=parameters)
         self._cluster = cluster
         self._jobs = dict(jobs or {})
         for adapter_name in self._jobs.values():
@@ -86,11 +91,12 @@ class PrometheusSource:
         self._since_ms = None if since is None else round(since.timestamp() * 1000)
         self._server = Pushdown(self._api, pushdown, interval) if pushdown else None
         normaliser = Normaliser(self._server.adapters if self._server else None)
-        self._collector = Collector((), normaliser=normaliser, pushed=pushed)
+        self._collector = Collector((), normaliser=normaliser, pushed=pushed, tap=None if pushdown else tap)
         self._builder = PageBuilder()
         self._guessed: dict[tuple[str, str], str] = {}
         self._guessed_at: datetime | None = None
         self._targets: dict[Key, Target] = {}
+        self._unseen: tuple[Target, ...] = ()  # of the round that is read
         self._done: dict[Key, int] = {}
         self._health = TargetHealth(name, "prometheus", None, None, None, None, None)
 
@@ -103,6 +109,11 @@ class PrometheusSource:
     def targets(self) -> tuple[Target, ...]:
         """What Prometheus scrapes for us."""
         return self._collector.targets
+
+    @property
+    def watched(self) -> tuple[Target, ...]:
+        """The same, and what pushes."""
+        return self._collector.watched
 
     def topology(self, at: datetime) -> Topology:
         """As a collector's."""
@@ -119,8 +130,9 @@ class PrometheusSource:
         self._health = TargetHealth(self._self.name, "prometheus", True, len(found), seconds, None, at)
         collected = await asyncio.to_thread(self._collector.absorb_pages, found, at)
         scrape = Scrape(self._self, at, None, None, seconds)
-        about = about_watch(scrape, up=True)
-        return _with(collected, watch_batch(scrape, about, None, TrustVerdict.FRESH))
+        trust = TrustVerdict.PARTIAL if self._api.warned else TrustVerdict.FRESH
+        unseen = [batch for one in self._unseen for batch in self._collector.normaliser.unseen(one, at).batches]
+        return _with(collected, *unseen, watch_batch(scrape, about_watch(scrape, up=True), None, trust))
 
     def _blind(self, error: CollectError, at: datetime, seconds: float) -> Collected:
         """Nothing is known this round, of any target; that none of them is said to be down is the point."""
@@ -140,11 +152,12 @@ class PrometheusSource:
     # --- reading ----------------------------------------------------------------------------------
 
     async def _read(self, at: datetime) -> list[tuple[Scrape, Page | None]]:
+        self._api.warned = False
         await self._guess(at)
         jobs = "|".join(sorted({literal(job) for job in (*self._jobs, *(job for job, _ in self._guessed))}))
         meta = await self._api.raw(f'{{__name__=~"{"|".join(META)}",job=~"{jobs}"}}', LOOK_BACK, at) if jobs else []
         known = {key: one for key, one in instances(meta).items() if self._adapter_of(key) is not None}
-        self._note_targets(known)
+        self._note_targets(known, partial=self._api.warned)
         if self._server is not None:
             return await self._worked_out(self._server, known, at)
         due = {key: self._due(key, one) for key, one in known.items()}
@@ -249,16 +262,21 @@ class PrometheusSource:
 
     # --- targets ----------------------------------------------------------------------------------
 
-    def _note_targets(self, known: Mapping[Key, Instance]) -> None:
-        """A target stays as long as its ``up`` is within the look-back span."""
-        if known.keys() != self._targets.keys():
+    def _note_targets(self, known: Mapping[Key, Instance], *, partial: bool) -> None:
+        """A target stays as long as its ``up`` is within the look-back span.
+
+        Of an answer that may lack something nobody is struck off the list: those it lacks are unseen.
+        """
+        self._unseen = tuple(one for key, one in self._targets.items() if key not in known) if partial else ()
+        if known.keys() != (self._targets.keys() & known.keys() if partial else self._targets.keys()):
             for key, instance in known.items():
                 if key not in self._targets:
                     name = self._adapter_of(key)
                     assert name is not None
                     self._targets[key] = _target(self._cluster, name, key, instance.labels)
-            self._targets = {key: target for key, target in self._targets.items() if key in known}
-            self._done = {key: stamp for key, stamp in self._done.items() if key in known}
+            if not partial:
+                self._targets = {key: target for key, target in self._targets.items() if key in known}
+                self._done = {key: stamp for key, stamp in self._done.items() if key in known}
             self._collector.set_targets(tuple(self._targets.values()))
 
     async def close(self) -> None:
@@ -299,5 +317,5 @@ def _why(target: Target, said: str) -> CollectError:
     )
 
 
-def _with(collected: Collected, batch: SampleBatch) -> Collected:
-    return Collected((*collected.batches, batch), collected.events, collected.edges, collected.labels)
+def _with(collected: Collected, *batches: SampleBatch) -> Collected:
+    return Collected((*collected.batches, *batches), collected.events, collected.edges, collected.labels)

@@ -7,6 +7,7 @@ nothing is known of those targets, and it is the sender that is down.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -25,7 +26,7 @@ from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider import log
 from outrider.clock import Clock, from_unix
-from outrider.errors import CollectError, CollectReason
+from outrider.errors import CollectError, CollectReason, StoreAwayError
 from outrider.model import EntityKind, EntityRef, SampleBatch, TrustVerdict
 from outrider.ports import PushedBlock, Spool
 from outrider.units import format_duration
@@ -229,8 +230,9 @@ class Received:
     def _tell(self) -> None:
         """Add what was left out to the store, where the API reads it."""
         if self._dropped:
-            self._spool.count(self._dropped)
-            self._dropped = {}
+            with suppress(StoreAwayError):  # then it is told another time: what was read must not be lost for it
+                self._spool.count(self._dropped)
+                self._dropped = {}
 
 
 def _labels_of(source: Source, about: Mapping[str, str]) -> dict[str, str]:

@@ -190,15 +190,14 @@ def _parallelism(subject: _Subject) -> _Broken:
             told = {"tp": str(tensor), "replica": replica.name, "domains": ", ".join(sorted(replica.domains))}
             yield "tp-across-nvlink", told
             break
-    data = args.number("--data-parallel-size", "-dp", "--dp-size", "--dp") or 1
     one_pod = subject.size <= 1 and subject.kind not in _RAY and (args.number(*NODES) or 1) <= 1
     if not one_pod or not args.engine:
         return
     told = {"tp": str(tensor), "pp": str(args.pipeline_parallel), "gpus": f"{subject.gpus:g}"}
     if wanted > subject.gpus:
         yield "tp-exceeds-gpus", told
-    elif wanted * data < subject.gpus and args.engine in _LENGTH_BY_FLAG:
-        yield "gpus-unused", {**told, "used": str(wanted * data)}
+    elif wanted * args.data_parallel < subject.gpus and args.engine in _LENGTH_BY_FLAG:
+        yield "gpus-unused", {**told, "used": str(wanted * args.data_parallel)}
 
 
 def _probes(subject: _Subject) -> _Broken:

@@ -102,7 +102,14 @@ class StoreError(OutriderError):
 
 
 class StoreAwayError(StoreError, UnavailableError):
-    """The store does not answer for now: the same call may succeed later."""
+    """The store takes and gives nothing for now.
+
+    The same call may succeed once the server is back, the disk has room or the file is restored.
+    """
+
+
+class StoreDamagedError(StoreAwayError):
+    """What is stored cannot be read back; a backup brings it back."""
 
 
 class TakenOverError(StoreError):

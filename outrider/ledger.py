@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from outrider.model import EntityKind, EntityRef, Event, EventKind
+from outrider.places import Place
 
 # Changes that put nothing into service by themselves: code that is written, a version that is published.
 NOT_IN_SERVICE = frozenset({"push", "release"})
@@ -144,7 +145,12 @@ class Ledger(Protocol):
         ...
 
     def changes(
-        self, *, since: datetime | None = None, until: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         ...
@@ -153,7 +159,9 @@ class Ledger(Protocol):
         """Write start-ups, each in place of what its id said before."""
         ...
 
-    def startups(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Startup, ...]:
+    def startups(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         ...
 

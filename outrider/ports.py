@@ -12,12 +12,14 @@ from outrider.model import (
     Action,
     Alert,
     AlertState,
+    Calibration,
     CycleRecord,
     DetectorState,
     EntityKind,
     EntityRef,
     Event,
     Finding,
+    ForecastPoint,
     Incident,
     Message,
     NoVerdict,
@@ -30,6 +32,7 @@ from outrider.model import (
     Statistic,
     Window,
 )
+from outrider.places import Place
 from outrider.topology import Edge, Topology
 
 
@@ -186,8 +189,28 @@ class Drill:
         return self.starts_at <= now < self.over_at
 
 
+@dataclass(frozen=True, slots=True)
+class StateRetention:
+    """How long decisions are kept once they are over; what still goes on is never forgotten.
+
+    More than a year of decisions, so that this quarter can be held against the same of last year.
+    """
+
+    decisions: timedelta = timedelta(days=400)
+    forecasts: timedelta = timedelta(days=90)
+    messages: timedelta = timedelta(days=90)
+    silences: timedelta = timedelta(days=30)
+
+
+DEFAULT_STATE_RETENTION = StateRetention()
+
+
 class StateReader(Protocol):
-    """Decisions, read side: what the API, dashboard, reports and CLI use."""
+    """Decisions, read side: what the API, dashboard, reports and CLI use.
+
+    Long lists are read page by page: ``after`` is the place of the last entry of the page before
+    (``outrider.places.place_of``), and what comes in meanwhile shifts no page.
+    """
 
     def alerts(
         self,
@@ -196,6 +219,7 @@ class StateReader(Protocol):
         priorities: Sequence[Priority] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. None means every state, every priority."""
         ...
@@ -205,7 +229,12 @@ class StateReader(Protocol):
         ...
 
     def incidents(
-        self, *, open_only: bool = False, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        open_only: bool = False,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that instant."""
         ...
@@ -219,7 +248,12 @@ class StateReader(Protocol):
         ...
 
     def actions(
-        self, *, incident: str | None = None, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Action, ...]:
         """Actions, newest first."""
         ...
@@ -228,7 +262,9 @@ class StateReader(Protocol):
         """Remediation sessions, oldest first."""
         ...
 
-    def messages(self, *, incident: str | None = None, limit: int = 1000) -> tuple[Message, ...]:
+    def messages(
+        self, *, incident: str | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         ...
 
@@ -236,19 +272,38 @@ class StateReader(Protocol):
         """Cycles, newest first."""
         ...
 
-    def audit(self, limit: int = 1000) -> tuple[AuditRecord, ...]:
+    def audit(self, limit: int = 1000, after: Place | None = None) -> tuple[AuditRecord, ...]:
         """Audit records, newest first."""
         ...
 
-    def topology(self) -> Topology:
-        """The newest topology; empty when none was committed."""
+    def topology(self, at: datetime | None = None) -> Topology:
+        """The newest topology, or what was known of it at an instant; empty when nothing was.
+
+        That of an instant bears the instant, and its edges stand in no particular order.
+        """
+        ...
+
+    def forecasts(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[ForecastPoint, ...]:
+        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        ...
+
+    def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
+        """The newest measured calibration of each shape of each service, the newest first."""
         ...
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Silences in force."""
         ...
 
-    def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
+    def drills(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Drill, ...]:
         """Drills, newest first. ``since`` keeps those that end at or after that instant."""
         ...
 
@@ -266,6 +321,10 @@ class StateStore(StateReader, Protocol):
 
     def take_over(self, owner: str) -> None:
         """From now on the store takes cycles of this handle alone: a late one of another is refused."""
+        ...
+
+    def owned(self) -> bool:
+        """False once another handle took over after this one."""
         ...
 
     def commit(self, commit: CycleCommit) -> None:
@@ -331,6 +390,10 @@ class StateStore(StateReader, Protocol):
 
     def load_detector_states(self) -> dict[str, DetectorState]:
         """The newest check-point; empty when there is none."""
+        ...
+
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
+        """Forget what is past its time, in short transactions; how many rows went, by table."""
         ...
 
     def close(self) -> None:

@@ -21,7 +21,6 @@ from collectors.discovery.kubernetes import KubernetesSource
 from collectors.discovery.lists import DnsSource, FileSource, HttpSource, StaticSource
 from collectors.discovery.targets import Rules
 from collectors.dns_client import NameServer
-from collectors.kube_api import KubeApi
 from collectors.targets import Target
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch
@@ -30,6 +29,7 @@ from outrider.topology import Topology
 from service.collect_settings import CollectSettings
 from service.discovery_settings import DiscoverSettings
 from service.facts import TARGETS_NAMESPACE
+from service.kube_doors import KubeDoors
 from service.settings import Settings
 
 _EVERY = {
@@ -83,10 +83,11 @@ class Discovering:
         await self.pages.close()
 
 
-def discovery_of(settings: Settings, configured: Sequence[Target]) -> Discovery:
-    """Every source of targets that a configuration names."""
+def discovery_of(settings: Settings, configured: Sequence[Target], doors: KubeDoors | None = None) -> Discovery:
+    """Every source of targets that a configuration names. ``doors`` are those that sources of events open too."""
     collect = settings.collect
-    sources = [(_source(one, settings.cluster), _rules(one, collect)) for one in collect.discover]
+    opened = doors or KubeDoors(collect.discover)
+    sources = [(_source(one, settings.cluster, opened), _rules(one, collect)) for one in collect.discover]
     return Discovery(sources, settings.cluster, configured=configured, guess=_look)
 
 
@@ -108,7 +109,7 @@ async def once(settings: Settings, configured: Sequence[Target], at: datetime) -
         await discovery.close()
 
 
-def _source(given: DiscoverSettings, cluster: str) -> TargetSource:
+def _source(given: DiscoverSettings, cluster: str, doors: KubeDoors) -> TargetSource:
     name, every = given.label, given.every or _EVERY[given.type]
     client = partial(Client, name, given.url or "", timeout=given.timeout, access=given.access)
     servers = [NameServer.parse(one) for one in given.name_servers]
@@ -122,7 +123,7 @@ def _source(given: DiscoverSettings, cluster: str) -> TargetSource:
         return DnsSource(name, given.names, record=given.record, servers=servers, within=given.timeout, every=every)
     return KubernetesSource(
         name,
-        KubeApi(client()),
+        doors.of(given, name),
         cluster,
         namespaces=given.namespaces,
         label_selector=given.label_selector,

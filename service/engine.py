@@ -8,11 +8,14 @@ import signal
 from datetime import datetime
 
 from collectors.collect import Collector
+from collectors.promql import PrometheusSource
 from outrider import log
 from outrider.clock import Clock, SystemClock
+from outrider.errors import StoreAwayError, UnavailableError
 from service import jobs, reporting, wiring
 from service.drills import gamedays
 from service.event_source import pages_of
+from service.keeper import Keeper
 from service.leader import LOOK_EVERY, Leader, leading
 from service.settings import Settings
 from service.tokens import folder_of
@@ -38,28 +41,47 @@ def may_stand_by(settings: Settings) -> bool:
 
 async def _run(settings: Settings, leader: Leader) -> None:
     clock = SystemClock()
-    platform = wiring.platform(settings, clock)
+    platform = wiring.platform(settings, clock, may_write=leader.held)
     platform.state.take_over(secrets.token_hex(8))
     platform.warm(clock.now())
     schedule = schedule_of(platform, clock)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    schedule.every(LOOK_EVERY, "leader", lambda: asyncio.to_thread(_still_leading, leader, loop, stopped))
+
+    def look() -> None:
+        if not still_leading(leader, platform):
+            loop.call_soon_threadsafe(stopped.set)
+
+    schedule.every(LOOK_EVERY, "leader", lambda: asyncio.to_thread(look))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after SIGHUP the supervisor starts it anew
         loop.add_signal_handler(number, stopped.set)
     schedule.start()
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()
     await schedule.stop()
-    platform.checkpoint(clock.now())
+    if leader.held():
+        platform.checkpoint(clock.now())
     await platform.close()
 
 
-def _still_leading(leader: Leader, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
-    """End the process when another engine may have taken over; it is started again and stands by."""
-    if not leader.held():
-        _log.error("leadership_lost")
-        loop.call_soon_threadsafe(stopped.set)
+def still_leading(leader: Leader, platform: wiring.Platform) -> bool:
+    """False when another engine took over: this process ends, is started again and stands by.
+
+    A server that restarted forgot who led: whoever asks first leads again. While it is away nobody can.
+    """
+    try:
+        if leader.held():
+            return True
+        leader.acquire()
+        if platform.state.owned():
+            _log.info("leadership_regained")
+            return True
+    except StoreAwayError:
+        return True
+    except UnavailableError as error:
+        _log.warning("leadership_lost", because=error.message)
+    _log.error("taken_over", set_aside=platform.spool.set_aside())
+    return False
 
 
 def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
@@ -68,9 +90,9 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
     schedule.every(platform.settings.collect.interval, "cycle", platform.cycle.run_in_thread)
     schedule.every(jobs.DISPATCH_EVERY, "dispatch", lambda: asyncio.to_thread(platform.dispatcher.run_once))
     schedule.every(jobs.CHECKPOINT_EVERY, "checkpoint", lambda: asyncio.to_thread(platform.checkpoint, clock.now()))
-    schedule.hourly(
-        "compact", lambda: asyncio.to_thread(_compact, platform, clock.now()), minute=jobs.COMPACT_AT_MINUTE
-    )
+    keeper = Keeper(platform.metrics, platform.settings.store.retention.retention, schedule.stopping)
+    schedule.every(jobs.UPKEEP_EVERY, "upkeep", lambda: asyncio.to_thread(keeper.look, clock.now()))
+    schedule.every(jobs.PRUNE_EVERY, "prune_state", lambda: asyncio.to_thread(_prune, platform, clock.now()))
     given = platform.settings
     if given.game_days:
         days = gamedays.GameDays(platform.state, given.remediation.control_url, given.game_days)
@@ -84,15 +106,15 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
 def _keep_flights(platform: wiring.Platform, now: datetime) -> None:
     """Write down the scrapes that led to new loud incidents."""
     source = pages_of(platform.collector)
-    if platform.flight is not None and isinstance(source, Collector):
-        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.targets)
+    if platform.flight is not None and isinstance(source, Collector | PrometheusSource):
+        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.watched)
 
 
-def _compact(platform: wiring.Platform, now: datetime) -> None:
-    """Rewrite the hours that are over: a third of the bytes, and long reads in half a second."""
-    hours = platform.metrics.compact(now)
-    if hours:
-        _log.info("compacted", hours=hours)
+def _prune(platform: wiring.Platform, now: datetime) -> None:
+    """Forget decisions that are past their time."""
+    gone = platform.state.prune(now, platform.settings.store.retention.of_state)
+    if gone:
+        _log.info("state_pruned", **gone)
 
 
 def _weekly_report(platform: wiring.Platform, now: datetime) -> None:

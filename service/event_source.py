@@ -14,7 +14,6 @@ from collectors.engine_log import EngineLogs
 from collectors.events import EventSource, EventSources
 from collectors.kernel_file import KernelFile
 from collectors.kernel_log import KernelLogFile, KernelLogs
-from collectors.kube_api import KubeApi
 from collectors.kubernetes import Kubernetes
 from collectors.loki import LokiLogs
 from outrider.model import EntityKind, EntityRef
@@ -23,6 +22,7 @@ from outrider.topology import Topology
 from service.cycle import Source
 from service.discovery import Discovering
 from service.event_settings import EventSettings
+from service.kube_doors import KubeDoors
 from service.kube_view import KubeView
 from service.probe_source import WithProbes
 from service.settings import Settings
@@ -77,24 +77,28 @@ def pages_of(source: Source) -> Source:
     return inner
 
 
-def with_events(pages: Source, settings: Settings) -> Source:
-    """The source with the events that a configuration names; itself when it names none."""
+def with_events(pages: Source, settings: Settings, doors: KubeDoors | None = None) -> Source:
+    """The source with the events that a configuration names; itself when it names none.
+
+    ``doors`` are those of API servers that discovery reads too.
+    """
     if not settings.events:
         return pages
-    sources = event_sources(settings)
+    sources = event_sources(settings, doors)
     clusters = [one for one in sources.sources if isinstance(one, Kubernetes)]
     signals = {one.name or one.type: one.signals for one in settings.events}
     return WithEvents(pages, sources, KubeView(clusters, signals))
 
 
-def event_sources(settings: Settings) -> EventSources:
+def event_sources(settings: Settings, doors: KubeDoors | None = None) -> EventSources:
     """Every source of events that a configuration names."""
-    made = [event_source(one, settings.cluster) for one in settings.events]
+    opened = doors or KubeDoors(settings.events)
+    made = [event_source(one, settings.cluster, opened) for one in settings.events]
     every = {one.name or one.type: one.every for one in settings.events}
     return EventSources(made, deadline=settings.collect.interval / 4, every=every)
 
 
-def event_source(given: EventSettings, cluster: str) -> EventSource:
+def event_source(given: EventSettings, cluster: str, doors: KubeDoors) -> EventSource:
     """One source of events from its settings."""
     name, of = given.name or given.type, given.cluster or cluster
     client = partial(Client, name, timeout=given.timeout, access=given.access)
@@ -106,7 +110,7 @@ def event_source(given: EventSettings, cluster: str) -> EventSource:
         return KernelLogs(name, given.url or "", client, of, node)
     if given.type == "loki":
         return LokiLogs(name, client(given.url or ""), of, given.query.strip(), prefilter=given.prefilter)
-    api = KubeApi(client(given.url or ""))
+    api = doors.of(given, name)
     if given.type == "kubernetes":
         return Kubernetes(name, api, of, namespaces=given.namespaces, service_label=given.service_label)
     return EngineLogs(

@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from collectors.collect import TargetHealth
-from collectors.kube_topology import Graph
+from collectors.kube_topology import Graph, beside, joined
 from collectors.kubernetes import Kubernetes
-from outrider.model import EntityRef, SampleBatch
+from outrider.model import EntityKind, EntityRef, SampleBatch
 from outrider.topology import Topology
 
 STATE_METRICS = "kube_state_metrics"
@@ -30,11 +30,11 @@ class KubeView:
         """Both graphs as one, made anew only when either has changed. Facts of pages go before those of the API."""
         if not self.clusters:
             return pages
-        graphs = tuple(cluster.graph(pages) for cluster in self.clusters)
+        graphs = tuple(cluster.graph for cluster in self.clusters)
         same = len(graphs) == len(self._graphs) and all(map(lambda a, b: a is b, graphs, self._graphs))
         if self._topology is None or not same or not pages.shares_graph(self._pages):
             self._pages, self._graphs = pages, graphs
-            self._topology = _merged(pages, graphs)
+            self._topology = _merged(pages, [beside(pages, one) for one in graphs])
         return replace(self._topology, at=pages.at)
 
     def batches(self, health: Sequence[TargetHealth], at: datetime) -> tuple[SampleBatch, ...]:
@@ -49,10 +49,12 @@ class KubeView:
 
 
 def _merged(pages: Topology, graphs: Sequence[Graph]) -> Topology:
-    labels: dict[EntityRef, Mapping[str, str]] = {}
-    for graph in graphs:
-        labels.update(graph.labels)
-    for entity, facts in pages.labels.items():
-        labels[entity] = {**labels[entity], **facts} if entity in labels else facts
-    edges = (*pages.edges, *(edge for graph in graphs for edge in graph.edges))
-    return Topology.build(edges, (*pages.entities, *labels), labels, pages.at)
+    edges, labels = joined(pages.edges, pages.labels, graphs)
+    known = {entity for edge in edges for entity in edge}
+    alone = [one for one in pages.entities if one in labels or one in known or not _is_unnamed(one)]
+    return Topology.build(edges, (*alone, *labels), labels, pages.at)
+
+
+def _is_unnamed(entity: EntityRef) -> bool:
+    """True for a pod of which only the uid was known, and which has its name by now."""
+    return entity.kind is EntityKind.POD and entity.namespace is None

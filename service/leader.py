@@ -19,6 +19,7 @@ from store import sql
 
 LOOK_EVERY = timedelta(seconds=2)
 """How often one that stands by asks again, and one that works makes sure that it still may."""
+_FREE_LOOKS = 3  # that often free before one that stands by takes it
 _HINT = "stop it first, or run this in another folder or with another store.url"
 _log = log.get("leader")
 
@@ -50,19 +51,13 @@ def leader_of(settings: Settings) -> Leader:
 def leading(settings: Settings, *, stand_by: bool = False) -> Iterator[Leader]:
     """The right while the block runs. Raises UnavailableError, or waits its turn (``stand_by``)."""
     leader = leader_of(settings)
-    said = False
-    while True:
-        try:
-            leader.acquire()
-            break
-        except (UnavailableError, StoreAwayError) as error:
-            if not stand_by:
-                raise
-            if not said:
-                _log.info("standing_by", because=error.message)
-                said = True
-        time.sleep(LOOK_EVERY.total_seconds())
-    if said:
+    try:
+        leader.acquire()
+    except (UnavailableError, StoreAwayError) as error:
+        if not stand_by or not isinstance(leader, ServerLeader):
+            raise
+        _log.info("standing_by", because=error.message)
+        leader.wait()
         _log.info("took_over")
     try:
         yield leader
@@ -133,6 +128,22 @@ class ServerLeader:
             raise UnavailableError(
                 f"another engine ({self._lease.holder() or 'just gone'}) works on this store", hint=_HINT
             )
+
+    def wait(self) -> None:
+        """Stand by until nobody has had it for some looks, then take it.
+
+        After a restart of the server the engine that led before it asks again within one look: it knows
+        most, and holds the values of the outage.
+        """
+        free = 0
+        while True:
+            time.sleep(LOOK_EVERY.total_seconds())
+            try:
+                free = 0 if self._lease.holder() else free + 1
+                if free >= _FREE_LOOKS and self._lease.take():
+                    return
+            except StoreAwayError:
+                free = 0
 
     def held(self) -> bool:
         """False once the connection broke: somebody else may have it then."""

@@ -6,6 +6,7 @@ It also hands the engine what other processes left there: changes that pipelines
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,7 +21,7 @@ from collectors.sightings import FIRST_LOOK, Sighting, Whereabouts
 from collectors.workload_audit import audit
 from outrider import log
 from outrider.errors import StoreError
-from outrider.ledger import Ledger, change_of
+from outrider.ledger import Change, Ledger, change_of
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from outrider.ports import Collected
 from outrider.topology import Topology
@@ -29,6 +30,7 @@ from service.event_source import WithEvents
 
 AUDIT_EVERY = timedelta(minutes=5)
 AUDIT_PAPER = "workload_audit"
+MOST_MISSED = 10_000
 # the increase of either says that a replica has answered
 _SERVED = (SignalKey("engine_generation_tokens_total"), SignalKey("engine_requests_finished_total"))
 
@@ -43,6 +45,7 @@ class Recorded:
         self._places = Whereabouts()
         self._audited: datetime | None = None
         self._resumed: set[str] = set()
+        self._missed: deque[Change] = deque(maxlen=MOST_MISSED)  # changes seen while the ledger was away
 
     @property
     def health(self) -> list[TargetHealth]:
@@ -61,11 +64,13 @@ class Recorded:
             return await asyncio.to_thread(self._record, collected, topology, at)
         except StoreError as error:
             log.get("ledger").error("ledger_failed", error=error.message)
+            self._missed.extend(_changes(collected.events))
             return collected
 
     def _record(self, collected: Collected, topology: Topology, at: datetime) -> Collected:
         events = (*collected.events, *self._posted(topology, at))
-        self.ledger.append_changes([one for one in map(change_of, events) if one is not None])
+        self.ledger.append_changes([*self._missed, *_changes(events)])
+        self._missed.clear()
         for cluster in self._clusters():
             self.ledger.append_ends(cluster.ends())
         self._note_startups(collected.batches, topology, at)
@@ -129,6 +134,10 @@ class Recorded:
         """Close both."""
         await self.recorded.close()
         self.ledger.close()
+
+
+def _changes(events: Sequence[Event]) -> list[Change]:
+    return [one for one in map(change_of, events) if one is not None]
 
 
 def _answering(batches: Sequence[SampleBatch]) -> Iterator[tuple[EntityRef, datetime]]:

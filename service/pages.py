@@ -11,6 +11,7 @@ from typing import Any
 
 from collectors import doctor as examine
 from collectors import recording, registry
+from collectors.change import seconds_off
 from collectors.collect import Collector, TargetHealth
 from collectors.exposition import Parser
 from collectors.scrape import Scraper
@@ -22,6 +23,7 @@ from outrider.errors import CollectError, CollectReason, UnavailableError, Usage
 from outrider.i18n import Language
 from outrider.model import EntityKind
 from outrider.ports import Collected
+from outrider.units import format_duration
 from service import discovery, facts, listing, targets
 from service.settings import Settings
 
@@ -51,7 +53,8 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
              "reason": "needs_two_scrapes"}
             for entity, name in _needs_two(collector, look.target)
         ]  # fmt: skip
-    health = [jsonable.target(one) for one in (*collector.health, *sources)]
+    odd = {look.target.name: _odd(collector, look) for look in looks}
+    health = [{**jsonable.target(one), "warning": odd.get(one.target)} for one in (*collector.health, *sources)]
     if pages and not any(target["up"] for target in health):
         raise _unreadable(looks, health[0]["error"] or "no page could be read")
     return {"at": rfc3339(at), "targets": health, "signals": found}
@@ -114,12 +117,18 @@ async def doctor(
 async def _looks(
     settings: Settings, pages: Sequence[tuple[str, str]], at: datetime
 ) -> tuple[list[_Look], tuple[TargetHealth, ...]]:
-    """Every page once, and how each source of targets fares."""
+    """Every page once, and how each source of targets fares. Raises UsageError when there is nothing to look at."""
     wanted = _named_apart([_of_page(settings.cluster, adapter, place) for adapter, place in pages])
     sources: tuple[TargetHealth, ...] = ()
     if not pages:
         found = await discovery.once(settings, targets.targets(settings), at)
         wanted, sources = [(target, None) for target in found.targets], found.health
+        if not wanted and not sources:
+            raise UsageError(
+                "no targets are configured",
+                hint="name a page, such as --page vllm=http://host:8000/metrics, or write a configuration with"
+                " collect.targets, collect.discover or collect.prometheus in it: outrider config init",
+            )
     looks = []
     to_fetch = [target for target, body in wanted if body is None]
     scraper = Scraper()
@@ -151,14 +160,31 @@ def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | No
         return target_of(cluster, {"name": name, "adapter": adapter, "url": place}), None
     path = Path(place)
     try:
-        body = path.read_bytes()
+        body = recording.plain(path.read_bytes(), place)
     except OSError as error:
         raise UsageError(
             f"{place} cannot be read: {error.strerror}", hint="name a file or an http:// address"
         ) from error
     # A page that was saved by hand often lacks the end of its last line, which over HTTP would mean a cut.
     whole = body if not body or body.endswith(b"\n") else body + b"\n"
-    return target_of(cluster, {"name": path.stem, "adapter": adapter}), whole
+    return target_of(cluster, {"name": Path(path.name.removesuffix(".gz")).stem, "adapter": adapter}), whole
+
+
+def _odd(collector: Collector, look: _Look) -> str | None:
+    """What speaks against a page that can be read, in a sentence; None when nothing does."""
+    if look.scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
+        return None
+    page = collector.parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
+    found = []
+    off = seconds_off(page, look.scrape.at.timestamp())
+    if off is not None:
+        side = "old" if off > 0 else "in the future"
+        believed = "shown as they are, since this is a file" if look.scrape.saved else "not believed"
+        found.append(f"the newest of its lines is {format_duration(abs(off))} {side}: {believed}")
+    if page.layout.contradicted:
+        read = ", ".join(f"{name} (read as {page.types[name]})" for name in page.layout.contradicted)
+        found.append(f"two types are given of {read}")
+    return "; ".join(found) or None
 
 
 def _since_start(collector: Collector, look: _Look) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from outrider import log
@@ -19,7 +20,9 @@ from service.settings import PlannerSettings, ServiceSettings
 _log = log.get("plan")
 HISTORY_STEP = timedelta(minutes=10)
 CALIBRATION_SPAN = timedelta(hours=24)
-CALIBRATION_STEP = timedelta(minutes=5)  # not finer than a back-filled history, whose increases cover as much
+CALIBRATION_STEP = timedelta(
+    minutes=10
+)  # not finer than a back-filled history or a roll-up: their increases cover as much
 
 
 class NoPlanning:
@@ -124,7 +127,16 @@ class Planning:
         window = self._metrics.read_windows(
             EntityKind.REPLICA, calibrate.KEYS, now - CALIBRATION_SPAN, now, CALIBRATION_STEP, replicas
         )
-        return calibration_of(service, setting, window, _gpu_type(service, setting, topology))
+        found = calibration_of(service, setting, window, _gpu_type(service, setting, topology))
+        if found is None or found.origin != "measured":
+            return found
+        members = (service, *replicas)
+        return replace(
+            found,
+            model=_told(topology, members, "model"),
+            engine_version=_told(topology, members, "version") or _told(topology, members, "image"),
+            measured_at=now,
+        )
 
 
 def calibration_of(service: EntityRef, setting: ServiceSettings, window: Window, gpu_type: str) -> Calibration | None:
@@ -144,6 +156,12 @@ def calibration_of(service: EntityRef, setting: ServiceSettings, window: Window,
         configured=configured,
     )
     return found if isinstance(found, Calibration) else None
+
+
+def _told(topology: Topology, entities: Iterable[EntityRef], label: str) -> str:
+    """What the topology says of all of them; nothing while they differ, as during a rollout."""
+    said = {topology.label(entity, label) for entity in entities} - {""}
+    return said.pop() if len(said) == 1 else ""
 
 
 def _gpu_type(service: EntityRef, setting: ServiceSettings, topology: Topology) -> str:

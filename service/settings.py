@@ -26,10 +26,22 @@ from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
+from service.retention_settings import RetentionSettings, retention_usable
 from service.settings_base import Duration, Port, Ratio, Section
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_FILE = Path("outrider.yaml")
+
+
+class SpoolSettings(Section):
+    """Where cycles wait while the store is away, has a full disk or is damaged."""
+
+    folder: Path | None = Field(
+        None, description="default: spool beside the store; better another disk than the store's own"
+    )
+    limit_bytes: Annotated[int, Field(ge=1_000_000)] = Field(
+        1 << 30, description="the oldest cycles are given up beyond it; 10 min of 2,000 targets take about 40 MB"
+    )
 
 
 class StoreSettings(Section):
@@ -39,6 +51,8 @@ class StoreSettings(Section):
         "sqlite:///.outrider/outrider.db",
         description="sqlite:///path/to/file.db (metrics go to a second file beside it) or postgresql://user@host/database",
     )
+    spool: SpoolSettings = Field(SpoolSettings(), description="cycles that wait while the store is away")
+    retention: RetentionSettings = Field(RetentionSettings(), description="how long values are kept")
     stand_by: bool = Field(
         True,
         description="on PostgreSQL a second engine waits until the first one ends; false: it refuses, as on SQLite",
@@ -311,6 +325,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
                 document.problem(("collect", "targets", index, "name"), f"a second target is named {target.name!r}")
             )
         seen.add(target.name)
+    problems += retention_usable(settings.store.retention, document)
     problems += events_usable(settings.events, document)
     problems += receive_usable(settings.receive, document)
     problems += discover_usable(settings.collect.discover, document)

@@ -27,6 +27,11 @@ def flights_of(store_url: str) -> Path:
     return folder_beside(store_url) / "flight" / "incidents"
 
 
+def spool_of(settings: Settings) -> Path:
+    """Where cycles wait for the store."""
+    return settings.store.spool.folder or folder_of(settings) / "spool"
+
+
 def folder_beside(url: str) -> Path:
     """The folder for files beside the store of that URL."""
     if url.startswith("sqlite:///"):

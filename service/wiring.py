@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from alerts import rules_file
 from alerts.notify.registry import NOTIFIERS
@@ -23,7 +22,7 @@ from outrider.rules import Rule
 from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
-from service import facts, receiving, targets
+from service import facts, receiving, revisions, targets
 from service import settings as settings_file
 from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.cycle import Cycle, Parts, Source
@@ -33,8 +32,10 @@ from service.flight_keeper import FlightKeeper
 from service.ledger_source import Recorded
 from service.planning import NoPlanning, Planning
 from service.settings import Settings
-from service.tokens import admin_token, flights_of
+from service.tokens import admin_token, flights_of, spool_of
 from store import memory, migrate, sql
+from store.away import SpooledMetrics
+from store.cycle_files import CycleFiles
 
 HISTORY = timedelta(days=15)
 GROUPS = ("phone", "sms", "im", "mail", "report")
@@ -50,6 +51,7 @@ class Platform:
     state: StateStore
     collector: Source
     settings: Settings
+    spool: SpooledMetrics
     flight: FlightKeeper | None = None
 
     def warm(self, now: datetime) -> None:
@@ -75,12 +77,7 @@ class Platform:
 
 def upgrade(settings: Settings) -> str:
     """Create or upgrade both databases; returns their revision."""
-    return revision_text(migrate.upgrade(settings.store.url))
-
-
-def revision_text(revisions: Mapping[Any, str | None]) -> str:
-    """``state 0001, metrics 0001``."""
-    return ", ".join(f"{name} {revision or 'none'}" for name, revision in revisions.items())
+    return revisions.text(migrate.upgrade(settings.store.url))
 
 
 @contextmanager
@@ -108,8 +105,13 @@ def _open(settings: Settings) -> tuple[StateStore, sql.SqlMetricStore]:
     return sql.open_state(state_url), sql.open_metrics(metrics_url)
 
 
-def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Platform:
-    """A platform on its store. In ``lockstep`` the planner runs inside the cycle."""
+def platform(
+    settings: Settings, clock: Clock, *, lockstep: bool = False, may_write: Callable[[], bool] = lambda: True
+) -> Platform:
+    """A platform on its store. In ``lockstep`` the planner runs inside the cycle.
+
+    While ``may_write`` says no, values wait on disk.
+    """
     state, metrics = _open(settings)
     flight, kept = settings.collect.flight, flights_of(settings.store.url)
     ring = (
@@ -120,9 +122,10 @@ def platform(settings: Settings, clock: Clock, *, lockstep: bool = False) -> Pla
     keeper = FlightKeeper(ring, state, metrics, flight, kept) if ring else None
     source = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
     collector = Recorded(source, sql.open_ledger(sql.urls_of(settings.store.url)[0]))
-    cycle = _cycle(settings, collector, clock, state, metrics, in_background=not lockstep)
+    spooled = SpooledMetrics(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
+    cycle = _cycle(settings, collector, clock, state, spooled, in_background=not lockstep)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
-    return Platform(cycle, dispatcher, metrics, state, collector, settings, keeper)
+    return Platform(cycle, dispatcher, metrics, state, collector, settings, spooled, keeper)
 
 
 def cycle_in_memory(
@@ -243,6 +246,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         language=settings.notify.language,
         cluster=settings.cluster,
         store_url=settings.store.url,
+        spool=CycleFiles(spool_of(settings), settings.store.spool.limit_bytes),
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
         doors=receiving.doors(settings),
         webhooks=webhooks(settings),

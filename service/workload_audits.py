@@ -11,6 +11,7 @@ from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
 from outrider.i18n import Language
 from service.event_source import event_source
+from service.kube_doors import KubeDoors
 from service.settings import Settings
 
 
@@ -24,7 +25,7 @@ async def once(settings: Settings, at: datetime, language: Language) -> dict[str
         )
     found: list[WorkloadFinding] = []
     for one in given:
-        source = event_source(one, settings.cluster)
+        source = event_source(one, settings.cluster, KubeDoors([one]))
         assert isinstance(source, Kubernetes)  # by its type
         try:
             _, errors = await source.read(at, [])

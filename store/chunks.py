@@ -139,7 +139,7 @@ class Block:
         if payload[:4] not in (MAGIC, MAGIC_XOR):
             raise StoreError(
                 "A stored block of values has an unknown format.",
-                hint="It was written by another version, or the file is damaged: restore a backup.",
+                hint="`outrider db check` names it; restore a backup: outrider db restore FILE --force",
             )
         magic, self.instants, self.entities, self.sections = _HEADER.unpack_from(payload)
         self._xored = magic == MAGIC_XOR
@@ -179,6 +179,11 @@ class Block:
         """The unpacked status bytes of a section, None when every cell is PRESENT."""
         _, _, middle, end = self._places[section]
         return _decompressor().decompress(self._payload[middle:end]) if end > middle else None
+
+    @property
+    def length(self) -> int:
+        """How many bytes the payload must have by its own index."""
+        return self._places[-1][3] if self.sections else self._index_at
 
     def columns(self, section: int) -> int:
         """How many columns a section has."""

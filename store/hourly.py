@@ -9,7 +9,7 @@ catalogue gives:
 - an increase: its sum;
 - a histogram: ``<signal>_count``, ``<signal>_p50`` and ``<signal>_p99``, from the hour's buckets.
 
-NULL where the hour brought no value. Nothing of ours reads these tables.
+NULL where the hour brought no value, no row where it brought none at all. Nothing of ours reads these tables.
 """
 
 from __future__ import annotations
@@ -144,6 +144,8 @@ class Hours:
             if part is not None:
                 at = int(np.searchsorted(part.rolled.times, start))
                 values[np.searchsorted(members, part.entities), place] = _values(cell, part, at)
+        some = ~np.isnan(values).all(axis=1)
+        members, values = members[some], values[some]
         shown = values.astype(object)
         shown[np.isnan(values)] = None
         names = [cell.name for cell in wanted]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import RLock
+
 import sqlalchemy as sa
 
 from outrider.errors import StoreError
@@ -26,10 +28,15 @@ class AdvisoryLease:
         """Connects to nothing yet. Raises StoreError without the driver."""
         self._server = open_server(parsed(url), "lease")
         self._connection: sa.Connection | None = None
+        self._one_at_a_time = RLock()  # a connection is not for two threads
 
     def take(self) -> bool:
         """Take the lock, or say that another session has it. Raises StoreAwayError while the server is away."""
-        self.release()
+        with self._one_at_a_time:
+            self.release()
+            return self._try()
+
+    def _try(self) -> bool:
         try:
             connection = self._server.pool.connect().execution_options(isolation_level="AUTOCOMMIT")
             if connection.execute(_TAKE, {"key": _KEY}).scalar():
@@ -51,21 +58,23 @@ class AdvisoryLease:
 
     def held(self) -> bool:
         """True while the session that has the lock lives."""
-        if self._connection is None:
-            return False
-        try:
-            self._connection.execute(_LOOK)
-        except sa.exc.DBAPIError:
-            self.release()
-            return False
-        return True
+        with self._one_at_a_time:
+            if self._connection is None:
+                return False
+            try:
+                self._connection.execute(_LOOK)
+            except sa.exc.DBAPIError:
+                self.release()
+                return False
+            return True
 
     def release(self) -> None:
         """End the session, and with it the lock. Harmless when it is not held."""
-        if self._connection is not None:
-            self._connection.invalidate()  # a pooled session would keep the lock
-            self._connection.close()
-            self._connection = None
+        with self._one_at_a_time:
+            if self._connection is not None:
+                self._connection.invalidate()  # a pooled session would keep the lock
+                self._connection.close()
+                self._connection = None
 
     def _sentence(self, error: sa.exc.DBAPIError) -> StoreError:
         found = self._server.sentence(error, self._server.place)

@@ -10,13 +10,14 @@ import hashlib
 
 import sqlalchemy as sa
 
-from outrider.errors import StoreAwayError, StoreError
+from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
 from store.backend import BUSY_TIMEOUT, Opened
 
 _CONNECT_SECONDS = 5
 _DEAD_AFTER_MS = 15_000  # unacknowledged bytes to a server that vanished; the kernel alone waits 15 min
 _AWAY = ("08", "57P")  # classes of SQLSTATE: connection exceptions, operator intervention (shutdown, starting up)
 
+_DAMAGE = ("XX001", "XX002")
 _COMPLAINTS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html): what we say, what to do
     "53100": ("The disk of {place} is full; nothing of this write was kept.",
               "Free space on the database server, then try again."),
@@ -26,8 +27,10 @@ _COMPLAINTS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html)
     "42501": ("The user of {place} lacks a right.", "Make that user the owner of the database, or grant it CREATE."),
     "55P03": ("Another program has held {place} for more than 10 s.",
               "Look into pg_stat_activity for an open transaction and end it."),
-    "XX001": ("{place} is damaged: a page of a table cannot be read.", "Restore a backup: outrider db restore FILE."),
-    "XX002": ("{place} is damaged: an index cannot be read.", "Run REINDEX DATABASE; else restore a backup."),
+    "XX001": ("{place} is damaged: a page of a table cannot be read.",
+              "Restore a backup: outrider db restore FILE --force"),
+    "XX002": ("{place} is damaged: an index cannot be read.",
+              "Run REINDEX DATABASE there; if that fails, restore a backup: outrider db restore FILE --force"),
 }  # fmt: skip
 _REFUSALS = (  # what the server or libpq says before there is a connection
     ("password authentication failed", "Check the user and the password of store.url, or set PGPASSFILE."),
@@ -42,6 +45,11 @@ def lock_key(name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"outrider {name}".encode()).digest()[:8], "big") >> 1
 
 
+def writer_key(area: str) -> int:
+    """The lock that a writer of an area takes."""
+    return lock_key(f"writer of {area}")
+
+
 def open_server(url: sa.URL, area: str) -> Opened:
     """Connections to a database on a server; opens nothing yet. Raises StoreError without the driver."""
     timeout_ms = int(BUSY_TIMEOUT.total_seconds() * 1000)
@@ -50,7 +58,7 @@ def open_server(url: sa.URL, area: str) -> Opened:
         "tcp_user_timeout": _DEAD_AFTER_MS,
         "keepalives_idle": 10,
         "application_name": "outrider",
-        "options": f"{url.query.get('options', '')} -c lock_timeout={timeout_ms} -c timezone=UTC".strip(),
+        "options": f"-c lock_timeout={timeout_ms} -c timezone=UTC {url.query.get('options', '')}".strip(),
     }
     place = f"database {url.database} at {url.host or 'the local socket'}{f':{url.port}' if url.port else ''}"
     try:
@@ -64,8 +72,7 @@ def open_server(url: sa.URL, area: str) -> Opened:
             hint="Install it: pip install 'outrider[postgresql]'",
         ) from error
     readers = pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    key = lock_key(f"writer of {area}")
-    return Opened(pool, readers, pool, place, _sentence, lambda: _vacuum(pool), writer_lock=key)
+    return Opened(pool, readers, pool, place, _sentence, lambda: _vacuum(pool), writer_lock=writer_key(area))
 
 
 def _vacuum(pool: sa.Engine) -> None:
@@ -80,14 +87,21 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     if code in _COMPLAINTS:
         sentence, hint = _COMPLAINTS[code]
         put = sentence.format(place=place)
-        return StoreError(put[0].upper() + put[1:], hint=hint)
+        kind = StoreDamagedError if code in _DAMAGE else StoreAwayError
+        return kind(put[0].upper() + put[1:], hint=hint)
     if error.connection_invalidated or code is None or code.startswith(_AWAY):
         refusal = next((hint for words, hint in _REFUSALS if words in said), None)
         if refusal is not None:
-            return StoreError(f"The {place} refuses us: {said.strip().splitlines()[-1]}.", hint=refusal)
+            return StoreAwayError(f"The {place} refuses us: {_first_line(said)}.", hint=refusal)
         if isinstance(error, sa.exc.OperationalError) or error.connection_invalidated:
             return StoreAwayError(
-                f"The {place} does not answer: {said.strip().splitlines()[-1] if said.strip() else 'no reason given'}.",
+                f"The {place} does not answer: {_first_line(said)}.",
                 hint="Start the server, or check host, port and network; outrider goes on when it is back.",
             )
     return None
+
+
+def _first_line(said: str) -> str:
+    """Without libpq's advice, and without the SQL that SQLAlchemy adds."""
+    lines = said.strip().splitlines()
+    return lines[0].strip().removeprefix("connection failed: ").rstrip(".") if lines else "no reason given"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,11 +13,12 @@ import sqlalchemy as sa
 
 from outrider.clock import SystemClock
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
-from store import blocks, codec, hourly, latest, marks, schema, tiers
+from store import blocks, codec, condition, hourly, latest, marks, schema, seen, tiers
 from store.arrays import cross
 from store.backend import insert
 from store.blocks import MAX_INSTANTS, MAX_SPAN
 from store.chunks import Micros, Section, without_hollows
+from store.condition import Condition, TooLate
 from store.dictionary import Dictionary, Names
 from store.grid import Grid, empty_window, wants
 from store.latest import LatestTables
@@ -28,12 +28,11 @@ from store.reading import LOOK_BACK, Rows, fill, sorted_entities
 from store.retention import Retention
 from store.rewrite import Access
 from store.schema import RAW, instant, micros
+from store.seen import Seen
 from store.tiers import HOUR, ONE_HOUR, Segment
 from store.upkeep import Upkeep, Upkept
 
 DEFAULT_RETENTION = Retention()
-OLDER_THAN_KEPT = "older_than_kept"
-ROLLED_UP_ALREADY = "rolled_up_already"
 
 
 class SqlMetricStore:
@@ -51,13 +50,12 @@ class SqlMetricStore:
         self._dictionary = Dictionary()
         self._merger = Merger(self._dictionary.entities, self._dictionary.keys)
         self._latest = LatestTables()
+        self._seen = Seen()
         self._names = Names()
         self._writer = Lock()
+        self._newest = -1  # microseconds of the newest cycle that this process wrote
         self._upkeep = Upkeep(Access(self._database.reading, self._keeping, self._dictionary))
         self._clock = SystemClock()
-        self._newest = 0
-        self.refused: Counter[str] = Counter()
-        """Values that came too late to be kept, by reason, since the store was opened."""
         self.longest_upkeep_seconds = 0.0
         """How long upkeep's longest write transaction held up writers, from its begin to its commit."""
 
@@ -67,15 +65,20 @@ class SqlMetricStore:
         """Write one cycle durably; return how many cells have a value.
 
         A second write of the same instant replaces the kinds it brings. Events whose dedup key is
-        known are left out. Values older than all that retention keeps are refused: they are counted
-        in ``refused`` and not in the answer.
+        known are left out. Values older than all that retention keeps are refused and counted
+        (``condition``), not in the answer.
         """
-        with self._writing() as connection:
-            merged = [one for one in self._merger.merge(at, batches) if self._lands(connection, at, one)]
+        with self._writing(micros(at)) as connection:
+            late, self._newest = micros(at) <= self._newest or self._newest < 0, max(micros(at), self._newest)
+            merged = list(self._merger.merge(at, batches))
+            if late:
+                merged = [one for one in merged if self._lands(connection, at, one)]
             for found in merged:
                 blocks.write_tail(connection, self._dictionary, at, found)
                 marks.written(connection, found.kind, [micros(at)])
                 self._latest.update(connection, found, self._dictionary.entities.named, at)
+                self._seen.note(found.kind, found.entities, micros(at))
+            self._seen.tell(connection, micros(at))
             if events:
                 connection.execute(
                     insert(connection, schema.event).on_conflict_do_nothing(), [_event_row(one) for one in events]
@@ -83,14 +86,11 @@ class SqlMetricStore:
         return sum(_values(found) for found in merged)
 
     def _lands(self, connection: sa.Connection, at: datetime, found: Merged) -> bool:
-        """False for values of a time of which retention has left nothing; mostly nobody needs to ask."""
-        time, before = micros(at), self._newest
-        self._newest = max(before, time)
-        if before and time > before - HOUR:
-            return True
+        """False for values of a time of which retention has left nothing."""
+        time = micros(at)
         if time >= marks.cuts(connection, found.kind).get(ONE_HOUR, time):
             return True
-        self.refused[OLDER_THAN_KEPT] += _values(found)
+        condition.refuse(connection, TooLate.OLDER_THAN_KEPT, _values(found))
         return False
 
     def write_block(
@@ -114,9 +114,10 @@ class SqlMetricStore:
             narrow = values.astype(np.float32)
         said = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
         ordered = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
-        with self._writing() as connection:
+        with self._writing(int(instants[0])) as connection:
             self._dictionary.entities.prepare([tuple(entities)])
             numbers = self._dictionary.entities.of(tuple(entities))
+            seen.put_span(connection, numbers, int(instants[0]), int(instants[-1]))
             rows = np.argsort(numbers)
             for name in dict.fromkeys(keys[index].name for index in ordered):
                 columns = [index for index in ordered if keys[index].name == name]
@@ -140,7 +141,7 @@ class SqlMetricStore:
         ``stop`` is asked between steps of some seconds. Safe beside a writer and beside a second upkeep.
         Raises StoreError.
         """
-        return self._upkept(self._upkeep.run(now, retention, stop=stop))
+        return self._upkeep.run(now, retention, stop=stop)
 
     def prune(self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, vacuum: bool = False) -> Upkept:
         """The same at once, waiting for nothing to settle.
@@ -148,15 +149,15 @@ class SqlMetricStore:
         ``vacuum`` rebuilds the file, so that it is as small as it can be and gives room back from then on;
         nobody else may write meanwhile. Raises StoreError.
         """
-        found = self._upkept(self._upkeep.run(now, retention, settle=False))
+        found = self._upkeep.run(now, retention, settle=False)
         if vacuum:
             self._database.vacuum()
         return found
 
-    def _upkept(self, found: Upkept) -> Upkept:
-        if found.refused:
-            self.refused[ROLLED_UP_ALREADY] += found.refused
-        return found
+    def condition(self) -> Condition:
+        """Room, what waits for upkeep, what retention left, what came too late. Raises StoreError."""
+        with self._database.reading() as connection:
+            return condition.read(connection)
 
     def compact(self, before: datetime) -> int:
         """Rewrite whole hours before an instant as one row a signal; return how many hours."""
@@ -174,15 +175,16 @@ class SqlMetricStore:
                 self.longest_upkeep_seconds = max(self.longest_upkeep_seconds, self._clock.monotonic() - begun)
 
     @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _writing(self, at: int | None = None) -> Iterator[sa.Connection]:
         with self._writer:
             try:
                 with self._database.writing() as connection:
-                    self._dictionary.connection = connection
+                    self._dictionary.connection, self._dictionary.at = connection, at
                     yield connection
             except BaseException:
                 self._merger.forget()
                 self._dictionary.forget()
+                self._seen.forget()
                 raise
             finally:
                 self._dictionary.connection = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from outrider.errors import StoreError
+from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
 from store.backend import BUSY_TIMEOUT, Opened
 
 _PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than by default
@@ -28,16 +28,19 @@ _ON_CONNECT = (
     "temp_store=MEMORY",
 )
 
+
+_DAMAGE = ("not a database", "malformed", "disk i/o error")
 _COMPLAINTS = (  # what SQLite says, what we say, what to do
     ("disk is full", "The disk that holds {path} is full; nothing of this write was kept.",
      "Free space there, or point store.url at another disk."),
     ("readonly", "{path} cannot be written.",
      "Give the user that runs outrider write access to the file and to its folder."),
     ("not a database", "{path} is not a SQLite database.",
-     "Point store.url at another file, or restore a backup."),
-    ("malformed", "{path} is damaged.", "Restore a backup, or move the file away and start anew."),
+     "Point store.url at another file; if it was the store, restore a backup: outrider db restore FILE --force"),
+    ("malformed", "{path} is damaged.",
+     "`outrider db check` says more; restore a backup: outrider db restore FILE --force"),
     ("disk i/o error", "The disk that holds {path} fails to read or write.",
-     "Look at the kernel's log for disk errors; restore a backup on another disk."),
+     "Look at the kernel's log for disk errors; point store.url at another disk, then outrider db restore FILE"),
     ("unable to open", "{path} cannot be opened.", "Check that its folder exists and may be written."),
     ("locked", "Another program has held {path} for more than 10 s.",
      "Stop it (a backup or a shell with an open transaction), then try again."),
@@ -77,8 +80,11 @@ def _vacuum(engine: sa.Engine) -> None:
 
 def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     said = str(error.orig).lower()
-    found = next(((sentence, hint) for word, sentence, hint in _COMPLAINTS if word in said), None)
-    return None if found is None else StoreError(found[0].format(path=place), hint=found[1])
+    for word, sentence, hint in _COMPLAINTS:
+        if word in said:
+            kind = StoreDamagedError if word in _DAMAGE else StoreAwayError
+            return kind(sentence.format(path=place), hint=hint)
+    return None
 
 
 def _on_connect(connection: Any, _record: object) -> None:

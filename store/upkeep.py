@@ -16,8 +16,9 @@ from itertools import groupby
 import sqlalchemy as sa
 
 from outrider.model import EntityKind
-from store import compaction, hourly, marks, rewrite, rolling, space
+from store import compaction, condition, hourly, marks, rewrite, rolling, space
 from store.blocks import Row, rows_between
+from store.condition import TooLate
 from store.dictionary import Names
 from store.hourly import Hours
 from store.marks import Mark
@@ -196,6 +197,7 @@ class Upkeep:
 
         def then(connection: sa.Connection) -> None:
             marks.add(connection, [_MERGE[tier]], kind, [start // DAY * DAY])
+            condition.refuse(connection, TooLate.ROLLED_UP_ALREADY, work.refused)
             if tier == TEN_MINUTES:
                 marks.add(connection, [Work.ONE_HOUR], kind, [mark.start for mark in group])
 

@@ -91,7 +91,9 @@ def changes(
     def keep(one: Change) -> bool:
         return (service is None or service in (one.service, one.workload)) and (code is None or one.code == code)
 
-    found, following = paging.page(lambda n: ledger.changes(since=since, until=until, limit=n), keep, cursor, limit)
+    found, following = paging.by_key(
+        lambda after, count: ledger.changes(since=since, until=until, limit=count, after=after), keep, cursor, limit
+    )
     return {"changes": [change_row(one) for one in found], "next_cursor": following}
 
 

@@ -92,6 +92,11 @@ class Context:
         found: Topology = self.remembered.get(("topology", newest.id if newest else None), self.state.topology)
         return found
 
+    def topology_at(self, at: datetime) -> Topology:
+        """What was known of the topology at an instant; the newest one for an instant before the first."""
+        found: Topology = self.remembered.get(("topology at", at), lambda: self.state.topology(at))
+        return found if found.entities else self.topology()
+
     def drills_around(self, incidents: Sequence[Incident]) -> tuple[DrillWindow, ...]:
         """The windows of drills that one of these incidents may belong to."""
         if not incidents:

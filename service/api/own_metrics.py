@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from outrider.errors import StoreError
 from outrider.model import AlertState, Incident
 from outrider.ports import StateReader
+from store.cycle_files import CycleFiles
+from store.sql_metrics import SqlMetricStore
 
 _LAST_ACTIONS = 1000
 
@@ -26,7 +29,15 @@ class StateCollector(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """The families of one scrape; those of the cycle are left out before the first one."""
+        """The families of one scrape: of the store alone while it is away, none of the cycle before the first one."""
+        try:
+            known, up = tuple(self._known()), 1.0
+        except StoreError:
+            known, up = (), 0.0
+        yield _gauge("store_up", "1 when decisions can be read from the store.", up)
+        yield from known
+
+    def _known(self) -> Iterable[Metric]:
         yield from self._cycle()
         yield _counted("outrider_alerts", "Alerts by priority and state.", ("priority", "state"), self._alerts())
         yield _counted(
@@ -38,9 +49,7 @@ class StateCollector(Collector):
             ("kind", "decision", "reason", "status"),
             Counter((a.kind, a.decision, a.reason, a.status) for a in self._state.actions(limit=_LAST_ACTIONS)),
         )
-        paused = GaugeMetricFamily("outrider_remediation_paused", "1 while remediation is paused.")
-        paused.add_metric([], float(self._state.paused()))
-        yield paused
+        yield _gauge("remediation_paused", "1 while remediation is paused.", float(self._state.paused()))
 
     def _cycle(self) -> Iterable[Metric]:
         newest = self._state.cycles(limit=1)
@@ -55,9 +64,7 @@ class StateCollector(Collector):
             ("signals_written", "Values the newest cycle wrote.", cycle.signals_written),
             ("findings", "Findings of the newest cycle.", cycle.findings),
         ):
-            family = GaugeMetricFamily(f"outrider_{name}", help_text)
-            family.add_metric([], float(value))
-            yield family
+            yield _gauge(name, help_text, float(value))
 
     def _alerts(self) -> Counter[tuple[str, ...]]:
         active = self._state.alerts(states=(AlertState.PENDING, AlertState.FIRING), limit=100_000)
@@ -65,6 +72,73 @@ class StateCollector(Collector):
 
     def _incidents(self) -> Counter[tuple[str, ...]]:
         return Counter((incident.priority, _fault(incident)) for incident in self._state.incidents(open_only=True))
+
+
+class StoreSpoolCollector(Collector):
+    """What waits on disk for a store that is away, and what was given up."""
+
+    def __init__(self, files: CycleFiles) -> None:
+        """``files`` are only looked at; the engine writes them."""
+        self._files = files
+
+    def collect(self) -> Iterable[Metric]:
+        """The families of one scrape."""
+        found = self._files.status()
+        oldest = 0.0 if found.oldest_at is None else found.oldest_at.timestamp()
+        yield _gauge("store_spool_cycles", "Cycles that wait for the store.", float(found.cycles))
+        yield _gauge("store_spool_bytes", "Bytes they take on disk.", float(found.bytes))
+        yield _gauge("spool_limit_bytes", "Bytes they may take: beyond it the oldest go.", float(found.limit_bytes))
+        yield _gauge("store_spool_oldest_timestamp_seconds", "Instant of the oldest that waits, 0 without any.", oldest)
+        for name, help_text, value in (
+            ("dropped", "Cycles given up for want of room.", found.dropped_cycles),
+            ("refused", "Cycles that the store refused and that were set aside.", found.refused_cycles),
+        ):
+            yield CounterMetricFamily(f"outrider_store_spool_{name}_cycles", help_text, value=float(value))
+
+
+class StoreCollector(Collector):
+    """How the metrics database stands."""
+
+    def __init__(self, store: SqlMetricStore) -> None:
+        """``store`` is only read."""
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the store is not asked before the first scrape."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """The families of one scrape; none while the store is away."""
+        try:
+            found = self._store.condition()
+        except StoreError:
+            return
+        yield _gauge("store_used_bytes", "Bytes of values that the metrics database holds.", float(found.space.used))
+        yield _gauge("store_free_bytes", "Bytes of its file that are free to be used again.", float(found.space.free))
+        yield _counted(
+            "outrider_store_upkeep_waiting",
+            "Spans that wait for upkeep, by work; the hour at hand is among them.",
+            ("work",),
+            Counter({(work,): many for work, many in found.waiting.items()}),
+        )
+        kept = GaugeMetricFamily(
+            "outrider_store_kept_from_timestamp_seconds",
+            "Retention left a tier's values from here on.",
+            labels=["tier"],
+        )
+        for tier, at in sorted(found.kept_from.items()):
+            kept.add_metric([tier], at)
+        yield kept
+        refused = CounterMetricFamily(
+            "outrider_store_refused_values", "Values that came too late to be kept, by reason.", labels=["reason"]
+        )
+        for reason, cells in sorted(found.refused.items()):
+            refused.add_metric([reason], float(cells))
+        yield refused
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"outrider_{name}", help_text, value=value)
 
 
 def _fault(incident: Incident) -> str:

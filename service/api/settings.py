@@ -16,6 +16,7 @@ from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
 from outrider.ledger import Ledger
 from outrider.ports import Spool
+from store.cycle_files import CycleFiles
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
@@ -77,7 +78,7 @@ class ApiSettings:
     reads need the token unless the API listens on loopback. ``hosts`` are the names a browser may call it
     by, a guard against DNS rebinding; ``("*",)`` accepts every name. ``interval`` is the time between cycles.
     ``control_url`` is the door of the simulated fleet that drills break, None when the fleet is real.
-    ``doors`` None means that nothing is received.
+    ``doors`` None means that nothing is received. ``spool`` is where the engine's cycles wait for the store.
     """
 
     token: str = field(default="", repr=False)
@@ -89,6 +90,7 @@ class ApiSettings:
     language: Language = "en"
     cluster: str = "default"
     store_url: str = "sqlite:///.outrider/outrider.db"
+    spool: CycleFiles | None = None
     promise: Promise = Promise()
     control_url: str | None = None
     doors: DoorSettings | None = None

@@ -83,11 +83,12 @@ def catalogue() -> list[dict[str, Any]]:
 def topology(
     ctx: Ctx,
     kind: Annotated[EntityKind | None, Query(description="only entities of this kind")] = None,
+    at: Annotated[AwareDatetime | None, Query(description="as it was at this instant; as it is when absent")] = None,
     limit: paging.Limit = 1000,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Entities, page by page, each with what it rests on and its labels."""
-    graph = ctx.topology()
+    graph = ctx.topology() if at is None else ctx.state.topology(at)
     every = sorted((e for e in graph.entities if kind is None or e.kind is kind), key=lambda e: e.key)
     found, following = paging.page(lambda count: every[:count], None, cursor, limit)
     return {

@@ -12,7 +12,7 @@ from collectors import recording_rules, registry
 from outrider.clock import SystemClock, parse_rfc3339
 from outrider.errors import UsageError
 from outrider.units import parse_duration
-from service import backfill, pages
+from service import pages
 from service.cli import tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
 from service.cli.progress import bars
@@ -58,6 +58,8 @@ def backfill_(
     until: Annotated[str | None, typer.Option(help="instant to end at, RFC 3339; now when not given")] = None,
 ) -> None:
     """Read the history of collect.prometheus into the store. The platform must not be running on it."""
+    from service import backfill  # noqa: PLC0415 - brings the whole platform with it
+
     end = parse_rfc3339(until) if until else SystemClock().now()
     start = parse_rfc3339(since) if since else end - timedelta(days=days)
     with bars(context) as progress:
@@ -92,7 +94,7 @@ def _once_table(result: dict[str, Any]) -> str:
             t["adapter"],
             "up" if t["up"] else "DOWN",
             "-" if t["samples"] is None else str(t["samples"]),
-            t["error"] or "",
+            t["error"] or t.get("warning") or "",
         ]
         for t in result["targets"]
     ]
@@ -109,7 +111,9 @@ def _once_table(result: dict[str, Any]) -> str:
     ]
     return "\n\n".join(
         [
-            tables.table(["target", "adapter", "", "samples", "error"], targets, empty="no targets are configured"),
+            tables.table(
+                ["target", "adapter", "", "samples", "error or warning"], targets, empty="no targets are configured"
+            ),
             tables.table(["entity", "signal", "value", "unit", ""], rows, empty="no signals"),
         ]
     )

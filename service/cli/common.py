@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -18,7 +18,9 @@ import yaml
 from outrider import log
 from outrider.errors import OutriderError, UsageError
 from outrider.i18n import Language
-from service import settings as settings_file
+
+if TYPE_CHECKING:
+    from service.settings import Settings
 
 YES, NO, USAGE, UNAVAILABLE = 0, 1, 2, 3
 ON_A_TERMINAL = sys.stdout.isatty()  # a group without a command shows its help to people, an error to scripts
@@ -41,8 +43,10 @@ class Context:
     language: Language
     progress: bool
 
-    def settings(self) -> settings_file.Settings:
+    def settings(self) -> Settings:
         """The configuration of this call. Raises ConfigError."""
+        from service import settings as settings_file  # noqa: PLC0415 - half a second that --help does without
+
         return settings_file.load(settings_file.find(self.config))
 
     def show(self, result: Any, table: Callable[[Any], str] | None = None) -> None:

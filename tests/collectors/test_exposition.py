@@ -262,3 +262,25 @@ def test_published_pages_give_what_prometheus_client_finds(path) -> None:
     text = path.read_text(encoding="utf-8")
     text = text if text.endswith("\n") else text + "\n"
     assert ours(Parser().parse(text.encode())) == theirs(text)
+
+
+def test_pages_that_differ_in_types_alone_keep_their_own() -> None:
+    """Whoever is read first must not decide how the others are read."""
+    parser, line = Parser(), "# TYPE a {}\n"
+    pages = {
+        "gauge": line.format("gauge"),
+        "counter": line.format("counter"),
+        "both": line.format("counter") + line.format("gauge"),
+    }
+    for _ in range(2):
+        found = {name: parser.parse((said + "a 1\n").encode(), source=name).layout for name, said in pages.items()}
+        assert {name: layout.types["a"] for name, layout in found.items()} == {
+            "gauge": "gauge",
+            "counter": "counter",
+            "both": "counter",
+        }
+        assert {name: layout.contradicted for name, layout in found.items()} == {
+            "gauge": (),
+            "counter": (),
+            "both": ("a",),
+        }

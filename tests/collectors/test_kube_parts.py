@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from collectors.kube_actors import actor_of, kind_of, managers
 from collectors.kube_api import Seen
 from collectors.kube_endings import Endings, standing
+from collectors.kube_gpus import cuda_of, driver_of
 from collectors.kube_objects import (
     CONFIG_MAPS,
     INFERENCE_SERVICES,
@@ -25,10 +26,11 @@ from collectors.kube_objects import (
     digests,
     slim,
 )
-from collectors.kube_replicas import PodIndex, pod_facts, replicas_of, workload_of
+from collectors.kube_pods import pod_facts, served, workload_of
+from collectors.kube_replicas import PodIndex, replicas_of
 from collectors.kube_shapes import config_maps, service_of, templated
 from collectors.kube_startups import Startups, pull_seconds
-from collectors.kube_topology import cuda_of, driver_of, graph
+from collectors.kube_topology import beside, graph, joined
 from collectors.startup_log import Mark
 from collectors.workload_changes import scale_change, shape_of, template_change
 from outrider.clock import rfc3339
@@ -78,10 +80,11 @@ def test_the_service_of_a_pod_is_its_label_or_its_owner() -> None:
     assert pod_facts(pod(**{"app.kubernetes.io__name": "chat-70b"})).service == "chat-70b"
     assert pod_facts(pod(team="x"), service_label="team").service == "x"
     assert pod_facts(pod(**{"serving.kserve.io__inferenceservice": "llama"})).service == "llama"
-    assert pod_facts(pod(owner=("StatefulSet", "chat"))).service == "chat"
-    assert pod_facts(pod()).service == "chat-0"
+    assert served(pod_facts(pod(owner=("StatefulSet", "chat")))).service == "chat"
+    assert served(pod_facts(pod())).service == "chat-0"
+    assert served(pod_facts(pod(owner=("StatefulSet", "chat"))), front="door").service == "door"
     plain = {**pod(owner=("DaemonSet", "agent")), "spec": {"containers": [{"name": "a"}]}}
-    assert pod_facts(plain).service == ""
+    assert served(pod_facts(plain)).service == ""
 
 
 def test_mig_slices_count_as_accelerators() -> None:
@@ -118,12 +121,13 @@ def test_a_replica_that_pages_know_keeps_its_name_and_its_service() -> None:
     objects = Objects.of([(PODS, pod())])
     one, replica, service = refs("p-chat-0", "r-engine-7", "s-chat")
     pages = Topology.build([(one, replica), (replica, service)], labels={replica: {"model": "from the page"}})
-    told = graph(objects, replicas_of(objects), "c", pages)
+    told = beside(pages, graph(objects, replicas_of(objects), "c"))
     kinds = {upper.kind for _, upper in told.edges}
     assert kinds == {EntityKind.POD, EntityKind.REPLICA}
     assert replica in told.labels
-    assert told.labels[replica]["model"] == "from the page"
-    assert told.labels[replica]["gpus"] == "1"
+    _, labels = joined(pages.edges, pages.labels, [told])
+    assert labels[replica]["model"] == "from the page"
+    assert labels[replica]["gpus"] == "1"
     assert refs("r-chat-0")[0] not in told.labels
 
 
@@ -131,7 +135,7 @@ def test_replicas_of_a_service_whose_pods_nobody_names_are_not_told_twice() -> N
     objects = Objects.of([(PODS, pod(**{"app.kubernetes.io__name": "chat"}))])
     replica, service = refs("r-some-page", "s-chat")
     pages = Topology.build([(replica, service)])
-    told = graph(objects, replicas_of(objects), "c", pages)
+    told = beside(pages, graph(objects, replicas_of(objects), "c"))
     assert all(upper.kind is EntityKind.POD for _, upper in told.edges)
 
 

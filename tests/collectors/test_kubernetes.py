@@ -49,6 +49,9 @@ def event(uid: str = "e1", reason: str = "BackOff", count: int = 1, ago: float =
     }
 
 
+NAMED = {"app": "chat", "app.kubernetes.io/name": "chat-70b"}
+
+
 def deployment(
     args: list[str] | None = None,
     *,
@@ -57,6 +60,7 @@ def deployment(
     version: str = "v1",
     revision: int = 1,
     progressed: float = 10.0,
+    labels: dict[str, str] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     return {
@@ -64,7 +68,7 @@ def deployment(
             "name": "chat",
             "namespace": "serving",
             "uid": "d1",
-            "labels": {"app.kubernetes.io/name": "chat-70b"},
+            "labels": {"team": "x"},
             "annotations": {"deployment.kubernetes.io/revision": str(revision)},
             **more,
         },
@@ -72,7 +76,7 @@ def deployment(
             "replicas": replicas,
             "selector": {"matchLabels": {"app": "chat"}},
             "template": {
-                "metadata": {"labels": {"app": "chat", "app.kubernetes.io/version": version}},
+                "metadata": {"labels": {**(labels or NAMED), "app.kubernetes.io/version": version}},
                 "spec": {"containers": [{"name": "vllm", "image": image, "args": args or ["--max-num-seqs=256"]}]},
             },
         },
@@ -493,9 +497,9 @@ def test_a_workload_is_told_as_the_service_it_runs() -> None:
 
 def test_a_workload_without_a_service_stands_for_itself() -> None:
     async def scene(server: ApiServer, source: Kubernetes) -> None:
-        server.objects = {DEPLOYMENTS: [deployment(progressed=9_000)]}
+        server.objects = {DEPLOYMENTS: [deployment(progressed=9_000, labels={"run": "chat"})]}
         await news(source)
-        server.tell(DEPLOYMENTS, "MODIFIED", deployment(replicas=1))
+        server.tell(DEPLOYMENTS, "MODIFIED", deployment(replicas=1, labels={"run": "chat"}))
         (change,) = await news(source)
         assert Whereabouts().entity(change) == EntityRef("c", EntityKind.WORKLOAD, "serving", "chat")
 

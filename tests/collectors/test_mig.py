@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.kube_topology import Graph, joined
 from outrider.model import CellStatus, EntityKind, EntityRef
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -57,3 +58,23 @@ def test_an_instance_is_a_gpu_on_a_gpu_with_what_is_its_own(driver, bench) -> No
     assert cell("hw_accel_seen") == 1.0
     assert second not in {entity.name for entity in node.batch(EntityKind.GPU).entities}  # configured away, not lost
     assert probe.close() == 0
+
+
+def test_a_process_leads_from_its_device_to_its_pod_which_discovery_names(bench) -> None:
+    uid = "0a1b2c3d-0000-1111-2222-333344445555"
+    name, labels = "outrider_agent_process_memory_bytes", f'UUID="{GPU}",Hostname="node-1",pid="7"'
+    whole = f'{name}{{{labels},pod_uid="{uid}"}} 1\n'
+    part = f'{name}{{{labels},GPU_I_ID="7",GPU_I_PROFILE="1g.10gb",pod_uid="{uid}"}} 1\n'
+    pod = EntityRef("test", EntityKind.POD, "serving", "chat-0")
+    told = ((), {pod: {"uid": uid}})
+    for page, device in ((whole, GPU), (part, f"{GPU}/7")):
+        node = bench("dcgm", entity={"kind": "node", "name": "node-1"})
+        gpu = EntityRef("test", EntityKind.GPU, None, device)
+        edges = node.scrape(page).edges
+        assert (gpu, EntityRef("test", EntityKind.POD, None, uid)) in edges
+        found, facts = joined(edges, {}, [Graph(*told)])
+        assert (gpu, pod) in found
+        assert {entity.name for entity in facts} == {"chat-0"}
+    outside = bench("dcgm", entity={"kind": "node", "name": "node-1"})
+    alone = outside.scrape(f"{name}{{{labels}}} 1\n")
+    assert all(upper.kind is not EntityKind.POD for _, upper in alone.edges)

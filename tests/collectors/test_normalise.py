@@ -177,6 +177,7 @@ def test_a_lost_accelerator_goes_on_as_absent_for_a_while(bench) -> None:
     one.scrape(both.splitlines(keepends=True)[0], after=24 * 3600)
     assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 1
     assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-1") == 0, "a lost device is not forgotten"
+    assert one.batch(EntityKind.GPU).trust is TrustVerdict.PARTIAL
 
 
 def test_a_lost_accelerator_keeps_its_place_until_it_is_back_or_replaced(bench) -> None:
@@ -207,6 +208,9 @@ def test_other_entities_that_leave_are_forgotten_after_a_while(bench) -> None:
     one.scrape(left)
     names = {entity.name for entity in one.batch(EntityKind.POD).entities}
     assert names == {"p-0", "p-1"}
+    assert one.batch(EntityKind.POD).trust is TrustVerdict.PARTIAL, "the page may be cut"
+    one.scrape(left, after=150)
+    assert one.batch(EntityKind.POD).trust is TrustVerdict.FRESH, "pods leave on purpose"
     one.scrape(left, after=16 * 60)
     assert {entity.name for entity in one.batch(EntityKind.POD).entities} == {"p-0"}
 
@@ -303,12 +307,22 @@ def test_timestamps_that_do_not_move_are_stale(bench) -> None:
 def test_lines_about_another_time_are_stale(bench, off: int) -> None:
     one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
     one.scrape(stamped(10, off))
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
+    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
+    assert one.watch().values[0, -1] == TrustVerdict.STALE.code
     one.scrape(stamped(16, off + 15))
     assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
     assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
     one.scrape(stamped(22, 30))
     one.scrape(stamped(28, 45))
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+
+
+def test_lines_of_a_page_from_a_file_may_be_about_any_time(bench) -> None:
+    one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
+    one.scrape(stamped(10, -86400), saved=True)
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.FRESH
 
 
 def histogram(counts, total, name="vllm:time_to_first_token_seconds", bounds=("0.1", "0.25", "+Inf")) -> str:

@@ -18,7 +18,7 @@ from outrider.ports import CycleCommit
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service import wiring
-from service.cli import main
+from service.cli import lazy, main, tree
 from service.settings import Settings, StoreSettings
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +56,39 @@ def test_version_in_a_process_of_its_own(tmp_path):
     command = [sys.executable, "-m", "service.cli", "version", "-o", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     assert set(json.loads(done.stdout)) >= {"version", "python", "database"}
+
+
+HEAVY = ("sklearn", "prophet", "pandas", "scipy", "statsforecast", "streamlit", "kubernetes", "fastapi")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import service.cli.tree",
+        "sys.argv[1:] = ['--help']; main()",
+        "sys.argv[1:] = ['version']; main()",
+        "sys.argv[1:] = ['collect', 'once', '--page', f'vllm={page}']; main()",
+    ],
+)
+def test_what_a_command_does_not_need_is_not_loaded(statement, tmp_path):
+    page = tmp_path / "page.txt"
+    page.write_text("vllm:num_requests_running 1\n")
+    program = (
+        f"import sys, contextlib; from service.cli import main; page = {str(page)!r}\n"
+        f"with contextlib.suppress(SystemExit): {statement}\n"
+        f"sys.stderr.write(' '.join(name for name in {HEAVY} if name in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stderr == ""
+    assert ("engine_requests_running" in done.stdout) == ("collect" in statement)
+
+
+@pytest.mark.parametrize("name", tree.PLACES)
+def test_the_list_of_commands_says_what_each_command_says_first(name):
+    said = lazy.load(name, tree.PLACES[name]).help
+    assert " ".join(said.split("\n\n")[0].split()) == tree.PLACES[name].summary
 
 
 FORMULA = ("capacity", "formula", "--qps", "40", "--tokens", "300", "--batch", "32", "--tokens-per-second", "25")

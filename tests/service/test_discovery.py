@@ -16,12 +16,15 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from collectors.collect import Collector
+from collectors.kube_api import KubeApi
+from collectors.kube_follow import Doors
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, SignalKey
 from service import event_source, settings, targets
 from service.cli.tree import app
 from service.discovery import Discovering
+from service.kube_doors import KubeDoors
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 STEP = timedelta(seconds=60)
@@ -226,3 +229,24 @@ def test_every_type_is_made_from_its_settings(tmp_path: Path) -> None:
         await source.close()
 
     asyncio.run(whole())
+
+
+def test_sources_that_read_one_api_server_with_one_account_share_its_lists() -> None:
+    api = "https://k8s.example"
+    given = settings.Settings.model_validate(
+        {
+            "collect": {"discover": [{"type": "kubernetes", "url": api, "timeout": "20s"}]},
+            "events": [
+                {"type": "kubernetes", "url": f"{api}/"},
+                {"type": "engine_log", "name": "other", "url": api, "headers": {"X-Account": "another"}},
+            ],
+        }
+    )
+    doors = KubeDoors((*given.collect.discover, *given.events))
+    targets_of, events, logs = (doors.of(one, "k") for one in (*given.collect.discover, *given.events))
+    assert isinstance(events, Doors)
+    assert targets_of is events
+    assert events.api.client.timeout == timedelta(seconds=20)
+    assert isinstance(logs, KubeApi)
+    alone = KubeDoors(given.collect.discover)
+    assert isinstance(alone.of(given.collect.discover[0], "k"), KubeApi)

@@ -5,6 +5,7 @@ import pytest
 from collectors import registry
 from outrider.errors import ConfigError
 from service import settings
+from store.retention import Retention
 
 
 def load(tmp_path, text):
@@ -157,3 +158,22 @@ def test_rules_for_what_is_pushed_are_checked_to_the_line(tmp_path):
     assert any(":3: " in one and "is no regular expression" in one for one in told)
     assert any(":4: " in one and "there is no adapter 'vlm'" in one and "vllm" in one for one in told)
     assert any("must be longer than silent_after" in one for one in told)
+
+
+def test_how_long_values_are_kept(tmp_path):
+    text = (
+        "store: {retention: {raw: 24h, ten_minutes: 14d, hours: 90d, hourly_tables: 0s, size_limit_bytes: 5000000000}}"
+    )
+    kept = load(tmp_path, text).store.retention.retention
+    assert (kept.raw, kept.ten_minutes) == (timedelta(days=1), timedelta(days=14))
+    assert (kept.hours, kept.hourly_tables, kept.size_bytes) == (timedelta(days=90), timedelta(0), 5_000_000_000)
+    assert load(tmp_path, "{}").store.retention.retention == Retention()
+
+
+def test_tiers_that_would_leave_a_gap_are_refused_with_their_line(tmp_path):
+    text = "store:\n  retention:\n    raw: 30m\n    ten_minutes: 3d\n    hours: 2d\n"
+    assert problems(tmp_path, text) == [
+        (3, "store.retention.raw", "is too short; expected 1h at least"),
+        (5, "store.retention.hours", "is shorter than ten_minutes; expected as long at least"),
+    ]
+    assert problems(tmp_path, "store: {retention: {size_limit_bytes: 5}}")[0][1] == "store.retention.size_limit_bytes"

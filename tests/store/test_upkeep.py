@@ -193,7 +193,7 @@ def test_what_comes_after_raw_values_are_gone_fills_gaps_and_the_rest_is_counted
     assert metrics.upkeep(NEXT_DAYS, retention).refused == 0, "the first run lets late values settle"
     found = metrics.upkeep(NEXT_DAYS, retention)
     assert found.refused == len(there)
-    assert metrics.refused == {"rolled_up_already": len(there)}
+    assert metrics.condition().refused == {"rolled_up_already": len(there)}
     for step, place in ((10 * MINUTE, 1), (HOUR, 0)):
         after = metrics.read_windows(EntityKind.GPU, [POWER], START, START + HOUR, step, GPUS)
         assert after.values[gone, place, 0].tolist() == [77.0] * len(gone)
@@ -211,7 +211,7 @@ def test_values_older_than_all_that_is_kept_are_refused_at_once(metrics: SqlMetr
     nothing = Retention(raw=HOUR, ten_minutes=HOUR, hours=HOUR)
     metrics.upkeep(NEXT_DAYS + timedelta(days=2), nothing)
     assert metrics.write(START, batch(START, 1.0)) == 0
-    assert metrics.refused == {"older_than_kept": 2}
+    assert metrics.condition().refused == {"older_than_kept": 2}
     assert metrics.write(NEXT_DAYS + timedelta(days=2), batch(START, 1.0)) == 2
 
 

@@ -16,6 +16,9 @@ from collectors.discovery.found import Seen
 from collectors.discovery.kubernetes import KubernetesSource
 from collectors.discovery.targets import Rules, target_of_found
 from collectors.kube_api import KubeApi
+from collectors.kube_follow import Doors
+from collectors.kubernetes import Kubernetes
+from outrider.clock import SystemClock
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
@@ -151,7 +154,7 @@ def test_a_group_of_pods_is_one_replica(control_plane: Cluster, space: str) -> N
         replica = EntityRef("test", EntityKind.REPLICA, space, "big-0")
         topology = graph(seen)
         assert [one.name for one in topology.below(replica, EntityKind.POD)] == ["big-0", "big-0-1"]
-        assert topology.label(replica, "members") == "2"
+        assert topology.label(replica, "pods") == "2"
         await found.close()
 
     asyncio.run(whole())
@@ -188,5 +191,82 @@ def test_who_may_read_nothing_is_told_so(control_plane: Cluster, space: str) -> 
         assert "answered 403" in fault.value.message
         assert "bearer_token_file" in fault.value.hint
         await found.close()
+
+    asyncio.run(whole())
+
+
+def _serve_node_topologies(cluster: Cluster) -> str:
+    group = "topology.node.k8s.io"
+    names = {"plural": "noderesourcetopologies", "singular": "noderesourcetopology", "kind": "NodeResourceTopology"}
+    anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1alpha2", "served": True, "storage": True, "schema": anything}
+    crd = {
+        "metadata": {
+            "name": f"noderesourcetopologies.{group}",
+            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870"},
+        },
+        "spec": {"group": group, "names": names, "scope": "Cluster", "versions": [version]},
+    }
+    cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    path = f"/apis/{group}/v1alpha2/noderesourcetopologies"
+    wait_for("the new resource", lambda: cluster.http.get(path).status_code == 200)
+    return path
+
+
+def _publish(cluster: Cluster, node: str, uuid: str) -> None:
+    """What a DRA driver says of the one device of a node, and a topology updater of its NUMA nodes."""
+    attributes = {
+        "uuid": {"string": uuid},
+        "resource.kubernetes.io/numaNode": {"int": 1},
+        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:80"},
+    }
+    spec = {
+        "driver": "gpu.example.com",
+        "nodeName": node,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0", "attributes": attributes}],
+    }
+    cluster.create("/apis/resource.k8s.io/v1/resourceslices", {"metadata": {"name": f"{node}-gpus"}, "spec": spec})
+    resources = [{"name": "nvidia.com/gpu", "capacity": "4", "allocatable": "4", "available": "4"}]
+    zones = [{"name": f"node-{number}", "type": "Node", "resources": resources} for number in range(2)]
+    topology = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology"}
+    cluster.create(_serve_node_topologies(cluster), {**topology, "metadata": {"name": node}, "zones": zones})
+
+
+def test_events_and_targets_share_lists_and_tell_what_is_published_of_devices(
+    control_plane: Cluster, space: str
+) -> None:
+    node, uuid = f"node-{space}", "GPU-e89d84ee-93b4-a63d-ac3f-8c242831ac09"
+    deployment(control_plane, space, 2)
+    pods = start(control_plane, space, 2)
+    _publish(control_plane, node, uuid)
+
+    async def whole() -> None:
+        access = Access(bearer_token_file=control_plane.token_file("admin"), tls=Tls(ca_file=control_plane.ca_file))
+        client = Client("kubernetes", control_plane.url, timeout=timedelta(seconds=10), access=access)
+        doors, now = Doors(KubeApi(client)), SystemClock().now
+        found = KubernetesSource("kubernetes", doors, "test", namespaces=[space])
+        events = Kubernetes("kubernetes", doors, "test", namespaces=[space])
+        seen, (_, errors) = await asyncio.gather(found.read(), events.read(now(), []))
+        assert (errors, seen.faults) == ([], ())
+        assert len(seen.found) == 2
+        assert (set(seen.edges), seen.labels) == (set(events.graph.edges), events.graph.labels)
+        told = graph(seen)
+        gpu, host = EntityRef("test", EntityKind.GPU, None, uuid), EntityRef("test", EntityKind.NODE, None, node)
+        assert (told.label(gpu, "numa_node"), told.label(gpu, "pcie_root")) == ("1", "pci0000:80")
+        assert told.label(host, "numa_gpus") == "node-0=4,node-1=4"
+        assert gpu in told.holds_up(host)
+
+        gone = pods[0]["metadata"]
+        control_plane.delete(f"/api/v1/namespaces/{space}/pods/{gone['name']}", json={"gracePeriodSeconds": 0})
+        wait_for("a new pod", lambda: len(control_plane.scheduled(space, 2)) == 2)
+        start(control_plane, space, 2)
+        await events.read(now(), [])
+        seen = await found.read()
+        await events.read(now(), [])
+        assert gone["uid"] not in {one.identity for one in seen.found}
+        assert set(seen.edges) == set(events.graph.edges)
+        await found.close()
+        await events.close()
 
     asyncio.run(whole())

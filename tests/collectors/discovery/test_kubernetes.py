@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.discovery.found import Found, Seen
-from collectors.discovery.kube_gpus import held_by, node_facts
-from collectors.discovery.kube_pods import PodFacts, page_of, pod_of
+from collectors.discovery.kube_pages import page_of
 from collectors.discovery.kubernetes import KubernetesSource
 from collectors.discovery.targets import Rules, target_of_found
+from collectors.kube_gpus import node_facts
+from collectors.kube_pods import PodFacts, pod_facts
 from outrider.clock import ManualClock
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef
@@ -64,9 +65,7 @@ def node(name: str, **labels: str) -> dict[str, Any]:
 
 
 def facts(name: str = "p", **more: Any) -> PodFacts:
-    found = pod_of(pod(name, **more), "test", "app.kubernetes.io/name")
-    assert found is not None
-    return found
+    return pod_facts(pod(name, **more))
 
 
 def entity(kind: EntityKind, name: str, namespace: str | None = "serving") -> EntityRef:
@@ -110,7 +109,8 @@ def graph(seen: Seen) -> Topology:
 )  # fmt: skip
 def test_whose_a_pod_is(labels, service, group, leads) -> None:
     found = facts(labels=labels)
-    assert (found.service, found.group, found.leads) == (service, group, leads)
+    assert (found.service, found.group, found.leads) == (service, group or "p", leads)
+    assert found.is_grouped == bool(group)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,8 @@ def test_the_workload_of_a_pod(owner, workload) -> None:
          {"model": "meta/llama", "tensor_parallel": "4", "pipeline_parallel": "2"}),
         (["--model=/models/x/", "--served-model-name", "llama", "-tp", "8"],
          {"model": "llama", "tensor_parallel": "8"}),
-        (["vllm serve x --model llama --tensor-parallel-size 2"], {"model": "llama", "tensor_parallel": "2"}),
+        (["vllm serve x --model llama --tensor-parallel-size 2"],
+         {"engine": "vllm", "model": "llama", "tensor_parallel": "2"}),
         (["--tensor-parallel-size", "$(TP)", "--model", "--x"], {}),
         (["--tensor-parallel-size", "99999", "--num-shard", "2"], {"tensor_parallel": "2"}),
         ([], {}),
@@ -143,11 +144,14 @@ def test_what_the_command_says_of_the_engine(args, own) -> None:
     assert facts(args=args).own == own
 
 
-def test_pods_that_are_over_have_no_place() -> None:
-    assert pod_of(pod("p", phase="Succeeded"), "test", "app") is None
-    assert pod_of(pod("p", phase="Failed"), "test", "app") is None
-    assert pod_of({}, "test", "app") is None
-    assert pod_of({"metadata": {"name": "p", "labels": 7}, "spec": [], "status": None}, "test", "app") is not None
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_pods_that_are_over_have_no_page_and_rest_on_nothing(phase) -> None:
+    async def scene(server: ApiServer, source: KubernetesSource) -> None:
+        server.objects[PODS] = [pod("p", phase=phase, notes=ASK, resources={"nvidia.com/gpu": "1"})]
+        seen = await source.read()
+        assert (seen.found, seen.edges) == ((), ())
+
+    play(scene)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +216,8 @@ def test_all_that_a_page_says_of_its_pod() -> None:
     ],
 )  # fmt: skip
 def test_what_a_pod_holds(resources, notes, count, kind, devices) -> None:
-    held = held_by(pod("p", resources=resources, notes=notes))
-    assert (held.count, held.kind, held.devices) == (count, kind, devices)
+    held = facts(resources=resources, notes=notes)
+    assert (held.gpus, held.gpu_kind, held.devices) == (count, kind, devices)
 
 
 def test_what_a_node_says_of_itself() -> None:
@@ -224,7 +228,7 @@ def test_what_a_node_says_of_itself() -> None:
         "feature.node.kubernetes.io/memory-numa": "true", "eks.amazonaws.com/nodegroup": "gpu",
     }  # fmt: skip
     assert node_facts({"metadata": {"labels": labels}}) == {
-        "gpu_type": "NVIDIA-H100-80GB-HBM3", "nvlink_domain": "7b.0", "gpus": "8", "gpu_replicas": "4",
+        "gpu_type": "NVIDIA-H100-80GB-HBM3", "nvlink_domain": "7b.0", "gpu_count": "8", "gpu_replicas": "4",
         "gpu_sharing": "time-slicing", "zone": "z1", "numa": "true", "pool": "gpu",
     }  # fmt: skip
     alone = {"nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/gpu.replicas": "1"}
@@ -294,7 +298,10 @@ def test_a_group_is_one_replica_and_only_its_leader_is_read_as_an_engine() -> No
         assert [one.name for one in topology.below(replica, EntityKind.NODE)] == ["n0", "n1"]
         assert topology.holds_up(replica) == (service,)
         assert len(topology.below(service, EntityKind.REPLICA)) == 2
-        assert topology.labels[replica] == {"tensor_parallel": "8", "pipeline_parallel": "2", "members": "2"}
+        assert topology.labels[replica] == {
+            "workload": "big", "owner_kind": "LeaderWorkerSet", "tensor_parallel": "8", "pipeline_parallel": "2",
+            "pods": "2",
+        }  # fmt: skip
 
     play(scene)
 
@@ -349,11 +356,12 @@ def test_pods_come_move_and_go() -> None:
         await source.read()
         server.tell(PODS, "ADDED", pod("c", 3, notes=ASK))
         server.tell(PODS, "DELETED", pod("a", 1, notes=ASK))
-        server.tell(PODS, "MODIFIED", pod("b", 2, notes=ASK, uid="uid-later"))
+        server.tell(PODS, "DELETED", pod("b", 2, notes=ASK))
+        server.tell(PODS, "ADDED", pod("b", 2, notes=ASK, uid="uid-later"))
         seen = await source.read()
         assert [(one.address, one.identity) for one in seen.found] == [
-            ("10.0.0.2:8000", "uid-later"),
             ("10.0.0.3:8000", "uid-c"),
+            ("10.0.0.2:8000", "uid-later"),
         ]
         server.tell(PODS, "MODIFIED", pod("c", 3, phase="Failed"))
         assert addresses(await source.read()) == ["10.0.0.2:8000"]
@@ -458,10 +466,8 @@ def test_no_object_breaks_the_reader(data) -> None:
         owners=[{"kind": "ReplicaSet", "name": "x-abcde", "controller": True}],
     )
     found = replaced(whole, data.draw(st.sampled_from(places(whole))), data.draw(rubbish))
-    read = pod_of(found if isinstance(found, dict) else {}, "test", "app")
-    if read is not None:
-        page = page_of(read)
-        if isinstance(page, Found):
-            assert all(isinstance(value, str) for value in page.labels.values())
+    page = page_of(pod_facts(found if isinstance(found, dict) else {}))
+    if isinstance(page, Found):
+        assert all(isinstance(value, str) for value in page.labels.values())
     facts_of = node_facts(found if isinstance(found, dict) else {})
     assert all(isinstance(value, str) for value in facts_of.values())

@@ -27,6 +27,11 @@ def upgrade() -> None:
         sa.Column("kind", sa.Text(), primary_key=True),
         sa.Column("start_us", sa.BigInteger(), nullable=False),
     )
+    op.create_table(
+        "refused",
+        sa.Column("reason", sa.Text(), primary_key=True),
+        sa.Column("cells", sa.BigInteger(), nullable=False),
+    )
     stored = op.get_bind().execute(sa.text("SELECT DISTINCT kind, start_us, end_us FROM block")).all()
     hours = {
         (kind, hour) for kind, start, end in stored for hour in range(start // _HOUR * _HOUR, end + 1, _HOUR)

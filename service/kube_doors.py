@@ -1,0 +1,56 @@
+"""The API servers of a configuration: whoever reads the same one with the same account shares its lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Protocol
+
+from collectors.access import Access
+from collectors.client import Client
+from collectors.kube_api import KubeApi
+from collectors.kube_follow import Doors
+
+_TYPES = ("kubernetes", "engine_log")
+
+
+class _Reader(Protocol):
+    """Settings of a source that reads an API server."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def url(self) -> str | None: ...
+
+    @property
+    def timeout(self) -> timedelta: ...
+
+    @property
+    def access(self) -> Access: ...
+
+
+class KubeDoors:
+    """Hands out the doors of each server. Where several sources read one, the longest of their timeouts holds."""
+
+    def __init__(self, readers: Iterable[_Reader]) -> None:
+        """``readers`` are sources of targets and of events, those that read something else among them."""
+        self._readers = [one for one in readers if one.type in _TYPES]
+        self._made: list[tuple[_Reader, Doors]] = []
+
+    def of(self, given: _Reader, name: str) -> KubeApi | Doors:
+        """What a source reads: doors that others open too, or an API of its own. ``name`` is told with faults."""
+        alike = [one for one in self._readers if _is_same(one, given)]
+        timeout = max((given.timeout, *(one.timeout for one in alike)))
+        known = next((doors for one, doors in self._made if _is_same(one, given)), None)
+        if known is not None:
+            return known
+        api = KubeApi(Client(name, given.url or "", timeout=timeout, access=given.access))
+        if len(alike) < 2:
+            return api
+        self._made.append((given, Doors(api)))
+        return self._made[-1][1]
+
+
+def _is_same(one: _Reader, other: _Reader) -> bool:
+    return (one.url or "").rstrip("/") == (other.url or "").rstrip("/") and one.access == other.access

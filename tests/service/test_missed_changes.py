@@ -1,0 +1,54 @@
+"""Changes that are seen while the ledger is away are kept once it is back, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from collectors.collect import TargetHealth
+from outrider.errors import StoreAwayError
+from outrider.ledger import Change
+from outrider.model import EntityKind, EntityRef, Event, EventKind
+from outrider.ports import Collected
+from outrider.topology import Topology
+from service.ledger_source import Recorded
+from store.memory import MemoryLedger
+
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+CHAT = EntityRef("c", EntityKind.SERVICE, "llm", "chat")
+
+
+class Source:
+    """One change a round."""
+
+    health: ClassVar[list[TargetHealth]] = []
+
+    def topology(self, at: datetime) -> Topology:
+        return Topology()
+
+    async def collect(self, at: datetime) -> Collected:
+        name = f"{at:%M}"
+        return Collected(events=(Event(name, EventKind.CHANGE, CHAT, at, "kubernetes", "image", {}, name),))
+
+    async def close(self) -> None:
+        pass
+
+
+class Ledger(MemoryLedger):
+    away = False
+
+    def append_changes(self, changes: Sequence[Change]) -> int:
+        if self.away:
+            raise StoreAwayError("It does not answer.")
+        return super().append_changes(changes)
+
+
+def test_changes_of_an_outage_are_kept_afterwards() -> None:
+    ledger = Ledger()
+    recorded: Any = Recorded(Source(), ledger)
+    for minute, away in enumerate((False, True, True, False)):
+        ledger.away = away
+        asyncio.run(recorded.collect(T0 + timedelta(minutes=minute)))
+    assert [change.at.minute for change in reversed(ledger.changes())] == [0, 1, 2, 3]

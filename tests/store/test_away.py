@@ -1,0 +1,167 @@
+"""While the store is away cycles wait on disk, whole, in order and bounded, and nothing is lost but what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outrider.errors import StoreAwayError, StoreError
+from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey, TrustVerdict
+from outrider.ports import MetricStore
+from store.away import SpooledMetrics
+from store.cycle_files import CycleFiles, Kept
+from store.memory import MemoryMetricStore
+from store.sql import open_metrics, urls_of
+from tests.support import postgres
+
+T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+POWER, TTFT = SignalKey("hw_accel_power_watts"), SignalKey("engine_ttft_seconds", bucket=3)
+GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{index}") for index in range(3))
+PLENTY = 1 << 20
+CRASH = Event("e", EventKind.LOG, GPUS[0], T0, "log", "cuda_oom", {"text": "größer"}, "e")
+
+
+def batch(number: float) -> SampleBatch:
+    values = np.array([[number], [number + 0.25], [np.nan]])
+    status = np.array([[0], [0], [CellStatus.STALE]], dtype=np.uint8)
+    at = T0 + timedelta(seconds=1)
+    return SampleBatch("dcgm", at, EntityKind.GPU, (POWER,), GPUS, values, status, 15.0, TrustVerdict.STALE)
+
+
+class Store(MemoryMetricStore):
+    """A store in memory that can be taken away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trouble: StoreError | None = None
+        self.order: list[datetime] = []
+
+    def write(self, at: datetime, batches, events=()) -> int:  # type: ignore[no-untyped-def]
+        if self.trouble is not None:
+            raise self.trouble
+        self.order.append(at)
+        return super().write(at, batches, events)
+
+
+AWAY = StoreAwayError("The database does not answer.", hint="Start it.")
+
+
+def column(store: MetricStore, steps: int) -> list[float]:
+    return store.read_windows(EntityKind.GPU, [POWER], T0, T0 + steps * STEP, STEP).values[0, :, 0].tolist()
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    found = Store()
+    yield found
+    found.close()
+
+
+def test_a_cycle_comes_out_of_its_file_as_it_went_in(tmp_path: Path) -> None:
+    files = CycleFiles(tmp_path / "spool", PLENTY)
+    values = np.array([[1.5, np.inf]])
+    second = SampleBatch("x", T0, EntityKind.GPU, (POWER, TTFT), GPUS[:1], values, np.zeros((1, 2), np.uint8))
+    files.put(Kept(T0, (batch(1.0), second), (CRASH,)))
+    (path,) = files.waiting()
+    kept = files.read(path)
+    assert (kept.at, kept.events) == (T0, (CRASH,))
+    for found, given in zip(kept.batches, (batch(1.0), second), strict=True):
+        np.testing.assert_array_equal(found.values, given.values)
+        np.testing.assert_array_equal(found.status, given.status)
+        for name in ("source", "scraped_at", "kind", "keys", "entities", "interval_seconds", "trust"):
+            assert getattr(found, name) == getattr(given, name)
+
+
+def test_cycles_wait_and_are_written_in_order(store: Store, tmp_path: Path) -> None:
+    spooled = SpooledMetrics(store, tmp_path / "spool", PLENTY)
+    assert spooled.write(T0, [batch(0.0)]) == 2
+    store.trouble = AWAY
+    for number in (1, 2, 3):
+        assert spooled.write(T0 + number * STEP, [batch(float(number))], [CRASH]) == 2
+    assert (spooled.status().cycles, spooled.status().oldest_at) == (3, T0 + STEP)
+    assert spooled.status().bytes > 0
+    store.trouble = None
+    spooled.write(T0 + 4 * STEP, [batch(4.0)])
+    assert store.order == [T0 + number * STEP for number in range(5)]
+    assert column(store, 5) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert store.events(T0, T0 + STEP) == (CRASH,)
+    assert spooled.status().cycles == 0
+
+
+def test_what_waits_survives_a_restart(store: Store, tmp_path: Path) -> None:
+    store.trouble = AWAY
+    SpooledMetrics(store, tmp_path, PLENTY).write(T0, [batch(1.0)])
+    (tmp_path / "000000000002-9.part").write_bytes(b"half a cycle of one that was killed")
+    store.trouble = None
+    SpooledMetrics(store, tmp_path, PLENTY).write(T0 + STEP, [batch(2.0)])
+    assert store.order == [T0, T0 + STEP]
+
+
+def test_the_oldest_go_when_there_is_no_room_and_are_counted(store: Store, tmp_path: Path) -> None:
+    store.trouble = AWAY
+    SpooledMetrics(store, tmp_path, PLENTY).write(T0, [batch(0.0)])
+    limit = SpooledMetrics(store, tmp_path, PLENTY).status().bytes * 3
+    spooled = SpooledMetrics(store, tmp_path, limit)
+    for number in range(1, 10):
+        spooled.write(T0 + number * STEP, [batch(float(number))])
+    found = spooled.status()
+    assert found.bytes <= limit == found.limit_bytes
+    assert found.cycles + found.dropped_cycles == 10
+    assert found.cycles >= 2
+    assert found.oldest_at == T0 + (10 - found.cycles) * STEP
+    assert SpooledMetrics(store, tmp_path, limit).status().dropped_cycles == found.dropped_cycles
+
+
+def test_a_cycle_that_the_store_refuses_does_not_hold_up_the_others(store: Store, tmp_path: Path) -> None:
+    spooled = SpooledMetrics(store, tmp_path, PLENTY)
+    store.trouble = StoreError("It refused: bad value.")
+    spooled.write(T0, [batch(0.0)])
+    for number in (1, 2, 3):
+        spooled.write(T0 + number * STEP, [batch(float(number))])
+    assert spooled.status().refused_cycles == 1
+    store.trouble = None
+    spooled.write(T0 + 4 * STEP, [batch(4.0)])
+    assert store.order == [T0 + number * STEP for number in (1, 2, 3, 4)]
+
+
+def test_a_damaged_file_is_set_aside(store: Store, tmp_path: Path) -> None:
+    spooled = SpooledMetrics(store, tmp_path, PLENTY)
+    store.trouble = AWAY
+    spooled.write(T0, [batch(0.0)])
+    spooled.write(T0 + STEP, [batch(1.0)])
+    first, _ = CycleFiles(tmp_path, PLENTY).waiting()
+    first.write_bytes(first.read_bytes()[:-9])
+    store.trouble = None
+    for number in (2, 3, 4, 5):
+        spooled.write(T0 + number * STEP, [batch(float(number))])
+    assert store.order == [T0 + number * STEP for number in range(1, 6)]
+    assert (spooled.status().cycles, spooled.status().refused_cycles) == (0, 1)
+
+
+def test_a_folder_that_cannot_be_written_costs_the_cycle_but_not_the_loop(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    spooled = SpooledMetrics(store, tmp_path / "file" / "spool", PLENTY)
+    store.trouble = AWAY
+    assert spooled.write(T0, [batch(0.0)]) == 0
+    store.trouble = None
+    assert spooled.write(T0 + STEP, [batch(1.0)]) == 2
+
+
+def test_a_server_that_is_away_for_a_while(postgres_url: str, postgres_server: postgres.Server, tmp_path: Path) -> None:
+    spooled = SpooledMetrics(open_metrics(urls_of(postgres_url)[1]), tmp_path, PLENTY)
+    spooled.write(T0, [batch(0.0)])
+    postgres_server.stop("immediate")
+    try:
+        for number in (1, 2):
+            assert spooled.write(T0 + number * STEP, [batch(float(number))]) == 2
+    finally:
+        postgres_server.start()
+    spooled.write(T0 + 3 * STEP, [batch(3.0)])
+    assert column(spooled, 4) == [0.0, 1.0, 2.0, 3.0]
+    assert spooled.status().cycles == 0
+    spooled.close()

@@ -1,0 +1,70 @@
+"""A disk that is really full: a small file system of memory under an SQLite store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outrider.errors import StoreAwayError
+from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
+from store.away import SpooledMetrics
+from store.sql import SqlMetricStore, open_metrics
+
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+KEYS = tuple(SignalKey("engine_ttft_seconds", bucket=index) for index in range(16))
+REPLICAS = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", f"r-{index}") for index in range(2000))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip() or os.geteuid()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def batch(number: int) -> SampleBatch:
+    values = np.random.default_rng(number).integers(0, 1000, (len(REPLICAS), len(KEYS))).astype(float)
+    return SampleBatch("x", T0, EntityKind.REPLICA, KEYS, REPLICAS, values, np.zeros(values.shape, np.uint8))
+
+
+def written_until_full(store: SqlMetricStore) -> int:
+    for number in range(500):
+        try:
+            store.write(T0 + number * STEP, [batch(number)])
+        except StoreAwayError:
+            break
+    with pytest.raises(StoreAwayError, match="is full; nothing of this write was kept"):
+        store.write(T0 + number * STEP, [batch(number)])
+    return number
+
+
+def test_values_wait_elsewhere_until_there_is_room(small_disk: Path, tmp_path: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1 << 20))
+    store = open_metrics(f"sqlite:///{small_disk}/x.db")
+    written = written_until_full(store)
+    assert written > 3
+    spooled = SpooledMetrics(store, tmp_path / "spool", 1 << 24)
+    for number in (written, written + 1):
+        spooled.write(T0 + number * STEP, [batch(number)])
+    assert spooled.status().cycles == 2
+    ballast.unlink()
+    spooled.write(T0 + (written + 2) * STEP, [batch(written + 2)])
+    assert spooled.status().cycles == 0
+    window = spooled.read_windows(EntityKind.REPLICA, KEYS, T0, T0 + (written + 3) * STEP, STEP, REPLICAS)
+    for number in range(written + 3):
+        np.testing.assert_array_equal(window.values[:, number], batch(number).values)
+    spooled.close()

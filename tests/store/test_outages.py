@@ -1,0 +1,124 @@
+"""Real outages of a real PostgreSQL: what was acknowledged stays, what was cut off leaves nothing, and it goes on."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import StoreAwayError, StoreError
+from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
+from store.database import Database
+from store.postgresql import lock_key
+from store.sql import open_metrics, open_state
+from tests.support import postgres
+
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+POWER = SignalKey("hw_accel_power_watts")
+GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{index}") for index in range(50))
+RECORD = AuditRecord(T0, AuditEvent.PAUSED, "x", "y")
+
+
+def batch(number: int) -> SampleBatch:
+    values = np.full((len(GPUS), 1), float(number))
+    return SampleBatch("dcgm", T0, EntityKind.GPU, (POWER,), GPUS, values, np.zeros(values.shape, np.uint8))
+
+
+def test_a_crash_of_the_server_between_and_inside_batches(postgres_url: str, postgres_server: postgres.Server) -> None:
+    store = open_metrics(postgres_url)
+    acknowledged: list[int] = []
+    failed: list[int] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            try:
+                store.write(T0 + timedelta(seconds=number), [batch(number)])
+            except StoreAwayError:
+                failed.append(number)
+                stop.wait(0.05)
+                continue
+            acknowledged.append(number)
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            stop.wait(0.4)
+            postgres_server.stop("immediate")
+            postgres_server.start()
+        stop.wait(0.4)
+    finally:
+        stop.set()
+        writer.join()
+    assert failed, "the server was away for a while"
+    window = store.read_windows(
+        EntityKind.GPU, [POWER], T0, T0 + timedelta(seconds=len(acknowledged)), timedelta(seconds=1)
+    )
+    store.close()
+    np.testing.assert_array_equal(window.values[:, :, 0], np.tile(np.arange(len(acknowledged)), (len(GPUS), 1)))
+
+
+def test_a_transaction_that_the_server_cuts_off_leaves_nothing(
+    postgres_url: str, postgres_server: postgres.Server
+) -> None:
+    state = open_state(postgres_url)
+    database = Database(postgres_url)
+    ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'outrider'"
+
+    def cut_off() -> None:
+        with database.writing() as connection:
+            connection.exec_driver_sql("INSERT INTO flag (name, value) VALUES ('a', 'b')")
+            postgres_server.sql(ours)
+            connection.exec_driver_sql("INSERT INTO flag (name, value) VALUES ('c', 'd')")
+
+    with pytest.raises(StoreAwayError, match="does not answer"):
+        cut_off()
+    with database.reading() as connection:
+        assert connection.exec_driver_sql("SELECT * FROM flag").all() == []
+    state.append_audit([RECORD])
+    assert state.audit() == (RECORD,)
+    database.close()
+    state.close()
+
+
+def test_a_database_that_is_not_there_or_may_not_be_written(
+    postgres_url: str, postgres_server: postgres.Server
+) -> None:
+    with pytest.raises(StoreError, match="refuses us") as caught:
+        open_state(postgres_server.url("nowhere"))
+    assert "createdb" in caught.value.hint
+    open_state(postgres_url).close()
+    database = Database(postgres_url)
+    with pytest.raises(StoreError, match="read-only") as caught, database.reading() as connection:
+        connection.exec_driver_sql("INSERT INTO flag (name, value) VALUES ('a', 'b')")
+    assert "primary" in caught.value.hint
+    database.close()
+
+
+def test_a_writer_that_holds_the_lock_too_long(postgres_url: str) -> None:
+    state = open_state(f"{postgres_url}?options=-clock_timeout%3D200")
+    other = Database(postgres_url)
+    with other.writing():
+        with pytest.raises(StoreError, match="Another program has held"):
+            state.append_audit([RECORD])
+        assert state.audit() == ()  # readers are not held up
+    state.append_audit([RECORD])
+    assert state.audit() == (RECORD,)
+    other.close()
+    state.close()
+
+
+def test_state_and_metrics_of_one_server_do_not_wait_for_each_other(postgres_url: str) -> None:
+    assert lock_key("writer of state") != lock_key("writer of metrics")
+    store = open_metrics(postgres_url)
+    other = Database(postgres_url, "state")
+    with other.writing():
+        assert store.write(T0, [batch(1)]) == len(GPUS)
+    other.close()
+    store.close()
