@@ -1,13 +1,17 @@
 """Writes cycles to a store for ever, and says each number once it is written. Killed by tests/store/killing.py.
 
-``python cycle_writer.py STORE_URL FIRST``. A cycle is a minute; after each hour of them the store's
-upkeep runs, beside a line ``upkeep`` before and ``kept`` after it.
+``python cycle_writer.py STORE_URL [FIRST]``. A cycle is a minute; after each hour of them the store's
+upkeep runs beside the writing, with a line ``upkeep`` before and ``kept`` after it.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+import queue
 import sys
+import threading
+import traceback
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -27,7 +31,7 @@ from outrider.model import (
     SignalKey,
 )
 from outrider.ports import CycleCommit
-from store.sql import open_metrics, open_state, urls_of
+from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 STEP = timedelta(minutes=1)
@@ -61,20 +65,35 @@ def say(line: object) -> None:
     sys.stdout.flush()
 
 
+def keep(metrics: SqlMetricStore, hours: queue.SimpleQueue[datetime]) -> None:
+    """Upkeep of every hour that is over; a writer whose upkeep fails ends."""
+    try:
+        while True:
+            at = hours.get()
+            while not hours.empty():
+                at = hours.get()
+            say("upkeep")
+            metrics.prune(at)
+            say("kept")
+    except BaseException:  # noqa: BLE001 whatever it is, the writer must not go on without upkeep
+        traceback.print_exc()
+        os._exit(1)
+
+
 def main() -> None:
     state_url, metrics_url = urls_of(sys.argv[1])
     state, metrics = open_state(state_url), open_metrics(metrics_url)
+    hours: queue.SimpleQueue[datetime] = queue.SimpleQueue()
+    threading.Thread(target=keep, args=(metrics, hours), daemon=True).start()
     status = np.zeros((len(GPUS), len(KEYS)), dtype=np.uint8)
-    for number in itertools.count(int(sys.argv[2])):
+    for number in itertools.count(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
         at = instant(number)
         values = np.full(status.shape, float(number))
         metrics.write(at, [SampleBatch("dcgm", at, EntityKind.GPU, KEYS, GPUS, values, status)])
         state.commit(commit_of(number, at))
         say(number)
         if number % AN_HOUR == 0:
-            say("upkeep")
-            metrics.prune(at)
-            say("kept")
+            hours.put(at)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ def kill(url: str, rng: random.Random, first: int = 1) -> Killed:
         said += writer.stdout.readlines()
     whole = [line.strip() for line in said if line.endswith("\n")]
     acknowledged = max([first - 1, *(int(line) for line in whole if line.isdigit())])
-    return Killed(check(url, acknowledged), acknowledged, whole[-1] == "upkeep")
+    upkeep = [line for line in whole if not line.isdigit()]
+    return Killed(check(url, acknowledged), acknowledged, bool(upkeep) and upkeep[-1] == "upkeep")
 
 
 def check(url: str, acknowledged: int) -> int:
