@@ -4,7 +4,8 @@
 entities moved on by some places, so that each bears another's load. The store itself compacts them,
 rolls them up and fills its hourly tables. Of these roll-ups the last whole day is then put back in time
 day by day: 30 days of ten minutes and of hourly tables, a year of hours; a payload stays as it is but for
-the instants in its head. State has its 10,000 cycles and a year of ended alerts, incidents and messages.
+the instants in its head. State has its 10,000 cycles and a year of ended alerts and their messages. A quick
+run has GPUs and services alone, and a week.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ from store.urls import parsed
 
 STEP = timedelta(seconds=15)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-RAW_HOURS, QUICK_RAW_HOURS = 48, 36  # the last whole day must be among them
+RAW_HOURS = 48
 DAYS = {TEN_MINUTES: 30, ONE_HOUR: 365}
-HOURLY_DAYS = 30
+HOURLY_DAYS, QUICK_DAYS = 30, 7
+QUICK_KINDS = (EntityKind.GPU, EntityKind.SERVICE)
 PLACES = 48  # six nodes of eight GPUs, nearly a service of replicas
 ALERTS_A_DAY, ALERTS_AT_ONCE = 60, 500
 
@@ -79,17 +81,16 @@ def build_aged(folder: Path, day: FleetDay, until: datetime) -> None:
 
 
 def _raw(store: SqlMetricStore, day: FleetDay, until: datetime) -> None:
-    hours = QUICK_RAW_HOURS if quick() else RAW_HOURS
-    for number in range(hours):
-        start = until - (hours - number) * HOUR
-        for kind in day.kinds:
+    for number in range(RAW_HOURS):
+        start = until - (RAW_HOURS - number) * HOUR
+        for kind in QUICK_KINDS if quick() else day.kinds:
             hour = day.hour(kind, start.hour, offset=True)
             moved = PLACES * (number // 24)
             values, status = (np.roll(cells, moved, axis=1).transpose(1, 2, 0) for cells in (hour.values, hour.status))
             times = hour.times - hour.times[0] + start.timestamp()
             store.write_block(kind, times, hour.keys, hour.entities, values, status)
         if number % 6 == 5:
-            tell(f"{number + 1} h of {hours} raw")
+            tell(f"{number + 1} h of {RAW_HOURS} raw")
 
 
 def put_back(database: Database, day: datetime) -> None:
@@ -104,10 +105,11 @@ def put_back(database: Database, day: datetime) -> None:
             )
             rows = [dict(row._mapping) for row in connection.execute(asked)]  # noqa: SLF001 a row is its mapping
         assert rows, f"nothing was rolled up to {tier}"
-        for back in range(1, days):
+        tell(f"{days} days of {tier}")
+        for back in range(1, min(days, QUICK_DAYS) if quick() else days):
             with database.writing() as connection:
                 connection.execute(sa.insert(schema.block), list(_moved(rows, back)))
-    tell("hourly tables")
+    tell(f"{HOURLY_DAYS} days of hourly tables")
     for kind in EntityKind:
         _put_back_hours(database, hourly.table(kind), day)
 
@@ -129,7 +131,7 @@ def _put_back_hours(database: Database, table: sa.Table, day: datetime) -> None:
     others = [column for column in table.c if column.name != "at"]
     with database.writing() as connection:
         connection.execute(sa.delete(table).where(table.c.at < rfc3339(day)))
-    for back in range(1, HOURLY_DAYS):
+    for back in range(1, QUICK_DAYS if quick() else HOURLY_DAYS):
         with database.writing() as connection:
             for hour in range(24):
                 source = day + hour * HOUR
