@@ -24,6 +24,7 @@ BENCHMARKS = {
     "discover": "benchmarks.discover",
     "store_write": "benchmarks.store_write",
     "store_read": "benchmarks.store_read",
+    "store_upkeep": "benchmarks.store_upkeep",
     "history_write": "benchmarks.history_write",
     "detect_tick": "benchmarks.detect_tick",
     "quiet_weeks": "benchmarks.quiet_weeks",
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "engine_fit": "benchmarks.engine_fit",
     "simulator_speed": "benchmarks.simulator_speed",
     "drill_score": "benchmarks.drill_score",
+    "rootcause_petshop": "benchmarks.rootcause_petshop",
     "sdk_overhead": "benchmarks.sdk_overhead",
     "receive": "benchmarks.receive",
 }
