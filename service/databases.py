@@ -76,8 +76,9 @@ def restore(settings: Settings, file: Path, now: datetime, *, force: bool, progr
 def prune(settings: Settings, now: datetime) -> dict[str, Any]:
     """Do the upkeep that is due, and say what went. Safe beside an engine at work. Raises StoreError."""
     before = _sizes(settings)
-    with wiring.stores(settings) as (_, metrics):
+    with wiring.stores(settings) as (state, metrics):
         done = _upkeep(metrics, now)
+        done["rows_forgotten"] = sum(state.prune(now, settings.store.retention.of_state).values())
     after = _sizes(settings)
     return {
         "revision": revisions.text(migrate.revision(settings.store.url)),

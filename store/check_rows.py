@@ -37,6 +37,7 @@ RECORDS: Final[dict[str, Any]] = {
 """What the ``body`` of a table is."""
 _PAPERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "topology": state_rows.unpack_topology,
+    "topology_at": json.loads,
     "detector": state_rows.unpack_state,
     "paper": json.loads,
 }

@@ -21,7 +21,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError, UsageError
-from store import archive, copying, latest, migrate, schema, swap, tables
+from store import archive, copying, latest, migrate, schema, state_upkeep, swap, tables
 from store.backup import Progress, need_room
 from store.database import Database
 from store.urls import POSTGRESQL, parsed
@@ -216,10 +216,13 @@ def _has_row(connection: sa.Connection, table: sa.FromClause) -> bool:
 
 
 def _fill(connection: sa.Connection, folder: Path, progress: Progress) -> None:
+    with state_upkeep.forgetting(connection):
+        for name in archive.MEMBERS:
+            for table in tables.of(connection, name):
+                if _has_row(connection, table) and table.name != schema.flag.name:
+                    connection.exec_driver_sql(f"TRUNCATE {_quoted(connection, table)} CASCADE")
+    connection.execute(sa.delete(schema.flag))
     for name, member in archive.MEMBERS.items():
-        for table in tables.of(connection, name):
-            if _has_row(connection, table):
-                connection.exec_driver_sql(f"TRUNCATE {_quoted(connection, table)} CASCADE")
         source = copying.file_database(folder / member, name)
         try:
             with source.reading() as rows:
