@@ -70,6 +70,7 @@ block = sa.Table(
     sa.Column("keyset_id", sa.ForeignKey("keyset.id"), nullable=False),
     sa.Column("payload", sa.LargeBinary, nullable=False),  # last, so that the columns before it are read alone
     sa.Index("block_by_time", "kind", "tier", "end_us", "start_us"),
+    sa.Index("block_by_cohort", "cohort_id"),
 )
 hidden = sa.Table(  # blocks that no read sees: not yet, while upkeep writes them, or no more, until it deletes them
     "hidden",
