@@ -31,7 +31,7 @@ from collectors.scraped import Scrape
 from collectors.targets import target_of
 from outrider import log
 from outrider.clock import ManualClock
-from outrider.ports import PushedBlock
+from outrider.spool import PushedBlock
 from store.memory import MemorySpool
 
 RECORDING = Path(__file__).resolve().parent.parent / "tests/recordings/c_ramp.metrics.jsonl.gz"

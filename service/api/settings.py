@@ -15,7 +15,7 @@ from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
 from outrider.ledger import Ledger
-from outrider.ports import Spool
+from outrider.spool import Spool
 from store.cycle_files import CycleFiles
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")

@@ -12,6 +12,7 @@ import pytest
 
 from outrider import catalog
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill, DrillWindow
 from outrider.errors import StoreError
 from outrider.model import (
     Action,
@@ -53,7 +54,7 @@ from outrider.model import (
     TimelineEntry,
     Verdict,
 )
-from outrider.ports import CycleCommit, Drill, DrillWindow, MetricStore, Silence, StateStore
+from outrider.ports import CycleCommit, MetricStore, Silence, StateStore
 from outrider.topology import Topology
 from store.memory import MemoryMetricStore, MemoryStateStore
 from store.sql import open_metrics, open_state, urls_of
