@@ -128,7 +128,7 @@ refused = sa.Table(
     metrics,
     sa.Column("reason", Key, primary_key=True, comment="why"),
     sa.Column("cells", sa.BigInteger, nullable=False, comment="how many since the database was made"),
-    comment="Values that came too late to be kept.",
+    comment="Values that came too late to be kept, or that the server of the values did not want.",
 )
 event = sa.Table(
     "event",
