@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -19,34 +20,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import sqlalchemy as sa
 
 from benchmarks.common import Result, main, result
-from benchmarks.fleet_values import START, STEP, FleetValues
-from outrider.model import EntityKind
+from benchmarks.fleet_values import CYCLES, START, fleet_day
+from outrider.model import EntityKind, SampleBatch
 from store.database import Database
 from store.sql import SqlMetricStore, open_metrics
 
 TARGET_SECONDS, TARGET_BYTES = 0.2, 0.4
-CYCLES = 240
+KINDS = (EntityKind.GPU, EntityKind.REPLICA)
 PACE_SECONDS = 0.25
 
 
 class Writer(threading.Thread):
     """Goes on writing cycles until it is told to stop."""
 
-    def __init__(self, store: SqlMetricStore, kinds: tuple[FleetValues, ...], at: datetime) -> None:
-        """Begins at an instant."""
+    def __init__(self, store: SqlMetricStore, cycles: Iterator[tuple[datetime, list[SampleBatch]]]) -> None:
+        """Writes these, in their order."""
         super().__init__()
-        self._store, self._kinds, self._at = store, kinds, at
+        self._store, self._cycles = store, cycles
         self.enough = threading.Event()
         self.seconds: list[float] = []
 
     def run(self) -> None:
         """A cycle, a pause, and so on."""
         while not self.enough.wait(PACE_SECONDS):
-            batches = [batch for kind in self._kinds for batch in kind.batches(self._at)]
+            at, batches = next(self._cycles)
             begun = time.perf_counter()
-            self._store.write(self._at, batches)
+            self._store.write(at, batches)
             self.seconds.append(time.perf_counter() - begun)
-            self._at += STEP
 
 
 def _bytes(url: str) -> dict[str, tuple[int, int]]:
@@ -62,19 +62,17 @@ def _bytes(url: str) -> dict[str, tuple[int, int]]:
 
 def run() -> list[Result]:
     """The longest write transaction of upkeep, and what roll-ups take."""
-    kinds = (FleetValues(EntityKind.GPU, 1000, group=8), FleetValues(EntityKind.REPLICA, 1000, group=1))
+    day = fleet_day()
     with tempfile.TemporaryDirectory() as name:
         url = f"sqlite:///{name}/upkeep.db"
         store = open_metrics(url)
         try:
             values, alone = 0, []
-            for number in range(CYCLES):
-                at = START + number * STEP
-                batches = [batch for kind in kinds for batch in kind.batches(at)]
+            for at, batches in day.cycles(CYCLES, KINDS):
                 begun = time.perf_counter()
                 values += store.write(at, batches)
                 alone.append(time.perf_counter() - begun)
-            writer = Writer(store, kinds, START + CYCLES * STEP)
+            writer = Writer(store, day.cycles(10 * CYCLES, KINDS, first=CYCLES))
             writer.start()
             begun = time.perf_counter()
             done = store.upkeep(START + timedelta(hours=1, minutes=10))

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from collectors.access import Access
 from collectors.batches import about_watch, watch_batch
 from collectors.collect import Collector, Pushed, Tap, TargetHealth
 from collectors.exposition import Page
@@ -25,6 +24,7 @@ from collectors.scraped import Scrape
 from collectors.signatures import SIGNATURES
 from collectors.targets import Target
 from outrider import log
+from outrider.access import Access
 from outrider.clock import Clock, SystemClock, from_unix
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, SampleBatch, TrustVerdict

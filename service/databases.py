@@ -21,6 +21,7 @@ from store import restore as restores
 from store.cycle_files import CycleFiles
 
 Progress = Callable[[str, float], None]
+_VALUES_ELSEWHERE = "values are kept by the server of store.metrics: back it up by its own means"
 
 
 def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, Any]:
@@ -31,7 +32,8 @@ def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, An
         status = spool.status()
         return spool.instants(), status.dropped_cycles + status.refused_cycles
 
-    reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled)
+    kept_here = settings.store.metrics is None
+    reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled if kept_here else None)
     return {
         "revision": revisions.text({report.name: report.revision for report in reports}),
         "sound": not any(report.problems for report in reports),
@@ -55,6 +57,7 @@ def backup(settings: Settings, file: Path, now: datetime, *, force: bool, progre
         "engine": made.manifest.engine,
         "made_at": rfc3339(made.manifest.made_at),
         "members": [{"name": name, **member} for name, member in members.items()],
+        "notes": [] if settings.store.metrics is None else [_VALUES_ELSEWHERE],
     }
 
 

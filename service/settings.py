@@ -28,6 +28,7 @@ from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
 from service.settings_base import Duration, Port, Ratio, Section
+from service.store_settings import RemoteMetricsSettings
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_FILE = Path("outrider.yaml")
@@ -56,6 +57,9 @@ class StoreSettings(Section):
     stand_by: bool = Field(
         True,
         description="on PostgreSQL a second engine waits until the first one ends; false: it refuses, as on SQLite",
+    )
+    metrics: RemoteMetricsSettings | None = Field(
+        None, description="a server that keeps the values instead, for fleets that outgrow one machine"
     )
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 import zstandard
 
 from outrider.audit import AuditRecord
+from outrider.drill import Drill
 from outrider.errors import StoreDamagedError, StoreError
 from outrider.ledger import Change, ChangeEnd, Startup
 from outrider.model import Action, Alert, Calibration, CycleRecord, Event, Incident, Message, Plan, RemediationSession
-from outrider.ports import Drill, Silence
+from outrider.ports import Silence
 from store import codec, schema, state_rows, tables
 from store.database import Database
 
@@ -37,13 +37,12 @@ RECORDS: Final[dict[str, Any]] = {
     "baseline": Calibration,
 }
 """What the ``body`` of a table is."""
-_PAPERS: Final[dict[tuple[str, str | None], Callable[[bytes], Any]]] = {
-    ("topology", ""): state_rows.unpack_topology,
-    ("topology", "at"): lambda payload: codec.loads(datetime, payload.decode()),
-    ("detector", None): state_rows.unpack_state,
-    ("paper", None): json.loads,
+_PAPERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    "topology": state_rows.unpack_topology,
+    "topology_at": json.loads,
+    "detector": state_rows.unpack_state,
+    "paper": json.loads,
 }
-"""What the payload of a document is, by area and name; None: whatever its name."""
 _UNREADABLE = (StoreError, ValueError, TypeError, KeyError, OSError, zstandard.ZstdError)
 
 Tell = Callable[..., None]
@@ -90,8 +89,7 @@ def _wrong(table: str, row: Any, *, deep: bool) -> str | None:
             else:
                 json.loads(row.body)
         elif deep and table == "document":
-            read = _PAPERS.get((row.area, row.name)) or _PAPERS.get((row.area, None)) or bytes
-            read(row.payload)
+            _PAPERS.get(row.area, bytes)(row.payload)
     except _UNREADABLE as error:
         return str(error)
     return None

@@ -102,7 +102,8 @@ def upgrade_on(connection: sa.Connection, name: schema.Database, place: str, *, 
     config = _config(name)
     config.attributes.update(connection=connection, version_table=VERSION_TABLES[name])
     command.upgrade(config, to)
-    comments.write(connection, name)
+    if current_on(connection, name) == HEADS[name]:
+        comments.write(connection, name)
 
 
 def refuse_newer(name: schema.Database, found: str | None, place: str) -> None:

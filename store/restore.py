@@ -21,7 +21,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError, UsageError
-from store import archive, copying, migrate, schema, swap, tables
+from store import archive, copying, migrate, schema, state_upkeep, swap, tables
 from store.backup import Progress, need_room
 from store.database import Database
 from store.urls import POSTGRESQL, parsed
@@ -214,10 +214,13 @@ def _has_row(connection: sa.Connection, table: sa.FromClause) -> bool:
 
 
 def _fill(connection: sa.Connection, folder: Path, progress: Progress) -> None:
+    with state_upkeep.forgetting(connection):
+        for name in archive.MEMBERS:
+            for table in tables.of(connection, name):
+                if _has_row(connection, table) and table.name != schema.flag.name:
+                    connection.exec_driver_sql(f"TRUNCATE {_quoted(connection, table)} CASCADE")
+    connection.execute(sa.delete(schema.flag))
     for name, member in archive.MEMBERS.items():
-        for table in tables.of(connection, name):
-            if _has_row(connection, table):
-                _empty(connection, _quoted(connection, table))
         source = copying.file_database(folder / member, name)
         try:
             with source.reading() as rows:
@@ -227,13 +230,6 @@ def _fill(connection: sa.Connection, folder: Path, progress: Progress) -> None:
         for table in tables.of(connection, name):
             if copied.get(table.name):
                 connection.exec_driver_sql(f"ANALYZE {_quoted(connection, table)}")
-
-
-def _empty(connection: sa.Connection, table: str) -> None:
-    """Also a table that is append-only: its guards are let down for this statement, unseen by any other transaction."""
-    connection.exec_driver_sql(f"ALTER TABLE {table} DISABLE TRIGGER USER")
-    connection.exec_driver_sql(f"TRUNCATE {table} CASCADE")
-    connection.exec_driver_sql(f"ALTER TABLE {table} ENABLE TRIGGER USER")
 
 
 def _quoted(connection: sa.Connection, table: sa.Table) -> str:

@@ -14,9 +14,9 @@ from starlette.concurrency import run_in_threadpool
 
 from collectors import receive_kpi, receive_otlp, receive_remote_write
 from collectors.receive import Door, ReceiveError, Refused, malformed, too_large, unpack
-from collectors.receive_messages import Status
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef
+from outrider.remote_write import Status
 from outrider.topology import Topology
 from service.api import security
 from service.api.bodies import read_body

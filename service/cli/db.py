@@ -11,11 +11,12 @@ from outrider.clock import SystemClock
 from outrider.i18n import translate
 from outrider.units import format_value
 from service import databases, wiring
-from service.cli import tables
+from service.cli import db_copy, tables
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.cli.progress import bars
 
 app = typer.Typer(help="The database.", no_args_is_help=ON_A_TERMINAL)
+db_copy.add(app)
 
 
 @leaf(app, "upgrade", example="outrider db upgrade")

@@ -21,7 +21,6 @@ import structlog
 from aiohttp import web
 
 from collectors import registry
-from collectors.access import Access
 from collectors.collect import Collector
 from collectors.promapi import PrometheusApi, RawSeries
 from collectors.prompages import Instance, PageBuilder, instances
@@ -29,6 +28,7 @@ from collectors.promql import PrometheusSource
 from collectors.scraped import Scrape
 from collectors.signatures import SIGNATURES
 from collectors.targets import target_of
+from outrider.access import Access
 from outrider.clock import SystemClock
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import CellStatus, EntityKind, SignalKey, TrustVerdict

@@ -19,12 +19,12 @@ from senders import START, STEP, V2, PushWorld, ms, request_v2, series, snappy, 
 from alerts import rules_file
 from collectors.receive_kpi import KpiValues
 from collectors.receive_match import EntityTemplate, ReceiveRule
-from collectors.receive_messages import Status
 from collectors.received import ReceiveLimits
 from detectors.threshold import compile_rules
 from outrider.errors import StoreError
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SignalKey, TrustVerdict
 from outrider.ports import CycleCommit
+from outrider.remote_write import Status
 from outrider.topology import Topology
 
 PROTO = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
@@ -260,7 +260,7 @@ def test_a_request_that_cannot_be_used_is_refused_with_a_sentence(body, headers,
 
 
 def test_labels_that_point_nowhere_are_refused():
-    from collectors.receive_messages import Request
+    from outrider.remote_write import Request
 
     request = Request(symbols=["", "a"])
     request.timeseries.add(labels_refs=[1, 9]).samples.add(value=1.0, timestamp=1)

@@ -4,6 +4,7 @@ import pytest
 
 from collectors import registry
 from outrider.errors import ConfigError
+from outrider.ports import StateRetention
 from service import settings
 from store.retention import Retention
 
@@ -177,3 +178,12 @@ def test_tiers_that_would_leave_a_gap_are_refused_with_their_line(tmp_path):
         (5, "store.retention.hours", "is shorter than ten_minutes; expected as long at least"),
     ]
     assert problems(tmp_path, "store: {retention: {size_limit_bytes: 5}}")[0][1] == "store.retention.size_limit_bytes"
+    assert problems(tmp_path, "store:\n  retention:\n    decisions: 3d\n") == [
+        (3, "store.retention.decisions", "is too short; expected 7d at least")
+    ]
+
+
+def test_how_long_decisions_are_kept(tmp_path):
+    kept = load(tmp_path, "store: {retention: {decisions: 90d, forecasts: 30d}}").store.retention.of_state
+    assert kept == StateRetention(decisions=timedelta(days=90), forecasts=timedelta(days=30))
+    assert load(tmp_path, "{}").store.retention.of_state == StateRetention()

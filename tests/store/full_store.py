@@ -9,6 +9,7 @@ import numpy as np
 
 from outrider import catalog
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill
 from outrider.ledger import ActorKind, Change, ChangeEnd, Ended, PhaseTime, StartPhase, Startup
 from outrider.model import (
     Action,
@@ -41,7 +42,8 @@ from outrider.model import (
     SignalKey,
     Verdict,
 )
-from outrider.ports import CycleCommit, Drill, PushedBlock, Silence
+from outrider.ports import CycleCommit, Silence
+from outrider.spool import PushedBlock
 from outrider.topology import Topology
 from store import codec, migrate, tables
 from store.sql import open_ledger, open_metrics, open_spool, open_state, urls_of
