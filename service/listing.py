@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,15 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 def signals(collected: Collected, *, with_instant: bool = False) -> list[dict[str, Any]]:
     """Every value of a round: gauges and deltas as they are, histograms as quantiles."""
     return [row for batch in collected.batches for row in _rows(batch, with_instant=with_instant)]
+
+
+def newest(collected: Collected) -> Collected:
+    """The newest scrape of each source alone: a Prometheus hands on the last two, so that increases are known."""
+    last: dict[str, datetime] = {}
+    for batch in collected.batches:
+        last[batch.source] = max(batch.scraped_at, last.get(batch.source, batch.scraped_at))
+    kept = tuple(batch for batch in collected.batches if batch.scraped_at == last[batch.source])
+    return replace(collected, batches=kept)
 
 
 def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]:

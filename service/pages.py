@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from collectors import doctor as examine
 from collectors import recording, registry
 from collectors.collect import Collector, TargetHealth
 from collectors.exposition import Parser
+from collectors.promql import PrometheusSource
 from collectors.scrape import Scraper
 from collectors.scraped import Scrape
 from collectors.targets import Target, target_of
@@ -65,6 +67,19 @@ def _unreadable(looks: Sequence[_Look], message: str) -> UsageError | Unavailabl
     return UsageError(message, hint="check the path and the adapter")
 
 
+@asynccontextmanager
+async def _prometheus(settings: Settings, clock: Clock) -> AsyncIterator[PrometheusSource]:
+    """The configured Prometheus; a failure of its own is told as what is away."""
+    assert settings.collect.prometheus is not None
+    source = targets.prometheus_source(settings.collect.prometheus, settings.cluster, clock=clock)
+    try:
+        yield source
+    except CollectError as error:
+        raise UnavailableError(error.message, hint=error.hint) from error
+    finally:
+        await source.close()
+
+
 async def _from_prometheus(settings: Settings, clock: Clock) -> dict[str, Any]:
     """One reading of the configured Prometheus. Raises UnavailableError when it cannot be reached."""
     source = targets.source(settings, clock)
@@ -76,7 +91,7 @@ async def _from_prometheus(settings: Settings, clock: Clock) -> dict[str, Any]:
     server, *rest = source.health
     if not server.up:
         raise UnavailableError(server.error or "Prometheus cannot be reached", hint="check collect.prometheus.url")
-    found = [row for row in listing.signals(collected) if not _is_watcher(row)]
+    found = [row for row in listing.signals(listing.newest(collected)) if not _is_watcher(row)]
     return {"at": rfc3339(at), "targets": [jsonable.target(one) for one in rest], "signals": found}
 
 
@@ -85,30 +100,50 @@ async def doctor(
 ) -> dict[str, Any]:
     """The JSON of ``outrider doctor``, features and fixes in a language. A target that cannot be read has its error."""
     if not pages and settings.collect.prometheus is not None:
-        raise UsageError(
-            "doctor looks at pages, and this configuration reads a Prometheus",
-            hint="name a page: outrider doctor --page vllm=http://host:8000/metrics",
-        )
+        return await _doctor_of_prometheus(settings, clock, language)
     found = []
     parser = Parser()
     looks, sources = await _looks(settings, pages, clock.now())
     for look in looks:
-        entry: dict[str, Any] = {"target": look.target.name, "adapter": look.target.adapter}
         try:
             if look.scrape.body is None:
                 raise look.scrape.error or UsageError(f"{look.target.name} gave no page")
             page = parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
         except (CollectError, UsageError) as error:
-            found.append({**entry, "present": [], "missing": [], "unknown_metrics": 0, "error": error.message})
+            found.append(_undiagnosed(look.target.name, look.target.adapter, error.message))
             continue
         diagnosis = examine.examine(registry.adapter(look.target.adapter), page)
-        found.append({**entry, **diagnosis.as_dict(language), "error": None})
+        found.append(_diagnosed(look.target, diagnosis, language))
     if pages and all(one["error"] for one in found):
         raise _unreadable(looks, found[0]["error"])
-    for one in (source for source in sources if source.error):
-        about = {"target": one.target, "adapter": one.adapter, "present": [], "missing": [], "unknown_metrics": 0}
-        found.append({**about, "error": one.error})
+    found += [_undiagnosed(one.target, one.adapter, str(one.error)) for one in sources if one.error]
     return {"targets": found}
+
+
+async def _doctor_of_prometheus(settings: Settings, clock: Clock, language: Language) -> dict[str, Any]:
+    """The same of what a Prometheus scrapes, with the jobs of it that nothing here reads."""
+    found = []
+    async with _prometheus(settings, clock) as source:
+        at = clock.now()
+        for look in await source.look(at):
+            target = look.scrape.target
+            if look.page is None:
+                said = look.scrape.error.message if look.scrape.error else "its last scrape failed"
+                found.append(_undiagnosed(target.name, target.adapter, said))
+                continue
+            diagnosis = examine.examine(registry.adapter(target.adapter), look.page, look.names)
+            found.append(_diagnosed(target, diagnosis, language))
+        unread = await source.jobs_without_adapter(at)
+    return {"targets": found, "jobs_without_adapter": unread}
+
+
+def _diagnosed(target: Target, diagnosis: examine.Diagnosis, language: Language) -> dict[str, Any]:
+    return {"target": target.name, "adapter": target.adapter, **diagnosis.as_dict(language), "error": None}
+
+
+def _undiagnosed(target: str, adapter: str, error: str) -> dict[str, Any]:
+    about: dict[str, Any] = {"target": target, "adapter": adapter, "present": [], "missing": []}
+    return {**about, "unknown_metrics": 0, "error": error}
 
 
 async def _looks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -123,18 +124,28 @@ def _said(signal: dict[str, Any]) -> str:
 
 
 def _doctor_table(result: dict[str, Any]) -> str:
-    blocks = []
-    for target in result["targets"]:
-        if target["error"]:
-            blocks.append(f"{target['target']} ({target['adapter']}): {target['error']}")
-            continue
-        rows = [[m["signal"], ", ".join(m["expected"]), ", ".join(m["disables"]), m["fix"]] for m in target["missing"]]
-        rows += [[f"{m['signal']} quantiles", ", ".join(m["expected"]), "", m["fix"]] for m in target["means_only"]]
-        old = [[signal, name] for signal, name in target["old_spellings"].items()]
-        parts = [
-            f"{target['target']} ({target['adapter']}): {len(target['present'])} signals present",
-            tables.table(["missing", "expected", "disables", "fix"], rows, empty="nothing missing"),
-            *([tables.table(["signal", "old name in use"], old, empty="")] if old else []),
-        ]
-        blocks.append("\n".join(parts))
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for target in result["targets"]:  # ten thousand replicas of one release are told once
+        alike.setdefault(json.dumps({**target, "target": "", "unknown_metrics": 0}, sort_keys=True), []).append(target)
+    blocks = [_diagnosis(targets) for targets in alike.values()]
+    unread = result.get("jobs_without_adapter")
+    if unread:
+        said = f"no adapter is known for the jobs {', '.join(unread)}"
+        blocks.append(f"{said}; name it under collect.prometheus.jobs where one reads them")
     return "\n\n".join(blocks) or "no targets are configured"
+
+
+def _diagnosis(targets: list[dict[str, Any]]) -> str:
+    target, more = targets[0], len(targets) - 1
+    head = f"{target['target']} ({target['adapter']})" + (f" and {more} more like it" if more else "")
+    if target["error"]:
+        return f"{head}: {target['error']}"
+    rows = [[m["signal"], ", ".join(m["expected"]), ", ".join(m["disables"]), m["fix"]] for m in target["missing"]]
+    rows += [[f"{m['signal']} quantiles", ", ".join(m["expected"]), "", m["fix"]] for m in target["means_only"]]
+    old = [[signal, name] for signal, name in target["old_spellings"].items()]
+    parts = [
+        f"{head}: {len(target['present'])} signals present",
+        tables.table(["missing", "expected", "disables", "fix"], rows, empty="nothing missing"),
+        *([tables.table(["signal", "old name in use"], old, empty="")] if old else []),
+    ]
+    return "\n".join(parts)
