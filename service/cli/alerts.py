@@ -11,10 +11,9 @@ from outrider import jsonable
 from outrider.errors import UsageError
 from outrider.model import AlertState, EntityRef
 from outrider.ports import StateReader
-from outrider.units import parse_duration
 from service import wiring
 from service.cli import client, tables
-from service.cli.common import ON_A_TERMINAL, Context, leaf
+from service.cli.common import ON_A_TERMINAL, Context, duration_of, leaf
 
 alerts_app = typer.Typer(help="Read alerts and act on them.", no_args_is_help=ON_A_TERMINAL)
 incidents_app = typer.Typer(help="Read incidents and their story.", no_args_is_help=ON_A_TERMINAL)
@@ -77,7 +76,7 @@ def silence(
         raise UsageError("a silence needs --rule or --entity", hint="a silence of everything is not offered")
     body: dict[str, Any] = {
         "rule": rule,
-        "duration_seconds": parse_duration(duration).total_seconds(),
+        "duration_seconds": duration_of("--for", duration).total_seconds(),
         "comment": comment,
     }
     if entity is not None:

@@ -10,12 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from collectors import recording_rules, registry
-from outrider.clock import SystemClock, parse_rfc3339
+from outrider.clock import SystemClock
 from outrider.errors import UsageError
-from outrider.units import parse_duration
 from service import backfill, pages
 from service.cli import tables
-from service.cli.common import ON_A_TERMINAL, Context, leaf
+from service.cli.common import ON_A_TERMINAL, Context, duration_of, instant_of, leaf
 from service.cli.progress import bars
 
 app = typer.Typer(help="Collect by hand.", no_args_is_help=ON_A_TERMINAL)
@@ -36,7 +35,7 @@ def rules_(
     window: Annotated[str, typer.Option(help="what rates and quantiles look back over, such as 5m")] = "5m",
 ) -> None:
     """Print every signal as a Prometheus recording rule. Jobs named in collect.prometheus are kept apart."""
-    parse_duration(window)
+    duration_of("--window", window)
     unknown = [name for name in adapter or () if name not in registry.ADAPTERS]
     if unknown:
         raise UsageError(f"no adapter {unknown[0]!r}", hint=f"known are {', '.join(registry.ADAPTERS)}")
@@ -54,13 +53,13 @@ def rules_(
 @leaf(app, "backfill", example="outrider collect backfill --days 15")
 def backfill_(
     context: Context,
-    days: Annotated[float, typer.Option(min=0.01, help="how far back")] = 15.0,
+    days: Annotated[float, typer.Option(min=0.01, max=3650, help="how far back")] = 15.0,
     since: Annotated[str | None, typer.Option(help="instant to begin at instead, RFC 3339")] = None,
     until: Annotated[str | None, typer.Option(help="instant to end at, RFC 3339; now when not given")] = None,
 ) -> None:
     """Read the history of collect.prometheus into the store. The platform must not be running on it."""
-    end = parse_rfc3339(until) if until else SystemClock().now()
-    start = parse_rfc3339(since) if since else end - timedelta(days=days)
+    end = instant_of("--until", until) if until else SystemClock().now()
+    start = instant_of("--since", since) if since else end - timedelta(days=days)
     with bars(context) as progress:
         found = backfill.run(context.settings(), start, end, progress)
     context.show(found)

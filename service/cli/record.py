@@ -22,7 +22,7 @@ def add(app: typer.Typer) -> None:
     def record(
         context: Context,
         out: Annotated[Path, typer.Option("--out", help="new or empty folder for the recording")],
-        minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="how long to record")] = 10.0,
+        minutes: Annotated[float, typer.Option("--minutes", min=0.01, max=525_600, help="how long to record")] = 10.0,
     ) -> None:
         """Record the pages of every target as they come; outrider replay reads the folder."""
         with bars(context) as progress:

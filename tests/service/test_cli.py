@@ -249,3 +249,33 @@ def test_a_report_on_an_empty_store_is_written_in_both_languages(tmp_path):
         assert result["empty"] is True
         assert all((tmp_path / path).read_text(encoding="utf-8").strip() for path in result["paths"])
         assert len(result["paths"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("collect", "backfill", "--since", "yesterday"), "--since: 'yesterday' is not an instant"),
+        (("collect", "backfill", "--until", "2026-03-04"), "--until: '2026-03-04' has no time zone"),
+        (("collect", "backfill", "--since", "0001-01-01T00:00:00+14:00"), "outside the years"),
+        (("collect", "backfill", "--days", "1e9"), "--days"),
+        (("collect", "backfill", "--days", "nan"), "--days"),
+        (("capacity", "plan", "--at", "yesterday"), "--at: "),
+        (("capacity", "explain", "--at", "soon"), "--at: "),
+        (("capacity", "formula", "--qps", "inf", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1"), "--qps"),
+        (("collect", "rules", "--window", "five minutes"), "--window: "),
+        (("collect", "rules", "--window", "0s"), "--window: "),
+        (("alerts", "silence", "--rule", "r", "--for", "2 hours"), "--for: "),
+        (("alerts", "silence", "--rule", "r", "--for", "99999999999w"), "--for: "),
+        (("record", "--out", "flight", "--minutes", "nan"), "--minutes"),
+        (("record", "--out", "flight", "--minutes", "1e300"), "--minutes"),
+        (("demo", "--headless", "--minutes", "nan"), "--minutes"),
+        (("probe", "--url", "http://127.0.0.1:9", "--timeout", "soon"), "soon"),
+        (("report", "weekly", "--week", "last"), "last"),
+        (("forecast", "backtest", "t.csv", "--horizon", "soon"), "soon"),
+    ],
+)
+def test_instants_and_durations_that_are_none_get_one_sentence(tmp_path, arguments, said):
+    (tmp_path / "t.csv").write_text("time_utc,requests_per_second\n2026-01-01T00:00:00Z,1\n2026-01-01T00:10:00Z,1\n", encoding="utf-8")
+    done = run(*arguments, "-o", "json", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert said in json.loads(done.stdout)["error"]["message"]
