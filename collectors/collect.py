@@ -19,6 +19,7 @@ from collectors.normalise import Normaliser
 from collectors.patience import Patience
 from collectors.scraped import Scrape
 from collectors.targets import Target
+from collectors.whose_page import refusal
 from outrider import log
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
@@ -80,6 +81,7 @@ class TargetHealth:
     error: str | None
     last_success: datetime | None
     reason: str | None = None
+    hint: str = ""
     late: bool = False
 
 
@@ -276,11 +278,16 @@ class Collector:
         scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
         if scrape.body is None:
             return scrape, None
+        name = scrape.target.name
         try:
-            return scrape, self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=scrape.target.name)
+            page = self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=name)
         except CollectError as error:
-            named = CollectError(f"{scrape.target.name}: {error.message}", reason=error.reason, hint=error.hint)
+            named = CollectError(f"{name}: {error.message}", reason=error.reason, hint=error.hint)
             return replace(scrape, body=None, error=named), None
+        before = self._health.get(name)
+        had_one = before is not None and before.last_success is not None
+        wrong = refusal(name, self.normaliser.adapter(scrape.target.adapter), page, had_one=had_one)
+        return (scrape, page) if wrong is None else (replace(scrape, body=None, error=wrong), None)
 
     def _note(self, scrape: Scrape, page: Page | None, found: Collected) -> None:
         name, error = scrape.target.name, scrape.error
@@ -294,6 +301,7 @@ class Collector:
             error=error.message if error else None,
             last_success=scrape.at if page is not None else (before.last_success if before else None),
             reason=error.reason if error else None,
+            hint=error.hint if error else "",
         )
         if error is not None and (before is None or before.reason != error.reason):
             log.get("collect").warning("scrape_failed", target=name, reason=error.reason, error=error.message)

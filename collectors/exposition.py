@@ -141,6 +141,7 @@ class Parser:
         """
         if len(self._series) > self.max_series:
             self._forget()
+        body = body.removeprefix(b"\xef\xbb\xbf")  # some editors and shells begin a file with a byte order mark
         is_open = _check_shape(body, openmetrics)
         expected = self._expected.get(source)
         if expected is not None:
@@ -257,6 +258,10 @@ class _BlankLineError(Exception):
 
 def _check_shape(body: bytes, openmetrics: bool | None) -> bool:
     """True for OpenMetrics. Raises when the body is no page of metrics or not a whole one."""
+    binary = _binary(body)
+    if binary is not None:
+        said, hint = binary
+        raise CollectError(f"the page is {said} instead of text", reason=CollectReason.NOT_METRICS, hint=hint)
     start = body[:64].lstrip()[:1]
     if start in {b"<", b"["} or (start == b"{" and body[-64:].rstrip().endswith((b"}", b"]"))):
         kind = "HTML" if start == b"<" else "JSON"
@@ -273,6 +278,17 @@ def _check_shape(body: bytes, openmetrics: bool | None) -> bool:
     if body and not body.endswith(b"\n"):
         raise _truncated("the end of its last line")
     return False
+
+
+def _binary(body: bytes) -> tuple[str, str] | None:
+    """What a body that is no text seems to be, and what to do."""
+    if body.startswith(b"\x1f\x8b"):
+        return "gzip-compressed", "unpack it first: gunzip; over HTTP it must say Content-Encoding: gzip"
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"
+    if b"\0" in body[:1024]:
+        return "binary", "name the text page of metrics, not a program, an archive or a database"
+    return None
 
 
 def _truncated(missing: str) -> CollectError:

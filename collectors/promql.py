@@ -93,6 +93,7 @@ class PrometheusSource:
         self._collector = Collector((), normaliser=normaliser, pushed=pushed)
         self._builder = PageBuilder()
         self._guessed: dict[tuple[str, str], str] = {}
+        self._marked: dict[tuple[str, str], str] = {}  # the same of jobs that were named, too
         self._guessed_at: datetime | None = None
         self._targets: dict[Key, Target] = {}
         self._done: dict[Key, int] = {}
@@ -260,9 +261,10 @@ class PrometheusSource:
         if self._guessed_at is not None and at - self._guessed_at < LOOK_BACK:
             return
         self._note_guessed(await guessed(self._api, at))
-        self._guessed_at = at if self._guessed else None
+        self._guessed_at = at if self._marked else None
 
     def _note_guessed(self, found: Mapping[tuple[str, str], str]) -> None:
+        self._marked.update(found)
         self._guessed.update({place: name for place, name in found.items() if place[0] not in self._jobs})
 
     def _adapter_of(self, key: Key) -> str | None:
@@ -301,9 +303,10 @@ class PrometheusSource:
         found: list[tuple[Scrape, Page | None]] = []
         for stamp in stamps:
             page = pages.get(stamp)
+            wrong = None if page is None else self._not_its_own(key, target, page)
             seconds = instance.seconds.get(stamp, 0.0)
             samples = instance.samples.get(stamp)
-            error = None if page is not None else why_failed(target, errors.get(key[:2], ""))
+            error = wrong if page is not None else why_failed(target, errors.get(key[:2], ""))
             scrape = Scrape(
                 target,
                 from_unix(stamp / 1000),
@@ -312,8 +315,19 @@ class PrometheusSource:
                 seconds,
                 samples=None if samples is None else int(samples),
             )
-            found.append((scrape, page))
+            found.append((scrape, None if wrong else page))
         return found
+
+    def _not_its_own(self, key: Key, target: Target, page: Page) -> CollectError | None:
+        """A job that was named for an adapter and bears the mark of another one."""
+        other = self._marked.get((key[0], key[2]))
+        if page.series or other in (None, target.adapter):
+            return None
+        return CollectError(
+            f"{target.name}: it has no metric of {target.adapter}; it looks like {other}",
+            reason=CollectReason.NOT_METRICS,
+            hint=f"name it so under collect.prometheus.jobs: {key[0]}: {other}",
+        )
 
     # --- targets ----------------------------------------------------------------------------------
 

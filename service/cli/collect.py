@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from collectors import recording_rules, registry
+from outrider import log
 from outrider.clock import SystemClock
 from outrider.errors import UsageError
 from service import backfill, pages
@@ -18,12 +19,14 @@ from service.cli.common import ON_A_TERMINAL, Context, duration_of, instant_of, 
 from service.cli.progress import bars
 
 app = typer.Typer(help="Collect by hand.", no_args_is_help=ON_A_TERMINAL)
+_TOLD = ("scrape_failed", "prometheus_unreachable", "discovery_failed")  # each target's error stands in the result
 Pages = Annotated[list[str] | None, typer.Option("--page", help="ADAPTER=PATH_OR_URL, instead of the configuration")]
 
 
 @leaf(app, "once", example="outrider collect once --page vllm=http://127.0.0.1:8000/metrics")
 def once(context: Context, page: Pages = None) -> None:
     """Collect once and print every signal."""
+    log.configure(level="warning", quiet=_TOLD)
     result = asyncio.run(pages.once(context.settings(), _pairs(page), SystemClock()))
     context.show(result, _once_table)
 
@@ -71,6 +74,7 @@ def add_doctor(root: typer.Typer) -> None:
     @leaf(root, "doctor", example="outrider doctor --page dcgm=./page.txt")
     def doctor(context: Context, page: Pages = None) -> None:
         """Say which signals each target has, lacks or spells in an old way, and what that disables."""
+        log.configure(level="warning", quiet=_TOLD)
         result = asyncio.run(pages.doctor(context.settings(), _pairs(page), SystemClock(), context.language))
         context.show(result, _doctor_table)
 

@@ -29,7 +29,9 @@ def add(app: typer.Typer) -> None:
     @leaf(app, "demo", example="outrider demo --headless --minutes 60 -o json")
     def run(
         context: Context,
-        minutes: Annotated[float, typer.Option("--minutes", min=0.25, max=525_600, help="fleet minutes of a headless run")] = 60.0,
+        minutes: Annotated[
+            float, typer.Option("--minutes", min=0.25, max=525_600, help="fleet minutes of a headless run")
+        ] = 60.0,
         headless: Annotated[
             bool, typer.Option("--headless", help="no dashboard, in lockstep, as fast as it can")
         ] = False,

@@ -244,6 +244,19 @@ def test_a_look_brings_the_newest_page_of_each_target() -> None:
     assert sorted(look.page.names) == ["vllm:generation_tokens_total", "vllm:num_requests_running"]
 
 
+def test_a_job_named_for_the_wrong_adapter_is_no_healthy_engine() -> None:
+    api = healthy_api()
+    api.series["vllm"] = []  # what was asked for is not there
+
+    async def use(source):
+        return await source.collect(AT), source.health
+
+    found, health = with_api(use, api, jobs={"vllm": "tgi"})
+    assert cell(found, "engine_up") == 0
+    assert "no metric of tgi; it looks like vllm" in health[1].error
+    assert "vllm: vllm" in health[1].hint
+
+
 @pytest.mark.parametrize(("fault", "spans"), [("error", 3), ("hang", 3)])
 def test_history_asks_for_less_where_a_server_refuses_and_then_says_why(fault, spans) -> None:
     api = healthy_api()

@@ -275,7 +275,24 @@ def test_a_report_on_an_empty_store_is_written_in_both_languages(tmp_path):
     ],
 )
 def test_instants_and_durations_that_are_none_get_one_sentence(tmp_path, arguments, said):
-    (tmp_path / "t.csv").write_text("time_utc,requests_per_second\n2026-01-01T00:00:00Z,1\n2026-01-01T00:10:00Z,1\n", encoding="utf-8")
+    (tmp_path / "t.csv").write_text(
+        "time_utc,requests_per_second\n2026-01-01T00:00:00Z,1\n2026-01-01T00:10:00Z,1\n", encoding="utf-8"
+    )
     done = run(*arguments, "-o", "json", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert said in json.loads(done.stdout)["error"]["message"]
+
+
+def test_a_recording_without_a_scrape_and_one_of_another_engine_are_refused(tmp_path):
+    (tmp_path / "empty.txt").write_text("", encoding="utf-8")
+    shown = answer("replay", "empty.txt", "-o", "json", cwd=tmp_path, code=2)
+    assert shown["error"]["message"] == "empty.txt holds no scrape"
+    recorded = str(RECORDINGS / "a_idle.metrics.jsonl.gz")
+    shown = answer("replay", recorded, "--adapter", "tgi", "-o", "json", cwd=tmp_path, code=2)
+    assert "no metric of tgi; it looks like vllm" in shown["error"]["message"]
+
+
+def test_what_the_result_tells_is_not_logged_as_well(tmp_path):
+    done = run("collect", "once", "--page", "vllm=http://127.0.0.1:9/metrics", "-o", "json", cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.count("refuses connections") == 1
