@@ -275,6 +275,10 @@ def test_health_and_load_are_absent_where_nobody_asked(bench) -> None:
     assert one.cell("engine_health_ok") == 0
     one.scrape(engine(), probed=True, health=200)
     assert one.cell("engine_inflight_requests") is CellStatus.ABSENT  # no /load
+    for no_door in (404, 405, 401):
+        one.scrape(engine(), probed=True, health=no_door)
+        assert one.cell("engine_health_ok") is CellStatus.ABSENT
+        assert one.cell("engine_up") == 1
 
 
 CONTAINER = 'container_cpu_usage_seconds_total{{container="c",pod="p",namespace="n"}} {cpu} {stamp}\n'
