@@ -30,6 +30,8 @@ from outrider.errors import ConfigProblem, UsageError
 from outrider.model import EntityKind, EventKind, SignalKind
 from outrider.units import parse_duration
 
+_SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
+
 _TOP = {
     "adapter", "title", "prefix", "target", "probe", "up", "health", "load", "start_time", "heartbeat", "new_series",
     "no_value", "aggregate", "entities", "edges", "labels", "events", "seen", "fixes", "signals",
@@ -348,6 +350,8 @@ class _Reader:
         return tuple(found)
 
     def _number(self, value: Any, path: yamlfile.Path_) -> float:
+        if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
+            return float(value)  # YAML 1.1 reads 1e-6 as text, 1.0e-6 as a number
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._problem(path, "expected a number")
             return 0.0
