@@ -87,7 +87,8 @@ def quantile_of_buckets(increments: Floats, bounds: tuple[float, ...], quantile:
     ``increments`` has shape (..., len(bounds) + 1), the last entry being +Inf. Returns
     ``(values, below)`` of shape (...): ``values`` is NaN where nothing was counted; ``below`` is 1.0
     where the quantile lies in the first bucket, so that only "< first bound" is known (``values``
-    then holds that bound). Above the last bound the last bound is returned, as PromQL does.
+    then holds that bound). Above the last bound the last bound is returned, as PromQL does;
+    ``above_last_bucket`` says where.
     """
     filled = np.nan_to_num(increments, nan=0.0)
     cumulated = np.cumsum(filled, axis=-1)
@@ -105,3 +106,10 @@ def quantile_of_buckets(increments: Floats, bounds: tuple[float, ...], quantile:
     below = (index == 0) & (total > 0)
     values = np.where(below, bounds[0], values)
     return np.where(total > 0, values, np.nan), below.astype(np.float64)
+
+
+def above_last_bucket(increments: Floats, quantile: float) -> Floats:
+    """1.0 where the quantile lies in the +Inf bucket, so that only "> last bound" is known; shapes as above."""
+    filled = np.nan_to_num(increments, nan=0.0)
+    total = filled.sum(axis=-1)
+    return ((total > 0) & (total - filled[..., -1] < quantile * total)).astype(np.float64)

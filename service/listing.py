@@ -48,7 +48,7 @@ def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]
 def since_start(found: Since) -> dict[str, Any]:
     """A quantile of a single page."""
     row = {"entity": jsonable.entity(found.entity), **_value(found.signal, found.value), "quantile": found.quantile}
-    return {**row, **({"below_first_bucket": True} if found.below else {}), "since": "start"}
+    return {**row, **_bound(below=found.below, above=found.above), "since": "start"}
 
 
 def _statistic(key: SignalKey) -> dict[str, Any]:
@@ -74,4 +74,10 @@ def _quantiles(batch: SampleBatch, row: int, name: str) -> Iterable[dict[str, An
         values, below = catalog.quantile_of_buckets(increments[None, :], signal.bounds, quantile)
         if not np.isnan(values[0]):
             found = {**_value(name, float(values[0])), "quantile": quantile}
-            yield {**found, "below_first_bucket": True} if below[0] else found
+            above = catalog.above_last_bucket(increments[None, :], quantile)
+            yield {**found, **_bound(below=bool(below[0]), above=bool(above[0]))}
+
+
+def _bound(*, below: bool, above: bool) -> dict[str, bool]:
+    """That the value is no quantile but the end of what the buckets tell."""
+    return {"below_first_bucket": True} if below else {"above_last_bucket": True} if above else {}

@@ -409,9 +409,9 @@ def test_what_lies_above_the_last_bound_is_no_more_than_a_step_above_it(bench) -
 def test_since_start_is_for_looking_only(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=50, more=histogram((1, 2, 3), 5.0)))
-    found = {since.quantile: (since.value, since.below) for since in one.normaliser.since_start(one.target, one.page)}
+    found = {since.quantile: (since.value, since.above) for since in one.normaliser.since_start(one.target, one.page)}
     assert found[0.5] == (pytest.approx(0.175), False)
-    assert found[0.99] == (0.25, False)
+    assert found[0.99] == (0.25, True)
     one.scrape(engine(tokens=60))
     assert one.cell("engine_generation_tokens_total") == 10  # the look left no trace
 
