@@ -31,7 +31,10 @@ def list_alerts(
     """List alerts, newest first."""
     with wiring.state_reader(context.settings()) as store:
         found = store.alerts(states=[state] if state else None, limit=limit)
-    context.show([jsonable.alert(alert, context.language) for alert in found], tables.alerts)
+    context.show(
+        [jsonable.alert(alert, context.language) for alert in found],
+        lambda shown: tables.alerts(shown, context.language),
+    )
 
 
 @leaf(alerts_app, "show", example="outrider alerts show 3f2a91c0 -o json")
@@ -99,13 +102,18 @@ def list_incidents(
     """List incidents, newest first."""
     with wiring.state_reader(context.settings()) as store:
         found = store.incidents(open_only=open_only, limit=limit)
-    context.show([jsonable.incident(incident, context.language) for incident in found], tables.incidents)
+    context.show(
+        [jsonable.incident(incident, context.language) for incident in found],
+        lambda shown: tables.incidents(shown, context.language),
+    )
 
 
 @leaf(incidents_app, "show", example="outrider incidents show inc-20261121T0805-3f2a -o json")
 def show_incident(context: Context, incident: IncidentId) -> None:
     """Show one incident with its evidence."""
-    context.show(_story(context, incident), lambda story: tables.incidents([story]) + "\n\n" + story["summary"])
+    context.show(
+        _story(context, incident), lambda story: tables.incidents([story], context.language) + "\n\n" + story["summary"]
+    )
 
 
 @leaf(incidents_app, "timeline", example="outrider incidents timeline inc-20261121T0805-3f2a")

@@ -65,7 +65,9 @@ def plan(
 ) -> None:
     """Say how many replicas each service needs, when they must start, and why."""
     made = _recommendations(context, service, at)
-    context.show([jsonable.recommendation(item) for item in made], tables.recommendations)
+    context.show(
+        [jsonable.recommendation(item) for item in made], lambda shown: tables.recommendations(shown, context.language)
+    )
 
 
 @leaf(app, "explain", example="outrider capacity explain --service chat")

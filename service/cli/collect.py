@@ -13,8 +13,9 @@ from collectors import recording_rules, registry
 from outrider import log
 from outrider.clock import SystemClock
 from outrider.errors import UsageError
+from outrider.i18n import Language, translate
 from service import backfill, pages
-from service.cli import tables
+from service.cli import tables, values
 from service.cli.common import ON_A_TERMINAL, Context, duration_of, instant_of, leaf
 from service.cli.progress import bars
 
@@ -28,7 +29,7 @@ def once(context: Context, page: Pages = None) -> None:
     """Collect once and print every signal."""
     log.configure(level="warning", quiet=_TOLD)
     result = asyncio.run(pages.once(context.settings(), _pairs(page), SystemClock()))
-    context.show(result, _once_table)
+    context.show(result, lambda shown: _once_table(shown, context.language))
 
 
 @leaf(app, "rules", example="outrider collect rules --adapter vllm --adapter dcgm > outrider-rules.yml")
@@ -65,7 +66,7 @@ def backfill_(
     start = instant_of("--since", since) if since else end - timedelta(days=days)
     with bars(context) as progress:
         found = backfill.run(context.settings(), start, end, progress)
-    context.show(found)
+    context.show(found, lambda shown: _filled(shown, context.language))
 
 
 def add_doctor(root: typer.Typer) -> None:
@@ -76,7 +77,7 @@ def add_doctor(root: typer.Typer) -> None:
         """Say which signals each target has, lacks or spells in an old way, and what that disables."""
         log.configure(level="warning", quiet=_TOLD)
         result = asyncio.run(pages.doctor(context.settings(), _pairs(page), SystemClock(), context.language))
-        context.show(result, _doctor_table)
+        context.show(result, lambda shown: _doctor_table(shown, context.language))
 
 
 def _pairs(page: list[str] | None) -> list[tuple[str, str]]:
@@ -89,66 +90,77 @@ def _pairs(page: list[str] | None) -> list[tuple[str, str]]:
     return pairs
 
 
-def _once_table(result: dict[str, Any]) -> str:
+def _once_table(result: dict[str, Any], language: Language) -> str:
     targets = [
         [
             t["target"],
             t["adapter"],
-            "up" if t["up"] else "DOWN",
+            translate("cli.up" if t["up"] else "cli.down", language),
             "-" if t["samples"] is None else str(t["samples"]),
             t["error"] or "",
         ]
         for t in result["targets"]
     ]
     rows = [
-        [
-            tables.entity(s["entity"]),
-            s["signal"]
-            + (f" p{s['quantile'] * 100:g}" if s.get("quantile") else f" {s.get('statistic', '')}".rstrip()),
-            _said(s),
-            s.get("unit", ""),
-            s.get("reason", ""),
-        ]
+        [tables.entity(s["entity"]), _named(s, language), values.said(s, language), _note(s, language)]
         for s in result["signals"]
     ]
+    of_targets = tables.heads(language, "target", "adapter", "", "samples", "error")
+    of_signals = tables.heads(language, "entity", "signal", "value", "")
     return "\n\n".join(
         [
-            tables.table(["target", "adapter", "", "samples", "error"], targets, empty="no targets are configured"),
-            tables.table(["entity", "signal", "value", "unit", ""], rows, empty="no signals"),
+            tables.table(of_targets, targets, empty=translate("cli.no_targets", language)),
+            tables.table(of_signals, rows, empty=translate("cli.no_signals", language)),
         ]
     )
 
 
-def _said(signal: dict[str, Any]) -> str:
-    """A value as people read it: below the first bucket only the bound is known."""
-    if signal["value"] is None:
-        return "-"
-    return ("< " if signal.get("below_first_bucket") else "") + f"{signal['value']:g}"
+def _named(signal: dict[str, Any], language: Language) -> str:
+    if signal.get("quantile"):
+        return f"{signal['signal']} p{signal['quantile'] * 100:g}"
+    statistic = f" {translate('cli.mean', language)}" if signal.get("statistic") else ""
+    return signal["signal"] + statistic
 
 
-def _doctor_table(result: dict[str, Any]) -> str:
+def _note(signal: dict[str, Any], language: Language) -> str:
+    """Why there is no value, or over what it was taken."""
+    if signal.get("reason"):
+        return translate(f"cli.{signal['reason']}", language)
+    return translate("cli.since_start", language) if signal.get("since") else ""
+
+
+def _filled(result: dict[str, Any], language: Language) -> str:
+    more = {"start": result["from"], "end": result["to"]}
+    return translate("cli.backfilled", language, **result, **more)
+
+
+def _doctor_table(result: dict[str, Any], language: Language = "en") -> str:
     alike: dict[str, list[dict[str, Any]]] = {}
     for target in result["targets"]:  # ten thousand replicas of one release are told once
         alike.setdefault(json.dumps({**target, "target": "", "unknown_metrics": 0}, sort_keys=True), []).append(target)
-    blocks = [_diagnosis(targets) for targets in alike.values()]
+    blocks = [_diagnosis(targets, language) for targets in alike.values()]
     unread = result.get("jobs_without_adapter")
     if unread:
-        said = f"no adapter is known for the jobs {', '.join(unread)}"
-        blocks.append(f"{said}; name it under collect.prometheus.jobs where one reads them")
-    return "\n\n".join(blocks) or "no targets are configured"
+        blocks.append(translate("cli.unread_jobs", language, jobs=", ".join(unread)))
+    return "\n\n".join(blocks) or translate("cli.no_targets", language)
 
 
-def _diagnosis(targets: list[dict[str, Any]]) -> str:
+def _diagnosis(targets: list[dict[str, Any]], language: Language) -> str:
     target, more = targets[0], len(targets) - 1
-    head = f"{target['target']} ({target['adapter']})" + (f" and {more} more like it" if more else "")
+    head = f"{target['target']} ({target['adapter']})"
+    head = translate("cli.more_like_it", language, target=head, count=more) if more else head
     if target["error"]:
         return f"{head}: {target['error']}"
     rows = [[m["signal"], ", ".join(m["expected"]), ", ".join(m["disables"]), m["fix"]] for m in target["missing"]]
-    rows += [[f"{m['signal']} quantiles", ", ".join(m["expected"]), "", m["fix"]] for m in target["means_only"]]
+    rows += [
+        [translate("cli.quantiles", language, signal=m["signal"]), ", ".join(m["expected"]), "", m["fix"]]
+        for m in target["means_only"]
+    ]
     old = [[signal, name] for signal, name in target["old_spellings"].items()]
+    headings = tables.heads(language, "missing", "expected", "disables", "fix")
     parts = [
-        f"{head}: {len(target['present'])} signals present",
-        tables.table(["missing", "expected", "disables", "fix"], rows, empty="nothing missing"),
-        *([tables.table(["signal", "old name in use"], old, empty="")] if old else []),
+        translate("cli.signals_present", language, target=head, count=len(target["present"])),
+        tables.table(headings, rows, empty=translate("cli.nothing_missing", language)),
+        *([tables.table(tables.heads(language, "signal", "old_name"), old, empty="")] if old else []),
     ]
     return "\n".join(parts)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from outrider.errors import ConfigError, UsageError
+from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.i18n import Language, translate
 from service import config_template
 from service import settings as settings_file
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
@@ -34,15 +36,13 @@ def init(
     if file.exists() and not force:
         raise UsageError(f"{file} exists already", hint="name another with --file, or overwrite it with --force")
     file.write_text(text, encoding="utf-8")
-    context.show(
-        {"path": str(file)}, lambda shown: f"wrote {shown['path']}; check it with: outrider config check {file}"
-    )
+    context.show({"path": str(file)}, lambda _: translate("cli.config_written", context.language, file=file))
 
 
 @leaf(app, "check", example="outrider config check outrider.yaml")
 def check(context: Context, file: Annotated[Path, typer.Argument(help="the configuration")]) -> int:
     """Validate a configuration: file, line, key, what was expected, in line order."""
-    problems: tuple[Any, ...] = ()
+    problems: tuple[ConfigProblem, ...] = ()
     try:
         settings_file.load(file)
     except ConfigError as error:
@@ -50,6 +50,12 @@ def check(context: Context, file: Annotated[Path, typer.Argument(help="the confi
             raise
         problems = error.problems
     errors = [{"line": problem.line, "key": problem.key, "message": problem.message} for problem in problems]
-    table = f"{file} is valid" if not problems else "\n".join(str(problem) for problem in problems)
-    context.show({"valid": not errors, "errors": errors}, lambda _: table)
+    context.show({"valid": not errors, "errors": errors}, lambda _: _told(file, problems, context.language))
     return NO if errors else YES
+
+
+def _told(file: Path, problems: Sequence[ConfigProblem], language: Language) -> str:
+    if not problems:
+        return translate("cli.config_valid", language, file=file)
+    head = translate("cli.config_invalid", language, file=file, count=len(problems))
+    return "\n".join([head, *map(str, problems)])

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from outrider.clock import SystemClock
+from outrider.i18n import translate
 from service import flight
 from service.cli.common import Context, leaf
 from service.cli.progress import bars
@@ -29,6 +30,4 @@ def add(app: typer.Typer) -> None:
             found = asyncio.run(
                 flight.record(context.settings(), timedelta(minutes=minutes), out, SystemClock(), progress)
             )
-        context.show(
-            found, lambda shown: f"{shown['scrapes']} scrapes of {shown['targets']} targets are in {shown['dir']}"
-        )
+        context.show(found, lambda shown: translate("cli.recorded", context.language, **shown))

@@ -212,7 +212,7 @@ def test_below_the_first_bucket_only_the_bound_is_told(tmp_path):
     rows = answer("collect", "once", "--page", "vllm=page.txt", cwd=tmp_path)["signals"]
     (p99,) = (row for row in rows if row["signal"] == "engine_e2e_seconds" and row.get("quantile") == 0.99)
     assert (p99["value"], p99["below_first_bucket"], p99["since"]) == (0.3, True, "start")
-    assert "< 0.3" in run("collect", "once", "--page", "vllm=page.txt", "-o", "table", cwd=tmp_path).stdout
+    assert "< 300 ms" in run("collect", "once", "--page", "vllm=page.txt", "-o", "table", cwd=tmp_path).stdout
 
 
 def test_a_page_is_read_with_an_adapter_of_ones_own(tmp_path, monkeypatch):
@@ -296,3 +296,32 @@ def test_what_the_result_tells_is_not_logged_as_well(tmp_path):
     done = run("collect", "once", "--page", "vllm=http://127.0.0.1:9/metrics", "-o", "json", cwd=tmp_path)
     assert done.returncode == 3
     assert done.stderr.count("refuses connections") == 1
+
+
+def test_above_the_last_bucket_only_the_bound_is_told(tmp_path):
+    counts = {"0.3": 1, "0.5": 2, "+Inf": 9}
+    page = "".join(f'vllm:e2e_request_latency_seconds_bucket{{le="{le}"}} {n}\n' for le, n in counts.items())
+    (tmp_path / "page.txt").write_text(page)
+    rows = answer("collect", "once", "--page", "vllm=page.txt", cwd=tmp_path)["signals"]
+    (p99,) = (row for row in rows if row["signal"] == "engine_e2e_seconds" and row.get("quantile") == 0.99)
+    assert (p99["value"], p99["above_last_bucket"]) == (0.5, True)
+    assert "below_first_bucket" not in p99
+    shown = run("collect", "once", "--page", "vllm=page.txt", "-o", "table", cwd=tmp_path).stdout
+    assert "> 500 ms" in shown
+    assert "since start" in shown
+
+
+def test_headings_and_summaries_are_in_the_language_asked_for(tmp_path):
+    (tmp_path / "page.txt").write_text("vllm:num_requests_running 3.0\n")
+    (tmp_path / "good.yaml").write_text("cluster: c\n")
+    (tmp_path / "bad.yaml").write_text("clustr: c\n")
+    recorded = str(RECORDINGS / "a_idle.metrics.jsonl.gz")
+    for words, arguments in (
+        (("目标", "信号", "是"), ("collect", "once", "--page", "vllm=page.txt")),
+        (("个信号", "缺少的信号", "解决办法"), ("doctor", "--page", "vllm=page.txt")),
+        (("共", "个周期"), ("replay", recorded)),
+        (("有效",), ("config", "check", "good.yaml")),
+        (("有 1 处错误",), ("config", "check", "bad.yaml")),
+    ):
+        shown = run(*arguments, "--lang", "zh", "-o", "table", cwd=tmp_path).stdout
+        assert all(word in shown for word in words), shown
