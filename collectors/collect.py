@@ -81,8 +81,8 @@ class TargetHealth:
     error: str | None
     last_success: datetime | None
     reason: str | None = None
-    hint: str = ""
     late: bool = False
+    hint: str = ""
 
 
 class Collector:

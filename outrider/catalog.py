@@ -112,4 +112,5 @@ def above_last_bucket(increments: Floats, quantile: float) -> Floats:
     """1.0 where the quantile lies in the +Inf bucket, so that only "> last bound" is known; shapes as above."""
     filled = np.nan_to_num(increments, nan=0.0)
     total = filled.sum(axis=-1)
-    return ((total > 0) & (total - filled[..., -1] < quantile * total)).astype(np.float64)
+    found: Floats = ((total > 0) & (total - filled[..., -1] < quantile * total)).astype(np.float64)
+    return found

@@ -119,7 +119,7 @@ def _named(signal: dict[str, Any], language: Language) -> str:
     if signal.get("quantile"):
         return f"{signal['signal']} p{signal['quantile'] * 100:g}"
     statistic = f" {translate('cli.mean', language)}" if signal.get("statistic") else ""
-    return signal["signal"] + statistic
+    return f"{signal['signal']}{statistic}"
 
 
 def _note(signal: dict[str, Any], language: Language) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,21 +41,31 @@ def init(
 
 @leaf(app, "check", example="outrider config check outrider.yaml")
 def check(context: Context, file: Annotated[Path, typer.Argument(help="the configuration")]) -> int:
-    """Validate a configuration: file, line, key, what was expected, in line order."""
-    problems: tuple[ConfigProblem, ...] = ()
+    """Validate a configuration: file, line, key, what was expected, in line order; warnings leave it valid."""
+    problems: Sequence[ConfigProblem] = ()
+    doubts: Sequence[ConfigProblem] = ()
     try:
-        settings_file.load(file)
+        _, problems, doubts = settings_file.review(file)
     except ConfigError as error:
         if not error.problems:
             raise
         problems = error.problems
-    errors = [{"line": problem.line, "key": problem.key, "message": problem.message} for problem in problems]
-    context.show({"valid": not errors, "errors": errors}, lambda _: _told(file, problems, context.language))
+    errors, warnings = _listed(problems), _listed(doubts)
+    result = {"valid": not errors, "errors": errors, "warnings": warnings}
+    context.show(result, lambda _: _told(file, _in_order(problems), _in_order(doubts), context.language))
     return NO if errors else YES
 
 
-def _told(file: Path, problems: Sequence[ConfigProblem], language: Language) -> str:
-    if not problems:
-        return translate("cli.config_valid", language, file=file)
-    head = translate("cli.config_invalid", language, file=file, count=len(problems))
-    return "\n".join([head, *map(str, problems)])
+def _in_order(problems: Sequence[ConfigProblem]) -> list[ConfigProblem]:
+    return sorted(problems, key=lambda problem: (problem.file, problem.line))
+
+
+def _listed(problems: Sequence[ConfigProblem]) -> list[dict[str, Any]]:
+    return [{"line": one.line, "key": one.key, "message": one.message} for one in _in_order(problems)]
+
+
+def _told(file: Path, problems: Sequence[ConfigProblem], doubts: Sequence[ConfigProblem], language: Language) -> str:
+    key = "cli.config_invalid" if problems else "cli.config_valid"
+    lines = [translate(key, language, file=file, count=len(problems)), *map(str, problems)]
+    lines += [translate("cli.config_doubt", language, said=str(one)) for one in doubts]
+    return "\n".join(lines)
