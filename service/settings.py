@@ -303,8 +303,7 @@ def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, p
 
 
 def _consistency(settings: Settings, document: yamlfile.Document) -> list[ConfigProblem]:
-    problems = []
-    problems += events_usable(settings.events, document)
+    problems = list(events_usable(settings.events, document))
     problems += receive_usable(settings.receive, document)
     problems += discover_usable(settings.collect.discover, document)
     if settings.collect.discover and settings.collect.prometheus is not None:
