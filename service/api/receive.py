@@ -150,6 +150,10 @@ def _entries(raw: bytes, most: int) -> Sequence[Any]:
         found = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise malformed("JSON", error) from error
+    if isinstance(found, dict) and "value" in found:
+        raise ReceiveError(
+            "this is one KPI, and a list of them is expected", reason=Refused.MALFORMED, hint="wrap it in [ ]"
+        )
     if not isinstance(found, list):
         raise malformed("list of KPIs")
     if len(found) > most:
