@@ -102,7 +102,7 @@ def test_wrong_usage_is_told_in_one_sentence_with_a_hint(tmp_path, arguments, sa
 
 def test_a_written_configuration_is_valid_and_a_broken_one_says_where(tmp_path):
     answer("config", "init", "--prometheus", "http://127.0.0.1:9090", cwd=tmp_path)
-    assert answer("config", "check", "outrider.yaml", cwd=tmp_path) == {"valid": True, "errors": []}
+    assert answer("config", "check", "outrider.yaml", cwd=tmp_path) == {"valid": True, "errors": [], "warnings": []}
     (tmp_path / "bad.yaml").write_text("cluster: a\nstor: {}\n")
     checked = answer("config", "check", "bad.yaml", cwd=tmp_path, code=1)
     assert checked["valid"] is False
