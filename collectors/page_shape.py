@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from outrider.errors import CollectError, CollectReason
 
+_NULS = 64  # that many zero bytes at the beginning are no labels any more
+
 
 def is_openmetrics(body: bytes, openmetrics: bool | None) -> bool:
     """True for OpenMetrics. Raises when the body is no page of metrics or not a whole one."""
@@ -35,7 +37,7 @@ def _binary(body: bytes) -> tuple[str, str] | None:
         return "gzip-compressed", "unpack it first: gunzip; over HTTP it must say Content-Encoding: gzip"
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"
-    if b"\0" in body[:1024]:
+    if body[:1024].count(0) >= _NULS:
         return "binary", "name the text page of metrics, not a program, an archive or a database"
     return None
 
