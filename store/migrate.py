@@ -24,12 +24,25 @@ def upgrade(store_url: str) -> dict[schema.Database, str]:
     for name, database in databases(store_url).items():
         try:
             upgrade_database(database, name)
-            if name == "metrics":
-                latest.create(database)
-                hourly.create(database)
+            create_wide(database, name)
         finally:
             database.close()
     return dict(HEADS)
+
+
+def create_wide(database: Database, name: schema.Database) -> None:
+    """Make the tables that follow the signal catalogue, and columns of signals that are new in it."""
+    if name == "metrics":
+        latest.create(database)
+        hourly.create(database)
+
+
+def create_wide_on(connection: sa.Connection) -> None:
+    """The same inside the caller's transaction."""
+    for statement in latest.missing(connection):
+        connection.exec_driver_sql(statement)
+    for made in hourly.missing(connection):
+        connection.execute(made)
 
 
 def revision(store_url: str) -> dict[schema.Database, str | None]:

@@ -126,7 +126,7 @@ def commit(number: int, written: int) -> CycleCommit:
 
 
 def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
-    """Cycles from ``first`` on, in an hour of which compaction has been, and everything else there is."""
+    """Cycles from ``first`` on, the whole hours among them compacted and rolled up, and everything else there is."""
     state_url, metrics_url = urls_of(store_url)
     state, metrics = open_state(state_url), open_metrics(metrics_url)
     ledger, spool = open_ledger(state_url), open_spool(state_url)
@@ -135,7 +135,7 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
             written = metrics.write(T0 + number * STEP, batches(number), [event(number)] if number % 20 == 0 else [])
             if number % 5 == 0:
                 state.commit(commit(number, written))
-        metrics.compact(T0 + (first + count) * STEP)
+        metrics.prune(T0 + (first + count) * STEP)
         now = T0 + (first + count) * STEP
         (taken,) = state.claim_actions("worker", now, STEP, limit=1)
         state.finish_action(Outcome(taken.id, OutcomeStatus.DONE, "cordoned", now, now + STEP))
