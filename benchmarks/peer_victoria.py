@@ -90,7 +90,7 @@ class Victoria:
         self, kind: EntityKind, keys: Sequence[SignalKey], entities: Sequence[EntityRef], at: float, values: Floats
     ) -> list[bytes]:
         """One cycle of one kind as requests: ``values`` of shape (keys, entities)."""
-        return list(self._of(kind, keys, entities, _CYCLE).requests(np.array([at]), _decimal(values.reshape(-1, 1))))
+        return list(self._of(kind, keys, entities, _CYCLE).requests(np.array([at]), decimals(values.reshape(-1, 1))))
 
     def post(self, requests: Sequence[bytes]) -> None:
         """Send them, and make what they brought searchable."""
@@ -103,7 +103,7 @@ class Victoria:
     def load(self, hour: Hour) -> None:
         """An hour."""
         series = self._of(hour.kind, hour.keys, hour.entities, _SAMPLES)
-        values = _decimal(hour.values.reshape(-1, hour.times.size))
+        values = decimals(hour.values.reshape(-1, hour.times.size))
         self.post(list(series.requests(hour.times, values)))
 
     def read(self, start: float, last: Sequence[SignalKey], summed: Sequence[SignalKey], minutes: int) -> Floats:
@@ -141,7 +141,7 @@ class Victoria:
             self._process.wait()
 
 
-def _decimal(values: NDArray[np.float32]) -> Floats:
+def decimals(values: NDArray[np.float32]) -> Floats:
     """float32 as the shortest decimals that give it: VictoriaMetrics packs decimals, as pages have them."""
     wide = values.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -28,6 +28,7 @@ BENCHMARKS = {
     "store_size": "benchmarks.store_size",
     "store_upkeep": "benchmarks.store_upkeep",
     "blob_formats": "benchmarks.blob_formats",
+    "store_remote": "benchmarks.store_remote",
     "history_write": "benchmarks.history_write",
     "detect_tick": "benchmarks.detect_tick",
     "quiet_weeks": "benchmarks.quiet_weeks",
@@ -36,6 +37,7 @@ BENCHMARKS = {
     "engine_fit": "benchmarks.engine_fit",
     "simulator_speed": "benchmarks.simulator_speed",
     "drill_score": "benchmarks.drill_score",
+    "rootcause_petshop": "benchmarks.rootcause_petshop",
     "sdk_overhead": "benchmarks.sdk_overhead",
     "receive": "benchmarks.receive",
 }

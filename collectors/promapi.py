@@ -12,8 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from collectors.access import Access
 from outrider import log
+from outrider.access import Access
 from outrider.errors import CollectError, CollectReason
 from outrider.units import format_duration
 

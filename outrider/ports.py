@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from outrider.audit import AuditRecord
+from outrider.drill import Drill, DrillWindow
 from outrider.model import (
     Action,
     Alert,
@@ -137,56 +138,6 @@ class Silence:
     until: datetime
     by: str
     comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DrillWindow:
-    """When and where a drill runs: all that those who decide may know of it.
-
-    ``name`` is the game day's, or ``drill`` for one that a person ordered.
-    """
-
-    cluster: str
-    starts_at: datetime
-    ends_at: datetime
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drill:
-    """A fault or a state put into a simulated fleet on purpose, and the truth about it. For people alone.
-
-    ``game_day`` names the scheduled game day it belongs to, None when a person started it;
-    ``stopped_at`` is set when it was ended before its time; ``negative`` is a state that is no fault;
-    ``path`` holds its entity with everything above and below it, and all it touched, at its start.
-    """
-
-    id: str
-    fault: str
-    entity: EntityRef
-    seed: int
-    starts_at: datetime
-    ends_at: datetime
-    by: str
-    symptoms: tuple[str, ...] = ()
-    game_day: str | None = None
-    stopped_at: datetime | None = None
-    negative: bool = False
-    path: tuple[EntityRef, ...] = ()
-
-    @property
-    def over_at(self) -> datetime:
-        """When it is over: at its end, or when it was ended before."""
-        return self.stopped_at or self.ends_at
-
-    @property
-    def window(self) -> DrillWindow:
-        """What those who decide may know of it."""
-        return DrillWindow(self.entity.cluster, self.starts_at, self.over_at, self.game_day or "drill")
-
-    def running(self, now: datetime) -> bool:
-        """True while it is at work."""
-        return self.starts_at <= now < self.over_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,62 +345,6 @@ class StateStore(StateReader, Protocol):
 
     def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
         """Forget what is past its time, in short transactions; how many rows went, by table."""
-        ...
-
-    def close(self) -> None:
-        """Release every connection."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PushedBlock:
-    """What one request of a sender brought, on its way from the API to the engine.
-
-    ``id`` rises with arrival; 0 before it is stored. ``payload`` is the collectors' own format.
-    """
-
-    door: str
-    sender: str
-    came_at: datetime
-    samples: int
-    payload: bytes
-    id: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """How much waits for the engine."""
-
-    blocks: int
-    samples: int
-    bytes: int
-
-
-class Spool(Protocol):
-    """Pushed blocks between the processes that receive and the engine. Durable, bounded, oldest first."""
-
-    def put(self, block: PushedBlock, most_bytes: int) -> bool:
-        """Store a block; False, and nothing is stored, when ``most_bytes`` would wait then."""
-        ...
-
-    def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
-        """The oldest blocks with an id above ``after``, up to so many samples, but one at least. They stay."""
-        ...
-
-    def release(self, until: int) -> None:
-        """Forget every block up to this id: what it brought has been written."""
-        ...
-
-    def waiting(self) -> Waiting:
-        """How much is there."""
-        ...
-
-    def count(self, dropped: Mapping[str, int]) -> None:
-        """Add to what the engine left out, by reason."""
-        ...
-
-    def counted(self) -> dict[str, int]:
-        """What the engine left out since the store was made, by reason."""
         ...
 
     def close(self) -> None:

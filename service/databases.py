@@ -16,11 +16,12 @@ from service.settings import Settings
 from service.tokens import spool_of
 from store import backup as backups
 from store import check as checks
-from store import migrate, sql, tables
+from store import migrate, retention, tables
 from store import restore as restores
 from store.cycle_files import CycleFiles
 
 Progress = Callable[[str, float], None]
+_VALUES_ELSEWHERE = "values are kept by the server of store.metrics: back it up by its own means"
 
 
 def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, Any]:
@@ -31,7 +32,8 @@ def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, An
         status = spool.status()
         return spool.instants(), status.dropped_cycles + status.refused_cycles
 
-    reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled)
+    kept_here = settings.store.metrics is None
+    reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled if kept_here else None)
     return {
         "revision": revisions.text({report.name: report.revision for report in reports}),
         "sound": not any(report.problems for report in reports),
@@ -55,6 +57,7 @@ def backup(settings: Settings, file: Path, now: datetime, *, force: bool, progre
         "engine": made.manifest.engine,
         "made_at": rfc3339(made.manifest.made_at),
         "members": [{"name": name, **member} for name, member in members.items()],
+        "notes": [] if settings.store.metrics is None else [_VALUES_ELSEWHERE],
     }
 
 
@@ -73,25 +76,37 @@ def restore(settings: Settings, file: Path, now: datetime, *, force: bool, progr
     }
 
 
-def prune(settings: Settings, now: datetime) -> dict[str, Any]:
-    """Do the upkeep that is due, and say what went. Safe beside an engine at work. Raises StoreError."""
-    before = _sizes(settings)
-    with wiring.stores(settings) as (_, metrics):
-        done = _upkeep(metrics, now)
+def prune(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress) -> dict[str, Any]:
+    """Do the upkeep that is due, and say what went. Safe beside an engine at work, but for ``vacuum``.
+
+    Raises StoreError, UnavailableError when an engine works and ``vacuum`` is asked for.
+    """
+    if vacuum:
+        with leading(settings):
+            return _pruned(settings, now, vacuum=True, progress=progress)
+    return _pruned(settings, now, vacuum=False, progress=progress)
+
+
+def _pruned(settings: Settings, now: datetime, *, vacuum: bool, progress: Progress) -> dict[str, Any]:
+    kept = settings.store.retention
+    with wiring.stores(settings) as (state, metrics):
+        before = _sizes(settings)
+        done = metrics.prune(now, kept.retention, vacuum=vacuum)
+        progress("metrics", 1.0)
+        decisions = state.prune(now, kept.of_state)
+        progress("state", 1.0)
     after = _sizes(settings)
     return {
         "revision": revisions.text(migrate.revision(settings.store.url)),
-        "done": done,
+        "done": {work.value: count for work, count in sorted(done.done.items())},
+        "removed": {**retention.summary(done.forgotten.rows), **dict(sorted(decisions.items()))},
+        "refused": done.refused,
+        "put_off": done.put_off,
         "databases": [
-            {"name": name, "place": place, "bytes_before": before.get(name, (place, 0))[1], "bytes_after": size}
+            {"name": name, "place": place, "bytes_before": before[name][1], "bytes_after": size}
             for name, (place, size) in after.items()
         ],
     }
-
-
-def _upkeep(metrics: sql.SqlMetricStore, now: datetime) -> dict[str, int]:
-    """What was done, by kind of work."""
-    return {"hours_compacted": metrics.compact(now)}
 
 
 def _sizes(settings: Settings) -> dict[str, tuple[str, int]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from outrider import log
+from store.condition import TooLate
 from store.retention import Because, Retention, summary
 from store.sql_metrics import SqlMetricStore
 
@@ -50,5 +51,6 @@ class Keeper:
         self._told = now_refused
 
     def _refused(self) -> Counter[str]:
-        """Values that came too late, since the database was made."""
-        return Counter(self._metrics.condition().refused)
+        """Values that came too late, since the database was made; what a server refused is told when it does."""
+        found = self._metrics.condition().refused
+        return Counter({str(reason): found[reason] for reason in TooLate if reason in found})

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from outrider import log
+from outrider.errors import StoreAwayError
 from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
@@ -71,8 +72,7 @@ class Planning:
         if self._pool is not None:
             self._running = self._pool.submit(self._plan, now, topology)
             return None
-        self.latest = self._plan(now, topology)
-        return self.latest
+        return self._made(lambda: self._plan(now, topology))
 
     def close(self) -> None:
         """Wait for a plan in the making."""
@@ -83,7 +83,15 @@ class Planning:
         if self._running is None or not self._running.done():
             return None
         running, self._running = self._running, None
-        self.latest = running.result()
+        return self._made(running.result)
+
+    def _made(self, make: Callable[[], Plan]) -> Plan | None:
+        """The new plan; None, and the last one stays, when the history cannot be read for now."""
+        try:
+            self.latest = make()
+        except StoreAwayError as error:
+            _log.warning("no_plan", error=error.message, hint=error.hint)
+            return None
         return self.latest
 
     def _plan(self, now: datetime, topology: Topology) -> Plan:

@@ -10,7 +10,7 @@ from collectors.receive_kpi import KpiLimits, KpiValues
 from collectors.receive_match import EntityTemplate, ReceiveRule
 from collectors.received import Received, ReceiveLimits
 from outrider.clock import Clock, SystemClock
-from outrider.ports import PushedBlock, Spool, Waiting
+from outrider.spool import PushedBlock, Spool, Waiting
 from service.api.settings import DoorSettings
 from service.receive_settings import ReceiveRuleSettings
 from service.settings import Settings, read_secret

@@ -13,8 +13,10 @@ from alerts.routes import Messaging
 from collectors.flight_ring import FlightRing
 from detectors import knowledge, threshold
 from detectors.registry import DETECTORS
+from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
+from outrider.errors import StoreAwayError
 from outrider.i18n import Language
 from outrider.model import CycleRecord, EntityKind, EntityRef, Plan
 from outrider.ports import Actuator, MetricStore, Notifier, StateReader, StateStore
@@ -36,7 +38,10 @@ from service.tokens import admin_token, flights_of, spool_of
 from store import memory, migrate, sql
 from store.away import SpooledMetrics
 from store.cycle_files import CycleFiles
+from store.opening import open_metrics
+from store.prometheus import Remote
 
+_log = log.get("engine")
 HISTORY = timedelta(days=15)
 GROUPS = ("phone", "sms", "im", "mail", "report")
 
@@ -57,7 +62,10 @@ class Platform:
     def warm(self, now: datetime) -> None:
         """Take up check-points, teach the detectors from history, and say so in the audit."""
         self.cycle.parts.detection.restore(self.state)
-        self.cycle.parts.detection.warm(self.metrics, now, HISTORY)
+        try:
+            self.cycle.parts.detection.warm(self.metrics, now, HISTORY)
+        except StoreAwayError as error:  # values on a server that is away: better to watch untaught than not at all
+            _log.error("not_warmed", error=error.message, hint=error.hint)
         loaded = AuditRecord(now, AuditEvent.CONFIG_LOADED, self.settings.cluster, "started")
         self.state.append_audit([loaded])
 
@@ -102,7 +110,13 @@ def _open(settings: Settings) -> tuple[StateStore, sql.SqlMetricStore]:
     """Both stores at this program's schema; closing them stays with the caller."""
     upgrade(settings)
     state_url, metrics_url = sql.urls_of(settings.store.url)
-    return sql.open_state(state_url), sql.open_metrics(metrics_url)
+    return sql.open_state(state_url), open_metrics(metrics_url, remote_of(settings))
+
+
+def remote_of(settings: Settings) -> Remote | None:
+    """The server that keeps the values, None when the database does."""
+    given = settings.store.metrics
+    return None if given is None else given.remote(settings.cluster)
 
 
 def platform(
@@ -247,6 +261,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         cluster=settings.cluster,
         store_url=settings.store.url,
         spool=CycleFiles(spool_of(settings), settings.store.spool.limit_bytes),
+        metrics=remote_of(settings),
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
         doors=receiving.doors(settings),
         webhooks=webhooks(settings),

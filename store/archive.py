@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ MEMBERS: Final[dict[Database, str]] = {"state": "state.db", "metrics": "metrics.
 _MANIFEST: Final = "manifest.json"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _PIECE = 1 << 20
+_FLUSHED_BYTES = 16 << 20
 _MOST_MANIFEST_BYTES = 1 << 20
 
 Progress = Callable[[float], None]
@@ -77,12 +79,28 @@ def pack(file: IO[bytes], manifest: Manifest, folder: Path, progress: Progress, 
 
 @contextmanager
 def _packing(file: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
+    steady: Any = _Steady(file)
     if not packed:
-        yield file
+        yield steady
         return
     compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
-    with compressor.stream_writer(file, closefd=False) as out:
+    with compressor.stream_writer(steady, closefd=False) as out:
         yield out
+
+
+class _Steady(io.RawIOBase):
+    """A file that goes to disk while it grows: one flush of gigabytes at its end would hold up the store's own."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._waiting = file, 0
+
+    def write(self, piece: Any) -> int:
+        self._waiting += len(piece)
+        if self._waiting >= _FLUSHED_BYTES:
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
+            self._waiting = 0
+        return self._file.write(piece)
 
 
 class _Told(io.RawIOBase):

@@ -157,7 +157,8 @@ def _from_files(
 ) -> dict[schema.Database, str]:
     """Pages as they are, of one instant: each copy is made inside a read transaction that is held until its end.
 
-    So a writer never makes the copy begin anew, and never waits for it (it writes to the WAL). Decisions
+    So a writer never makes the copy begin anew (without the transaction, one that commits every 20 ms made it
+    begin anew for ever), and never waits for it (it writes to the WAL). Decisions
     are taken first: values of a cycle are written before what was decided upon them, and a copy has both.
     """
     revisions: dict[schema.Database, str] = {}

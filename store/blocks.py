@@ -216,9 +216,11 @@ def _rolled(cohort: int, keys: tuple[SignalKey, ...], blocks: list[Block], stati
     gauge = rollup.fold_in(blocks[0]) is Fold.GAUGE
     times = np.concatenate([block.times for block in blocks])
     cells = rollup.statistic(blocks, _PLACES[statistic] if gauge else 0)
-    weighted = gauge and statistic is Statistic.MEAN
-    weights = rollup.statistic(blocks, rollup.COUNT[Fold.GAUGE]).values.astype(np.float64) if weighted else None
-    return Piece(cohort, keys, times, cells, weights)
+    if not gauge or statistic is not Statistic.MEAN:
+        return Piece(cohort, keys, times, cells)
+    weights = rollup.statistic(blocks, rollup.COUNT[Fold.GAUGE]).values.astype(np.float64)
+    means = cells.values / np.where(weights > 0, weights, np.nan)
+    return Piece(cohort, keys, times, Section(means, cells.status), weights)
 
 
 def make_room(connection: sa.Connection, kind: EntityKind, at: int) -> None:

@@ -56,12 +56,13 @@ class Report:
 
 
 def check(
-    store_url: str, *, deep: bool, progress: Progress, spooled: Callable[[], Spooled] = lambda: ((), 0)
+    store_url: str, *, deep: bool, progress: Progress, spooled: Callable[[], Spooled] | None = lambda: ((), 0)
 ) -> tuple[Report, ...]:
     """A report a database. ``deep`` unpacks every value and record, too.
 
     ``spooled`` tells which cycles (microseconds) wait for the store in a spool, and how many it gave up: their
-    decisions stand without values. Raises StoreError when there is no store, StoreAwayError when it does not answer.
+    decisions stand without values. None: values are kept elsewhere. Raises StoreError when there is no store,
+    StoreAwayError when it does not answer.
     """
     databases = migrate.databases(store_url, create=False)
     reports = {name: Report(name, database.place) for name, database in databases.items()}
@@ -73,7 +74,9 @@ def check(
         for name, database in databases.items():
             if _is_sound_outside(database, reports[name]):
                 _inside(database, reports[name], found, spooled, partial(progress, name), deep=deep)
-        if found.instants is not None:
+        if spooled is None:
+            reports["metrics"].notes.append("values are kept by the server of store.metrics: they were not looked at")
+        elif found.instants is not None:
             _half(found.cycles, found.instants, reports["metrics"], found.elsewhere)
     finally:
         for database in databases.values():
@@ -103,14 +106,16 @@ def _is_sound_outside(database: Database, report: Report) -> bool:
 
 
 def _inside(
-    database: Database, report: Report, found: _Found, spooled: Callable[[], Spooled],
+    database: Database, report: Report, found: _Found, spooled: Callable[[], Spooled] | None,
     progress: Callable[[float], None], *, deep: bool,
 ) -> None:  # fmt: skip
     before = 0.0
     with _told(report), database.reading() as connection:
         if report.name == "state":
             found.cycles = _cycles(connection)
-            found.elsewhere = spooled()  # later than the decisions, earlier than the blocks
+            found.elsewhere = (
+                spooled() if spooled else found.elsewhere
+            )  # later than the decisions, earlier than the blocks
         else:
             before, blocks = _BLOCKS, partial(_part_of, progress, 0.0, _BLOCKS)
             found.instants = check_blocks.check(connection, deep=deep, tell=report.add, progress=blocks)

@@ -93,8 +93,7 @@ def _lists(connection: sa.Connection, tell: Tell) -> tuple[Any, Any, Any]:
 
 
 def _hidden(connection: sa.Connection) -> frozenset[int]:
-    table = schema.metrics.tables.get("hidden")
-    return frozenset() if table is None else frozenset(connection.scalars(sa.select(table.c.block_id)))
+    return frozenset(connection.scalars(sa.select(schema.hidden.c.block_id)))
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> list[tuple[int, Any]]:

@@ -10,10 +10,11 @@ import sqlalchemy as sa
 import zstandard
 
 from outrider.audit import AuditRecord
+from outrider.drill import Drill
 from outrider.errors import StoreDamagedError, StoreError
 from outrider.ledger import Change, ChangeEnd, Startup
-from outrider.model import Action, Alert, CycleRecord, Event, Incident, Message, Plan, RemediationSession
-from outrider.ports import Drill, Silence
+from outrider.model import Action, Alert, Calibration, CycleRecord, Event, Incident, Message, Plan, RemediationSession
+from outrider.ports import Silence
 from store import codec, schema, state_rows, tables
 from store.database import Database
 
@@ -33,10 +34,12 @@ RECORDS: Final[dict[str, Any]] = {
     "startup": Startup,
     "posted": Event,
     "event": Event,
+    "baseline": Calibration,
 }
 """What the ``body`` of a table is."""
 _PAPERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "topology": state_rows.unpack_topology,
+    "topology_at": json.loads,
     "detector": state_rows.unpack_state,
     "paper": json.loads,
 }

@@ -38,6 +38,7 @@ from outrider.model import CellStatus, Statuses
 from store import decimals
 
 Floats32 = NDArray[np.float32]
+Numeric = NDArray[np.floating[Any]]
 Micros = NDArray[np.int64]
 
 MAGIC, MAGIC_XOR = b"ORB2", b"ORB1"
@@ -56,7 +57,7 @@ class Section:
     come back as float64.
     """
 
-    values: NDArray[np.floating[Any]]
+    values: Numeric
     status: Statuses | None = None
 
     def taken(self, columns: Sequence[int]) -> Section:
@@ -243,7 +244,7 @@ def _restore(values: Floats32, status: Statuses | None) -> Section:
     return Section(values, status & np.uint8(_NO_NUMBER - 1))
 
 
-def without_hollows(values: Floats32, status: Statuses) -> Statuses:
+def without_hollows(values: Numeric, status: Statuses) -> Statuses:
     """The status with PRESENT cells that have no number turned into ABSENT: such a cell must not be stored."""
     hollow = np.isnan(values) & (status == CellStatus.PRESENT)
     return np.where(hollow, np.uint8(CellStatus.ABSENT), status) if hollow.any() else status

@@ -93,6 +93,8 @@ def joined(
     parts: Sequence[Piece], keys: Sequence[SignalKey], members: Mapping[int, Ids], entities: Ids, times: Micros
 ) -> Section:
     """Pieces put together as one section of shape (keys, entities, times)."""
+    if len(parts) == 1 and _whole(parts[0], keys, members, entities, times):
+        return parts[0].cells
     shape = (len(keys), entities.size, times.size)
     values = np.full(shape, np.nan, dtype=np.float32)
     status = np.full(shape, CellStatus.ABSENT, dtype=np.uint8)
@@ -105,3 +107,9 @@ def joined(
         values[where] = part.cells.values
         status[where] = CellStatus.PRESENT if part.cells.status is None else part.cells.status
     return Section(values, status)
+
+
+def _whole(part: Piece, keys: Sequence[SignalKey], members: Mapping[int, Ids], entities: Ids, times: Micros) -> bool:
+    """True when a piece is all there is, in its place: mostly an hour's entities and columns stay the same."""
+    same = part.times.size == times.size and tuple(keys) == part.keys
+    return same and np.array_equal(members[part.cohort], entities)

@@ -51,9 +51,9 @@ def refusals(connection: sa.Connection) -> dict[str, int]:
     return {row.reason: int(row.cells) for row in connection.execute(sa.select(refused))}
 
 
-def refuse(connection: sa.Connection, reason: TooLate, cells: int) -> None:
+def refuse(connection: sa.Connection, reason: str, cells: int) -> None:
     """Count values that are not kept."""
     if cells:
-        counted = insert(connection, refused).values(reason=reason.value, cells=cells)
+        counted = insert(connection, refused).values(reason=str(reason), cells=cells)
         more = {"cells": refused.c.cells + cells}
         connection.execute(counted.on_conflict_do_update(index_elements=[refused.c.reason], set_=more))

@@ -57,6 +57,10 @@ class Dictionary:
         self.keys.forget()
         self._lists.clear()
 
+    def forget_lists(self) -> None:
+        """Drop the numbers of cohorts and keysets: some were deleted."""
+        self._lists.clear()
+
     def cohort(self, entities: Ids) -> int:
         """The number of a list of entities."""
         return self._list(schema.cohort, entities)

@@ -32,7 +32,7 @@ from store.rolling import Columns
 from store.rollup import Fold
 from store.schema import instant
 
-ROWS_AT_ONCE = 250  # some 20 ms
+ROWS_AT_ONCE = 150  # some 12 ms
 _NUMBER = "DOUBLE PRECISION"  # which SQLite takes as REAL
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
 Says = Literal["last", "mean", "min", "max", "sum", "count", "p50", "p99"]
@@ -170,11 +170,22 @@ def _values(cell: Cell, part: Columns, at: int) -> Floats:
     statistics = part.rolled.statistics[..., at]
     if _fold(cell) is not Fold.BUCKET:
         place = part.keys.index(SignalKey(cell.signal.name)) if SignalKey(cell.signal.name) in part.keys else None
-        says = part.rolled.fold.value.index(cell.says)
         empty = np.full(part.entities.size, np.nan)
         has = rollup.counts(part.rolled.status[..., at])
-        return empty if place is None else np.where(has[place], statistics[says, place], np.nan)
+        return (
+            empty if place is None else np.where(has[place], _said(cell, part.rolled.fold, statistics)[place], np.nan)
+        )
     return _of_buckets(cell, part.keys, statistics[0])
+
+
+def _said(cell: Cell, fold: Fold, statistics: Floats) -> Floats:
+    """What a column says, of all columns of a signal."""
+    if cell.says != "mean":
+        found: Floats = statistics[fold.value.index(cell.says)]
+        return found
+    count = statistics[fold.value.index("count")]
+    mean: Floats = statistics[fold.value.index("sum")] / np.where(count > 0, count, np.nan)
+    return mean
 
 
 def _of_buckets(cell: Cell, keys: Sequence[SignalKey], sums: Floats) -> Floats:

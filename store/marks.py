@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from outrider.model import EntityKind
 from store.backend import insert, put
-from store.schema import due, kept_from
-from store.tiers import HOUR, Standing, Work
+from store.schema import RAW, block, due, kept_from
+from store.tiers import HOUR, ONE_HOUR, TEN_MINUTES, Standing, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,21 @@ def standing(connection: sa.Connection, kind: EntityKind, start: int, end: int) 
     found: dict[str, list[int]] = {Work.TEN_MINUTES.value: [], Work.ONE_HOUR.value: []}
     for work, at in connection.execute(asked.where(due.c.start_us > start - HOUR, due.c.start_us < end)):
         found[work].append(at)
-    return Standing(found[Work.TEN_MINUTES.value], found[Work.ONE_HOUR.value], cuts(connection, kind))
+    due_ten, cut = found[Work.TEN_MINUTES.value], cuts(connection, kind)
+    late = [at for at in due_ten if at < cut.get(RAW, at)]
+    return Standing(due_ten, found[Work.ONE_HOUR.value], cut, _without_roll_ups(connection, kind, late))
+
+
+def _without_roll_ups(connection: sa.Connection, kind: EntityKind, hours: Sequence[int]) -> list[int]:
+    """Those of which nothing was ever rolled up."""
+    if not hours:
+        return []
+    asked = sa.select(block.c.start_us, block.c.end_us).where(
+        block.c.kind == kind.value, block.c.tier.in_([TEN_MINUTES, ONE_HOUR]),
+        block.c.end_us >= min(hours), block.c.start_us < max(hours) + HOUR,
+    )  # fmt: skip
+    rolled = {hour for start, end in connection.execute(asked) for hour in range(start // HOUR * HOUR, end + 1, HOUR)}
+    return [hour for hour in hours if hour not in rolled]
 
 
 def cuts(connection: sa.Connection, kind: EntityKind) -> dict[str, int]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from threading import RLock
 
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill, DrillWindow
 from outrider.model import (
     Action,
     ActionStatus,
@@ -26,7 +27,7 @@ from outrider.model import (
     RemediationSession,
 )
 from outrider.places import Place
-from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Drill, DrillWindow, Silence, StateRetention
+from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.topology import Topology
 from store import pages, plan_rows, state_rows
 

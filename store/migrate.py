@@ -24,12 +24,25 @@ def upgrade(store_url: str) -> dict[schema.Database, str]:
     for name, database in databases(store_url).items():
         try:
             upgrade_database(database, name)
-            if name == "metrics":
-                latest.create(database)
-                hourly.create(database)
+            create_wide(database, name)
         finally:
             database.close()
     return dict(HEADS)
+
+
+def create_wide(database: Database, name: schema.Database) -> None:
+    """Make the tables that follow the signal catalogue, and columns of signals that are new in it."""
+    if name == "metrics":
+        latest.create(database)
+        hourly.create(database)
+
+
+def create_wide_on(connection: sa.Connection) -> None:
+    """The same inside the caller's transaction."""
+    for statement in latest.missing(connection):
+        connection.exec_driver_sql(statement)
+    for made in hourly.missing(connection):
+        connection.execute(made)
 
 
 def revision(store_url: str) -> dict[schema.Database, str | None]:
@@ -89,7 +102,8 @@ def upgrade_on(connection: sa.Connection, name: schema.Database, place: str, *, 
     config = _config(name)
     config.attributes.update(connection=connection, version_table=VERSION_TABLES[name])
     command.upgrade(config, to)
-    comments.write(connection, name)
+    if current_on(connection, name) == HEADS[name]:
+        comments.write(connection, name)
 
 
 def refuse_newer(name: schema.Database, found: str | None, place: str) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError, UsageError
-from store import archive, copying, latest, migrate, schema, swap, tables
+from store import archive, copying, migrate, schema, state_upkeep, swap, tables
 from store.backup import Progress, need_room
 from store.database import Database
 from store.urls import POSTGRESQL, parsed
@@ -80,8 +80,7 @@ def _unpack(file: Path, folder: Path, progress: Progress) -> None:
         database = copying.file_database(folder / member, name)
         try:
             migrate.upgrade_database(database, name)
-            if name == "metrics":
-                latest.create(database)
+            migrate.create_wide(database, name)
         finally:
             database.close()
         _settle(folder / member)
@@ -189,8 +188,7 @@ def _onto_server(
             _need_force(force or not _any_rows(connection), place)  # somebody may have written meanwhile
             for name in archive.MEMBERS:
                 migrate.upgrade_on(connection, name, place)
-            for statement in latest.missing(connection):
-                connection.exec_driver_sql(statement)
+            migrate.create_wide_on(connection)
             _fill(connection, folder, progress)
     return Restored(manifest, dict(schema.HEADS))
 
@@ -216,10 +214,13 @@ def _has_row(connection: sa.Connection, table: sa.FromClause) -> bool:
 
 
 def _fill(connection: sa.Connection, folder: Path, progress: Progress) -> None:
+    with state_upkeep.forgetting(connection):
+        for name in archive.MEMBERS:
+            for table in tables.of(connection, name):
+                if _has_row(connection, table) and table.name != schema.flag.name:
+                    connection.exec_driver_sql(f"TRUNCATE {_quoted(connection, table)} CASCADE")
+    connection.execute(sa.delete(schema.flag))
     for name, member in archive.MEMBERS.items():
-        for table in tables.of(connection, name):
-            if _has_row(connection, table):
-                connection.exec_driver_sql(f"TRUNCATE {_quoted(connection, table)} CASCADE")
         source = copying.file_database(folder / member, name)
         try:
             with source.reading() as rows:

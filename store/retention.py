@@ -14,11 +14,12 @@ from outrider.model import EntityKind
 from store import blocks, hourly, marks, rewrite, space
 from store.backend import insert
 from store.rewrite import Access
-from store.schema import RAW, block, due, event, hidden, micros
+from store.schema import RAW, block, cohort, due, event, hidden, micros
 from store.tiers import HOUR, ONE_HOUR, TEN_MINUTES, TIERS, Work
 
 _SLACK = 0.05  # what size takes away leaves so much below the limit, so that it is not at it again at once
 _ROWS_AT_ONCE = 2000
+_COHORTS_AT_ONCE = 200
 _NEXT = {RAW: Work.TEN_MINUTES, TEN_MINUTES: Work.ONE_HOUR}
 
 
@@ -43,12 +44,16 @@ class Because(StrEnum):
     AGE = "age"
     SIZE = "size"
     SIZE_NOTHING_ELSE_LEFT = "size_nothing_else_left"  # values that no roll-up holds
+    UNUSED = "unused"
     NOT_ROLLED_UP = "not_rolled_up"  # due by age, and kept
 
 
 @dataclass(slots=True)
 class Forgotten:
-    """Rows that were deleted, by (what, why): tiers, ``hourly`` and ``event``; ``kept`` counts hours held back."""
+    """Rows that were deleted, by (what, why): of tiers, ``hourly``, ``event`` and ``cohort``.
+
+    ``kept`` counts hours held back.
+    """
 
     rows: dict[tuple[str, Because], int] = field(default_factory=dict)
     bytes: int = 0
@@ -88,6 +93,20 @@ class Forgetting:
             longest = micros(self._now - self._retention.hours)
             gone = connection.execute(sa.delete(event).where(event.c.at_us < longest)).rowcount
         self.found.add("event", Because.AGE, int(gone))
+
+    def unused_cohorts(self) -> None:
+        """Lists of entities that no row names any more. The newest stays, so that no number is given twice."""
+        used = sa.exists().where(block.c.cohort_id == cohort.c.id)
+        newest = sa.select(sa.func.max(cohort.c.id)).scalar_subquery()
+        unused = sa.select(cohort.c.id).where(cohort.c.id < newest, ~used)
+        with self._access.reading() as connection:
+            ids = [row.id for row in connection.execute(unused.limit(_ROWS_AT_ONCE))]
+        for first in range(0, len(ids), _COHORTS_AT_ONCE):
+            part = ids[first : first + _COHORTS_AT_ONCE]
+            with self._access.writing() as connection:
+                gone = connection.execute(sa.delete(cohort).where(cohort.c.id.in_(part), ~used)).rowcount
+                self._access.numbers.forget_lists()
+            self.found.add("cohort", Because.UNUSED, int(gone))
 
     def by_size(self) -> None:
         """Oldest first until the limit holds: raw values, hourly tables, 10 minutes, hours; then what is left."""

@@ -1,7 +1,8 @@
 """Rolls cells up into longer spans: pure functions over (columns, entities, instants).
 
-A gauge or state keeps its last value, mean, minimum, maximum and how many values there were; an
-increase keeps its sum and how many; a bucket of a histogram its sum. The status of a span is the one
+A gauge or state keeps its last value, minimum, maximum, sum and how many values there were, and from
+those its mean (a sum of rounded values packs better than their mean); an increase keeps its sum and
+how many; a bucket of a histogram its sum. The status of a span is the one
 that a read of the same span would give: that of its last cell with a value, else of its last cell that
 says more than ABSENT. Rolling up in two steps gives what rolling up in one does.
 """
@@ -19,13 +20,11 @@ from outrider import catalog
 from outrider.model import CellStatus, Floats, SignalKey, SignalKind, Statuses
 from store.chunks import Block, Micros, Section, decode, filled
 
-MOST_INSTANTS = 480  # what one matrix of a histogram of 1,000 entities may take: some 200 MB while it is rolled up
-
 
 class Fold(Enum):
     """How a column is rolled up: which statistics stand for a span, in stored order."""
 
-    GAUGE = ("last", "mean", "min", "max", "count")
+    GAUGE = ("last", "sum", "min", "max", "count")
     INCREASE = ("sum", "count")
     BUCKET = ("sum",)
 
@@ -77,8 +76,8 @@ def of_cells(fold: Fold, times: Micros, cells: Section) -> Rolled:
         plain = np.where(has, values, np.nan)
         return Rolled(fold, times, np.stack([values, plain, plain, plain, has]), status)
     has = status == CellStatus.PRESENT
-    total = np.where(has, values, np.nan)
-    return Rolled(fold, times, np.stack([total, has][: len(fold.value)]), status)
+    total = values if cells.status is None else np.where(has, values, np.nan)
+    return Rolled(fold, times, total[None] if fold is Fold.BUCKET else np.stack([total, has]), status)
 
 
 def roll(cells: Rolled, spacing: int) -> Rolled:
@@ -93,29 +92,30 @@ def roll(cells: Rolled, spacing: int) -> Rolled:
 
 
 def _gauges(cells: Rolled, firsts: NDArray[np.intp]) -> tuple[Floats, Statuses]:
-    last, mean, low, high, count = cells.statistics
+    last, total, low, high, count = cells.statistics
     has = count > 0
     taken, status = _telling(cells.status, counts(cells.status), firsts)
     chosen = np.where(taken >= 0, np.take_along_axis(last, np.maximum(taken, 0), axis=-1), np.nan)
-    with np.errstate(invalid="ignore", over="ignore"):  # infinite values have no mean
-        total = np.add.reduceat(np.where(has, mean * count, 0.0), firsts, axis=-1)
-        many = np.add.reduceat(count, firsts, axis=-1)
-        average = total / np.where(many > 0, many, np.nan)
+    many = np.add.reduceat(count, firsts, axis=-1)
+    with np.errstate(invalid="ignore"):  # infinite values may have no sum
+        added = np.add.reduceat(np.where(has, total, 0.0), firsts, axis=-1)
     least = np.minimum.reduceat(np.where(has, low, np.inf), firsts, axis=-1)
     most = np.maximum.reduceat(np.where(has, high, -np.inf), firsts, axis=-1)
     any_ = many > 0
-    return np.stack([chosen, average, np.where(any_, least, np.nan), np.where(any_, most, np.nan), many]), status
+    found = [chosen, *(np.where(any_, one, np.nan) for one in (added, least, most)), many]
+    return np.stack(found), status
 
 
 def _sums(cells: Rolled, firsts: NDArray[np.intp]) -> tuple[Floats, Statuses]:
     has = cells.status == CellStatus.PRESENT
     _, status = _telling(cells.status, has, firsts)
     with np.errstate(invalid="ignore"):
-        total = np.add.reduceat(np.where(has, cells.statistics[0], 0.0), firsts, axis=-1)
-    parts = [np.where(status == CellStatus.PRESENT, total, np.nan)]
-    if len(cells.statistics) > 1:
-        parts.append(np.add.reduceat(cells.statistics[1], firsts, axis=-1))
-    return np.stack(parts), status
+        values = cells.statistics[0] if has.all() else np.where(has, cells.statistics[0], 0.0)
+        total = np.add.reduceat(values, firsts, axis=-1)
+    total = np.where(status == CellStatus.PRESENT, total, np.nan)
+    if cells.fold is Fold.BUCKET:
+        return total[None], status
+    return np.stack([total, np.add.reduceat(cells.statistics[1], firsts, axis=-1)]), status
 
 
 def _telling(status: Statuses, has: NDArray[np.bool_], firsts: NDArray[np.intp]) -> tuple[NDArray[np.intp], Statuses]:

@@ -97,6 +97,7 @@ block = sa.Table(
     sa.Column("keyset_id", sa.ForeignKey("keyset.id"), nullable=False, comment="its columns"),
     sa.Column("payload", sa.LargeBinary, nullable=False, comment="packed values"),  # last: others are read alone
     sa.Index("block_by_time", "kind", "tier", "end_us", "start_us"),
+    sa.Index("block_by_cohort", "cohort_id"),
     comment="Packed values: of one cycle, or of one signal and many instants.",
 )
 hidden = sa.Table(
@@ -127,7 +128,7 @@ refused = sa.Table(
     metrics,
     sa.Column("reason", Key, primary_key=True, comment="why"),
     sa.Column("cells", sa.BigInteger, nullable=False, comment="how many since the database was made"),
-    comment="Values that came too late to be kept.",
+    comment="Values that came too late to be kept, or that the server of the values did not want.",
 )
 event = sa.Table(
     "event",

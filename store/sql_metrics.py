@@ -13,9 +13,8 @@ import sqlalchemy as sa
 
 from outrider.clock import SystemClock
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
-from store import blocks, codec, condition, hourly, latest, marks, schema, seen, tiers
+from store import blocks, condition, event_rows, hourly, latest, marks, schema, seen, tiers
 from store.arrays import cross
-from store.backend import insert
 from store.blocks import MAX_INSTANTS, MAX_SPAN
 from store.chunks import Micros, Section, without_hollows
 from store.condition import Condition, TooLate
@@ -79,10 +78,7 @@ class SqlMetricStore:
                 self._latest.update(connection, found, self._dictionary.entities.named, at)
                 self._seen.note(found.kind, found.entities, micros(at))
             self._seen.tell(connection, micros(at))
-            if events:
-                connection.execute(
-                    insert(connection, schema.event).on_conflict_do_nothing(), [_event_row(one) for one in events]
-                )
+            event_rows.add(connection, events)
         return sum(_values(found) for found in merged)
 
     def _lands(self, connection: sa.Connection, at: datetime, found: Merged) -> bool:
@@ -253,7 +249,7 @@ class SqlMetricStore:
                         fill(column, want, inside, *places.of(piece.cohort, members[piece.cohort]))
         for column in columns:
             column.finish()
-        return grid.window(kind, tuple(asked), self._events(connection, *grid.span, kind=kind))
+        return grid.window(kind, tuple(asked), event_rows.between(connection, *grid.span, kind=kind))
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
         """The newest cell of every entity and key in the last 5 min before the kind's newest instant.
@@ -282,6 +278,18 @@ class SqlMetricStore:
             window = self._window(connection, kind, keys, [part], grid, None, total=False)
         return replace(window, times=np.array([newest / 1e6]))
 
+    def keys(self, kind: EntityKind, start: datetime, end: datetime) -> tuple[SignalKey, ...]:
+        """Every stored column of a kind with a block in [start, end), raw or rolled up, in stored order."""
+        with self._database.reading() as connection:
+            keysets = self._names.keysets(connection)
+            rows = [
+                row
+                for tier in tiers.TIERS
+                for row in blocks.rows_between(connection, kind, micros(start), micros(end), tier)
+            ]
+        found = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
+        return tuple(sorted(found, key=column_order))
+
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
         """Every entity of a kind that has ever been written, sorted."""
         with self._database.reading() as connection:
@@ -290,25 +298,7 @@ class SqlMetricStore:
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
         """Events in [start, end), oldest first."""
         with self._database.reading() as connection:
-            return self._events(connection, micros(start), micros(end), entity=entity)
-
-    def _events(
-        self,
-        connection: sa.Connection,
-        start: int,
-        end: int,
-        *,
-        entity: EntityRef | None = None,
-        kind: EntityKind | None = None,
-    ) -> tuple[Event, ...]:
-        table = schema.event
-        asked = sa.select(table.c.body).where(table.c.at_us >= start, table.c.at_us < end)
-        if entity is not None:
-            asked = asked.where(table.c.entity == entity.key)
-        if kind is not None:
-            asked = asked.where(table.c.entity_kind == kind.value)
-        rows = connection.execute(asked.order_by(table.c.at_us, table.c.dedup_key))
-        return tuple(codec.loads(Event, row.body) for row in rows)
+            return event_rows.between(connection, micros(start), micros(end), entity=entity)
 
     @property
     def connections_in_use(self) -> int:
@@ -322,16 +312,6 @@ class SqlMetricStore:
 
 def _values(found: Merged) -> int:
     return int(np.count_nonzero(~np.isnan(found.values[:-1])))
-
-
-def _event_row(event: Event) -> dict[str, object]:
-    return {
-        "dedup_key": event.dedup_key or event.id,
-        "at_us": micros(event.at),
-        "entity": event.entity.key,
-        "entity_kind": event.entity.kind.value,
-        "body": codec.dumps(event),
-    }
 
 
 def _spans(times: Micros) -> list[slice]:

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill
 from outrider.errors import TakenOverError
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
-from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Drill, Silence, StateRetention
+from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from store import codec, plan_rows, schema, state_rows, state_upkeep
 from store.backend import insert, put
 from store.migrate import opened

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from outrider.audit import AuditRecord
+from outrider.drill import Drill, DrillWindow
 from outrider.model import (
     Action,
     Alert,
@@ -25,7 +26,7 @@ from outrider.model import (
     RemediationSession,
 )
 from outrider.places import Place
-from outrider.ports import Drill, DrillWindow, Silence
+from outrider.ports import Silence
 from outrider.topology import Topology
 from store import codec, pages, plan_rows, schema, state_rows, topology_history
 from store.database import Database

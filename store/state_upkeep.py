@@ -6,6 +6,8 @@ leave by the ledger. Open incidents, firing alerts, waiting actions and facts th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -20,6 +22,7 @@ from store.database import Database
 from store.schema import micros
 
 _AT_ONCE = 2_000  # rows a transaction: some 50 ms, others write in between
+_PRUNING = "pruning"
 _APPEND_ONLY = (schema.audit, schema.change, schema.change_end)
 _OVER = [
     status.value
@@ -77,11 +80,14 @@ def _some(database: Database, rule: Rule, before: datetime) -> int:
         if connection.execute(old.limit(1)).first() is None:
             return 0
     key = sa.tuple_(*keys) if len(keys) > 1 else keys[0]
-    with database.writing() as connection:
-        guarded = any(table is one for one in _APPEND_ONLY)
-        if guarded:  # the triggers look for it; no other transaction ever sees it
-            put(connection, schema.flag, {"name": "pruning", "value": "true"})
-        done = connection.execute(sa.delete(table).where(key.in_(old))).rowcount
-        if guarded:
-            connection.execute(sa.delete(schema.flag).where(schema.flag.c.name == "pruning"))
-    return int(done)
+    guarded = any(table is one for one in _APPEND_ONLY)
+    with database.writing() as connection, forgetting(connection) if guarded else nullcontext():
+        return int(connection.execute(sa.delete(table).where(key.in_(old))).rowcount)
+
+
+@contextmanager
+def forgetting(connection: sa.Connection) -> Iterator[None]:
+    """Inside, what is only ever added to may lose rows: its triggers look for a flag that no other transaction sees."""
+    put(connection, schema.flag, {"name": _PRUNING, "value": "true"})
+    yield
+    connection.execute(sa.delete(schema.flag).where(schema.flag.c.name == _PRUNING))

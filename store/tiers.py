@@ -42,11 +42,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a kind's tiers hold: starts of hours that wait for a roll-up, and where retention cut."""
+    """What a kind's tiers hold: starts of hours that wait for a roll-up, and where retention cut.
+
+    ``first`` are hours before the cut of raw values that have nothing but raw values: a history written late.
+    """
 
     due_ten_minutes: Collection[int] = ()
     due_hours: Collection[int] = ()
     kept_from: Mapping[str, int] | None = None
+    first: Collection[int] = ()
 
     def kept(self, tier: str) -> int:
         """The first instant that retention left; the beginning of time when it never cut."""
@@ -74,7 +78,8 @@ def segments(standing: Standing, start: int, end: int, step: int) -> list[Segmen
 def _chosen(standing: Standing, hours: NDArray[np.int64], start: int, end: int, step: int) -> NDArray[np.int64]:
     """For each hour the place of its tier in ``TIERS``."""
     fits = {tier: step % SPACING[tier] == 0 and start % SPACING[tier] == 0 for tier in TIERS}
-    raw, ten = hours >= standing.kept(RAW), hours >= standing.kept(TEN_MINUTES)
+    raw = (hours >= standing.kept(RAW)) | _among(hours, standing.first)
+    ten = hours >= standing.kept(TEN_MINUTES)
     made_ten = ~_among(hours, standing.due_ten_minutes) | ~raw
     made_hour = (made_ten & ~_among(hours, standing.due_hours)) | ~ten
     whole = (hours >= start) & (hours + HOUR <= end)

@@ -21,7 +21,7 @@ from store.backend import put
 from store.schema import micros
 from store.topology_changes import COLUMNS, between
 
-_AREA, _GRAPH, _AT = "topology", "", "at"
+_GRAPH, _AT = "topology", "topology_at"  # areas of table document
 
 
 class TopologyHistory:
@@ -55,13 +55,13 @@ class TopologyHistory:
         self._last, self._payload = graph, stored
 
 
-def _document(name: str, at: datetime, payload: bytes) -> dict[str, object]:
-    return {"area": _AREA, "name": name, "at_us": micros(at), "payload": payload}
+def _document(area: str, at: datetime, payload: bytes) -> dict[str, object]:
+    return {"area": area, "name": "", "at_us": micros(at), "payload": payload}
 
 
-def _payload(name: str) -> sa.Select[Any]:
+def _payload(area: str) -> sa.Select[Any]:
     table = schema.document
-    return sa.select(table.c.payload).where(table.c.area == _AREA, table.c.name == name)
+    return sa.select(table.c.payload).where(table.c.area == area)
 
 
 def _named(table: sa.Table, fact: Sequence[str]) -> dict[str, str]:
@@ -117,8 +117,8 @@ def _facts(connection: sa.Connection, table: sa.Table, time: int | None) -> Sequ
 def _read(connection: sa.Connection) -> tuple[Topology, int | None]:
     """The newest graph, and since when it is the newest."""
     table = schema.document
-    asked = sa.select(table.c.name, table.c.at_us, table.c.payload).where(table.c.area == _AREA)
-    rows = {row.name: row for row in connection.execute(asked)}
+    asked = sa.select(table.c.area, table.c.at_us, table.c.payload).where(table.c.area.in_([_GRAPH, _AT]))
+    rows = {row.area: row for row in connection.execute(asked)}
     if _GRAPH not in rows:
         return Topology(), None
     graph = state_rows.unpack_topology(rows[_GRAPH].payload)

@@ -239,6 +239,7 @@ class Upkeep:
         forgetting.by_age()
         found.forgotten.bytes += rewrite.purge(self._access)
         forgetting.by_size()
+        forgetting.unused_cohorts()
 
     def _shrink(self, found: Upkept) -> bool:
         """Cut some megabytes off the file; False when there is nothing to cut."""

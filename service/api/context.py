@@ -11,9 +11,10 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from outrider.clock import Clock
+from outrider.drill import DrillWindow
 from outrider.i18n import LANGUAGES, Language
 from outrider.model import CycleRecord, Incident
-from outrider.ports import DrillWindow, MetricStore, StateStore
+from outrider.ports import MetricStore, StateStore
 from outrider.topology import Topology
 from service.api.settings import ApiExtras, ApiSettings
 from service.drills import marking

@@ -130,7 +130,9 @@ class StoreCollector(Collector):
             kept.add_metric([tier], at)
         yield kept
         refused = CounterMetricFamily(
-            "outrider_store_refused_values", "Values that came too late to be kept, by reason.", labels=["reason"]
+            "outrider_store_refused_values",
+            "Values that were not kept, by reason: late, or not wanted by the server of the values.",
+            labels=["reason"],
         )
         for reason, cells in sorted(found.refused.items()):
             refused.add_metric([reason], float(cells))

@@ -11,11 +11,12 @@ from outrider.clock import SystemClock
 from outrider.i18n import translate
 from outrider.units import format_value
 from service import databases, wiring
-from service.cli import tables
+from service.cli import db_copy, tables
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 from service.cli.progress import bars
 
 app = typer.Typer(help="The database.", no_args_is_help=ON_A_TERMINAL)
+db_copy.add(app)
 
 
 @leaf(app, "upgrade", example="outrider db upgrade")
@@ -73,9 +74,16 @@ def restore(
 
 
 @leaf(app, "prune", example="outrider db prune")
-def prune(context: Context) -> None:
-    """Do the upkeep that is due now instead of at the next hour."""
-    context.show(databases.prune(context.settings(), SystemClock().now()), lambda shown: _pruned(context, shown))
+def prune(
+    context: Context,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="rebuild the files, too, as small as they can be; no engine may run")
+    ] = False,
+) -> None:
+    """Do the upkeep that is due now: compact, roll up, forget what is past its time, give room back."""
+    with bars(context) as progress:
+        found = databases.prune(context.settings(), SystemClock().now(), vacuum=vacuum, progress=progress)
+    context.show(found, lambda shown: _pruned(context, shown))
 
 
 def _checked(context: Context, shown: dict[str, Any]) -> str:
@@ -118,7 +126,13 @@ def _restored(context: Context, shown: dict[str, Any]) -> str:
 
 def _pruned(context: Context, shown: dict[str, Any]) -> str:
     language = context.language
-    done = [translate(f"db.{work}", language, count=count) for work, count in shown["done"].items()]
+    done = [
+        tables.table(
+            [translate("db.upkeep", language), ""],
+            [[name, str(count)] for name, count in (*shown["done"].items(), *shown["removed"].items())],
+            empty=translate("db.nothing_due", language),
+        )
+    ]
     sizes = [
         translate(
             "db.bytes",

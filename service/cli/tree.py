@@ -42,6 +42,7 @@ PLACES = {
     "incidents": Place("service.cli.alerts", "incidents_app", "Read incidents and their story."),
     "capacity": Place("service.cli.capacity", "app", "How many GPUs, and when."),
     "drill": Place("service.cli.drill", "app", "Break a simulated fleet on purpose and score what was seen."),
+    "rootcause": Place("service.cli.rootcause", "app", "Which one thing is broken."),
     "forecast": Place("service.cli.store", "forecast_app", "Forecasts."),
     "remediate": Place("service.cli.remediate", "app", "What Outrider did, would do, and asks for."),
     "report": Place("service.cli.store", "report_app", "Reports."),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill
 from outrider.ledger import Change, Ledger, Startup
 from outrider.model import (
     Action,
@@ -37,7 +38,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.places import Place, place_of
-from outrider.ports import CycleCommit, Drill, StateStore
+from outrider.ports import CycleCommit, StateStore
 from outrider.topology import Topology
 from store.memory import MemoryLedger, MemoryStateStore
 from store.sql import open_ledger, open_state, urls_of

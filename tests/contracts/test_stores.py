@@ -1,4 +1,4 @@
-"""What every store must do: the same tests over memory, SQLite and PostgreSQL."""
+"""What every store must do: the same tests over memory, SQLite, PostgreSQL, VictoriaMetrics and Prometheus."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from outrider import catalog
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill, DrillWindow
 from outrider.errors import StoreError
 from outrider.model import (
     Action,
@@ -53,10 +54,11 @@ from outrider.model import (
     TimelineEntry,
     Verdict,
 )
-from outrider.ports import CycleCommit, Drill, DrillWindow, MetricStore, Silence, StateStore
+from outrider.ports import CycleCommit, MetricStore, Silence, StateStore
 from outrider.topology import Topology
 from store.memory import MemoryMetricStore, MemoryStateStore
-from store.sql import open_metrics, open_state, urls_of
+from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
+from tests.support.remote_store import Searchable, searchable
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -81,12 +83,15 @@ def url_of(request: pytest.FixtureRequest, folder: Path) -> str:
     return str(request.getfixturevalue("postgres_url"))
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "victoria", "prometheus"])
 def metrics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetricStore]:
     if request.param == "memory":
         yield MemoryMetricStore()
         return
-    store = open_metrics(urls_of(url_of(request, tmp_path))[1])
+    if request.param in ("victoria", "prometheus"):
+        store: SqlMetricStore | Searchable = searchable(request.getfixturevalue(f"{request.param}_server"), tmp_path)
+    else:
+        store = open_metrics(urls_of(url_of(request, tmp_path))[1])
     yield store
     assert store.connections_in_use == 0
     store.close()

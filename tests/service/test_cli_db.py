@@ -29,7 +29,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def url_of(folder: Path) -> str:
-    text = (folder / "outrider.yaml").read_text().split("url: ")[1].strip()
+    text = (folder / "outrider.yaml").read_text().split("url: ")[1].splitlines()[0]
     return text.replace("sqlite:///", f"sqlite:///{folder}/")
 
 
@@ -62,13 +62,24 @@ def test_from_an_empty_folder_to_a_restored_store(folder: Path) -> None:
 
 
 def test_prune_says_what_it_did_and_how_large_the_files_are(folder: Path) -> None:
-    full_store.fill(url_of(folder), count=50)
+    full_store.fill(url_of(folder), count=30)
+    with (folder / "outrider.yaml").open("a") as file:
+        file.write("  retention: {raw: 2h, ten_minutes: 4000d, hours: 4000d, hourly_tables: 4000d, decisions: 10d}\n")
     pruned = answer("db", "prune", cwd=folder)
     assert pruned["revision"] == REVISION
-    assert pruned["done"]["hours_compacted"] == 2  # of GPUs and of replicas
+    assert (pruned["done"]["compact"], pruned["done"]["10m"], pruned["done"]["1h"]) == (2, 2, 2)  # GPUs and replicas
+    assert pruned["removed"]["raw_age"] > 0
+    assert pruned["removed"]["audit"] > 0  # however long ago this test was written
     assert [one["name"] for one in pruned["databases"]] == ["state", "metrics"]
     assert all(one["bytes_before"] > 10_000 and one["bytes_after"] > 10_000 for one in pruned["databases"])
-    assert answer("db", "prune", cwd=folder)["done"]["hours_compacted"] == 0
+    again = answer("db", "prune", "--vacuum", cwd=folder)
+    assert (again["done"], again["removed"]) == ({}, {})
+    assert answer("db", "check", "--deep", cwd=folder)["sound"]
+    answer("db", "backup", "b.tar", cwd=folder)
+    before = full_store.stored(url_of(folder))
+    answer("db", "restore", "b.tar", "--force", cwd=folder)
+    assert full_store.stored(url_of(folder)) == before
+    assert before["hourly_gpu"]
 
 
 def test_damage_is_answered_with_1_and_the_file_is_named(tmp_path: Path) -> None:
@@ -156,4 +167,5 @@ def test_people_read_tables_in_their_language(tmp_path: Path) -> None:
     restored = run("db", "restore", "b.tar", "--force", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
     assert "已成为当前存储" in restored
     assert restored.count("原有数据保留在") == 2
-    assert "已压实的小时数" in run("db", "prune", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
+    assert "已完成的工作" in run("db", "prune", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
+    assert "没有到期的维护工作" in run("db", "prune", "-o", "table", "--lang", "zh", cwd=tmp_path).stdout

@@ -9,6 +9,7 @@ import numpy as np
 
 from outrider import catalog
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill
 from outrider.ledger import ActorKind, Change, ChangeEnd, Ended, PhaseTime, StartPhase, Startup
 from outrider.model import (
     Action,
@@ -41,7 +42,8 @@ from outrider.model import (
     SignalKey,
     Verdict,
 )
-from outrider.ports import CycleCommit, Drill, PushedBlock, Silence
+from outrider.ports import CycleCommit, Silence
+from outrider.spool import PushedBlock
 from outrider.topology import Topology
 from store import codec, migrate, tables
 from store.sql import open_ledger, open_metrics, open_spool, open_state, urls_of
@@ -124,7 +126,7 @@ def commit(number: int, written: int) -> CycleCommit:
 
 
 def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
-    """Cycles from ``first`` on, in an hour of which compaction has been, and everything else there is."""
+    """Cycles from ``first`` on, the whole hours among them compacted and rolled up, and everything else there is."""
     state_url, metrics_url = urls_of(store_url)
     state, metrics = open_state(state_url), open_metrics(metrics_url)
     ledger, spool = open_ledger(state_url), open_spool(state_url)
@@ -133,7 +135,7 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
             written = metrics.write(T0 + number * STEP, batches(number), [event(number)] if number % 20 == 0 else [])
             if number % 5 == 0:
                 state.commit(commit(number, written))
-        metrics.compact(T0 + (first + count) * STEP)
+        metrics.prune(T0 + (first + count) * STEP)
         now = T0 + (first + count) * STEP
         (taken,) = state.claim_actions("worker", now, STEP, limit=1)
         state.finish_action(Outcome(taken.id, OutcomeStatus.DONE, "cordoned", now, now + STEP))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill
 from outrider.ledger import Change, ChangeEnd, Ended, Startup
 from outrider.model import (
     Action,
@@ -38,7 +39,8 @@ from outrider.model import (
     SignalKey,
     Verdict,
 )
-from outrider.ports import CycleCommit, Drill, PushedBlock, Silence
+from outrider.ports import CycleCommit, Silence
+from outrider.spool import PushedBlock
 from outrider.topology import Topology
 from store.sql import SqlMetricStore, SqlStateStore, open_ledger, open_spool, urls_of
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import sqlalchemy as sa
 from outrider.errors import StoreAwayError, StoreError
 from outrider.model import EntityKind
 from store import check as checks
-from store import check_blocks, migrate, schema
+from store import check_blocks, check_rows, migrate, schema
 from store.database import Database
 from store.sql import open_metrics, urls_of
 from tests.store import full_store
@@ -81,7 +82,7 @@ def test_a_store_at_work_is_checked_without_a_false_alarm(store_url: str) -> Non
         drain.start()
         store = open_metrics(urls_of(store_url)[1])
         for _ in range(4):
-            store.compact(full_store.T0.replace(year=2027))
+            store.prune(full_store.T0 + timedelta(days=1))
             assert [said(one) for one in look(store_url, deep=True).values()] == ["", ""]
         store.close()
         writer.kill()
@@ -293,6 +294,19 @@ def test_blocks_of_other_entities_signals_and_hidden_ones_may_lie_side_by_side(s
     store.write_block(EntityKind.GPU, times + 900, [full_store.POWER], full_store.GPUS[9:11], np.ones((2, 30, 1)))
     store.close()
     assert "hold the same entity's column" in said(look(store_url)["metrics"])
+
+
+def test_every_record_that_is_kept_as_json_is_looked_at() -> None:
+    kept = {table.name for base in (schema.metrics, schema.state) for table in base.sorted_tables if "body" in table.c}
+    assert set(check_rows.RECORDS) == kept
+
+
+def test_rows_that_upkeep_is_still_writing_are_no_overlap(filled: str) -> None:
+    row = block_of(filled)
+    names = "tier, kind, start_us, end_us, instants, cohort_id, keyset_id, payload"
+    twice = f"INSERT INTO block ({names}) SELECT {names} FROM block WHERE id = {row.id}"
+    change(filled, "metrics", twice, "INSERT INTO hidden (block_id) SELECT max(id) FROM block")
+    assert look(filled)["metrics"].problems == []
 
 
 def test_overlaps_are_those_that_a_look_at_every_pair_finds() -> None:

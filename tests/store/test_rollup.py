@@ -63,7 +63,7 @@ def telling(pairs: list[tuple[float, int]], has: tuple[int, ...]) -> tuple[float
 def gauge(pairs: list[tuple[float, int]]) -> list[float]:
     has = [value for value, status in pairs if status in (PRESENT, BELOW) and not math.isnan(value)]
     last, status = telling(pairs, (PRESENT, BELOW))
-    some = [math.fsum(has) / len(has), min(has), max(has)] if has else [math.nan] * 3
+    some = [math.fsum(has), min(has), max(has)] if has else [math.nan] * 3
     return [last, *some, float(len(has)), status]
 
 

@@ -71,6 +71,12 @@ def test_late_values_of_hours_whose_raw_values_are_gone_wait_unseen() -> None:
     assert said(standing, 0, 2 * HOUR, HOUR) == [(ONE_HOUR, 0, 1), (TEN_MINUTES, 1, 2)]
 
 
+def test_a_history_written_late_is_read_raw_until_it_is_rolled_up() -> None:
+    standing = Standing(due_ten_minutes=[T, T + HOUR], kept_from={RAW: T + 20 * HOUR}, first=[T + HOUR])
+    assert said(standing, 0, 2 * HOUR, 10 * MINUTE) == [(TEN_MINUTES, 0, 1), (RAW, 1, 2)]
+    assert said(standing, 0, 2 * HOUR, MINUTE) == [(TEN_MINUTES, 0, 1), (RAW, 1, 2)]
+
+
 def test_nothing_is_read_of_an_empty_span() -> None:
     assert segments(Standing(), T, T, MINUTE) == []
     assert segments(Standing(), T, T + 1, MINUTE) == [Segment(RAW, T, T + 1)]

@@ -77,6 +77,7 @@ def test_old_raw_values_go_and_roll_ups_answer(
 ) -> None:
     fill(metrics)
     found = metrics.upkeep(NEXT_DAYS, Retention(raw=NEXT_DAYS - START - 3 * HOUR))
+    assert found.forgotten.rows.pop(("cohort", Because.UNUSED)) > 0
     assert found.forgotten.rows == {("raw", Because.AGE): 3 * 9}
     same_answers(metrics, truth, (10 * MINUTE, 30 * MINUTE, HOUR))
     ecc = metrics.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, 5 * MINUTE, GPUS)
@@ -293,9 +294,10 @@ def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
     with metrics._database.reading() as connection:
         used = space.measure(connection).used
     found = metrics.upkeep(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=used - 1000))
-    assert set(found.forgotten.rows) == {("raw", Because.SIZE)}
+    assert set(found.forgotten.rows) - {("cohort", Because.UNUSED)} == {("raw", Because.SIZE)}
     same_answers(metrics, truth, (10 * MINUTE, HOUR))
     found = metrics.upkeep(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=1))
+    found.forgotten.rows.pop(("cohort", Because.UNUSED), None)
     assert {what for what, _ in found.forgotten.rows} == {"raw", "hourly", "10m", "1h"}
     assert {because for _, because in found.forgotten.rows} == {Because.SIZE}
     assert tiers(store_url) == {}
@@ -317,6 +319,29 @@ def test_by_age_nothing_goes_that_is_not_rolled_up(metrics: SqlMetricStore, stor
     found = metrics.upkeep(START + 2 * HOUR + MINUTE, Retention(raw=MINUTE))
     assert found.forgotten.kept[Because.NOT_ROLLED_UP] == 2, "the second hour of both kinds is not settled"
     assert tiers(store_url)["raw"] == 2 * 20
+
+
+def test_lists_of_entities_that_nothing_names_go_and_come_again(metrics: SqlMetricStore, store_url: str) -> None:
+    for minute in range(4):
+        at = START + minute * MINUTE
+        metrics.write(at, batch(at, 1.0, (minute,)))
+    metrics.upkeep(START + timedelta(hours=1, minutes=3), KEEPS)
+    assert rows(store_url, "SELECT count(*) FROM cohort") == [(1,)], "of the hour; those of its cycles are gone"
+    at = START + HOUR
+    assert metrics.write(at, batch(at, 5.0, (0,))) == 1
+    assert metrics.latest(EntityKind.GPU, [POWER]).entities == (GPUS[0],)
+
+
+def test_a_history_from_before_the_cut_is_seen_before_it_is_rolled_up(metrics: SqlMetricStore) -> None:
+    fill(metrics)
+    metrics.upkeep(NEXT_DAYS, Retention(raw=HOUR))
+    long_ago = START - timedelta(days=2)
+    times = long_ago.timestamp() + 60.0 * np.arange(30)
+    metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:1], np.arange(30.0).reshape(1, 30, 1))
+    for _ in range(3):
+        window = metrics.read_windows(EntityKind.GPU, [POWER], long_ago, long_ago + HOUR, 10 * MINUTE, GPUS[:1])
+        assert window.values[0, :3, 0].tolist() == [9.0, 19.0, 29.0]
+        metrics.upkeep(NEXT_DAYS, Retention(raw=HOUR))
 
 
 def test_a_file_gives_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), primary_key=True),
         sa.Column("cells", sa.BigInteger(), nullable=False),
     )
+    op.create_index("block_by_cohort", "block", ["cohort_id"])
     stored = op.get_bind().execute(sa.text("SELECT DISTINCT kind, start_us, end_us FROM block")).all()
     hours = {
         (kind, hour) for kind, start, end in stored for hour in range(start // _HOUR * _HOUR, end + 1, _HOUR)

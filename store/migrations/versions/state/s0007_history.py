@@ -12,7 +12,7 @@ _APPEND_ONLY = ("audit", "change", "change_end")
 _REFUSE = """
 CREATE FUNCTION outrider_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF TG_OP = 'DELETE' AND EXISTS (SELECT 1 FROM flag WHERE name = 'pruning') THEN
+  IF TG_OP <> 'UPDATE' AND EXISTS (SELECT 1 FROM flag WHERE name = 'pruning') THEN
     RETURN OLD;
   END IF;
   RAISE EXCEPTION '% is append-only', TG_TABLE_NAME USING ERRCODE = 'restrict_violation';
@@ -105,7 +105,7 @@ def _topology() -> None:
 
 
 def _refuse_on_sqlite() -> None:
-    """Only a transaction of retention sees the flag ``pruning``: it sets it, deletes, and takes it away."""
+    """Only a transaction of retention or of a restore sees the flag ``pruning``: it sets it and takes it away."""
     unless = "WHEN NOT EXISTS (SELECT 1 FROM flag WHERE name = 'pruning')"
     for table in _APPEND_ONLY:
         for verb, when in (("UPDATE", ""), ("DELETE", unless)):
