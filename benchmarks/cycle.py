@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Result, main, result
+from benchmarks.common import Result, main, quick, result
 from benchmarks.fleet_pages import FleetPages, fleet, server
 from collectors.collect import Collector
 from collectors.scrape import Scraper
@@ -44,6 +44,7 @@ from simulator.fleet import Fleet
 TARGET_SECONDS, TARGET_BYTES = 4.0, 1.5e9
 CYCLES, WARM_UP, MOST_PLANNING, MOST_INCOMPLETE = 6, 3, 100, 20
 START = datetime(2026, 11, 18, 10, tzinfo=UTC)
+QUICK_FLEET = (100, 5, 13)  # replicas, services, nodes
 SLOTS = 42  # cycles that the longest window of a detector spans
 STEP = timedelta(seconds=15)
 
@@ -161,14 +162,14 @@ def measure(folder: Path, url: str) -> Measured:
 
 
 async def _cycles(folder: Path, url: str) -> Measured:
-    world = fleet()
+    world = fleet(*QUICK_FLEET) if quick() else fleet()
     pages = FleetPages(world)
     settings = Settings.model_validate({"cluster": "bench", "store": {"url": url}})
     clock = ManualClock(START)
     platform = wiring.platform(settings, clock)
     teach(platform.cycle.parts.detection, world, pages, START)
     with server(folder) as shown:
-        collector = Collector(pages.targets(shown.base), Scraper(), deadline=STEP / 2)
+        collector = Collector(pages.targets(shown.base), Scraper(), deadline=STEP if quick() else STEP / 2)
         platform.collector = platform.cycle.parts.source = collector
         found = Measured(watched(platform.cycle, collector))
         while len(found.seconds) < WARM_UP + CYCLES:

@@ -33,6 +33,7 @@ from outrider.model import EntityKind
 from store import schema
 from store.sql import open_metrics, urls_of
 from store.urls import parsed
+from tests.store import killing
 
 RAW_TARGET, TIER_TARGET = 1.3, 0.4  # bytes a value, SQLite
 KINDS = (EntityKind.GPU, EntityKind.REPLICA)
@@ -85,11 +86,9 @@ def _whole(engine: Engine, connection: sa.Connection) -> float:
             for what in ("page_count", "freelist_count", "page_size")
         )
         return float((pages - free) * size)
+    assert engine.url is not None
     connection.exec_driver_sql("VACUUM FULL")
-    sizes = sa.text("SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname = ANY(:names)")
-    names = sa.inspect(connection).get_table_names()
-    mine = [name for name in names if name in schema.metrics.tables or name.startswith(("latest_", "hourly_"))]
-    return float(connection.execute(sizes, {"names": mine}).scalar_one())
+    return float(killing.size(engine.url))
 
 
 def _peers(folder: Path, day: FleetDay) -> Iterator[tuple[str, str, float | None]]:

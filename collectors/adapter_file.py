@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from collectors.adapter import (
     Adapter,
@@ -30,6 +31,9 @@ from outrider import catalog, yamlfile
 from outrider.errors import ConfigProblem, UsageError
 from outrider.model import EntityKind, EventKind, SignalKind
 from outrider.units import parse_duration
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+_SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
 
 _TOP = {
     "adapter", "title", "prefix", "target", "probe", "up", "health", "load", "start_time", "heartbeat", "new_series",
@@ -326,7 +330,9 @@ class _Reader:
             self._problem(path, "expected code, or count with code_label")
         attributes = self._mapping(spec.get("attributes", {}), (*path, "attributes"))
         return EventSpec(
-            kind=self._event_kind(spec.get("kind", EventKind.XID), (*path, "kind")),
+            kind=self._member(
+                EventKind, spec.get("kind", EventKind.XID), (*path, "kind"), EventKind.XID, "kind of event"
+            ),
             entity=self._kind(spec.get("entity", ""), (*path, "entity")),
             metrics=self._series(
                 spec.get("code", spec.get("count", [])), (*path, "code" if "code" in spec else "count")
@@ -334,12 +340,6 @@ class _Reader:
             code_label=spec.get("code_label"),
             attributes={name: _spellings(labels) for name, labels in attributes.items()},
         )
-
-    def _event_kind(self, value: Any, path: yamlfile.Path_) -> EventKind:
-        if value not in list(EventKind):
-            self._problem(path, f"{value!r} is no kind of event; known are {', '.join(EventKind)}")
-            return EventKind.XID
-        return EventKind(value)
 
     def _problem(self, path: yamlfile.Path_, message: str) -> None:
         self.problems.append(self._document.problem(path, message))
@@ -370,24 +370,25 @@ class _Reader:
         return tuple(found)
 
     def _number(self, value: Any, path: yamlfile.Path_) -> float:
+        if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
+            return float(value)  # YAML 1.1 reads 1e-6 as text, 1.0e-6 as a number
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._problem(path, "expected a number")
             return 0.0
         return float(value)
 
-    def _kind(self, value: Any, path: yamlfile.Path_) -> EntityKind:
+    def _member(self, of: type[_Choice], value: Any, path: yamlfile.Path_, instead: _Choice, what: str) -> _Choice:
         try:
-            return EntityKind(value)
+            return of(value)
         except ValueError:
-            self._problem(path, f"{value!r} is no kind of entity; known are {', '.join(EntityKind)}")
-            return EntityKind.NODE
+            self._problem(path, f"{value!r} is no {what}; known are {', '.join(of)}")
+            return instead
+
+    def _kind(self, value: Any, path: yamlfile.Path_) -> EntityKind:
+        return self._member(EntityKind, value, path, EntityKind.NODE, "kind of entity")
 
     def _aggregate(self, value: Any, path: yamlfile.Path_) -> Aggregate:
-        try:
-            return Aggregate(value)
-        except ValueError:
-            self._problem(path, f"{value!r} is no aggregate; known are {', '.join(Aggregate)}")
-            return Aggregate.SUM
+        return self._member(Aggregate, value, path, Aggregate.SUM, "aggregate")
 
 
 def _parts(names: Any) -> tuple[tuple[str, ...], ...]:
@@ -396,4 +397,4 @@ def _parts(names: Any) -> tuple[tuple[str, ...], ...]:
 
 def _spellings(text: Any) -> tuple[str, ...]:
     """``UUID|uuid`` into its alternatives."""
-    return tuple(part for part in str(text).split("|") if part)
+    return tuple(filter(None, str(text).split("|")))

@@ -20,6 +20,7 @@ from collectors.normalise import Normaliser
 from collectors.patience import Patience
 from collectors.scraped import Scrape
 from collectors.targets import Target
+from collectors.whose_page import refusal
 from outrider import log
 from outrider.errors import CollectError, StoreAwayError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
@@ -82,6 +83,7 @@ class TargetHealth:
     last_success: datetime | None
     reason: str | None = None
     late: bool = False
+    hint: str = ""
 
 
 class Collector:
@@ -296,14 +298,18 @@ class Collector:
         scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
         if scrape.body is None:
             return scrape, None
+        name = scrape.target.name
         try:
-            page = self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=scrape.target.name)
+            page = self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=name)
         except CollectError as error:
-            named = CollectError(f"{scrape.target.name}: {error.message}", reason=error.reason, hint=error.hint)
+            named = CollectError(f"{name}: {error.message}", reason=error.reason, hint=error.hint)
             return replace(scrape, body=None, error=named), None
         if page.layout.contradicted:
-            self._tell_types(scrape.target.name, page)
-        return scrape, page
+            self._tell_types(name, page)
+        before = self._health.get(name)
+        had_one = before is not None and before.last_success is not None
+        wrong = refusal(name, self.normaliser.adapter(scrape.target.adapter), page, had_one=had_one)
+        return (scrape, page) if wrong is None else (replace(scrape, body=None, error=wrong), None)
 
     def _tell_types(self, target: str, page: Page) -> None:
         """Name the metrics that a page gives two types of, each once."""
@@ -327,6 +333,7 @@ class Collector:
             error=error.message if error else None,
             last_success=scrape.at if page is not None else (before.last_success if before else None),
             reason=error.reason if error else None,
+            hint=error.hint if error else "",
         )
         if error is not None and (before is None or before.reason != error.reason):
             log.get("collect").warning("scrape_failed", target=name, reason=error.reason, error=error.message)

@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.page_shape import is_openmetrics, no_sample
 from collectors.warm import Template, floats
-from outrider.errors import CollectError, CollectReason
 from outrider.model import Floats
 
 Rows = NDArray[np.intp]
@@ -145,7 +145,8 @@ class Parser:
         """
         if len(self._series) > self.max_series:
             self._forget()
-        is_open = _check_shape(body, openmetrics)
+        body = body.removeprefix(b"\xef\xbb\xbf")  # some editors and shells begin a file with a byte order mark
+        is_open = is_openmetrics(body, openmetrics)
         expected = self._expected.get(source)
         if expected is not None:
             layout, template = expected
@@ -213,7 +214,7 @@ class Parser:
             except _BlankLineError:
                 raw[number] = b""
             except ValueError as error:
-                raise _malformed(lines[number]) from error
+                raise no_sample(lines[number]) from error
         if any(found is None for found in ids):
             kept = [number for number, found in enumerate(ids) if found is not None]
             places = {old: new for new, old in enumerate(kept)}
@@ -259,55 +260,10 @@ class _BlankLineError(Exception):
     """The line holds only white space or an indented comment."""
 
 
-def _check_shape(body: bytes, openmetrics: bool | None) -> bool:
-    """True for OpenMetrics. Raises when the body is no page of metrics or not a whole one."""
-    start = body[:64].lstrip()[:1]
-    if start in {b"<", b"["} or (start == b"{" and body[-64:].rstrip().endswith((b"}", b"]"))):
-        kind = "HTML" if start == b"<" else "JSON"
-        raise CollectError(
-            f"the target answered {kind} instead of metrics",
-            reason=CollectReason.NOT_METRICS,
-            hint="check the path of the URL; most targets serve their metrics under /metrics",
-        )
-    ended = body[-16:].rstrip().endswith(b"# EOF")
-    if ended if openmetrics is None else openmetrics:
-        if not ended:
-            raise _truncated("its '# EOF' line")
-        return True
-    if body and not body.endswith(b"\n"):
-        raise _truncated("the end of its last line")
-    return False
-
-
-def _truncated(missing: str) -> CollectError:
-    return CollectError(
-        f"the page stops before {missing}",
-        reason=CollectReason.TRUNCATED,
-        hint="the target or a proxy cut the answer; look at its log for a crash or a size limit",
-    )
-
-
-def _malformed(line: bytes) -> CollectError:
-    shown = line[:120].decode(errors="replace")
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return CollectError(
-            f"this line is no UTF-8 text: {shown!r}",
-            reason=CollectReason.NOT_METRICS,
-            hint="a label of the exporter is written in another encoding; drop or mend it there",
-        )
-    return CollectError(
-        f"this line is no sample: {shown!r}",
-        reason=CollectReason.NOT_METRICS,
-        hint="check that the URL serves the Prometheus text format",
-    )
-
-
 def _numbers(raw: list[bytes], lines: list[bytes]) -> Floats:
     values = floats(raw)
     if values is None:
-        raise _malformed(next(line for line, text in zip(lines, raw, strict=True) if floats([text]) is None))
+        raise no_sample(next(line for line, text in zip(lines, raw, strict=True) if floats([text]) is None))
     return values
 
 

@@ -7,6 +7,7 @@ What each cell's status means here:
 - a counter that went backward or was created anew, or a process that started anew: RESET, nothing is claimed;
 - a number by which the exporter says that it could not read something (``no_value``): UNTRUSTED;
 - 0/0: UNDEFINED; NaN published as a ratio: UNDEFINED, as anything else: UNTRUSTED;
+- a negative count, a share above 1, a number without end: UNTRUSTED;
 - a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE, on the first
   page as on every other; when all lines that have one are so, so is the batch. A page whose numbers stand
   still is not stale: an idle engine stands still. Pages from files may be about any time;

@@ -20,6 +20,13 @@ from outrider.places import Place
 NOT_IN_SERVICE = frozenset({"push", "release"})
 
 
+# What a change may be. A code that only looks like one of them would count as none of them ever after.
+CHANGE_CODES = (
+    "deploy", "rollout", "rollback", "image", "flags", "model-revision", "configmap", "config", "scale", "restart",
+    "driver", "cuda", "kernel", "kubelet", "firmware", "network", "sync", "push", "release",
+)  # fmt: skip
+
+
 class ActorKind(StrEnum):
     """Who made a change: a person, a system (controller, autoscaler, pipeline, Outrider itself), or nobody knows."""
 
@@ -40,7 +47,7 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. ``code`` is its sort: rollout, image, flags, model-revision, configmap, scale, driver, cuda ...
+    """One change. ``code`` is its sort, one of ``CHANGE_CODES``.
 
     ``before`` and ``after`` hold no secrets. ``workload`` and ``service`` are names, empty when unknown.
     ``ended_at`` is None while it is OPEN.

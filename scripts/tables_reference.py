@@ -29,7 +29,7 @@ HEAD = """\
 
 For people who ask the store in SQL. Outrider keeps decisions (*state*) and values (*metrics*): two files
 with SQLite, one database with PostgreSQL. How to open them for reading:
-[](../howto/read-the-store-with-sql.md).
+[Read the store with SQL](../howto/read-the-store-with-sql.md).
 
 This page is written by `scripts/tables_reference.py`; its queries are tested on both engines.
 

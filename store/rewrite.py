@@ -21,9 +21,9 @@ from store.dictionary import Dictionary
 from store.marks import Mark
 from store.schema import block, hidden
 
-_STAGED_BYTES = 2 << 20  # a transaction: some 20 ms on an ordinary disk, 100 ms on a slow one
-_DELETED_BYTES = 8 << 20
-_DELETED_ROWS = 200
+_STAGED_BYTES = 1 << 20  # a transaction: some 10 ms on an ordinary disk, 50 ms on a slow or busy one
+_DELETED_BYTES = 4 << 20
+_DELETED_ROWS = 100
 
 Connecting = Callable[[], AbstractContextManager[sa.Connection]]
 

@@ -79,6 +79,14 @@ def test_a_fault_is_told_with_file_line_and_key(tmp_path, change, line, key, wor
     assert "mine.yaml" in caught.value.message
 
 
+@pytest.mark.parametrize("written", ["1e-6", "1.0e-6", "1E-06", "0.000001"])
+def test_a_number_is_one_however_yaml_reads_it(tmp_path, written) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD.replace("{gauge: up}", f"{{gauge: up, scale: {written}}}"), encoding="utf-8")
+    (rule,) = adapter_from_file(path).rules["node_ready"]
+    assert rule.scale == pytest.approx(1e-6)
+
+
 def test_all_faults_are_told_at_once_in_line_order(tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace("{gauge: up}", "{gauge: up, a: 1}").replace("target: node", "target: nod"), "utf-8")

@@ -190,7 +190,7 @@ def test_an_empty_page_has_no_samples() -> None:
         (b"a 1 2 3\n", CollectReason.NOT_METRICS, "a 1 2 3"),
         (b'a{b="c" 1\n', CollectReason.NOT_METRICS, "a{b="),
         (b'a{b="1",b="2"} 1\n', CollectReason.NOT_METRICS, "a{b="),
-        (b"\xff\xfe 1\n", CollectReason.NOT_METRICS, "no UTF-8"),
+        (b"\xf0\xfe 1\n", CollectReason.NOT_METRICS, "no UTF-8"),
         (b'a{b="\xff"} 1\n', CollectReason.NOT_METRICS, "no UTF-8"),
     ],
 )

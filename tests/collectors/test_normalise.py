@@ -279,6 +279,10 @@ def test_health_and_load_are_absent_where_nobody_asked(bench) -> None:
     assert one.cell("engine_health_ok") == 0
     one.scrape(engine(), probed=True, health=200)
     assert one.cell("engine_inflight_requests") is CellStatus.ABSENT  # no /load
+    for no_door in (404, 405, 401):
+        one.scrape(engine(), probed=True, health=no_door)
+        assert one.cell("engine_health_ok") is CellStatus.ABSENT
+        assert one.cell("engine_up") == 1
 
 
 CONTAINER = 'container_cpu_usage_seconds_total{{container="c",pod="p",namespace="n"}} {cpu} {stamp}\n'
@@ -416,12 +420,35 @@ def test_what_lies_above_the_last_bound_is_no_more_than_a_step_above_it(bench) -
     assert one.cell(f"engine_ttft_seconds#{len(ladder)}") == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "signal", "wanted"),
+    [
+        ("vllm:num_requests_running -5", "engine_requests_running", CellStatus.UNTRUSTED),
+        ("vllm:num_requests_running 0", "engine_requests_running", 0),
+        ("vllm:kv_cache_usage_perc 250", "engine_kv_cache_usage_ratio", CellStatus.UNTRUSTED),
+        ("vllm:kv_cache_usage_perc 1.5", "engine_kv_cache_usage_ratio", CellStatus.UNTRUSTED),
+        ("vllm:kv_cache_usage_perc -0.2", "engine_kv_cache_usage_ratio", CellStatus.UNTRUSTED),
+        ("vllm:kv_cache_usage_perc 1.01", "engine_kv_cache_usage_ratio", pytest.approx(1.01)),
+    ],
+)
+def test_what_no_reading_can_be_is_not_trusted(bench, line, signal, wanted) -> None:
+    one = bench("vllm")
+    one.scrape(line + "\n")
+    assert one.cell(signal) == wanted
+
+
+def test_every_signal_with_bounds_has_zero_within_them() -> None:
+    for signal in catalog.signals().values():
+        low, high = signal.plausible
+        assert low <= 0 <= high, signal.name
+
+
 def test_since_start_is_for_looking_only(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=50, more=histogram((1, 2, 3), 5.0)))
-    found = {since.quantile: (since.value, since.below) for since in one.normaliser.since_start(one.target, one.page)}
+    found = {since.quantile: (since.value, since.above) for since in one.normaliser.since_start(one.target, one.page)}
     assert found[0.5] == (pytest.approx(0.175), False)
-    assert found[0.99] == (0.25, False)
+    assert found[0.99] == (0.25, True)
     one.scrape(engine(tokens=60))
     assert one.cell("engine_generation_tokens_total") == 10  # the look left no trace
 
@@ -500,7 +527,8 @@ signals:
 """
 
 
-def test_the_operators(bench) -> None:
+def test_the_operators(bench, monkeypatch) -> None:
+    monkeypatch.setattr(catalog.Signal, "plausible", (-float("inf"), float("inf")))
     one = bench("odd", text=OPERATORS, entity={"kind": "node", "name": "n"})
     page = (
         'cpu{c="0"} 0.2\ncpu{c="1"} 0.6\nfree{disk="a"} 5\nsize{disk="a"} 10\nfree{disk="b"} 1\nsize{disk="b"} 10\n'

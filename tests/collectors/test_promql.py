@@ -25,6 +25,7 @@ from collectors.collect import Collector
 from collectors.promapi import PrometheusApi, RawSeries
 from collectors.prompages import Instance, PageBuilder, instances
 from collectors.promql import PrometheusSource
+from collectors.promql_targets import first_marked
 from collectors.scraped import Scrape
 from collectors.signatures import SIGNATURES
 from collectors.targets import target_of
@@ -94,18 +95,18 @@ class Api:
         self.warns_by = "warnings"
 
     async def query(self, request):
+        fields = await request.post()
+        self.asked.append((dict(fields), request.headers.get("X-Scope-OrgID")))
         if self.fault == "html":
             return web.Response(text="<html>", content_type="text/html")
         if self.fault == "error":
             return web.json_response({"status": "error", "error": "query timed out"}, status=503)
         if self.fault == "hang":
             await asyncio.Event().wait()
-        fields = await request.post()
-        self.asked.append((dict(fields), request.headers.get("X-Scope-OrgID")))
         query = fields["query"]
         if query.startswith("count by"):
-            found = [{"metric": {"job": "vllm"}, "value": [0, "1"]}] if "vllm:num_requests_running" in query else []
-            return self.answer("vector", found)
+            found = {"__name__": "vllm:num_requests_running", "job": "vllm"}
+            return self.answer("vector", [{"metric": found, "value": [0, "1"]}])
         return self.answer("matrix", self.series["meta" if "scrape_" in query else "vllm"])
 
     async def targets(self, request):
@@ -231,6 +232,48 @@ def test_a_prometheus_that_is_not_there() -> None:
     found, health = asyncio.run(one())
     assert (health.up, health.reason) == (False, CollectReason.REFUSED)
     assert found.batches[0].values[0, 0] == 0
+
+
+def test_the_first_mark_says_whose_a_page_is() -> None:
+    both = [{"job": "a", "__name__": name} for name in ("vllm:num_requests_running", "nv_inference_request_success")]
+    other = {"job": "b", "metrics_path": "/m", "__name__": "tgi_queue_size"}
+    found = first_marked([*both, other, {"job": "c", "__name__": "something"}])
+    assert found == {("a", ""): "triton", ("b", "/m"): "tgi"}
+
+
+def test_a_look_brings_the_newest_page_of_each_target() -> None:
+    async def use(source):
+        return await source.look(AT)
+
+    (look,) = with_api(use, healthy_api())
+    assert look.scrape.at == AT - timedelta(seconds=5)
+    assert sorted(look.page.names) == ["vllm:generation_tokens_total", "vllm:num_requests_running"]
+
+
+def test_a_job_named_for_the_wrong_adapter_is_no_healthy_engine() -> None:
+    api = healthy_api()
+    api.series["vllm"] = []  # what was asked for is not there
+
+    async def use(source):
+        return await source.collect(AT), source.health
+
+    found, health = with_api(use, api, jobs={"vllm": "tgi"})
+    assert cell(found, "engine_up") == 0
+    assert "no metric of tgi; it looks like vllm" in health[1].error
+    assert "vllm: vllm" in health[1].hint
+
+
+@pytest.mark.parametrize(("fault", "spans"), [("error", 3), ("hang", 3)])
+def test_history_asks_for_less_where_a_server_refuses_and_then_says_why(fault, spans) -> None:
+    api = healthy_api()
+    api.fault = fault
+
+    async def use(source):
+        return [one async for one in source.history(AT + timedelta(hours=1))]
+
+    with pytest.raises(CollectError, match=r"timed out|no answer within"):
+        with_api(use, api, since=AT, timeout=timedelta(seconds=0.2))
+    assert len(api.asked) == spans  # an hour, a quarter of it, five minutes
 
 
 def test_unknown_adapters_in_jobs_are_refused() -> None:
@@ -375,7 +418,7 @@ def test_parameters_and_the_tenant_go_with_every_query() -> None:
     with_api(
         lambda source: source.collect(AT), api, parameters=parameters, access=Access(headers={"X-Scope-OrgID": "team"})
     )
-    assert len(api.asked) > 3
+    assert len(api.asked) >= 3
     assert all(parameters.items() <= fields.items() and tenant == "team" for fields, tenant in api.asked)
 
 

@@ -6,7 +6,10 @@ import gzip
 import http.server
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -110,3 +113,82 @@ def test_without_targets_a_hint_says_what_to_do(command: tuple[str, ...]) -> Non
     found = run(*command)
     assert isinstance(found.exception, UsageError)
     assert "--page vllm=http" in found.exception.hint
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+@pytest.mark.parametrize(
+    ("page", "said", "hint"),
+    [
+        ("tgi=a/metrics.txt", "no metric of tgi; it looks like vllm", "adapter vllm"),
+        ("vllm=empty.txt", "the page is empty", "vLLM"),
+        ("vllm=localhost:8000/metrics", "cannot be read", "vllm=http://localhost:8000/metrics"),
+        ("vllm=10.0.0.7/metrics", "cannot be read", "vllm=http://10.0.0.7/metrics"),
+        ("vllm=ftp://h/metrics", "cannot be read", "http://"),
+        ("vllm=nowhere.txt", "cannot be read", "name a file"),
+    ],
+)
+def test_what_is_wrong_with_a_page_is_said_with_what_to_do(
+    pages: Path, command: tuple[str, ...], page: str, said: str, hint: str
+) -> None:
+    (pages / "empty.txt").write_text("", encoding="utf-8")
+    error = run(*command, "--page", page).exception
+    assert isinstance(error, UsageError)
+    assert said in error.message
+    assert hint in error.hint
+
+
+@contextmanager
+def answering(status: int, page: str = "") -> Iterator[str]:
+    class Door(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Door)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(401, "bearer_token_file"), (403, "right"), (404, "/metrics"), (500, "log"), (503, "not ready")],
+)
+@pytest.mark.usefixtures("pages")
+def test_each_status_has_its_own_hint(status: int, hint: str) -> None:
+    with answering(status) as url:
+        error = run("collect", "once", "--page", f"vllm={url}").exception
+    assert isinstance(error, UnavailableError)
+    assert f"HTTP {status}" in error.message
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+def test_it_is_not_done_when_no_target_of_a_configuration_answered(pages: Path, command: tuple[str, ...]) -> None:
+    def configured(*urls: str) -> None:
+        targets = [
+            {"name": f"t{n}", "adapter": "vllm", "url": url, "entity": {"kind": "replica", "name": f"t{n}"}}
+            for n, url in enumerate(urls)
+        ]
+        (pages / "outrider.yaml").write_text(json.dumps({"collect": {"targets": targets}}), encoding="utf-8")
+
+    down = "http://127.0.0.1:9/metrics"
+    configured(down, down)
+    error = run(*command).exception
+    assert isinstance(error, UnavailableError)
+    assert "none of 2 targets could be read: t0: " in error.message
+    assert "; t1: " in error.message
+    with answering(200, ENGINE) as url:
+        configured(down, url)
+        shown = json.loads(run(*command).stdout)
+    assert [bool(one["error"]) for one in shown["targets"]] == [True, False]

@@ -143,5 +143,7 @@ def size(url: str) -> int:
         if connection.dialect.name == "sqlite":
             return Path(str(connection.engine.url.database)).stat().st_size
         held = sa.text("SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname = ANY(:names)")
-        names = [table.name for table in schema.metrics.sorted_tables]
+        wide = ("latest_", "hourly_")
+        every = sa.inspect(connection).get_table_names()
+        names = [name for name in every if name in schema.metrics.tables or name.startswith(wide)]
         return int(connection.execute(held, {"names": names}).scalar_one())
