@@ -11,6 +11,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import traceback
 from datetime import UTC, datetime, timedelta
 
@@ -94,6 +95,7 @@ def main() -> None:
         say(number)
         if number % AN_HOUR == 0:
             hours.put(at)
+        time.sleep(0.002)  # a lock is not fair: without a pause upkeep may never get its turn
 
 
 if __name__ == "__main__":
