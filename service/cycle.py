@@ -139,7 +139,7 @@ class Cycle:
             return self._hold(cycle_id, now, written, collected)
         findings, silent = parts.detection.look(now, collected, topology)
         plan = parts.planning.plan_if_due(now, topology)
-        active = parts.state.alerts(states=facts.ACTIVE)
+        active = facts.active_alerts(parts.state)
         alerts = self._advance(active, findings, silent, plan, topology, now)
         before, after = self._correlate(alerts, findings, topology, now)
         alerts = _with_incidents(alerts, after)
@@ -248,7 +248,7 @@ class Cycle:
         topology: Topology,
         now: datetime,
     ) -> tuple[tuple[Incident, ...], tuple[Incident, ...]]:
-        before = self.parts.state.incidents(open_only=True)
+        before = facts.open_incidents(self.parts.state)
         events = self.parts.metrics.events(now - EVENTS_LOOKED_BACK, now + timedelta(seconds=1))
         changed = correlate.correlate(before, alerts, findings, events, topology, self.parts.knowledge, now)
         by_id = {incident.id: incident for incident in before} | {incident.id: incident for incident in changed}

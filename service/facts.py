@@ -23,7 +23,7 @@ from outrider.model import (
     SignalKey,
     TrustVerdict,
 )
-from outrider.ports import Collected, StateStore
+from outrider.ports import Collected, StateReader, StateStore
 from outrider.topology import Topology
 from remediation.policy import FleetFacts
 from service.detection import Detection
@@ -36,8 +36,19 @@ UNSCHEDULABLE = SignalKey("node_unschedulable")
 NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP, TRUST), EntityKind.NODE: (UNSCHEDULABLE,)}
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
+EVERY = 1_000_000  # what is active is never a page of it: an alert that is left out would never resolve
 ReplicaCounter = Callable[[EntityRef, Topology], tuple[int, int]]
 NOT_SERVING = frozenset({"engine-dead", "engine-hung", "engine-core-dead", "engine-asleep"})
+
+
+def active_alerts(state: StateReader) -> tuple[Alert, ...]:
+    """All that are pending or firing."""
+    return state.alerts(states=ACTIVE, limit=EVERY)
+
+
+def open_incidents(state: StateReader) -> tuple[Incident, ...]:
+    """All that are open."""
+    return state.incidents(open_only=True, limit=EVERY)
 
 
 def targets(collected: Collected) -> tuple[int, int]:

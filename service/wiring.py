@@ -199,7 +199,7 @@ def _cycle(
 
 def _counter(detection: Detection, state: StateStore) -> facts.ReplicaCounter:
     def count(service: EntityRef, topology: Topology) -> tuple[int, int]:
-        return facts.replicas(service, topology, detection, state.alerts(states=facts.ACTIVE))
+        return facts.replicas(service, topology, detection, facts.active_alerts(state))
 
     return count
 
@@ -288,7 +288,7 @@ def plan_now(settings: Settings, at: datetime | None) -> Plan:
         if at is None and not newest:
             return Plan()
         topology = state.topology()
-        active = state.alerts(states=facts.ACTIVE)
+        active = facts.active_alerts(state)
 
         def count(service: EntityRef, known: Topology) -> tuple[int, int]:
             members = known.below(service, EntityKind.REPLICA)

@@ -9,8 +9,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from outrider.errors import StoreError
-from outrider.model import AlertState, Incident
+from outrider.model import Incident
 from outrider.ports import StateReader
+from service import facts
 from store.cycle_files import CycleFiles
 from store.sql_metrics import SqlMetricStore
 
@@ -67,11 +68,11 @@ class StateCollector(Collector):
             yield _gauge(name, help_text, float(value))
 
     def _alerts(self) -> Counter[tuple[str, ...]]:
-        active = self._state.alerts(states=(AlertState.PENDING, AlertState.FIRING), limit=100_000)
+        active = facts.active_alerts(self._state)
         return Counter((alert.priority, alert.state) for alert in active)
 
     def _incidents(self) -> Counter[tuple[str, ...]]:
-        return Counter((incident.priority, _fault(incident)) for incident in self._state.incidents(open_only=True))
+        return Counter((incident.priority, _fault(incident)) for incident in facts.open_incidents(self._state))
 
 
 class StoreSpoolCollector(Collector):

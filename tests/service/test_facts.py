@@ -1,5 +1,6 @@
 """Which verdicts on pages hold scale-in and cordons (safety rule 1), and which news explains them."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -10,16 +11,20 @@ from outrider.model import (
     AlertReason,
     AlertState,
     CellStatus,
+    CycleRecord,
     EntityKind,
     EntityRef,
+    Incident,
+    Layer,
     Priority,
     SampleBatch,
     TrustVerdict,
 )
-from outrider.ports import Collected
+from outrider.ports import Collected, CycleCommit
 from outrider.topology import Topology
 from service import facts
 from service.detection import Detection
+from store.memory_state import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 GPU, NODE = EntityRef("c", EntityKind.GPU, None, "gpu-0"), EntityRef("c", EntityKind.NODE, None, "node-0")
@@ -87,3 +92,18 @@ def test_other_alerts_do_not_explain_a_partial_page_of_a_node(said: Alert) -> No
 def test_a_node_in_doubt_is_not_healthy() -> None:
     found = detection(TrustVerdict.PARTIAL, EXPORTER)
     assert NODE not in facts.healthy((), TOPOLOGY, found, facts.untrusted((), TOPOLOGY, found))
+
+
+def test_everything_that_is_active_is_read_not_a_page_of_it() -> None:
+    state = MemoryStateStore()
+    many = [
+        replace(alert("gpu-lost", replace(GPU, name=f"gpu-{place}")), fingerprint=str(place)) for place in range(2_500)
+    ]
+    over = replace(alert("gpu-lost", GPU, AlertState.RESOLVED), fingerprint="over")
+    opened = [
+        Incident(str(place), Layer.HARDWARE, Priority.P1, NOW, (), (), (str(place),), (), NOW) for place in range(1_500)
+    ]
+    cycle = CycleRecord("c", NOW, 0.1, 1, 1, 1, 0, 0, 0)
+    state.commit(CycleCommit(cycle=cycle, alerts=(*many, over), incidents=opened))
+    assert {found.fingerprint for found in facts.active_alerts(state)} == {found.fingerprint for found in many}
+    assert len(facts.open_incidents(state)) == len(opened)
