@@ -1,19 +1,24 @@
 """What every benchmark shares: timing, the shape of a result, and printing it.
 
 ``--data DIR`` or ``$OUTRIDER_DATA`` says where recorded data lies; a benchmark that needs it and does
-not find it says so.
+not find it says so. What takes minutes to make is made once and kept in ``$OUTRIDER_CACHE``, else in
+``~/.cache/outrider``. ``OUTRIDER_QUICK=1`` asks for small runs that show that a benchmark works; their
+figures mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import json
 import math
 import os
+import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +39,7 @@ def result(
     """One line of a benchmark. ``holds`` says whether ``value`` meets ``target``, None when there is none.
 
     ``peer`` was measured in the same run, in the same unit; ``ratio`` above 1 means that we are better.
-    Further keys stand behind the agreed ones.
+    Further keys stand behind the agreed ones; ``note`` is a sentence, printed below a table.
     """
     line = {
         "name": name,
@@ -73,6 +78,50 @@ def data_folder() -> Path | None:
     return Path(text) if text else None
 
 
+def quick() -> bool:
+    """True when a small run is wanted."""
+    return os.environ.get("OUTRIDER_QUICK", "") not in ("", "0")
+
+
+def tell(text: str) -> None:
+    """Say on standard error what takes so long."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def cached(name: str, parameters: object, sources: Iterable[Path], build: Callable[[Path], None]) -> Path:
+    """The folder that ``build`` fills, made anew when the parameters or the text of a source changed.
+
+    ``sources`` are files, or folders of Python and YAML files. The two last used of a name are kept. A
+    build that fails or is interrupted leaves nothing.
+    """
+    root = Path(os.environ.get("OUTRIDER_CACHE") or Path.home() / ".cache" / "outrider")
+    folder = root / f"{name}-{_digest(parameters, sources)}"
+    if not folder.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root))
+        try:
+            build(making)
+            making.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another run has made the same meanwhile
+                raise
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+    os.utime(folder)
+    for path in sorted(root.glob(f"{name}-*"), key=lambda path: path.stat().st_mtime, reverse=True)[2:]:
+        shutil.rmtree(path, ignore_errors=True)
+    return folder
+
+
+def _digest(parameters: object, sources: Iterable[Path]) -> str:
+    found = hashlib.sha256(json.dumps(parameters, sort_keys=True, default=str).encode())
+    for source in sources:
+        files = [source] if source.is_file() else [*source.rglob("*.py"), *source.rglob("*.yaml")]
+        for path in sorted(files):
+            found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
 def main(run: Callable[[], Result | Sequence[Result]], arguments: Sequence[str] | None = None) -> None:
     """Run one benchmark and print it: ``-o json`` one document, ``-o table`` (default on a terminal) a table."""
     parser = argparse.ArgumentParser(description=(run.__doc__ or "").partition("\n")[0])
@@ -106,6 +155,9 @@ def show(found: Result | Sequence[Result], output: str) -> None:
     widths = [max(len(column), *(len(row[place]) for row in cells)) for place, column in enumerate(columns)]
     for row in [list(columns), *cells]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for line in lines:
+        if "note" in line:
+            print(f"{line['name']}: {line['note']}")
 
 
 def _margin(line: Result) -> float | None:

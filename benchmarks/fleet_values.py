@@ -1,75 +1,140 @@
-"""A fleet's values as real pages have them: rounded, slowly moving, a third of the gauges standing still."""
+"""A day of 1,000 GPUs and 1,000 replicas, as collecting them would have stored it; made once, then read.
+
+The values come from the simulator with the rounding of real pages (``benchmarks.fleet_build`` says how).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from outrider import catalog
-from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey, SignalKind
+from benchmarks import fleet_build
+from benchmarks.common import cached, quick
+from benchmarks.fleet_build import CYCLES, GROUPS, START, STEP
+from outrider.model import EntityKind, EntityRef, Floats, SampleBatch, SignalKey, Statuses
+from store.chunks import Block, Floats32, decode
+from store.dictionary import sections_of
+from store.merge import SCRAPE_OFFSET
 
-START = datetime(2026, 3, 1, tzinfo=UTC)
-STEP = timedelta(seconds=15)
+__all__ = ["CYCLES", "START", "STEP", "FleetDay", "Hour", "fleet_day"]
 
-
-def keys_of(kind: EntityKind) -> tuple[SignalKey, ...]:
-    """Every stored column of a kind: gauges, deltas, states, and the buckets of its histograms."""
-    found: list[SignalKey] = []
-    for signal in catalog.signals().values():
-        if signal.entity is kind:
-            found += signal.bucket_keys if signal.bounds else (SignalKey(signal.name),)
-    return tuple(found)
+ROOT = Path(__file__).resolve().parent.parent
+SEED = 11
+HOURS, QUICK_HOURS = 24, 1
 
 
-class FleetValues:
-    """Steps the values of ``entities`` entities of one kind; ``group`` of them share a target and its batches."""
-
-    def __init__(self, kind: EntityKind, entities: int, group: int, seed: int = 1) -> None:
-        """The same seed gives the same values."""
-        self.kind = kind
-        self.keys = keys_of(kind)
-        self._random = np.random.default_rng(seed)
-        names = [EntityRef("prod", kind, None, f"{kind.value}-{number:05}") for number in range(entities)]
-        self.members = [tuple(names[first : first + group]) for first in range(0, entities, group)]
-        kinds = [catalog.signal(key.name).kind for key in self.keys]
-        self._gauge = np.array([found is SignalKind.GAUGE for found in kinds])
-        self._delta = np.array([found is SignalKind.DELTA for found in kinds])
-        self._bucket = np.array([found is SignalKind.HISTOGRAM for found in kinds])
-        self._units = self._random.choice([1.0, 0.5, 0.01], len(self.keys), p=[0.6, 0.2, 0.2])
-        self._moves = self._random.choice([0.0, 0.3, 0.9], len(self.keys), p=[0.3, 0.4, 0.3])
-        self._rates = np.where(
-            self._bucket, self._random.choice([0.0, 0.05, 2.0], len(self.keys), p=[0.6, 0.25, 0.15]), 0.2
-        )
-        self._status = np.zeros((group, len(self.keys)), dtype=np.uint8)
-        self.values = np.round(self._random.random((entities, len(self.keys))) * 100) * self._units
-        self.values[:, ~self._gauge & ~self._delta] = 1.0
-
-    def step(self) -> NDArray[np.float64]:
-        """The next values, of shape (entities, keys)."""
-        shape = self.values.shape
-        moved = self._random.random(shape, dtype=np.float32) < self._moves
-        walk = np.round(self._random.standard_normal(shape, dtype=np.float32)) * self._units
-        self.values = np.where(self._gauge & moved, np.abs(self.values + walk), self.values)
-        counted = self._delta | self._bucket
-        self.values[:, counted] = self._random.poisson(self._rates[counted], (shape[0], int(counted.sum())))
-        return self.values
-
-    def batches(self, at: datetime) -> list[SampleBatch]:
-        """One batch a target, as collectors hand them in."""
-        self.step()
-        found, first = [], 0
-        for members in self.members:
-            rows = self.values[first : first + len(members)]
-            status = self._status[: len(members)]
-            found.append(SampleBatch("bench", at, self.kind, self.keys, members, rows, status, STEP.total_seconds()))
-            first += len(members)
-        return found
+Target = tuple[slice, tuple[EntityRef, ...], tuple[SignalKey, ...]]
 
 
-def instants(count: int) -> Iterator[datetime]:
-    """The instants of so many cycles."""
-    for number in range(count):
-        yield START + number * STEP
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """An hour of one kind: ``values`` (float32) and ``status`` of shape (keys, entities, times)."""
+
+    kind: EntityKind
+    times: Floats  # unix seconds
+    keys: tuple[SignalKey, ...]
+    entities: tuple[EntityRef, ...]
+    values: Floats32
+    status: Statuses
+
+    @property
+    def present(self) -> int:
+        """How many cells have a number."""
+        return int(np.count_nonzero(~np.isnan(self.values)))
+
+
+class FleetDay:
+    """The hours of a day that was built before."""
+
+    def __init__(self, folder: Path, hours: int) -> None:
+        """``folder`` is what ``fleet_build.build`` filled with so many hours."""
+        self._folder, self.hours, self.name = folder, hours, folder.name
+        layout = json.loads((folder / "layout.json").read_text())
+        self._entities = {
+            EntityKind(kind): tuple(map(EntityRef.from_key, found["entities"])) for kind, found in layout.items()
+        }
+        self._keys = {EntityKind(kind): tuple(map(SignalKey.parse, found["keys"])) for kind, found in layout.items()}
+
+    @property
+    def kinds(self) -> tuple[EntityKind, ...]:
+        """Every kind of entity that the fleet tells of."""
+        return tuple(self._keys)
+
+    def keys(self, kind: EntityKind) -> tuple[SignalKey, ...]:
+        """The columns of a kind as they are stored, the scrape's offset last."""
+        return self._keys[kind]
+
+    def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """The entities of a kind."""
+        return self._entities[kind]
+
+    def hour(self, kind: EntityKind, number: int, *, offset: bool = False) -> Hour:
+        """One hour of a kind, hours past the last one from the start again. ``offset``: with the scrape's offset."""
+        block = Block((self._folder / f"{kind.value}-{number % self.hours:02}.block").read_bytes())
+        keys = self._keys[kind]
+        sections = [decode([block], section) for section in range(len(sections_of(keys)))]
+        values = np.concatenate([section.values for section in sections])
+        full = [np.zeros(one.values.shape, np.uint8) if one.status is None else one.status for one in sections]
+        status = np.concatenate(full)
+        if not offset:
+            keys, values, status = keys[:-1], values[:-1], status[:-1]
+        times = START.timestamp() + (np.arange(CYCLES) + number * CYCLES) * STEP.total_seconds()
+        return Hour(kind, times, keys, self._entities[kind], values, status)
+
+    def part(self, kind: EntityKind, number: int, every: int) -> Hour:
+        """An hour of every so-many-th target alone."""
+        whole = self.hour(kind, number)
+        chosen = np.concatenate([np.arange(span.start, span.stop) for span, _, _ in self._targets(kind)[::every]])
+        entities = tuple(whole.entities[place] for place in chosen.tolist())
+        return Hour(kind, whole.times, whole.keys, entities, whole.values[:, chosen], whole.status[:, chosen])
+
+    def cycles(
+        self, count: int, kinds: Sequence[EntityKind], *, first: int = 0, every: int = 1
+    ) -> Iterator[tuple[datetime, list[SampleBatch]]]:
+        """So many cycles as collectors hand them in, a batch a target, from the ``first`` after the start of the day.
+
+        ``every``: so-many-th target alone.
+        """
+        targets = {kind: self._targets(kind)[::every] for kind in kinds}
+        found: list[Hour] = []
+        for number in range(first, first + count):
+            hour, place = divmod(number, CYCLES)
+            if place == 0 or not found:
+                found = [self.hour(kind, hour, offset=True) for kind in kinds]
+            at = START + number * STEP
+            yield at, [batch for one in found for batch in _batches(one, place, at, targets[one.kind])]
+
+    def _targets(self, kind: EntityKind) -> list[Target]:
+        """The entities of each target; the same tuples in every cycle, as collectors keep them."""
+        entities, keys = self._entities[kind], self._keys[kind][:-1]
+        size = GROUPS.get(kind, len(entities))
+        spans = [slice(first, min(first + size, len(entities))) for first in range(0, len(entities), size)]
+        return [(span, entities[span], keys) for span in spans]
+
+
+def _batches(hour: Hour, place: int, at: datetime, targets: Sequence[Target]) -> list[SampleBatch]:
+    assert hour.keys[-1] == SCRAPE_OFFSET
+    cells = hour.values[:, :, place].T.astype(np.float64)
+    status = np.ascontiguousarray(hour.status[:-1, :, place].T)
+    values, offsets = np.ascontiguousarray(cells[:, :-1]), cells[:, -1]
+    found = []
+    for span, entities, keys in targets:
+        scraped = at + timedelta(seconds=float(offsets[span.start]))
+        interval = STEP.total_seconds()
+        found.append(SampleBatch("bench", scraped, hour.kind, keys, entities, values[span], status[span], interval))
+    return found
+
+
+@cache
+def fleet_day() -> FleetDay:
+    """The day, from the cache or made now: some ten minutes of one core; an hour of it in a quick run."""
+    hours = QUICK_HOURS if quick() else HOURS
+    sources = [ROOT / "simulator", ROOT / "outrider/catalog.yaml", Path(fleet_build.__file__)]
+    made = cached("fleet-day", [hours, SEED], sources, lambda folder: fleet_build.build(folder, hours=hours, seed=SEED))
+    return FleetDay(made, hours)

@@ -10,7 +10,7 @@ from collectors import targets as configured
 from collectors.collect import Collector, TargetHealth
 from collectors.scraped import Scrape
 from outrider.errors import CollectError, CollectReason
-from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Window
+from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import Collected
 from outrider.topology import Topology
 from simulator.batches import SCRAPE_SECONDS, Sampler
@@ -157,6 +157,8 @@ class RecentEvents:
         end: datetime,
         step: timedelta,
         entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
     ) -> Window:
         """Nothing is kept to be read."""
         raise NotImplementedError("this store keeps no values")

@@ -25,13 +25,13 @@ from collectors.collect import Collector
 from collectors.exposition import Page, Parser
 from collectors.receive import unpack
 from collectors.receive_match import Matcher
-from collectors.receive_messages import WriteRequest
 from collectors.received import Received
 from collectors.scraped import Scrape
 from collectors.targets import target_of
 from outrider import log
 from outrider.clock import ManualClock
-from outrider.ports import PushedBlock
+from outrider.remote_write import WriteRequest
+from outrider.spool import PushedBlock
 from store.memory import MemorySpool
 
 RECORDING = Path(__file__).resolve().parent.parent / "tests/recordings/c_ramp.metrics.jsonl.gz"

@@ -1,14 +1,17 @@
 """How fast a day comes back: 24 h x 1,000 entities x 10 signals at 1 min, from 15 s raw values, into one matrix.
 
-The peer reads the same values from a wide table, one row per entity and instant, with sqlite3 and
-fills the same matrix; it holds an hour and is scaled to the day, which favours it.
+The values are a simulated fleet's GPUs (``benchmarks.fleet_values``); of their signals the ten that move
+most are read, one of them summed. Peers give the same matrix from the same values in the same run, and
+it is compared with ours: sqlite3 with a row per entity and instant (it holds an hour and is scaled to
+the day, which favours it), DuckDB by SQL into numpy, and a real VictoriaMetrics by query_range.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,71 +19,153 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import peer_duckdb, peer_victoria
 from benchmarks.common import Result, best_of, main, result
-from benchmarks.fleet_values import START, STEP, FleetValues
-from outrider.model import EntityKind, SignalKey
-from store.sql import SqlMetricStore, open_metrics
+from benchmarks.engines import Engine, engines
+from benchmarks.fleet_values import CYCLES, START, FleetDay, Hour, fleet_day
+from benchmarks.peer_rows import WideRows
+from outrider.model import EntityKind, Floats, SignalKey
+from store.sql import SqlMetricStore, open_metrics, urls_of
 
-TARGET = 0.6  # seconds, SQLite
-ENTITIES, HOURS, CYCLES_AN_HOUR, SIGNALS = 1000, 24, 240, 10
-
-
-def _fill(store: SqlMetricStore, peer: sqlite3.Connection) -> tuple[SignalKey, ...]:
-    """A day of a GPU fleet's 27 signals; the first hour goes to the peer too."""
-    fleet = FleetValues(EntityKind.GPU, ENTITIES, group=8)
-    entities = [entity for members in fleet.members for entity in members]
-    columns = ", ".join(f"c{place} REAL" for place in range(len(fleet.keys)))
-    peer.execute(f"CREATE TABLE gpu (at REAL, entity INTEGER, {columns}, PRIMARY KEY (entity, at)) WITHOUT ROWID")
-    marks = ", ".join("?" for _ in range(len(fleet.keys) + 2))
-    for hour in range(HOURS):
-        times = START.timestamp() + 15.0 * (np.arange(CYCLES_AN_HOUR) + hour * CYCLES_AN_HOUR)
-        values = np.stack([fleet.step().astype(np.float32) for _ in times], axis=1)
-        store.write_block(EntityKind.GPU, times, fleet.keys, entities, values)
-        if hour == 0:
-            for place, at in enumerate(times.tolist()):
-                rows = [(at, row, *cells) for row, cells in enumerate(values[:, place].tolist())]
-                peer.executemany(f"INSERT INTO gpu VALUES ({marks})", rows)
-    peer.commit()
-    gauges = [key for key in fleet.keys if key.bucket is None]
-    return tuple(gauges[:: max(1, len(gauges) // SIGNALS)][:SIGNALS])
+TARGETS = {"sqlite": 0.6, "postgresql": 0.8}  # seconds
+KIND, MINUTE, MINUTES = EntityKind.GPU, timedelta(minutes=1), 60
+LAST = tuple(
+    SignalKey(f"hw_accel_{name}")
+    for name in (
+        "utilization_ratio",
+        "tensor_active_ratio",
+        "compute_active_ratio",
+        "memory_bandwidth_ratio",
+        "memory_used_ratio",
+        "pcie_bytes_per_second",
+        "power_watts",
+        "temperature_celsius",
+        "memory_temperature_celsius",
+    )
+)
+SUMMED = (SignalKey("hw_accel_energy_joules_total"),)
+KEYS = (*LAST, *SUMMED)
 
 
-def _peer_read(peer: sqlite3.Connection) -> None:
-    columns = ", ".join(f"c{place}" for place in range(SIGNALS))
-    out = np.full((ENTITIES, 60, SIGNALS), np.nan)
-    rows = np.array(peer.execute(f"SELECT at, entity, {columns} FROM gpu ORDER BY at").fetchall())
-    out[rows[:, 1].astype(int), ((rows[:, 0] - START.timestamp()) // 60).astype(int)] = rows[:, 2:]
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    """What a peer took, in seconds; None and a sentence where it is missing."""
+
+    short: str
+    name: str
+    day: float | None
+    note: str = ""
+
+
+def _ours(engine: Engine, day: FleetDay) -> tuple[Floats, float, float]:
+    """The matrix, seconds to read the day compacted, and to read an hour that is still one block a cycle."""
+    assert engine.url is not None
+    store = open_metrics(urls_of(engine.url)[1])
+    end = START + timedelta(hours=day.hours)
+    try:
+        for number in range(day.hours):
+            hour = day.hour(KIND, number)
+            values, status = hour.values.transpose(1, 2, 0), hour.status.transpose(1, 2, 0)
+            store.write_block(KIND, hour.times, hour.keys, hour.entities, values, status)
+        window = store.read_windows(KIND, KEYS, START, end, MINUTE)
+        order = np.argsort([entity.name for entity in window.entities])
+        seconds = best_of(3, lambda: store.read_windows(KIND, KEYS, START, end, MINUTE))
+        return window.values[order], seconds, _tail(store, day)
+    finally:
+        store.close()
+
+
+def _tail(store: SqlMetricStore, day: FleetDay) -> float:
+    """An hour more, cycle by cycle."""
+    start = START + timedelta(hours=day.hours)
+    for at, batches in day.cycles(CYCLES, [KIND], first=day.hours * CYCLES):
+        store.write(at, batches)
+    return best_of(3, lambda: store.read_windows(KIND, KEYS, start, start + timedelta(hours=1), MINUTE))
+
+
+def _peers(folder: Path, day: FleetDay, ours: Floats) -> Iterator[_Peer]:
+    yield _rows(folder, day, ours)
+    yield _duck(folder, day, ours)
+    yield _victoria(folder, day, ours)
+
+
+def _rows(folder: Path, day: FleetDay, ours: Floats) -> _Peer:
+    rows = WideRows(folder)
+    rows.load(day.hour(KIND, 0))
+    _same(ours[:, :MINUTES], rows.read(KIND, LAST, SUMMED, MINUTES), rows.name)
+    seconds = day.hours * best_of(2, lambda: rows.read(KIND, LAST, SUMMED, MINUTES))
+    rows.close()
+    return _Peer("", rows.name, seconds)
+
+
+def _duck(folder: Path, day: FleetDay, ours: Floats) -> _Peer:
+    name = peer_duckdb.Duck.name
+    if not peer_duckdb.available():
+        return _Peer("duckdb", name, None, peer_duckdb.MISSING)
+    duck = peer_duckdb.Duck(folder)
+    for number in range(day.hours):
+        duck.load(day.hour(KIND, number))
+    minutes = day.hours * MINUTES
+    _same(ours, duck.read(KIND, LAST, SUMMED, minutes), name)
+    seconds = best_of(3, lambda: duck.read(KIND, LAST, SUMMED, minutes))
+    duck.close()
+    return _Peer("duckdb", name, seconds)
+
+
+def _victoria(folder: Path, day: FleetDay, ours: Floats) -> _Peer:
+    """VictoriaMetrics gets the ten signals alone."""
+    name = peer_victoria.Victoria.name
+    if not peer_victoria.available():
+        return _Peer("victoriametrics", name, None, peer_victoria.MISSING)
+    peer = peer_victoria.Victoria(folder)
+    try:
+        for number in range(day.hours):
+            peer.load(_only(day.hour(KIND, number)))
+        minutes = day.hours * MINUTES
+        _same(ours, peer.read(START.timestamp(), LAST, SUMMED, minutes), name)
+        seconds = best_of(2, lambda: peer.read(START.timestamp(), LAST, SUMMED, minutes))
+    finally:
+        peer.close()
+    return _Peer("victoriametrics", name, seconds)
+
+
+def _only(hour: Hour) -> Hour:
+    places = [hour.keys.index(key) for key in KEYS]
+    return Hour(hour.kind, hour.times, KEYS, hour.entities, hour.values[places], hour.status[places])
+
+
+def _same(ours: Floats, theirs: Floats, name: str) -> None:
+    """Raises where a peer does not give our matrix: then it does other work."""
+    np.testing.assert_allclose(theirs, ours, rtol=1e-4, err_msg=name)
 
 
 def run() -> list[Result]:
     """Seconds to read a day of ten signals as a matrix, compacted; and the last hour from single cycles."""
-    with tempfile.TemporaryDirectory() as name:
-        store, peer = open_metrics(f"sqlite:///{name}/ours.db"), sqlite3.connect(f"{name}/peer.db")
-        try:
-            keys = _fill(store, peer)
-            end = START + timedelta(hours=HOURS)
-            day = best_of(3, lambda: store.read_windows(EntityKind.GPU, keys, START, end, timedelta(minutes=1)))
-            peer_day = HOURS * best_of(2, lambda: _peer_read(peer))
-            tail = _tail(store, keys)
-        finally:
-            store.close()
-            peer.close()
-    unit, what = "s", "sqlite3, a row per entity and instant"
-    return [
-        result("store_read", day, unit, TARGET, day <= TARGET, what, peer_day, peer_day / day),
-        result("store_read_last_hour", tail, unit, None, None, what, peer_day / HOURS, peer_day / HOURS / tail),
-    ]
-
-
-def _tail(store: SqlMetricStore, keys: tuple[SignalKey, ...]) -> float:
-    """Seconds to read an hour that is still one block a cycle."""
-    fleet = FleetValues(EntityKind.GPU, ENTITIES, group=ENTITIES)
-    start = START + timedelta(hours=HOURS)
-    for number in range(CYCLES_AN_HOUR):
-        at = start + number * STEP
-        store.write(at, fleet.batches(at))
-    end = start + timedelta(hours=1)
-    return best_of(3, lambda: store.read_windows(EntityKind.GPU, keys, start, end, timedelta(minutes=1)))
+    day, lines = fleet_day(), []
+    with tempfile.TemporaryDirectory() as name, engines(Path(name)) as found:
+        measured = {engine: _ours(engine, day) for engine in found if engine.url}
+        matrix, sqlite, _ = measured[found[0]]
+        peers = list(_peers(Path(name), day, matrix))
+    first = peers[0].day or 0.0
+    for engine in found:
+        target = TARGETS[engine.name]
+        if engine not in measured:
+            lines.append(engine.skipped("store_read", "s", target))
+            continue
+        _, whole, tail = measured[engine]
+        ends = engine.suffix
+        lines.append(
+            result(f"store_read{ends}", whole, "s", target, whole <= target, peers[0].name, first, first / whole)
+        )
+        hour = first / day.hours
+        lines.append(result(f"store_read_last_hour{ends}", tail, "s", None, None, peers[0].name, hour, hour / tail))
+    for peer in peers[1:]:
+        name = f"store_read_against_{peer.short}"
+        if peer.day is None:
+            lines.append(result(name, None, "s", None, None, peer.name, note=peer.note))
+        else:
+            lines.append(result(name, sqlite, "s", None, None, peer.name, peer.day, peer.day / sqlite))
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,100 +1,134 @@
 """How fast a cycle becomes durable: 1,000 GPUs and 1,000 replicas with all their columns, one commit a cycle.
 
-The peer is what most would write first: sqlite3, one row per entity and instant, executemany, the
-same durability (WAL, synchronous=FULL), the same values.
+The values are a simulated fleet's (``benchmarks.fleet_values``); every cell with a number counts as a
+value. Peers write the same cycles in the same run: what most would write first (sqlite3, one row per
+entity and instant, executemany), DuckDB (rows from Arrow), both with a durable commit a cycle, and a
+real VictoriaMetrics, whose requests are packed before the clock starts and which counts as done when
+the cycle is searchable: its disk gets it within 5 s, so it is the only one that may lose a cycle.
 """
 
 from __future__ import annotations
 
-import sqlite3
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Result, main, result
-from benchmarks.fleet_values import FleetValues, instants
+from benchmarks import peer_duckdb, peer_victoria
+from benchmarks.common import Result, main, quick, result
+from benchmarks.engines import Engine, engines
+from benchmarks.fleet_values import fleet_day
+from benchmarks.peer_rows import WideRows
 from outrider.model import EntityKind, SampleBatch
-from store.sql import open_metrics
+from store.sql import open_metrics, urls_of
 
 TARGET = 20e6  # values a second, on one SQLite file
-CYCLES, PEER_CYCLES, WARM_UP = 40, 6, 3
+KINDS = (EntityKind.GPU, EntityKind.REPLICA)
+CYCLES, PEER_CYCLES, WARM_UP = 40, 10, 3
+UNIT = "values/s"
 
 
-def _cycles(count: int) -> list[tuple[datetime, list[SampleBatch]]]:
-    kinds = (FleetValues(EntityKind.GPU, 1000, group=8), FleetValues(EntityKind.REPLICA, 1000, group=1))
-    return [(at, [batch for kind in kinds for batch in kind.batches(at)]) for at in instants(count)]
+def _cycles(count: int) -> Iterator[tuple[datetime, list[SampleBatch], int]]:
+    """Cycles and how many values each has."""
+    for at, batches in fleet_day().cycles(count, KINDS):
+        yield at, batches, sum(int(np.count_nonzero(~np.isnan(batch.values))) for batch in batches)
 
 
-def _ours(folder: Path) -> tuple[float, float, float]:
-    """Values a second of the median cycle, its seconds, bytes a value before compaction."""
-    store = open_metrics(f"sqlite:///{folder}/ours.db")
-    values, seconds = 0, []
+def _median(write: Callable[[datetime, Sequence[SampleBatch]], object], count: int) -> tuple[float, float]:
+    """Values a second of the median cycle, and its seconds."""
+    seconds, values = [], []
+    for at, batches, cells in _cycles(count):
+        begun = time.perf_counter()
+        write(at, batches)
+        seconds.append(time.perf_counter() - begun)
+        values.append(cells)
+    middle = statistics.median(seconds[WARM_UP:])
+    return statistics.fmean(values[WARM_UP:]) / middle, middle
+
+
+def _ours(engine: Engine) -> tuple[float, float]:
+    assert engine.url is not None
+    store = open_metrics(urls_of(engine.url)[1])
     try:
-        for number, (at, batches) in enumerate(_cycles(CYCLES)):
-            start = time.perf_counter()
-            written = store.write(at, batches)
-            seconds.append(time.perf_counter() - start)
-            values += written if number >= WARM_UP else 0
+        return _median(store.write, 3 + WARM_UP if quick() else CYCLES)
     finally:
         store.close()
-    size = (folder / "ours.db").stat().st_size
-    timed = sorted(seconds[WARM_UP:])
-    a_cycle = values / len(timed)
-    median = timed[len(timed) // 2]
-    return a_cycle / median, median, size / (a_cycle * CYCLES)
 
 
-def _peer(folder: Path) -> float:
-    """Values a second of a row per entity and instant."""
-    connection = sqlite3.connect(folder / "peer.db", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    speeds = []
-    for number, (at, batches) in enumerate(_cycles(PEER_CYCLES)):
-        if number == 0:
-            for batch in {batch.kind: batch for batch in batches}.values():
-                columns = ", ".join(f"c{place} REAL" for place in range(len(batch.keys)))
-                connection.execute(
-                    f"CREATE TABLE {batch.kind} (at REAL, entity TEXT, {columns}, PRIMARY KEY (entity, at))"
-                )
-        start = time.perf_counter()
-        connection.execute("BEGIN IMMEDIATE")
-        for batch in batches:
-            marks = ", ".join("?" for _ in range(len(batch.keys) + 2))
-            rows = [
-                (at.timestamp(), entity.name, *row)
-                for entity, row in zip(batch.entities, batch.values.tolist(), strict=True)
-            ]
-            connection.executemany(f"INSERT INTO {batch.kind} VALUES ({marks})", rows)
-        connection.execute("COMMIT")
-        values = sum(batch.values.size for batch in batches)
-        speeds.append(values / (time.perf_counter() - start))
-    connection.close()
-    return sorted(speeds)[len(speeds) // 2]
+def _victoria(folder: Path) -> float:
+    """Values a second of the median cycle; packing the requests is not counted."""
+    peer, speeds = peer_victoria.Victoria(folder), []
+    try:
+        for at, batches, cells in _cycles(PEER_CYCLES):
+            requests = []
+            for kind in KINDS:
+                mine = [batch for batch in batches if batch.kind is kind]
+                entities = [entity for batch in mine for entity in batch.entities]
+                values = np.concatenate([batch.values for batch in mine]).T
+                requests += peer.requests(kind, mine[0].keys, entities, at.timestamp(), values)
+            begun = time.perf_counter()
+            peer.post(requests)
+            speeds.append(cells / (time.perf_counter() - begun))
+    finally:
+        peer.close()
+    return statistics.median(speeds[WARM_UP:])
 
 
-def run() -> Result:
-    """Durable signal values a second, SQLite."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        speed, cycle, size = _ours(folder)
-        peer = _peer(folder)
-    return result(
-        "store_write",
-        speed,
-        "values/s",
-        TARGET,
-        speed >= TARGET,
-        "sqlite3, a row per entity and instant",
-        peer,
-        speed / peer,
-        seconds_per_cycle=round(cycle, 4),
-        bytes_per_value_before_compaction=round(size, 3),
-    )
+def _peers(folder: Path) -> Iterator[tuple[str, float]]:
+    """The name of each peer that is here and its values a second."""
+    rows = WideRows(folder)
+    yield rows.name, _median(rows.write, PEER_CYCLES)[0]
+    rows.close()
+    if peer_duckdb.available():
+        duck = peer_duckdb.Duck(folder)
+        yield duck.name, _median(duck.write, PEER_CYCLES)[0]
+        duck.close()
+    if peer_victoria.available():
+        yield peer_victoria.Victoria.name, _victoria(folder)
+
+
+def run() -> list[Result]:
+    """Durable signal values a second: SQLite against each peer, and PostgreSQL."""
+    with tempfile.TemporaryDirectory() as name, engines(Path(name)) as found:
+        ours = {engine: _ours(engine) if engine.url else None for engine in found}
+        peers = dict(_peers(Path(name)))
+    lines = []
+    first = next(iter(peers))
+    for engine, measured in ours.items():
+        if measured is None:
+            lines.append(engine.skipped("store_write", UNIT, None))
+            continue
+        speed, cycle = measured
+        target = TARGET if engine.name == "sqlite" else None
+        holds = None if target is None else speed >= target
+        more = {"seconds_per_cycle": round(cycle, 4)}
+        name = f"store_write{engine.suffix}"
+        lines.append(result(name, speed, UNIT, target, holds, first, peers[first], speed / peers[first], **more))
+        if engine.name == "sqlite":
+            lines += _against(speed, peers)
+    return lines
+
+
+def _against(speed: float, peers: dict[str, float]) -> list[Result]:
+    """A line for each further peer, and for those that are missing."""
+    found = []
+    for short, peer, module in (
+        ("duckdb", "DuckDB, wide rows from Arrow", peer_duckdb),
+        ("victoriametrics", peer_victoria.Victoria.name, peer_victoria),
+    ):
+        name = f"store_write_against_{short}"
+        if peer in peers:
+            found.append(result(name, speed, UNIT, None, None, peer, peers[peer], speed / peers[peer]))
+        else:
+            found.append(result(name, None, UNIT, None, None, peer, note=module.MISSING))
+    return found
 
 
 if __name__ == "__main__":

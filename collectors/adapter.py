@@ -247,7 +247,7 @@ class Probing:
 
     ``page`` is the usual path of the metrics, which is taken off the target's URL. ``port`` is the port
     of the door where it is not that of the page, used when the page is on ``page_port``. ``load`` is
-    read by the reader ``load_as`` of ``collectors.probe``.
+    read by the reader ``load_as`` of ``collectors.loads``.
     """
 
     health: str = "/health"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from collectors.adapter import (
     Adapter,
@@ -25,10 +26,14 @@ from collectors.adapter import (
     Statistic,
     Term,
 )
+from collectors.loads import READERS
 from outrider import catalog, yamlfile
 from outrider.errors import ConfigProblem, UsageError
 from outrider.model import EntityKind, EventKind, SignalKind
 from outrider.units import parse_duration
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+_SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
 
 _TOP = {
     "adapter", "title", "prefix", "target", "probe", "up", "health", "load", "start_time", "heartbeat", "new_series",
@@ -247,11 +252,26 @@ class _Reader:
 
     def _probe(self, value: Any) -> Probing:
         spec = self._mapping(value, ("probe",), _PROBE)
-        ports = {key: int(self._number(spec[key], ("probe", key))) for key in ("port", "page_port") if key in spec}
-        paths = {key: str(one or "") for key, one in spec.items() if key in {"health", "load", "load_as", "page"}}
-        if bool(paths.get("load")) is not bool(paths.get("load_as")):
+        ports = {key: self._port(spec[key], ("probe", key)) for key in ("port", "page_port") if key in spec}
+        paths = {key: self._path(spec[key], ("probe", key)) for key in ("health", "load", "page") if key in spec}
+        read_as = str(spec.get("load_as") or "")
+        if read_as and read_as not in READERS:
+            known = f"known are {', '.join(READERS)}{yamlfile.near(read_as, READERS)}"
+            self._problem(("probe", "load_as"), f"{read_as!r} is no reader of a load; {known}")
+        if bool(paths.get("load")) is not bool(read_as):
             self._problem(("probe",), "load and load_as go together")
-        return Probing(**paths, port=ports.get("port"), page_port=ports.get("page_port"))
+        return Probing(**paths, load_as=read_as, port=ports.get("port"), page_port=ports.get("page_port"))
+
+    def _path(self, value: Any, path: yamlfile.Path_) -> str:
+        if value and not (isinstance(value, str) and value.startswith("/")):
+            self._problem(path, f"expected a path such as /{path[-1]}, not {value!r}")
+        return str(value or "")
+
+    def _port(self, value: Any, path: yamlfile.Path_) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 65536:
+            self._problem(path, f"expected a port from 1 to 65535, not {value!r}")
+            return 1
+        return value
 
     def _fixes(self, value: Any) -> Fixes:
         spec = self._mapping(value, ("fixes",), {"default", "means", "signals", "lines"})
@@ -310,9 +330,11 @@ class _Reader:
             self._problem(path, "expected code, or count with code_label")
         attributes = self._mapping(spec.get("attributes", {}), (*path, "attributes"))
         return EventSpec(
-            kind=EventKind(spec.get("kind", "xid")),
+            kind=self._member(
+                EventKind, spec.get("kind", EventKind.XID), (*path, "kind"), EventKind.XID, "kind of event"
+            ),
             entity=self._kind(spec.get("entity", ""), (*path, "entity")),
-            metrics=self._names(
+            metrics=self._series(
                 spec.get("code", spec.get("count", [])), (*path, "code" if "code" in spec else "count")
             ),
             code_label=spec.get("code_label"),
@@ -348,24 +370,25 @@ class _Reader:
         return tuple(found)
 
     def _number(self, value: Any, path: yamlfile.Path_) -> float:
+        if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
+            return float(value)  # YAML 1.1 reads 1e-6 as text, 1.0e-6 as a number
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._problem(path, "expected a number")
             return 0.0
         return float(value)
 
-    def _kind(self, value: Any, path: yamlfile.Path_) -> EntityKind:
+    def _member(self, of: type[_Choice], value: Any, path: yamlfile.Path_, instead: _Choice, what: str) -> _Choice:
         try:
-            return EntityKind(value)
+            return of(value)
         except ValueError:
-            self._problem(path, f"{value!r} is no kind of entity; known are {', '.join(EntityKind)}")
-            return EntityKind.NODE
+            self._problem(path, f"{value!r} is no {what}; known are {', '.join(of)}")
+            return instead
+
+    def _kind(self, value: Any, path: yamlfile.Path_) -> EntityKind:
+        return self._member(EntityKind, value, path, EntityKind.NODE, "kind of entity")
 
     def _aggregate(self, value: Any, path: yamlfile.Path_) -> Aggregate:
-        try:
-            return Aggregate(value)
-        except ValueError:
-            self._problem(path, f"{value!r} is no aggregate; known are {', '.join(Aggregate)}")
-            return Aggregate.SUM
+        return self._member(Aggregate, value, path, Aggregate.SUM, "aggregate")
 
 
 def _parts(names: Any) -> tuple[tuple[str, ...], ...]:
@@ -374,4 +397,4 @@ def _parts(names: Any) -> tuple[tuple[str, ...], ...]:
 
 def _spellings(text: Any) -> tuple[str, ...]:
     """``UUID|uuid`` into its alternatives."""
-    return tuple(part for part in str(text).split("|") if part)
+    return tuple(filter(None, str(text).split("|")))

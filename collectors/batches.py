@@ -32,6 +32,7 @@ _CODES = {
     CollectReason.RESET: 6.0,
 }
 _OTHER_CODE = 7.0
+_NO_DOOR = {401, 403, 404, 405, 501}  # whoever answers has no such path, or tells strangers nothing: no word on health
 _WATCHED = {key: column for column, key in enumerate(WATCH_KEYS)}
 
 
@@ -116,7 +117,8 @@ def about_target(scrape: Scrape, adapter: Adapter, *, samples: int | None = None
         found[_SAMPLES] = float(samples)
     if adapter.up:
         found[SignalKey(adapter.up)] = up
-    if adapter.health and scrape.probed and (scrape.health is not None or not scrape.target.health_guessed):
+    told = scrape.health is not None or not scrape.target.health_guessed
+    if adapter.health and scrape.probed and told and scrape.health not in _NO_DOOR:
         found[SignalKey(adapter.health)] = float(scrape.health == 200)
     if adapter.load and scrape.load is not None:
         found[SignalKey(adapter.load)] = scrape.load

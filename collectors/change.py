@@ -108,8 +108,11 @@ class Change:
         return TrustVerdict.PARTIAL if partial else TrustVerdict.FRESH
 
 
-def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
-    """Compare a page with the past, which must already be in the order of the page's layout."""
+def change_of(past: Past, compiled: Compiled, page: Page, at: float, *, any_time: bool = False) -> Change:
+    """Compare a page with the past, which must already be in the order of the page's layout.
+
+    ``any_time``: lines may be about another time than that of the scrape, as those of a file are.
+    """
     size = page.values.size
     flags = np.zeros(3 * size + 1, dtype=np.uint8)
     later = flags[size : 3 * size].reshape(2, size)  # a view: increases and rates
@@ -117,8 +120,11 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
     interval = None if past.at is None else at - past.at
     if interval is None or interval <= 0:
         later[:] = CellStatus.ABSENT if interval is None else CellStatus.UNTRUSTED
+        off = _off(page, at) & (not any_time)
+        flags[:size][off] = CellStatus.STALE
         flags[:size][odd] = CellStatus.UNTRUSTED
-        return Change(Rows.of(page.values, np.zeros(size), 1.0, flags), None, clock_step=interval is not None)
+        rows = Rows.of(page.values, np.zeros(size), 1.0, flags)
+        return Change(rows, None, clock_step=interval is not None, stale=_all_stamped(page, off))
     increases = _increases(past, page, later)
     if compiled.born.size:  # NaN of a series that is new differs from nothing
         anew = page.values[compiled.born_at] > past.values[compiled.born_at]
@@ -127,7 +133,8 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
     if restarted:
         later[:] = CellStatus.RESET
     still, seconds = _own_times(past, page, interval)
-    still |= np.abs(page.timestamps - at) > OFF_SECONDS
+    if not any_time:
+        still |= _off(page, at)
     frozen = _frozen(past, compiled, page, at)
     still |= frozen
     if still.any():
@@ -137,9 +144,25 @@ def change_of(past: Past, compiled: Compiled, page: Page, at: float) -> Change:
     if odd.any() or unknown.any():
         flags[:size][odd] = CellStatus.UNTRUSTED
         later[:, unknown] = np.maximum(later[:, unknown], CellStatus.UNTRUSTED)
-    stale = bool(still.any() and still[np.isfinite(page.timestamps)].all())
     rows = Rows.of(page.values, increases, seconds, flags)
-    return Change(rows, interval, restarted=restarted, stale=stale, frozen=frozen)
+    return Change(rows, interval, restarted=restarted, stale=_all_stamped(page, still), frozen=frozen)
+
+
+def _off(page: Page, at: float) -> NDArray[np.bool_]:
+    """Lines whose own timestamp is about another time than ``at``."""
+    found: NDArray[np.bool_] = np.abs(page.timestamps - at) > OFF_SECONDS
+    return found
+
+
+def _all_stamped(page: Page, rows: NDArray[np.bool_]) -> bool:
+    """True when ``rows`` are there and are all that have a timestamp of their own."""
+    return bool(rows.any() and rows[np.isfinite(page.timestamps)].all())
+
+
+def seconds_off(page: Page, at: float) -> float | None:
+    """How far behind (+) or before (-) ``at`` the newest line is, where every line with a timestamp is far off."""
+    known = page.timestamps[np.isfinite(page.timestamps)]
+    return at - float(known.max()) if known.size and _all_stamped(page, _off(page, at)) else None
 
 
 def _frozen(past: Past, compiled: Compiled, page: Page, at: float) -> bool:

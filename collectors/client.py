@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import aiohttp
 
-from collectors.access import Access
+from outrider.access import Access
 from outrider.errors import CollectError, CollectReason
 from outrider.units import format_duration
 

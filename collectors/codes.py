@@ -12,6 +12,7 @@ from datetime import datetime
 
 import numpy as np
 
+from collectors.doubles import SINCE, TOGETHER
 from collectors.exposition import Page
 from collectors.places import Place, Watch
 from outrider.clock import rfc3339
@@ -38,10 +39,20 @@ class CodeWatch:
         self._shown: set[EntityRef] = set()
 
     def look(
-        self, watches: Sequence[Watch], page: Page, bind: Callable[[Place], EntityRef], at: datetime, source: str
+        self,
+        watches: Sequence[Watch],
+        page: Page,
+        bind: Callable[[Place], EntityRef],
+        at: datetime,
+        source: str,
+        since: datetime | None = None,
     ) -> tuple[Event, ...]:
-        """Events since the last page. A code seen both ways at once is one event."""
+        """Events since the last page. A code seen both ways at once is one event.
+
+        ``since`` is when the last page was read, where that is long ago: an event is about some instant since.
+        """
         found: dict[str, Event] = {}
+        gap = {} if since is None or at - since <= TOGETHER else {SINCE: rfc3339(since)}
         shown: dict[EntityRef, dict[str, Watch]] = {}
         counts: dict[_Code, float] = {}
         counted: dict[_Code, Watch] = {}
@@ -59,13 +70,13 @@ class CodeWatch:
         for entity, codes in shown.items():
             before = self._codes.get(entity)
             if before is not None or (entity in self._seen and _lasts_with_its_fault(codes)):
-                for code in codes.keys() - (before or frozenset()):
-                    _add(found, entity, code, 0, codes[code], at, source)
+                for code in (one for one in codes if one not in (before or ())):
+                    _add(found, entity, code, 0, {**codes[code].attributes, **gap}, at, source)
         for (entity, code), value in counts.items():
             if entity in self._seen:
                 grown = round(value - self._counts.get((entity, code), 0.0))
                 for number in range(min(max(grown, 0), _MOST_AT_ONCE)):
-                    _add(found, entity, code, number, counted[entity, code], at, source)
+                    _add(found, entity, code, number, {**counted[entity, code].attributes, **gap}, at, source)
         self._codes.update({entity: frozenset(codes) for entity, codes in shown.items()})
         self._shown = set(shown)
         if counts:  # an exporter that counts prints a 0 for a device without codes
@@ -86,7 +97,7 @@ class CodeWatch:
 def _spelled(name: str, value: float) -> str:
     if name.startswith(_ASCEND):
         return f"ascend:{int(value):X}" if value.is_integer() and 0 < value < 2**53 else f"ascend:{value:g}"
-    return f"afid:{value:g}" if name == _AFID else f"{value:g}"
+    return f"afid:{value:g}" if name.endswith(_AFID) else f"{value:g}"
 
 
 def _lasts_with_its_fault(codes: Iterable[str]) -> bool:
@@ -95,8 +106,14 @@ def _lasts_with_its_fault(codes: Iterable[str]) -> bool:
 
 
 def _add(
-    found: dict[str, Event], entity: EntityRef, code: str, number: int, watch: Watch, at: datetime, source: str
+    found: dict[str, Event],
+    entity: EntityRef,
+    code: str,
+    number: int,
+    attributes: dict[str, str],
+    at: datetime,
+    source: str,
 ) -> None:
     key = f"{EventKind.XID}/{entity.key}/{code}/{rfc3339(at)}/{number}"
     identity = hashlib.sha256(key.encode()).hexdigest()[:24]
-    found.setdefault(key, Event(identity, EventKind.XID, entity, at, source, code, dict(watch.attributes), key))
+    found.setdefault(key, Event(identity, EventKind.XID, entity, at, source, code, attributes, key))

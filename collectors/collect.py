@@ -20,6 +20,7 @@ from collectors.normalise import Normaliser
 from collectors.patience import Patience
 from collectors.scraped import Scrape
 from collectors.targets import Target
+from collectors.whose_page import refusal
 from outrider import log
 from outrider.errors import CollectError, StoreAwayError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
@@ -82,6 +83,7 @@ class TargetHealth:
     last_success: datetime | None
     reason: str | None = None
     late: bool = False
+    hint: str = ""
 
 
 class Collector:
@@ -102,7 +104,8 @@ class Collector:
         """``deadline`` closes a round: answers that come later are handed over in the next one.
 
         None waits for every target, each bounded by its own timeout. ``spread`` is the time over which a
-        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came. What was ``pushed``
+        thousand scrapes begin; fewer begin sooner. ``tap`` gets every scrape as it came, also what was pushed, once
+        a round. What was ``pushed``
         is taken in with what is scraped, so that a service is rolled up from all of its replicas, however
         they are read.
         """
@@ -124,6 +127,7 @@ class Collector:
         self._health: dict[str, TargetHealth] = {}
         self._seen: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
         self._topology: Topology | None = None
+        self._two_types: dict[str, set[str]] = {}  # metrics of each target that were told
         self.set_targets(targets)
 
     @property
@@ -151,6 +155,7 @@ class Collector:
             self._patience.forget(gone)
             self.parser.forget(gone)
             self._seen.pop(gone, None)
+            self._two_types.pop(gone, None)
         beside, told = self._beside
         self._beside = (beside if edges is None else tuple(edges), told if labels is None else labels)
         self._known_pushed = self._pushed_targets
@@ -163,6 +168,11 @@ class Collector:
             if target.name not in kept or known.get(target.name) != target:  # new, or moved: its page tells more
                 self._seen[target.name] = (target.edges, target.facts)
         self._topology = None
+
+    @property
+    def watched(self) -> tuple[Target, ...]:
+        """What is collected from, and what pushes."""
+        return (*self._targets, *self._pushed_targets)
 
     @property
     def health(self) -> list[TargetHealth]:
@@ -228,13 +238,18 @@ class Collector:
 
     def absorb(self, scrapes: Sequence[Scrape], at: datetime) -> Collected:
         """Normalise scrapes, of whatever origin, and add the services' signals."""
-        if self._tap is not None:
-            self._tap(scrapes)
-        return self.absorb_pages([self._parse(scrape) for scrape in scrapes], at)
+        return self._absorb([self._parse(scrape) for scrape in scrapes], at, scrapes)
 
     def absorb_pages(self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime) -> Collected:
         """The same for scrapes whose pages are parsed already; None stands for a failed scrape."""
+        return self._absorb(scrapes, at, [_with_page(*one) for one in scrapes])
+
+    def _absorb(
+        self, scrapes: Sequence[tuple[Scrape, Page | None]], at: datetime, as_they_came: Sequence[Scrape]
+    ) -> Collected:
         brought = self._take(at)
+        if self._tap is not None:
+            self._tap([*as_they_came, *(_with_page(*one) for one in brought.pages)])
         pushing = {one.target.name for one, _ in brought.pages}
         batches: list[SampleBatch] = list(brought.batches)
         events: list[Event] = []
@@ -283,11 +298,28 @@ class Collector:
         scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
         if scrape.body is None:
             return scrape, None
+        name = scrape.target.name
         try:
-            return scrape, self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=scrape.target.name)
+            page = self.parser.parse(scrape.body, openmetrics=scrape.openmetrics, source=name)
         except CollectError as error:
-            named = CollectError(f"{scrape.target.name}: {error.message}", reason=error.reason, hint=error.hint)
+            named = CollectError(f"{name}: {error.message}", reason=error.reason, hint=error.hint)
             return replace(scrape, body=None, error=named), None
+        if page.layout.contradicted:
+            self._tell_types(name, page)
+        before = self._health.get(name)
+        had_one = before is not None and before.last_success is not None
+        wrong = refusal(name, self.normaliser.adapter(scrape.target.adapter), page, had_one=had_one)
+        return (scrape, page) if wrong is None else (replace(scrape, body=None, error=wrong), None)
+
+    def _tell_types(self, target: str, page: Page) -> None:
+        """Name the metrics that a page gives two types of, each once."""
+        told = self._two_types.setdefault(target, set())
+        for metric in page.layout.contradicted:
+            if metric not in told:
+                told.add(metric)
+                log.get("collect").warning(
+                    "two_types_of_a_metric", target=target, metric=metric, read_as=page.types[metric]
+                )
 
     def _note(self, scrape: Scrape, page: Page | None, found: Collected) -> None:
         name, error = scrape.target.name, scrape.error
@@ -301,6 +333,7 @@ class Collector:
             error=error.message if error else None,
             last_success=scrape.at if page is not None else (before.last_success if before else None),
             reason=error.reason if error else None,
+            hint=error.hint if error else "",
         )
         if error is not None and (before is None or before.reason != error.reason):
             log.get("collect").warning("scrape_failed", target=name, reason=error.reason, error=error.message)
@@ -320,6 +353,10 @@ class Collector:
             await self._scraper.close()
         if self._pushed is not None:
             self._pushed.close()
+
+
+def _with_page(scrape: Scrape, page: Page | None) -> Scrape:
+    return scrape if page is None else replace(scrape, page=page)
 
 
 def _still_there(edges: list[Edge], labels: Mapping[EntityRef, Mapping[str, str]]) -> list[Edge]:

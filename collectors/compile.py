@@ -46,8 +46,9 @@ class Cells:
     """What is done to each cell after its outs are known; arrays of shape (cells,) but for the last three.
 
     ``equals`` is NaN where a cell is no comparison; ``nan_is_undefined`` where NaN on the page says that
-    nothing happened, as a ratio or a quantile of nothing. ``joins`` are outs to be joined within their cell,
-    ``histograms`` the cells of histogram columns, group after group from ``histogram_starts``.
+    nothing happened, as a ratio or a quantile of nothing. What lies below ``least`` or above ``most`` is no
+    reading of that signal; increases and what is made of them have no bounds. ``joins`` are outs to be joined within
+    their cell, ``histograms`` the cells of histogram columns, group after group from ``histogram_starts``.
     """
 
     scale: Floats
@@ -56,6 +57,8 @@ class Cells:
     absolute: Flags
     nan_is_undefined: Flags
     two_scrapes: Flags
+    least: Floats
+    most: Floats
     joins: Mapping[Aggregate, Indices]
     histograms: Indices
     histogram_starts: Indices
@@ -181,6 +184,7 @@ def _cell(out: Out, places: Mapping[EntityKind, Mapping[Place, int]], shapes: Ma
 def _cells(adapter: Adapter, outs: list[Out], of_out: list[int], shapes: Mapping[EntityKind, Shape]) -> Cells:
     count = sum(entities * columns for _, entities, columns in shapes.values())
     scale, offset, equals = np.ones(count), np.zeros(count), np.full(count, np.nan)
+    least, most = np.full(count, -np.inf), np.full(count, np.inf)
     absolute, undefined, two = (np.zeros(count, dtype=bool) for _ in range(3))
     joins: dict[Aggregate, list[int]] = {}
     histograms: dict[tuple[Place, str], list[int]] = {}
@@ -192,6 +196,8 @@ def _cells(adapter: Adapter, outs: list[Out], of_out: list[int], shapes: Mapping
         equals[at] = np.nan if rule.equals is None else rule.equals
         undefined[at] = rule.statistic in _OF_NOTHING or (unit == "ratio" and adapter.no_value is None)
         two[at] = rule.needs_two
+        if not rule.needs_two and rule.equals is None:
+            least[at], most[at] = catalog.signal(rule.signal).plausible
         if rule.per:
             joins.setdefault(rule.aggregate, []).append(number)
         if rule.operator is Operator.HISTOGRAM:
@@ -203,6 +209,8 @@ def _cells(adapter: Adapter, outs: list[Out], of_out: list[int], shapes: Mapping
         absolute=absolute,
         nan_is_undefined=undefined,
         two_scrapes=two,
+        least=least,
+        most=most,
         joins={aggregate: np.array(found, dtype=np.intp) for aggregate, found in joins.items()},
         histograms=np.array([at for found in histograms.values() for at in found], dtype=np.intp),
         histogram_starts=np.cumsum([0, *(len(found) for found in histograms.values())])[:-1].astype(np.intp),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,12 +124,13 @@ class Diagnosis:
     """``old_spellings`` maps a signal to the outdated name the page uses for it.
 
     ``means_only`` are distributions of which the page gives only the mean, with the way to its quantiles.
+    ``unknown_metrics`` is None where only the metrics that the adapter reads are at hand.
     """
 
     present: tuple[str, ...]
     missing: tuple[Missing, ...]
     old_spellings: dict[str, str]
-    unknown_metrics: int
+    unknown_metrics: int | None
     means_only: tuple[Missing, ...] = ()
 
     def as_dict(self, language: Language = "en") -> dict[str, Any]:
@@ -143,8 +144,11 @@ class Diagnosis:
         }
 
 
-def examine(adapter: Adapter, page: Page) -> Diagnosis:
-    """Compare a page with what its adapter can read. Of the scrape itself: the page was read, so it is up."""
+def examine(adapter: Adapter, page: Page, names: Collection[str] | None = ()) -> Diagnosis:
+    """Compare a page with what its adapter can read. Of the scrape itself: the page was read, so it is up.
+
+    ``names`` are all metric names, where the page is only a part of what the target exposes; None: not known.
+    """
     present, missing, means, old = [adapter.up] if adapter.up else [], [], [], {}
     places = Places(adapter, page.layout)
     for signal, rules in adapter.rules.items():
@@ -160,9 +164,13 @@ def examine(adapter: Adapter, page: Page) -> Diagnosis:
         if outdated:
             old[signal] = outdated
     missing.extend(_never(adapter))
-    families = {_family(name, page) for name in page.names}
-    unknown = [name for name in families if not name.endswith("_created") and not _known(adapter, name)]
-    return Diagnosis(tuple(present), tuple(missing), old, len(unknown), tuple(means))
+    unknown = None if names is None else len(_unknown(adapter, page, names or page.names))
+    return Diagnosis(tuple(present), tuple(missing), old, unknown, tuple(means))
+
+
+def _unknown(adapter: Adapter, page: Page, names: Collection[str]) -> set[str]:
+    families = {_family(name, page) if page.types else _family_by_name(name, names) for name in names}
+    return {name for name in families if not name.endswith("_created") and not _known(adapter, name)}
 
 
 def _missing(adapter: Adapter, signal: str, rules: tuple[Rule, ...]) -> Missing:
@@ -219,4 +227,13 @@ def _family(name: str, page: Page) -> str:
     for suffix in HISTOGRAM_SUFFIXES:
         if name.endswith(suffix) and page.types.get(name.removesuffix(suffix)) in {"histogram", "summary"}:
             return name.removesuffix(suffix)
+    return name
+
+
+def _family_by_name(name: str, names: Collection[str]) -> str:
+    """The same where nobody said of what type the metrics are, as in a Prometheus."""
+    for suffix in HISTOGRAM_SUFFIXES:
+        family = name.removesuffix(suffix)
+        if family != name and f"{family}_sum" in names and f"{family}_count" in names:
+            return family
     return name

@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from outrider.clock import parse_rfc3339
 from outrider.model import EntityRef, Event, EventKind
 
 # An exporter looks at the driver every 30 s or less, and its page is read every 15 s; kernel clocks drift.
 TOGETHER = timedelta(seconds=60)
 SOURCES = "sources"
+SINCE = "since"  # of a page that came after a gap: when the one before it was read
+_KEPT = timedelta(minutes=30)  # a page may come so late: an exporter often hangs with its device
 # Who tells most of one fault; pages, which know only the code, come last.
 _DETAIL = {"kernel_log": 0, "nvml": 1, "kubernetes": 2}
 
 
 @dataclass(slots=True)
 class _Fault:
-    """One happening. ``event`` and ``others`` are its tellings of this round, the first one the fullest."""
+    """One happening: its tellings, and the event that was made of them so far (None: it is new)."""
 
-    at: datetime
-    sources: list[str]
+    tellings: list[Event]
     event: Event | None = None
-    others: list[Event] = field(default_factory=list)
+
+    @property
+    def at(self) -> datetime:
+        """Its instant by the telling that came first."""
+        return self.tellings[0].at
+
+    def may_be(self, event: Event) -> bool:
+        """True when this telling may be about it: no door tells one fault twice, and the instants fit."""
+        told = {source for telling in self.tellings for source in _sources(telling)}
+        first = self.tellings[0]
+        in_time = _since(first) - TOGETHER <= event.at and _since(event) - TOGETHER <= first.at
+        return in_time and not told & set(_sources(event))
+
+    def take(self, event: Event) -> None:
+        """Add a telling, or put it in the place of an earlier version of it."""
+        self.tellings = [one for one in self.tellings if one.id != event.id] + [event]
+
+    def joined(self) -> Event:
+        """The event of all tellings, which goes on as the first one that was handed on."""
+        fullest_first = sorted(self.tellings, key=_detail)
+        base = self.event or fullest_first[0]
+        sources = list(dict.fromkeys(source for telling in fullest_first for source in _sources(telling)))
+        attributes: dict[str, str] = {}
+        for telling in reversed(fullest_first):
+            attributes |= telling.attributes
+        if len(sources) > 1:
+            attributes |= {SOURCES: ", ".join(sources)}
+            attributes.pop(SINCE, None)
+        return replace(base, attributes=attributes)
 
 
 class Doubles:
     """Tells each fault once.
 
     Two of one door are two faults, however close; each telling of another door belongs to the nearest
-    fault that this door has not told yet.
+    fault that this door has not told yet, be it of this round or of one before.
     """
 
     def __init__(self) -> None:
@@ -38,51 +68,62 @@ class Doubles:
     def without(self, events: Iterable[Event]) -> tuple[Event, ...]:
         """The events, with one for each fault.
 
-        What several doors tell in the same round is joined: the fullest telling, the attributes of all, and
-        ``sources`` names the doors. A telling that comes in a later round adds nothing: the fault is known.
+        What several doors tell is joined: the fullest telling, the attributes of all, and ``sources`` names
+        the doors. A telling of a later round that adds something gives the event once more, behind the others,
+        with its id and all that is known by then: it counts once.
         """
         given = list(events)
         fresh: dict[int, _Fault] = {}
+        known: dict[int, _Fault] = {}
         # the fullest first, so that a page's telling, dated when it was read, finds the fault it belongs to
-        order = sorted(range(len(given)), key=lambda place: (_DETAIL.get(given[place].source, 9), given[place].at))
-        for place in order:
+        for place in sorted(range(len(given)), key=lambda place: (_detail(given[place]), given[place].at)):
             event = given[place]
             if event.kind is not EventKind.XID:
                 continue
             fault = self._known(event)
             if fault is None:
-                fault = fresh[place] = _Fault(event.at, [event.source], event)
+                fault = fresh[place] = _Fault([event])
                 self._faults.setdefault((event.entity, event.code), []).append(fault)
             else:
-                fault.sources.append(event.source)
-                fault.others.append(event)
-        told = tuple(
-            event if event.kind is not EventKind.XID else _joined(fresh[place])
-            for place, event in enumerate(given)
-            if event.kind is not EventKind.XID or place in fresh
-        )
-        for fault in fresh.values():
-            fault.event, fault.others = None, []
-        return told
+                fault.take(event)
+                known[id(fault)] = fault
+        told = list(_told(given, fresh))
+        for fault in known.values():
+            joined = fault.joined()
+            if joined != fault.event:
+                fault.event = joined
+                told.append(joined)
+        return tuple(told)
 
     def _known(self, event: Event) -> _Fault | None:
         key = (event.entity, event.code)
-        near = [one for one in self._faults.get(key, []) if abs(one.at - event.at) <= TOGETHER]
-        if near:
-            self._faults[key] = near
-        else:
-            self._faults.pop(key, None)
-        open_ones = [one for one in near if event.source not in one.sources]
-        return min(open_ones, key=lambda one: abs(one.at - event.at), default=None)
+        kept = [one for one in self._faults.get(key, []) if abs(one.at - event.at) <= _KEPT]
+        self._faults[key] = kept
+        again = next((one for one in kept if any(telling.id == event.id for telling in one.tellings)), None)
+        fitting = (one for one in kept if one.may_be(event))
+        return again or min(fitting, key=lambda one: abs(one.at - event.at), default=None)
 
 
-def _joined(fault: _Fault) -> Event:
-    event = fault.event
-    assert event is not None
-    if not fault.others:
-        return event
-    attributes: dict[str, str] = {}
-    for other in reversed(fault.others):
-        attributes |= other.attributes
-    attributes |= {**event.attributes, SOURCES: ", ".join(dict.fromkeys(fault.sources))}
-    return replace(event, attributes=attributes)
+def _told(given: list[Event], fresh: dict[int, _Fault]) -> Iterator[Event]:
+    """What is no fault of a device, and the new faults, in the order they came."""
+    for place, event in enumerate(given):
+        if event.kind is not EventKind.XID:
+            yield event
+        elif place in fresh:
+            fault = fresh[place]
+            fault.event = fault.joined()
+            yield fault.event
+
+
+def _detail(event: Event) -> int:
+    return _DETAIL.get(event.source, 9)
+
+
+def _sources(event: Event) -> list[str]:
+    """The doors behind a telling, which may have been joined before."""
+    return [event.source, *(one for one in event.attributes.get(SOURCES, "").split(", ") if one)]
+
+
+def _since(event: Event) -> datetime:
+    """The earliest instant that a telling may be about."""
+    return parse_rfc3339(event.attributes[SINCE]) if SINCE in event.attributes else event.at

@@ -53,8 +53,8 @@ def evaluate(compiled: Compiled, rows: Rows) -> tuple[Floats, Statuses]:
     if flagged:
         odd = (status == CellStatus.UNTRUSTED) & cells.nan_is_undefined & ~cells.two_scrapes
         status[odd] = CellStatus.UNDEFINED
-    overflown = ~np.isfinite(values) & (status == CellStatus.PRESENT)
-    status[overflown] = CellStatus.UNTRUSTED
+    impossible = ~np.isfinite(values) | (values < cells.least) | (values > cells.most)
+    status[impossible & (status == CellStatus.PRESENT)] = CellStatus.UNTRUSTED
     values[status != CellStatus.PRESENT] = np.nan
     return values, status
 

@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.page_shape import is_openmetrics, no_sample
 from collectors.warm import Template, floats
-from outrider.errors import CollectError, CollectReason
 from outrider.model import Floats
 
 Rows = NDArray[np.intp]
@@ -51,13 +51,15 @@ class Series:
 class Layout:
     """The series of a page in page order. Two pages share a layout when only their numbers differ.
 
-    ``names`` leaves out the ``repeats``: rows of a series that stands on the page before.
+    ``names`` leaves out the ``repeats``: rows of a series that stands on the page before. ``types`` are the first
+    that the page gives of each family; ``contradicted`` names the families that it gives another one of as well.
     """
 
     series: list[Series]
     names: dict[str, Rows]
     types: dict[str, str]
     repeats: int = 0
+    contradicted: tuple[str, ...] = ()
     _moves: WeakKeyDictionary[Layout, Rows] = field(default_factory=WeakKeyDictionary)
 
     def rows_in(self, other: Layout) -> Rows:
@@ -70,7 +72,9 @@ class Layout:
         return found
 
     @staticmethod
-    def of(series: Iterable[Series], types: Mapping[str, str] | None = None) -> Layout:
+    def of(
+        series: Iterable[Series], types: Mapping[str, str] | None = None, contradicted: tuple[str, ...] = ()
+    ) -> Layout:
         """Index the series by name."""
         ordered = list(series)
         rows: dict[str, list[int]] = {}
@@ -80,7 +84,7 @@ class Layout:
                 seen.add(one.identity)
                 rows.setdefault(one.name, []).append(row)
         names = {name: np.array(found, dtype=np.intp) for name, found in rows.items()}
-        return Layout(ordered, names, dict(types or {}), len(ordered) - len(seen))
+        return Layout(ordered, names, dict(types or {}), len(ordered) - len(seen), contradicted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class Parser:
     max_layouts: int = MAX_LAYOUTS
     _ids: dict[bytes, int] = field(default_factory=dict)
     _series: list[Series] = field(default_factory=list)
-    _layouts: dict[bytes, Layout] = field(default_factory=dict)
+    _layouts: dict[tuple[bytes, bytes], Layout] = field(default_factory=dict)  # by series and what is said of types
     _heads: list[bytes] = field(default_factory=list)
     _templates: dict[Layout, Template] = field(default_factory=dict)
     _expected: dict[str, tuple[Layout, Template]] = field(default_factory=dict)
@@ -141,7 +145,8 @@ class Parser:
         """
         if len(self._series) > self.max_series:
             self._forget()
-        is_open = _check_shape(body, openmetrics)
+        body = body.removeprefix(b"\xef\xbb\xbf")  # some editors and shells begin a file with a byte order mark
+        is_open = is_openmetrics(body, openmetrics)
         expected = self._expected.get(source)
         if expected is not None:
             layout, template = expected
@@ -160,7 +165,7 @@ class Parser:
         if None in ids:
             self._learn(lines, parts, ids, raw, stamps, is_open=is_open)
         values = _numbers(raw, lines)
-        layout = self._layout(ids, body)
+        layout = self._layout(ids, _type_lines(body))
         timestamps = np.full(values.size, np.nan)
         if stamps:
             kept = [number for number, found in enumerate(ids) if found is not None]
@@ -209,7 +214,7 @@ class Parser:
             except _BlankLineError:
                 raw[number] = b""
             except ValueError as error:
-                raise _malformed(lines[number]) from error
+                raise no_sample(lines[number]) from error
         if any(found is None for found in ids):
             kept = [number for number, found in enumerate(ids) if found is not None]
             places = {old: new for new, old in enumerate(kept)}
@@ -227,14 +232,14 @@ class Parser:
         self._ids[head] = len(self._series) - 1
         return len(self._series) - 1
 
-    def _layout(self, ids: list[int | None], body: bytes) -> Layout:
-        key = np.array(ids, dtype=np.int64).tobytes()
+    def _layout(self, ids: list[int | None], said: list[bytes]) -> Layout:
+        key = np.array(ids, dtype=np.int64).tobytes(), b"\n".join(said)
         found = self._layouts.get(key)
         if found is None:
             if len(self._layouts) >= self.max_layouts:
                 self._layouts.clear()
                 self._templates.clear()
-            found = Layout.of((self._series[row] for row in ids if row is not None), _types(body))
+            found = Layout.of((self._series[row] for row in ids if row is not None), *_types(said))
             self._layouts[key] = found
         return found
 
@@ -255,55 +260,10 @@ class _BlankLineError(Exception):
     """The line holds only white space or an indented comment."""
 
 
-def _check_shape(body: bytes, openmetrics: bool | None) -> bool:
-    """True for OpenMetrics. Raises when the body is no page of metrics or not a whole one."""
-    start = body[:64].lstrip()[:1]
-    if start in {b"<", b"["} or (start == b"{" and body[-64:].rstrip().endswith((b"}", b"]"))):
-        kind = "HTML" if start == b"<" else "JSON"
-        raise CollectError(
-            f"the target answered {kind} instead of metrics",
-            reason=CollectReason.NOT_METRICS,
-            hint="check the path of the URL; most targets serve their metrics under /metrics",
-        )
-    ended = body[-16:].rstrip().endswith(b"# EOF")
-    if ended if openmetrics is None else openmetrics:
-        if not ended:
-            raise _truncated("its '# EOF' line")
-        return True
-    if body and not body.endswith(b"\n"):
-        raise _truncated("the end of its last line")
-    return False
-
-
-def _truncated(missing: str) -> CollectError:
-    return CollectError(
-        f"the page stops before {missing}",
-        reason=CollectReason.TRUNCATED,
-        hint="the target or a proxy cut the answer; look at its log for a crash or a size limit",
-    )
-
-
-def _malformed(line: bytes) -> CollectError:
-    shown = line[:120].decode(errors="replace")
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return CollectError(
-            f"this line is no UTF-8 text: {shown!r}",
-            reason=CollectReason.NOT_METRICS,
-            hint="a label of the exporter is written in another encoding; drop or mend it there",
-        )
-    return CollectError(
-        f"this line is no sample: {shown!r}",
-        reason=CollectReason.NOT_METRICS,
-        hint="check that the URL serves the Prometheus text format",
-    )
-
-
 def _numbers(raw: list[bytes], lines: list[bytes]) -> Floats:
     values = floats(raw)
     if values is None:
-        raise _malformed(next(line for line, text in zip(lines, raw, strict=True) if floats([text]) is None))
+        raise no_sample(next(line for line, text in zip(lines, raw, strict=True) if floats([text]) is None))
     return values
 
 
@@ -371,11 +331,26 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda found: _UNESCAPED[found[0]], text) if "\\" in text else text
 
 
-def _types(body: bytes) -> dict[str, str]:
-    found = {}
-    for line in body.split(b"\n"):
-        if line.startswith(b"# TYPE "):
-            words = line.decode(errors="replace").split()
-            if len(words) >= 4:
-                found[words[2].strip('"')] = words[3]
+def _type_lines(body: bytes) -> list[bytes]:
+    """The ``# TYPE`` lines of a page; looked for, since most lines are none."""
+    found, at = list[bytes](), body.find(b"# TYPE ")
+    while at >= 0:
+        end = body.find(b"\n", at)
+        end = len(body) if end < 0 else end
+        if at == 0 or body[at - 1 : at] == b"\n":
+            found.append(body[at:end])
+        at = body.find(b"# TYPE ", end)
     return found
+
+
+def _types(lines: Iterable[bytes]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The first type that ``# TYPE`` lines give of each family, and the families of which they give another one too."""
+    found: dict[str, str] = {}
+    contradicted: dict[str, None] = {}
+    for line in lines:
+        words = line.decode(errors="replace").split()
+        if len(words) >= 4:
+            family = words[2].strip('"')
+            if found.setdefault(family, words[3]) != words[3]:
+                contradicted[family] = None
+    return found, tuple(contradicted)

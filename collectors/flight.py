@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from collectors.doubles import SOURCES
 from collectors.recording import SUFFIX
 from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import Event
 
-_SAFE_NAME = re.compile(r"[^/\\\0]+")
+_UNSAFE = re.compile(r"[/\\\0]")
 _STATUS = re.compile(r"HTTP \d{3}")
 # what ``recording`` reads back as the same reason
 _WORDS = {
@@ -38,36 +40,46 @@ class FlightRecorder:
     """Writes one folder. ``close`` it at the end, whatever happens: files are packed and whole only then."""
 
     def __init__(self, folder: Path, cluster: str, targets: Sequence[Target]) -> None:
-        """Raises UsageError when the folder holds something, cannot be written, or a name is no file name."""
+        """Further targets come with their first scrape. Raises UsageError when the folder is used or unusable."""
         self.scrapes = self.events = 0
         self._events_file: io.TextIOWrapper | None = None
-        self._folder = folder
+        self._folder, self._cluster = folder, cluster
         self._files: dict[str, io.TextIOWrapper] = {}
-        for target in targets:
-            if not _SAFE_NAME.fullmatch(target.name) or target.name in {".", ".."}:
-                raise UsageError(
-                    f"the target name {target.name!r} cannot be a file name", hint="rename it in collect.targets"
-                )
+        self._described: dict[str, dict[str, Any]] = {}  # by the name in the recording
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
                 raise UsageError(f"{folder} is not empty", hint="name a new folder with --out")
-            written = {"cluster": cluster, "targets": [_described(target) for target in targets]}
-            text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
-            (folder / "targets.yaml").write_text(text, encoding="utf-8")
-            for target in targets:
-                self._files[target.name] = _opened(folder / f"{target.name}{SUFFIX}")
+            self._open(targets)
         except OSError as error:
             self.close()
             raise UsageError(
                 f"{folder} cannot be written: {error.strerror}", hint="name another folder with --out"
             ) from error
 
-    def add(self, scrapes: Iterable[Scrape]) -> None:
+    @property
+    def targets(self) -> int:
+        """How many targets the recording has."""
+        return len(self._described)
+
+    def add(self, scrapes: Sequence[Scrape]) -> None:
         """Write scrapes down; those of one target in the order of time."""
+        new = {scrape.target.name: scrape.target for scrape in scrapes if scrape.target.name not in self._files}
+        if new:
+            self._open(new.values())
         for scrape in scrapes:
             self._files[scrape.target.name].write(json.dumps(_line(scrape), ensure_ascii=False) + "\n")
             self.scrapes += 1
+
+    def _open(self, targets: Iterable[Target]) -> None:
+        """A file for each of these targets, and the list of targets anew."""
+        for target in targets:
+            name = _file_name(target.name, self._described)
+            self._described[name] = _described(target, name, self._cluster)
+            self._files[target.name] = _opened(self._folder / f"{name}{SUFFIX}")
+        written = {"cluster": self._cluster, "targets": list(self._described.values())}
+        text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
+        (self._folder / "targets.yaml").write_text(text, encoding="utf-8")
 
     def add_events(self, events: Iterable[Event]) -> None:
         """Write events down; the file comes with the first one."""
@@ -87,14 +99,23 @@ class FlightRecorder:
         self._files.clear()
 
 
+def _file_name(name: str, taken: Container[str]) -> str:
+    """A target's name as that of a file: a Prometheus' targets are called ``job/host:port``."""
+    plain = _UNSAFE.sub("_", name).lstrip(".") or "target"
+    names = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
+    return next(one for one in names if one not in taken)
+
+
 def _opened(path: Path) -> io.TextIOWrapper:
     return io.TextIOWrapper(gzip.open(path, "wb", compresslevel=6), encoding="utf-8")
 
 
-def _described(target: Target) -> dict[str, Any]:
+def _described(target: Target, name: str, cluster: str) -> dict[str, Any]:
     entity = {"kind": target.entity.kind.value, "namespace": target.entity.namespace, "name": target.entity.name}
+    if target.entity.cluster != cluster:
+        entity["cluster"] = target.entity.cluster
     return {
-        "name": target.name,
+        "name": name,
         "adapter": target.adapter,
         "entity": {key: value for key, value in entity.items() if value is not None},
         "labels": dict(target.labels),
@@ -103,10 +124,13 @@ def _described(target: Target) -> dict[str, Any]:
 
 def _line(scrape: Scrape) -> dict[str, Any]:
     line: dict[str, Any] = {"t": scrape.at.timestamp(), "dur": round(scrape.duration_seconds, 6)}
-    if scrape.body is not None:
-        line["text"] = scrape.body.decode("utf-8", errors="replace")
+    text = scrape.text
+    if text is not None:
+        line["text"] = text.decode("utf-8", errors="replace")
     else:
         line["error"] = _fault(scrape.error)
+    if scrape.samples is not None:
+        line["samples"] = scrape.samples
     return line | ({"health": scrape.health, "load": scrape.load} if scrape.probed else {})
 
 
@@ -117,7 +141,9 @@ def _told(event: Event) -> dict[str, Any]:
         "kind": event.kind.value,
         "entity": {**entity, "namespace": event.entity.namespace},
         "code": event.code,
-        "attributes": dict(event.attributes),
+        "source": event.source,
+        # each door tells anew when the recording is replayed
+        "attributes": {name: said for name, said in event.attributes.items() if name != SOURCES},
     }
 
 

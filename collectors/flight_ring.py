@@ -141,15 +141,18 @@ def _begin(path: Path) -> datetime:
 
 def _packed(scrape: Scrape) -> tuple[bytes, bytes]:
     """A line about the scrape, and its page as it came."""
-    body = scrape.body or b""
+    text = scrape.text
+    body = text or b""
     head: dict[str, Any] = {
         "target": scrape.target.name,
         "t": scrape.at.timestamp(),
         "dur": scrape.duration_seconds,
-        "bytes": None if scrape.body is None else len(body),
+        "bytes": None if text is None else len(body),
     }
     if scrape.error is not None:
         head |= {"reason": scrape.error.reason, "error": scrape.error.message}
+    if scrape.samples is not None:
+        head["samples"] = scrape.samples
     if scrape.probed:
         head |= {"health": scrape.health, "load": scrape.load}
     return json.dumps(head).encode() + b"\n", body
@@ -174,6 +177,7 @@ def _unpacked(frame: bytes, targets: Mapping[str, Target]) -> Iterator[Scrape]:
                 health=head.get("health"),
                 load=head.get("load"),
                 probed="health" in head,
+                samples=head.get("samples"),
             )
 
 

@@ -40,12 +40,12 @@ def spread(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int, f
     return increments
 
 
-def quantile_of_page(counts: Sequence[tuple[float, float]], quantile: float) -> tuple[float, bool] | None:
+def quantile_of_page(counts: Sequence[tuple[float, float]], quantile: float) -> tuple[float, bool, bool] | None:
     """The quantile of (bound, cumulative count) pairs whose bounds rise and end in +Inf, as PromQL gives it.
 
     The second part is True when the quantile lies in the first bucket: of it only "< bound" is known,
     and the value is that bound. None when nothing was counted, or all of it in one bucket without end.
-    Above the last finite bound that bound is the answer.
+    Above the last finite bound that bound is the answer, and the third part True.
     """
     total = counts[-1][1] if counts else 0.0
     if not total > 0 or math.isinf(counts[0][0]):
@@ -53,8 +53,8 @@ def quantile_of_page(counts: Sequence[tuple[float, float]], quantile: float) -> 
     rank = quantile * total
     place = next(number for number, (_, count) in enumerate(counts) if count >= rank)
     if place == 0:
-        return counts[0][0], counts[0][0] > 0
+        return counts[0][0], counts[0][0] > 0, False
     if math.isinf(counts[place][0]):
-        return counts[place - 1][0], False
+        return counts[place - 1][0], False, True
     (lower, below), (upper, count) = counts[place - 1], counts[place]
-    return lower + (upper - lower) * (rank - below) / (count - below), False
+    return lower + (upper - lower) * (rank - below) / (count - below), False, False

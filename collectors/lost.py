@@ -15,6 +15,7 @@ from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge
 
 REMEMBER_SECONDS = 15 * 60.0
+DOUBT_SECONDS = 2 * 60.0  # what has left for longer was taken away on purpose, devices excepted
 LOST = "lost"  # label of a device that is no longer on its page
 
 
@@ -34,6 +35,14 @@ class Lost:
     def any(self) -> bool:
         """True when something is missing."""
         return any(self.since.values())
+
+    def in_doubt(self, at: float) -> bool:
+        """True when a device is missing, or something else that left so lately that the page may be cut."""
+        return any(
+            kind in self.stays or any(at - left <= DOUBT_SECONDS for left in lost.values())
+            for kind, lost in self.since.items()
+            if lost
+        )
 
     def compare(self, before: Binding | None, now: Binding, at: float) -> None:
         """Note who left between two bindings and who came back; ``at`` is when the former was last seen."""

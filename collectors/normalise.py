@@ -7,11 +7,15 @@ What each cell's status means here:
 - a counter that went backward or was created anew, or a process that started anew: RESET, nothing is claimed;
 - a number by which the exporter says that it could not read something (``no_value``): UNTRUSTED;
 - 0/0: UNDEFINED; NaN published as a ratio: UNDEFINED, as anything else: UNTRUSTED;
-- a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE. A page
-  whose numbers stand still is not stale: an idle engine stands still;
+- a negative count, a share above 1, a number without end: UNTRUSTED;
+- a line's own timestamp that does not move, or lies minutes before or behind the scrape: STALE, on the first
+  page as on every other; when all lines that have one are so, so is the batch. A page whose numbers stand
+  still is not stale: an idle engine stands still. Pages from files may be about any time;
 - the clock went back: batch CLOCK_STEP, increases UNTRUSTED;
 - what moves on every page (``heartbeat``) has stood still for too long: everything on it STALE, batch FROZEN;
 - a series that stands on the page twice: the first one counts, batch DUPLICATE;
+- entities that left the page: rows of ABSENT cells; batch PARTIAL, for devices until they are back, for all else
+  for two minutes, since pods and parts of engines also leave on purpose;
 - a failed scrape: target_up 0, and every entity known from this target as a row of ABSENT cells.
 """
 
@@ -19,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -62,11 +66,13 @@ class Normaliser:
         compiled, binding = past.compiled, past.binding
         assert compiled is not None
         assert binding is not None
-        change = change_of(past, compiled, page, at)
+        change = change_of(past, compiled, page, at, any_time=scrape.saved)
         values, status = evaluate(compiled, change.rows)
         past.keep(page, at, compiled.start_row)
         past.lost.forget_old(at)
-        trust = change.trust(status, partial=past.lost.any(), exploded=scrape.exploded, repeats=page.layout.repeats)
+        trust = change.trust(
+            status, partial=past.lost.in_doubt(at), exploded=scrape.exploded, repeats=page.layout.repeats
+        )
         about = about_target(scrape, past.adapter, samples=scrape.samples or page.samples)
         batches = []
         for kind in past.adapter.keys:
@@ -76,7 +82,7 @@ class Normaliser:
             batches.append(batch)
         batches.append(watch_batch(scrape, about, change.interval, trust))
         seen = tuple(batch for batch in batches if batch.entities)
-        return Collected(seen, self._events(scrape, past, compiled, page), past.edges, past.labels)
+        return Collected(seen, self._events(scrape, past, page, change.interval), past.edges, past.labels)
 
     def unseen(self, target: Target, at: datetime) -> Collected:
         """A target about which nothing is known this round: whoever reads it for us is out of reach.
@@ -125,7 +131,9 @@ class Normaliser:
         past.compiled = compiled
         past.bind_to(target, bind(past.adapter, compiled.places, compiled.edges, compiled.labels, target), at)
 
-    def _events(self, scrape: Scrape, past: Past, compiled: Compiled, page: Page) -> tuple[Event, ...]:
+    def _events(self, scrape: Scrape, past: Past, page: Page, interval: float | None) -> tuple[Event, ...]:
+        compiled = past.compiled
+        assert compiled is not None
         assert past.binding is not None
         # a page with devices and no code of theirs says that they have none
         devices = any(past.binding.entities.get(spec.entity) for spec in past.adapter.events)
@@ -135,7 +143,8 @@ class Normaliser:
         def entity_of(place: Place) -> EntityRef:
             return resolve(place, scrape.target)
 
-        found = past.codes.look(compiled.watches, page, entity_of, scrape.at, scrape.target.name)
+        since = None if interval is None else scrape.at - timedelta(seconds=interval)
+        found = past.codes.look(compiled.watches, page, entity_of, scrape.at, scrape.target.name, since)
         past.codes.saw([entity for entities in past.binding.entities.values() for entity in entities])
         return found
 

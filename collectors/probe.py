@@ -2,21 +2,23 @@
 
 A dead engine core answers its health path 503 for some seconds; a hung or sleeping one may still say 200. The
 requests in flight that a door tells (vLLM with ``--enable-server-load-tracking``) go on rising while an engine
-hangs, when every counter on its page stands still. Paths stand in each engine's adapter, readers of the answers
-here. An engine that tells no load is judged by its open file descriptors, where its page has them.
+hangs, when every counter on its page stands still. Paths stand in each engine's adapter, readers of the
+answers in ``collectors.loads``. An engine that tells no load is judged by its open file descriptors, where its
+page has them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from collectors import registry
+from collectors.loads import READERS
 from collectors.targets import Target
 
 _MOST_BYTES = 16_384
@@ -56,23 +58,3 @@ def load_of(adapter_name: str, status: int | None, body: bytes) -> float | None:
         return read(json.loads(body))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _server_load(said: Any) -> float:
-    return float(said["server_load"])
-
-
-def _sglang_loads(said: Any) -> float:
-    """``/v1/loads`` (a list under ``loads``) or ``/get_load`` (the list itself), one entry a data-parallel rank."""
-    ranks = said["loads"] if isinstance(said, dict) else said
-    if not ranks:
-        raise ValueError("no rank")
-    return float(
-        sum(
-            one["num_running_reqs"] + one["num_waiting_reqs"] if "num_running_reqs" in one else one["num_reqs"]
-            for one in ranks
-        )
-    )
-
-
-READERS: dict[str, Callable[[Any], float]] = {"server_load": _server_load, "sglang_loads": _sglang_loads}

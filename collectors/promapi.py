@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import aiohttp
 
-from collectors.access import Access
+from outrider import log
+from outrider.access import Access
 from outrider.errors import CollectError, CollectReason
 from outrider.units import format_duration
 
+_MOST_TOLD = 100  # warnings remembered
 _MOST_BYTES = 512 * 1024 * 1024
 
 
@@ -37,15 +39,19 @@ class PrometheusApi:
         *,
         timeout: timedelta = timedelta(seconds=10),
         access: Access | None = None,
+        parameters: Mapping[str, str] | None = None,
     ) -> None:
-        """``timeout`` is for a whole query."""
+        """``timeout`` is for a whole query; ``parameters`` go with every query beside those of the API."""
         self.url = url.rstrip("/")
         self._timeout = timeout
         self._access = access or Access()
+        self._parameters = dict(parameters or {})
+        self._told: set[str] = set()
+        self.warned = False  # by an answer since this was last put to False: something may be missing
         self._session: aiohttp.ClientSession | None = None
 
     async def raw(self, selector: str, span: timedelta, at: datetime) -> list[RawSeries]:
-        """Raw samples of ``selector`` in (at - span, at]. Raises CollectError."""
+        """Raw samples of ``selector`` in (at - span, at]; native histograms are left out. Raises CollectError."""
         query = f"{selector}[{int(span.total_seconds() * 1000)}ms]"
         found = await self._result(query, at, "matrix")
         return [
@@ -55,6 +61,7 @@ class PrometheusApi:
                 tuple(float(value) for _, value in series["values"]),
             )
             for series in found
+            if "values" in series
         ]
 
     async def vector(self, query: str, at: datetime) -> list[Mapping[str, str]]:
@@ -78,12 +85,24 @@ class PrometheusApi:
             return {}
 
     async def _result(self, query: str, at: datetime, kind: str) -> list[dict[str, Any]]:
-        answer = await self._ask("POST", "/api/v1/query", {"query": query, "time": f"{at.timestamp():.3f}"})
+        answer = await self._ask(
+            "POST", "/api/v1/query", {**self._parameters, "query": query, "time": f"{at.timestamp():.3f}"}
+        )
         found = answer.get("data", {})
         if answer.get("status") != "success" or found.get("resultType") != kind:
             raise self._fault(f"refused a query: {answer.get('error', 'no reason given')}", CollectReason.HTTP_STATUS)
+        partial = ("the answer is partial",) if answer.get("isPartial") is True else ()  # a cluster of VictoriaMetrics
+        self._warn((*(answer.get("warnings") or ()), *partial))
         result: list[dict[str, Any]] = found["result"]
         return result
+
+    def _warn(self, warnings: Sequence[Any]) -> None:
+        """Note what an answer warns of, such as a store that Thanos could not reach; each is told once."""
+        for text in map(str, warnings):
+            self.warned = True
+            if text not in self._told and len(self._told) < _MOST_TOLD:
+                self._told.add(text)
+                log.get("collect").warning("prometheus_warned", url=self.url, warning=text[:500])
 
     async def _ask(self, method: str, path: str, fields: Mapping[str, str]) -> dict[str, Any]:
         if self._session is None:

@@ -8,6 +8,7 @@ again and ``exported_x`` becomes ``x``, so that an adapter sees what the exporte
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -72,7 +73,11 @@ class PageBuilder:
             self._layouts.clear()
         added = added_labels(series, instance.labels)
         ranked = sorted((self._identity(one.labels, added), one) for one in series)
-        return [self._page(ranked, instance, at) for at in wanted]
+        scraped = sorted(instance.up)
+        nexts = [
+            scraped[place] if (place := bisect_right(scraped, at)) < len(scraped) else sys.maxsize for at in wanted
+        ]
+        return [self._page(ranked, instance, at, until) for at, until in zip(wanted, nexts, strict=True)]
 
     def _identity(self, labels: Mapping[str, str], added: frozenset[str]) -> int:
         own = own_labels(labels, added)
@@ -84,8 +89,7 @@ class PageBuilder:
             self._known.append(Series(name, own))
         return found
 
-    def _page(self, ranked: list[tuple[int, RawSeries]], instance: Instance, at: int) -> Page:
-        until = min((stamp for stamp in instance.up if stamp > at), default=sys.maxsize)
+    def _page(self, ranked: list[tuple[int, RawSeries]], instance: Instance, at: int, until: int) -> Page:
         ids, values, stamps = [], [], []
         for identity, series in ranked:
             found = _sample(series, instance, at, until)
@@ -107,13 +111,12 @@ def _sample(series: RawSeries, instance: Instance, at: int, until: int) -> tuple
     next scrape (``until``) count. A sample that stands at an earlier scrape's instant is not on this
     page: the series has gone.
     """
-    for stamp, value in zip(reversed(series.stamps), reversed(series.values), strict=True):
-        if stamp >= until:
-            continue
-        if stamp == at or (stamp not in instance.up and at - stamp <= STALE_MS):
-            return stamp, value
+    newest = bisect_left(series.stamps, until) - 1
+    if newest < 0:
         return None
-    return None
+    stamp = series.stamps[newest]
+    fresh = stamp == at or (stamp not in instance.up and at - stamp <= STALE_MS)
+    return (stamp, series.values[newest]) if fresh else None
 
 
 def added_labels(series: Sequence[RawSeries], labels: Mapping[str, str]) -> frozenset[str]:

@@ -8,23 +8,26 @@ several batches, each with its own instant. There is no engine probe behind a Pr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from collectors.access import Access
+import numpy as np
+
 from collectors.batches import about_watch, watch_batch
-from collectors.collect import Collector, Pushed, TargetHealth
+from collectors.collect import Collector, Pushed, Tap, TargetHealth
 from collectors.exposition import Page
 from collectors.normalise import Normaliser
 from collectors.promapi import PrometheusApi, RawSeries
 from collectors.prompages import META, Instance, Key, PageBuilder, instances, key_of
 from collectors.promql_rules import literal
+from collectors.promql_targets import guessed, names_of_targets, target_of_instance, why_failed
 from collectors.pushdown import Pushdown
 from collectors.registry import ADAPTERS, adapter
 from collectors.scraped import Scrape
-from collectors.signatures import SIGNATURES
 from collectors.targets import Target
 from outrider import log
+from outrider.access import Access
 from outrider.clock import Clock, SystemClock, from_unix
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, SampleBatch, TrustVerdict
@@ -35,21 +38,22 @@ LOOK_BACK = timedelta(minutes=5)
 _OWN_STAMPS = timedelta(seconds=60)  # lines with timestamps of their own lag behind their scrape
 _BATCH = 100  # targets a query
 _MOST_SCRAPES = 40  # of one target handed on in one round
-_NAMES = {
-    "replica": ("pod", "replica", "name"),
-    "node": ("node", "nodename", "hostname"),
-    "service": ("service", "name"),
-}
-_NAMESPACED = {EntityKind.REPLICA, EntityKind.SERVICE, EntityKind.POD, EntityKind.CONTAINER, EntityKind.WORKLOAD}
-_REASONS = (
-    ("connection refused", CollectReason.REFUSED),
-    ("deadline exceeded", CollectReason.TIMEOUT),
-    ("no such host", CollectReason.DNS),
-    ("x509", CollectReason.TLS),
-    ("tls", CollectReason.TLS),
-    ("HTTP status", CollectReason.HTTP_STATUS),
-    ("connection reset", CollectReason.RESET),
-)
+# History: spans grow as long as an answer stays below so many samples, some 15 MB of JSON.
+_MOST_SAMPLES = 500_000
+_FIRST_SPAN, _LONGEST_SPAN = timedelta(hours=1), timedelta(days=1)
+_TOO_MUCH = {CollectReason.HTTP_STATUS, CollectReason.TIMEOUT, CollectReason.TOO_LARGE}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The newest scrape of a target: its page as far as adapters read it, None when the scrape failed.
+
+    ``names`` are all metric names of the page, None where the server does not tell.
+    """
+
+    scrape: Scrape
+    page: Page | None
+    names: frozenset[str] | None
 
 
 class PrometheusSource:
@@ -69,14 +73,19 @@ class PrometheusSource:
         interval: timedelta = timedelta(seconds=15),
         since: datetime | None = None,
         pushed: Pushed | None = None,
+        tap: Tap | None = None,
+        parameters: Mapping[str, str] | None = None,
     ) -> None:
         """``jobs`` maps a job to its adapter; other jobs are guessed from the metrics they have.
 
         ``pushdown`` lets the server work out the signals over so long a window, once a round
         (``collectors.pushdown``); None fetches raw samples. ``interval`` is the time between two rounds.
+        ``parameters`` go with every query, such as ``partial_response=false`` to Thanos.
         ``since`` is for reading history: every scrape after it is handed on, from the first round on.
+        ``tap`` gets every page as it was put together, and what was pushed; nothing with ``pushdown``: what a
+        server has worked out is no page.
         """
-        self._api = PrometheusApi(url, timeout=timeout, access=access)
+        self._api = PrometheusApi(url, timeout=timeout, access=access, parameters=parameters)
         self._cluster = cluster
         self._jobs = dict(jobs or {})
         for adapter_name in self._jobs.values():
@@ -86,11 +95,13 @@ class PrometheusSource:
         self._since_ms = None if since is None else round(since.timestamp() * 1000)
         self._server = Pushdown(self._api, pushdown, interval) if pushdown else None
         normaliser = Normaliser(self._server.adapters if self._server else None)
-        self._collector = Collector((), normaliser=normaliser, pushed=pushed)
+        self._collector = Collector((), normaliser=normaliser, pushed=pushed, tap=None if pushdown else tap)
         self._builder = PageBuilder()
         self._guessed: dict[tuple[str, str], str] = {}
+        self._marked: dict[tuple[str, str], str] = {}  # the same of jobs that were named, too
         self._guessed_at: datetime | None = None
         self._targets: dict[Key, Target] = {}
+        self._unseen: tuple[Target, ...] = ()  # of the round that is read
         self._done: dict[Key, int] = {}
         self._health = TargetHealth(name, "prometheus", None, None, None, None, None)
 
@@ -103,6 +114,11 @@ class PrometheusSource:
     def targets(self) -> tuple[Target, ...]:
         """What Prometheus scrapes for us."""
         return self._collector.targets
+
+    @property
+    def watched(self) -> tuple[Target, ...]:
+        """The same, and what pushes."""
+        return self._collector.watched
 
     def topology(self, at: datetime) -> Topology:
         """As a collector's."""
@@ -119,8 +135,9 @@ class PrometheusSource:
         self._health = TargetHealth(self._self.name, "prometheus", True, len(found), seconds, None, at)
         collected = await asyncio.to_thread(self._collector.absorb_pages, found, at)
         scrape = Scrape(self._self, at, None, None, seconds)
-        about = about_watch(scrape, up=True)
-        return _with(collected, watch_batch(scrape, about, None, TrustVerdict.FRESH))
+        trust = TrustVerdict.PARTIAL if self._api.warned else TrustVerdict.FRESH
+        unseen = [batch for one in self._unseen for batch in self._collector.normaliser.unseen(one, at).batches]
+        return _with(collected, *unseen, watch_batch(scrape, about_watch(scrape, up=True), None, trust))
 
     def _blind(self, error: CollectError, at: datetime, seconds: float) -> Collected:
         """Nothing is known this round, of any target; that none of them is said to be down is the point."""
@@ -137,18 +154,86 @@ class PrometheusSource:
         pushed = self._collector.absorb_pages((), at)  # what others send does not depend on it
         return Collected((*batches, *pushed.batches), pushed.events, pushed.edges, pushed.labels)
 
+    async def look(self, at: datetime) -> list[Look]:
+        """The newest scrape of every target, read raw, for looking at by hand. Raises CollectError."""
+        await self._guess(at)
+        known = await self._known(at, LOOK_BACK)
+        found = await self._fetched(known, {key: [max(one.up)] for key, one in known.items()}, at)
+        names = await names_of_targets(self._api, {key[0] for key in known}, at)
+        own = {
+            target.name: None if names is None else names.get(key, frozenset()) for key, target in self._targets.items()
+        }
+        return [Look(scrape, page, own[scrape.target.name]) for scrape, page in found]
+
+    async def jobs_without_adapter(self, at: datetime) -> list[str]:
+        """Jobs that the server scrapes and nothing here reads. Raises CollectError."""
+        await self._guess(at)
+        known = {*self._jobs, *(job for job, _ in self._guessed)}
+        return sorted({labels.get("job", "") for labels in await self._api.vector("count by (job) (up)", at)} - known)
+
+    async def history(self, until: datetime) -> AsyncIterator[tuple[datetime, Collected | None]]:
+        """Everything scraped from ``since`` until then, LOOK_BACK by LOOK_BACK; None: nothing was up to there.
+
+        The server is asked for as long a span at once as its answers allow. Raises CollectError, and
+        ValueError without ``since``.
+        """
+        if self._since_ms is None:
+            raise ValueError("history begins at the instant given as since")
+        at, span = from_unix(self._since_ms / 1000), _FIRST_SPAN
+        while at < until:
+            end = min(at + span, until)
+            try:
+                end, pages = await self._span(at, end)
+            except CollectError as error:
+                if span <= LOOK_BACK or error.reason not in _TOO_MUCH:
+                    raise
+                span = max(LOOK_BACK, span / 4)  # some servers bound an answer more tightly than we do
+                continue
+            for stop, part in _slices(pages, at, end):
+                yield stop, await asyncio.to_thread(self._collector.absorb_pages, part, stop)
+            yield end, None
+            grown = 2 if pages else 4
+            span = min(span * grown, _LONGEST_SPAN) if end == min(at + span, until) else max(LOOK_BACK, end - at)
+            at = end
+
+    async def _span(self, at: datetime, end: datetime) -> tuple[datetime, list[tuple[Scrape, Page | None]]]:
+        """The pages scraped in (at, end], or up to the end that it returns when they are many."""
+        self._note_guessed(await guessed(self._api, end, end - at))
+        # A little before, so that a series that ended there is known to be gone.
+        known = await self._known(end, end - at + _OWN_STAMPS + timedelta(seconds=1))
+        due = {key: self._due(key, one) for key, one in known.items()}
+        sizes = sorted((stamp, known[key].samples.get(stamp, 0.0)) for key, found in due.items() for stamp in found)
+        many = np.flatnonzero(np.cumsum([size for _, size in sizes]) > _MOST_SAMPLES)
+        if many.size:
+            slices = (from_unix(sizes[many[0]][0] / 1000) - at) // LOOK_BACK
+            end = min(end, at + max(1, slices) * LOOK_BACK)
+        last = end.timestamp() * 1000
+        due = {key: [stamp for stamp in stamps if stamp <= last] for key, stamps in due.items()}
+        return end, await self._fetched(known, {key: stamps for key, stamps in due.items() if stamps}, end)
+
     # --- reading ----------------------------------------------------------------------------------
 
     async def _read(self, at: datetime) -> list[tuple[Scrape, Page | None]]:
+        self._api.warned = False
         await self._guess(at)
-        jobs = "|".join(sorted({literal(job) for job in (*self._jobs, *(job for job, _ in self._guessed))}))
-        meta = await self._api.raw(f'{{__name__=~"{"|".join(META)}",job=~"{jobs}"}}', LOOK_BACK, at) if jobs else []
-        known = {key: one for key, one in instances(meta).items() if self._adapter_of(key) is not None}
-        self._note_targets(known)
+        known = await self._known(at, LOOK_BACK)
         if self._server is not None:
             return await self._worked_out(self._server, known, at)
         due = {key: self._due(key, one) for key, one in known.items()}
-        due = {key: stamps for key, stamps in due.items() if stamps}
+        return await self._fetched(known, {key: stamps for key, stamps in due.items() if stamps}, at)
+
+    async def _known(self, at: datetime, span: timedelta) -> dict[Key, Instance]:
+        """What was scraped in (at - span, at], of jobs whose adapter is known."""
+        jobs = "|".join(sorted({literal(job) for job in (*self._jobs, *(job for job, _ in self._guessed))}))
+        meta = await self._api.raw(f'{{__name__=~"{"|".join(META)}",job=~"{jobs}"}}', span, at) if jobs else []
+        known = {key: one for key, one in instances(meta).items() if self._adapter_of(key) is not None}
+        self._note_targets(known, partial=self._api.warned)
+        return known
+
+    async def _fetched(
+        self, known: Mapping[Key, Instance], due: Mapping[Key, Sequence[int]], at: datetime
+    ) -> list[tuple[Scrape, Page | None]]:
+        """The pages of those scrapes; nothing of them is handed on again."""
         errors = await self._api.last_errors() if any(_failed(known[key], due[key]) for key in due) else {}
         found: list[tuple[Scrape, Page | None]] = []
         for name in ADAPTERS:
@@ -188,14 +273,12 @@ class PrometheusSource:
         """Which adapter reads the jobs that nobody named; asked anew every look-back span."""
         if self._guessed_at is not None and at - self._guessed_at < LOOK_BACK:
             return
-        guessed: dict[tuple[str, str], str] = {}
-        for name, metric in SIGNATURES.items():
-            for labels in await self._api.vector(f'count by (job, metrics_path) ({{__name__="{metric}"}})', at):
-                job, path = labels.get("job", ""), labels.get("metrics_path", "")
-                if job not in self._jobs:
-                    guessed.setdefault((job, path), name)
-        self._guessed.update(guessed)
-        self._guessed_at = at if self._guessed else None
+        self._note_guessed(await guessed(self._api, at))
+        self._guessed_at = at if self._marked else None
+
+    def _note_guessed(self, found: Mapping[tuple[str, str], str]) -> None:
+        self._marked.update(found)
+        self._guessed.update({place: name for place, name in found.items() if place[0] not in self._jobs})
 
     def _adapter_of(self, key: Key) -> str | None:
         job, _, path = key
@@ -233,9 +316,10 @@ class PrometheusSource:
         found: list[tuple[Scrape, Page | None]] = []
         for stamp in stamps:
             page = pages.get(stamp)
+            wrong = None if page is None else self._not_its_own(key, target, page)
             seconds = instance.seconds.get(stamp, 0.0)
             samples = instance.samples.get(stamp)
-            error = None if page is not None else _why(target, errors.get(key[:2], ""))
+            error = wrong if page is not None else why_failed(target, errors.get(key[:2], ""))
             scrape = Scrape(
                 target,
                 from_unix(stamp / 1000),
@@ -244,21 +328,37 @@ class PrometheusSource:
                 seconds,
                 samples=None if samples is None else int(samples),
             )
-            found.append((scrape, page))
+            found.append((scrape, None if wrong else page))
         return found
+
+    def _not_its_own(self, key: Key, target: Target, page: Page) -> CollectError | None:
+        """A job that was named for an adapter and bears the mark of another one."""
+        other = self._marked.get((key[0], key[2]))
+        if page.series or other in (None, target.adapter):
+            return None
+        return CollectError(
+            f"{target.name}: it has no metric of {target.adapter}; it looks like {other}",
+            reason=CollectReason.NOT_METRICS,
+            hint=f"name it so under collect.prometheus.jobs: {key[0]}: {other}",
+        )
 
     # --- targets ----------------------------------------------------------------------------------
 
-    def _note_targets(self, known: Mapping[Key, Instance]) -> None:
-        """A target stays as long as its ``up`` is within the look-back span."""
-        if known.keys() != self._targets.keys():
+    def _note_targets(self, known: Mapping[Key, Instance], *, partial: bool) -> None:
+        """A target stays as long as its ``up`` is within the look-back span.
+
+        Of an answer that may lack something nobody is struck off the list: those it lacks are unseen.
+        """
+        self._unseen = tuple(one for key, one in self._targets.items() if key not in known) if partial else ()
+        if known.keys() != (self._targets.keys() & known.keys() if partial else self._targets.keys()):
             for key, instance in known.items():
                 if key not in self._targets:
                     name = self._adapter_of(key)
                     assert name is not None
-                    self._targets[key] = _target(self._cluster, name, key, instance.labels)
-            self._targets = {key: target for key, target in self._targets.items() if key in known}
-            self._done = {key: stamp for key, stamp in self._done.items() if key in known}
+                    self._targets[key] = target_of_instance(self._cluster, name, key, instance.labels)
+            if not partial:
+                self._targets = {key: target for key, target in self._targets.items() if key in known}
+                self._done = {key: stamp for key, stamp in self._done.items() if key in known}
             self._collector.set_targets(tuple(self._targets.values()))
 
     async def close(self) -> None:
@@ -267,37 +367,19 @@ class PrometheusSource:
         await self._collector.close()
 
 
-def _target(cluster: str, adapter_name: str, key: Key, labels: Mapping[str, str]) -> Target:
-    job, instance, path = key
-    kind = adapter(adapter_name).target
-    name = next((labels[one] for one in _NAMES.get(kind.value, ()) if labels.get(one)), "")
-    if kind is EntityKind.CLUSTER:
-        entity = EntityRef(cluster, kind, None, cluster)
-    else:
-        host = instance.rsplit(":", 1)[0] if kind is EntityKind.NODE else instance
-        namespace = labels.get("namespace", "default") if kind in _NAMESPACED else None
-        entity = EntityRef(cluster, kind, namespace, name or host)
-    known = {one: labels[one] for one in ("node", "pod", "service", "gpu_type", "model", "version") if labels.get(one)}
-    if kind is EntityKind.REPLICA:
-        known.setdefault("service", job)
-    else:
-        known = {one: value for one, value in known.items() if one == "node"}
-    suffix = f"{path}" if path not in {"", "/metrics"} else ""
-    return Target(f"{job}/{instance}{suffix}", adapter_name, f"prometheus:{job}/{instance}{suffix}", entity, known)
-
-
 def _failed(instance: Instance, stamps: Sequence[int]) -> bool:
     return any(instance.up[stamp] != 1 for stamp in stamps)
 
 
-def _why(target: Target, said: str) -> CollectError:
-    reason = next((reason for words, reason in _REASONS if words in said), CollectReason.OTHER)
-    return CollectError(
-        f"{target.name}: Prometheus cannot scrape it" + (f": {said}" if said else ""),
-        reason=reason,
-        hint="look at the target's page in Prometheus",
-    )
+def _with(collected: Collected, *batches: SampleBatch) -> Collected:
+    return Collected((*collected.batches, *batches), collected.events, collected.edges, collected.labels)
 
 
-def _with(collected: Collected, batch: SampleBatch) -> Collected:
-    return Collected((*collected.batches, batch), collected.events, collected.edges, collected.labels)
+def _slices(
+    pages: Sequence[tuple[Scrape, Page | None]], at: datetime, end: datetime
+) -> list[tuple[datetime, list[tuple[Scrape, Page | None]]]]:
+    """The scrapes of each LOOK_BACK from ``at`` on that has any, by its end, which is when they are rolled up."""
+    found: dict[int, list[tuple[Scrape, Page | None]]] = {}
+    for scrape, page in pages:
+        found.setdefault(-((at - scrape.at) // LOOK_BACK), []).append((scrape, page))
+    return [(min(end, at + number * LOOK_BACK), found[number]) for number in sorted(found)]

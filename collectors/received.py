@@ -28,7 +28,7 @@ from outrider import log
 from outrider.clock import Clock, from_unix
 from outrider.errors import CollectError, CollectReason, StoreAwayError
 from outrider.model import EntityKind, EntityRef, SampleBatch, TrustVerdict
-from outrider.ports import PushedBlock, Spool
+from outrider.spool import PushedBlock, Spool
 from outrider.units import format_duration
 
 _log = log.get("receive")

@@ -1,7 +1,8 @@
 """Recorded pages and recorded fleets, read back as scrapes.
 
 A recording is ``<name>.metrics.jsonl.gz``: a line a scrape with ``t`` (unix seconds), ``text`` or
-``error``, ``dur`` (seconds), and the engine probe's ``health`` and ``load``. A recorded fleet is a
+``error``, ``dur`` (seconds), the engine probe's ``health`` and ``load``, and ``samples`` where the text is
+only a part of the target's page. A recorded fleet is a
 folder with ``targets.yaml``, one recording a target, and optionally ``events.jsonl``.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import heapq
+import io
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from collectors.doubles import SOURCES
 from collectors.scraped import Scrape
 from collectors.targets import Target, target_of, targets_of
 from outrider import yamlfile
@@ -26,6 +29,8 @@ from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 
 SUFFIX = ".metrics.jsonl.gz"
+MOST_BYTES = 512 * 1024 * 1024  # of a page from a gzipped file
+_GZIP = b"\x1f\x8b"
 _REASONS = (
     ("refused", CollectReason.REFUSED),
     ("timed out", CollectReason.TIMEOUT),
@@ -115,7 +120,23 @@ def read_events(path: Path, cluster: str) -> Iterator[Event]:
 def page_scrape(target: Target, body: bytes, at: datetime) -> Scrape:
     """A page from a file as a scrape. An editor may have taken the final newline: it is put back."""
     whole = body if not body or body.endswith(b"\n") else body + b"\n"
-    return Scrape(target, at, whole, None, 0.0)
+    return Scrape(target, at, whole, None, 0.0, saved=True)
+
+
+def plain(body: bytes, name: str) -> bytes:
+    """The bytes of a page that may be gzipped. Raises UsageError naming it when the archive is broken or too large."""
+    if not body.startswith(_GZIP):
+        return body
+    try:
+        with gzip.open(io.BytesIO(body)) as archive:
+            found = archive.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(
+            f"{name} is a broken gzip file: {error}", hint="save it again, or unpack what is left"
+        ) from error
+    if len(found) > MOST_BYTES:
+        raise UsageError(f"{name} unpacks to more than {MOST_BYTES >> 20} MiB", hint="is this one page of metrics?")
+    return found
 
 
 def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:
@@ -132,6 +153,7 @@ def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:
             error=None if error is None else _error(target, str(error)),
             duration_seconds=duration,
             probed="health" in said,
+            samples=None if said.get("samples") is None else int(said["samples"]),
         )
         return replace(found, health=said.get("health"), load=None if load is None else float(load))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
@@ -162,4 +184,5 @@ def _event(said: Mapping[str, Any], cluster: str, file: str, number: int) -> Eve
     text = str(said.get("text", ""))
     attributes = {"message": text} if text else {}
     attributes |= {str(name): str(value) for name, value in dict(said.get("attributes") or {}).items()}
-    return Event(identity, EventKind(said["kind"]), ref, at, file, code, attributes, key)
+    attributes.pop(SOURCES, None)  # each door tells anew
+    return Event(identity, EventKind(said["kind"]), ref, at, str(said.get("source") or file), code, attributes, key)

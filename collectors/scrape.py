@@ -22,6 +22,16 @@ _CHUNK_BYTES = 64 * 1024
 # OpenMetrics is not asked for: the plain format costs less to read and says the same.
 _ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 _NOT_METRICS = ("text/html", "application/json", "application/xhtml", "image/", "application/problem+json")
+_HINTS = {
+    401: "it wants credentials: give the target in the configuration bearer_token_file, or basic_auth",
+    403: "the credentials are known and may not read this page: give them the right, or use others",
+    404: "check the path of the URL; most targets serve their metrics under /metrics",
+    405: "it takes no GET at this path; most targets serve their metrics under /metrics",
+    429: "it is asked too often: lengthen collect.interval",
+    502: "a proxy answers for it: see whether the target runs behind it",
+    503: "it is not ready, or a proxy finds it away: see whether it runs, and look at its log",
+    504: "a proxy waits for it in vain: see whether the target hangs",
+}
 try:
     import resource
 except ImportError:  # pragma: no cover (not on this platform)
@@ -139,7 +149,7 @@ def _check_answer(target: Target, response: aiohttp.ClientResponse) -> None:
             hint="configure the final URL; redirects are not followed, so that no header leaks to another host",
         )
     if response.status != 200:
-        hint = "check the credentials of the target" if response.status in {401, 403} else "look at the target's log"
+        hint = _HINTS.get(response.status, "look at the target's log")
         raise CollectError(
             f"{target.name}: {target.url} answered HTTP {response.status}",
             reason=CollectReason.HTTP_STATUS,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from collectors import rendered
+from collectors.exposition import Page
 from collectors.targets import Target
 from outrider.errors import CollectError
 
@@ -17,7 +19,8 @@ class Scrape:
     code of GET /health, None when nothing answered; ``load`` the requests in flight by GET /load,
     None when the engine does not tell. Both mean something only when ``probed``. ``openmetrics`` is
     what the Content-Type said, None when there was none. ``samples`` is set when the page handed on is
-    only a part of the target's, ``exploded`` when that is because it had more series than it may have.
+    only a part of the target's, ``exploded`` when that is because it had more series than it may have. ``saved``:
+    a page from a file, whose lines may be about any time. ``page`` is what came parsed, for those who keep it.
     """
 
     target: Target
@@ -31,3 +34,10 @@ class Scrape:
     openmetrics: bool | None = None
     samples: int | None = None
     exploded: bool = False
+    saved: bool = False
+    page: Page | None = None
+
+    @property
+    def text(self) -> bytes | None:
+        """The page as it came, or as it reads when it came parsed; None when there is none."""
+        return self.body if self.page is None or self.body is not None else rendered.text(self.page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from functools import cache, lru_cache
 
@@ -43,6 +44,7 @@ SIGNATURES: dict[str, str] = {
     "sdk": "outrider_sdk_answers_total",
 }
 CARRIERS = ("vllm_router", "triton_trtllm", "triton", "ray_serve")  # their pages hold the metrics of others too
+_LEAST = 2  # names of its own that a page must bear, where it has not the one that marks the exporter
 _COMMON = re.compile(r"up|target_info|(scrape|process|python|go|http|promhttp|grpc|jvm)_.*")  # many programs have them
 
 
@@ -70,10 +72,35 @@ def speaks_for(metric: str) -> str | None:
     return plain[0] if len(plain) == 1 else None
 
 
+def is_common(metric: str) -> bool:
+    """Whether many programs have it, so that it tells nothing of whose page it is on."""
+    return _COMMON.fullmatch(metric) is not None
+
+
+def whose(names: Collection[str]) -> str | None:
+    """The adapter of a page by the names of its metrics; None when none reads it, or several equally well."""
+    for name, mark in SIGNATURES.items():
+        if mark in names:
+            return name
+    counts = Counter(one for metric in names if (one := speaks_for(metric)) is not None)
+    (best, most), (_, second) = (*counts.most_common(2), (None, 0), (None, 0))[:2]
+    return best if most >= _LEAST and most > second else None
+
+
+@lru_cache(maxsize=4_096)
+def looks_like(own: str, names: frozenset[str]) -> str | None:
+    """The other adapter that a page without a metric of its own adapter speaks for; None when none does."""
+    if any(adapter(own).reads(name) and not is_common(name) for name in names):
+        return None
+    found = whose(names)
+    return found if found != own else None
+
+
 def forget() -> None:
     """After an adapter was added: look anew."""
     tells.cache_clear()
     speaks_for.cache_clear()
+    looks_like.cache_clear()
 
 
 def first_of(adapters: Collection[str]) -> str | None:

@@ -21,13 +21,14 @@ from outrider.model import EntityRef
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """``below``: the quantile lies below the page's first bound, which is the value."""
+    """``below``: the quantile lies below the page's first bound, which is the value; ``above``: above its last."""
 
     entity: EntityRef
     signal: str
     quantile: float
     value: float
     below: bool
+    above: bool
 
 
 def quantiles(adapter: Adapter, page: Page, target: Target) -> Iterator[Since]:

@@ -8,9 +8,9 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
-from collectors.access import Access
 from collectors.adapter import Probing
 from collectors.registry import ADAPTERS, adapter
+from outrider.access import Access
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge

@@ -36,6 +36,7 @@ _TRUST = SignalKey("target_trust_code")
 DOWN_SCRAPES = 2  # one failed scrape is a blip
 BLIND_TARGETS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
 NODE_TARGETS = 2  # a node seen by a single target cannot be told from that target
+_STALE_SECONDS = 120.0  # an exporter that reads its devices once a minute serves some pages twice
 REFUSED = 1
 REACHABLE = (0, 1, 5, 6)  # the host answered: no failure, a refusal, an HTTP error, an odd page
 
@@ -152,19 +153,21 @@ class TargetsDetector:
         return tuple(found)
 
     def _frozen(self, posts: _Posts, window: Window, topology: Topology, now: datetime) -> tuple[Finding, ...]:
-        """Places whose pages answer and are old ones."""
+        """Places whose pages answer and are old ones, or whose lines go on being about another time."""
         trust = window.column(_TRUST)
-        still = posts.known & ~posts.down & (newest(window, trust) == TrustVerdict.FROZEN.code)
-        run = spell(~np.isnan(trust), trust == TrustVerdict.FROZEN.code, window.times)
+        frozen, stale = (trust == verdict.code for verdict in (TrustVerdict.FROZEN, TrustVerdict.STALE))
+        run = spell(~np.isnan(trust), frozen | stale, window.times)
+        verdict = newest(window, trust)
+        lasting = (verdict == TrustVerdict.STALE.code) & (run.seconds >= _STALE_SECONDS)
+        still = posts.known & ~posts.down & ((verdict == TrustVerdict.FROZEN.code) | lasting)
         places: dict[EntityRef, list[int]] = defaultdict(list)
         for row in np.flatnonzero(still):
             places[_stands_at(posts.entities[row], posts.node[row], topology)].append(int(row))
         found = []
         for entity, rows in places.items():
             names = ", ".join(sorted(posts.entities[row].name for row in rows))
-            one = evidence(
-                "target_trust_code", TrustVerdict.FROZEN.code, "page_frozen", Interval(0.0, 0.0), targets=names
-            )
+            said, code = ("page_of_another_time" if lasting[rows].all() else "page_frozen"), float(verdict[rows[0]])
+            one = evidence("target_trust_code", code, said, Interval(0.0, 0.0), targets=names)
             since = float(min(window.times[run.start[row]] for row in rows))
             found.append(finding(self.name, entity, "stale-metrics", score=0.9, since=since, now=now, because=(one,)))
         return tuple(found)

@@ -25,9 +25,13 @@ class AuditEvent(StrEnum):
     """What can be audited."""
 
     ALERT_CHANGED = "alert_changed"
+    ALERT_MUTED = "alert_muted"
+    ALERT_UNMUTED = "alert_unmuted"
     INCIDENT_OPENED = "incident_opened"
     INCIDENT_RESOLVED = "incident_resolved"
     CAUSE_CHANGED = "cause_changed"
+    HELD = "held"
+    MESSAGE_DECIDED = "message_decided"
     ACTION_DECIDED = "action_decided"
     ACTION_PERFORMED = "action_performed"
     ACTION_APPROVED = "action_approved"
@@ -50,7 +54,7 @@ class AuditEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One decision or one act. ``by`` is a person's name or ``outrider``."""
+    """One decision or one act. ``by`` is a person's name or ``outrider``; ``id`` is the store's, 0 before."""
 
     at: datetime
     event: AuditEvent
@@ -59,6 +63,7 @@ class AuditRecord:
     cycle: str = ""
     by: str = "outrider"
     detail: Mapping[str, str] = field(default_factory=dict)
+    id: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         """Secrets never enter a record, whoever makes it."""

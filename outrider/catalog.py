@@ -6,6 +6,7 @@ language whatever engine runs underneath.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -18,6 +19,18 @@ from outrider.model import SUM_BUCKET, EntityKind, Floats, Layer, SignalKey, Sig
 
 KPI_PREFIX = "kpi_"
 """What the names of signals begin with that users push themselves; they are no rows of the catalogue."""
+
+_ROUNDING = 1e-6
+_SHARE_TOLERANCE = 0.05  # numerator and denominator are not read at the same instant
+_NEVER_NEGATIVE = {
+    "count", "requests", "tokens", "replicas", "cores", "bytes", "hertz", "watts", "per_second", "bytes_per_second",
+    "tokens_per_second",
+}  # fmt: skip
+_SIGNED = {"autoscaler_gap_replicas"}
+_BEYOND_ONE = {  # a surge, an overcommitted node, a limit that is passed for a moment, a queue beyond its bound
+    "workload_available_ratio", "node_accel_allocated_ratio", "container_memory_limit_ratio",
+    "svc_pool_saturation_ratio",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,18 @@ class Signal:
     good: Literal["higher", "lower", "range", "state"]
     means: str
     bounds: tuple[float, ...] = ()
+
+    @property
+    def plausible(self) -> tuple[float, float]:
+        """Least and most that a reading may be: counts and sizes from 0 on, shares up to 1 and a little.
+
+        Without bounds: histograms, what may be negative by its nature, and shares of a limit that may be passed.
+        """
+        if self.kind is SignalKind.HISTOGRAM or self.name in _SIGNED:
+            return -math.inf, math.inf
+        if self.unit == "ratio":
+            return -_ROUNDING, math.inf if self.name in _BEYOND_ONE else 1.0 + _SHARE_TOLERANCE
+        return (-_ROUNDING, math.inf) if self.unit in _NEVER_NEGATIVE else (-math.inf, math.inf)
 
     @property
     def bucket_keys(self) -> tuple[SignalKey, ...]:
@@ -87,7 +112,8 @@ def quantile_of_buckets(increments: Floats, bounds: tuple[float, ...], quantile:
     ``increments`` has shape (..., len(bounds) + 1), the last entry being +Inf. Returns
     ``(values, below)`` of shape (...): ``values`` is NaN where nothing was counted; ``below`` is 1.0
     where the quantile lies in the first bucket, so that only "< first bound" is known (``values``
-    then holds that bound). Above the last bound the last bound is returned, as PromQL does.
+    then holds that bound). Above the last bound the last bound is returned, as PromQL does;
+    ``above_last_bucket`` says where.
     """
     filled = np.nan_to_num(increments, nan=0.0)
     cumulated = np.cumsum(filled, axis=-1)
@@ -105,3 +131,11 @@ def quantile_of_buckets(increments: Floats, bounds: tuple[float, ...], quantile:
     below = (index == 0) & (total > 0)
     values = np.where(below, bounds[0], values)
     return np.where(total > 0, values, np.nan), below.astype(np.float64)
+
+
+def above_last_bucket(increments: Floats, quantile: float) -> Floats:
+    """1.0 where the quantile lies in the +Inf bucket, so that only "> last bound" is known; shapes as above."""
+    filled = np.nan_to_num(increments, nan=0.0)
+    total = filled.sum(axis=-1)
+    found: Floats = ((total > 0) & (total - filled[..., -1] < quantile * total)).astype(np.float64)
+    return found

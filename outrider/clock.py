@@ -89,8 +89,14 @@ def rfc3339(instant: datetime) -> str:
 
 
 def parse_rfc3339(text: str) -> datetime:
-    """Read an RFC 3339 instant. Raises ValueError when it has no offset."""
-    instant = datetime.fromisoformat(text)
+    """Read an RFC 3339 instant. Raises ValueError when it has no offset or lies outside years 1 to 9999."""
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not an instant") from error
     if instant.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone; write it with Z or an offset")
-    return instant.astimezone(UTC)
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r} lies outside the years 1 to 9999") from error

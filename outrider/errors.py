@@ -108,6 +108,10 @@ class StoreAwayError(StoreError, UnavailableError):
     """
 
 
+class StoreDamagedError(StoreAwayError):
+    """What is stored cannot be read back; a backup brings it back."""
+
+
 class TakenOverError(StoreError):
     """Another engine took over the store: nothing of this commit was kept."""
 

@@ -14,9 +14,17 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from outrider.model import EntityKind, EntityRef, Event, EventKind
+from outrider.places import Place
 
 # Changes that put nothing into service by themselves: code that is written, a version that is published.
 NOT_IN_SERVICE = frozenset({"push", "release"})
+
+
+# What a change may be. A code that only looks like one of them would count as none of them ever after.
+CHANGE_CODES = (
+    "deploy", "rollout", "rollback", "image", "flags", "model-revision", "configmap", "config", "scale", "restart",
+    "driver", "cuda", "kernel", "kubelet", "firmware", "network", "sync", "push", "release",
+)  # fmt: skip
 
 
 class ActorKind(StrEnum):
@@ -39,7 +47,7 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. ``code`` is its sort: rollout, image, flags, model-revision, configmap, scale, driver, cuda ...
+    """One change. ``code`` is its sort, one of ``CHANGE_CODES``.
 
     ``before`` and ``after`` hold no secrets. ``workload`` and ``service`` are names, empty when unknown.
     ``ended_at`` is None while it is OPEN.
@@ -144,7 +152,12 @@ class Ledger(Protocol):
         ...
 
     def changes(
-        self, *, since: datetime | None = None, until: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         ...
@@ -153,7 +166,9 @@ class Ledger(Protocol):
         """Write start-ups, each in place of what its id said before."""
         ...
 
-    def startups(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Startup, ...]:
+    def startups(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from typing import Any
 
 import structlog
@@ -21,8 +21,20 @@ def _redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> M
     return event
 
 
-def configure(*, level: str = "info", json_lines: bool | None = None) -> None:
-    """Set up logs once. ``json_lines`` None means: JSON unless standard error is a terminal."""
+def _without(events: frozenset[str]) -> Any:
+    def drop(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if event.get("event") in events:
+            raise structlog.DropEvent
+        return event
+
+    return drop
+
+
+def configure(*, level: str = "info", json_lines: bool | None = None, quiet: Collection[str] = ()) -> None:
+    """Set up logs once. ``json_lines`` None means: JSON unless standard error is a terminal.
+
+    Events named in ``quiet`` are left out: what a command tells in its result.
+    """
     as_json = not sys.stderr.isatty() if json_lines is None else json_lines
     renderer: Any = (
         structlog.processors.JSONRenderer(ensure_ascii=False)
@@ -31,6 +43,7 @@ def configure(*, level: str = "info", json_lines: bool | None = None) -> None:
     )
     structlog.configure(
         processors=[
+            *([_without(frozenset(quiet))] if quiet else []),
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

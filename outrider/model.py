@@ -18,6 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.fitting import MOST_NAME_BYTES, fitted, is_fit
+
 Floats = NDArray[np.float64]
 Statuses = NDArray[np.uint8]
 
@@ -44,12 +46,24 @@ class EntityKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EntityRef:
-    """One component. A replica is one TP x PP group with one scheduler."""
+    """One component. A replica is one TP x PP group with one scheduler.
+
+    Names come from outside: what no store could keep is replaced, and what is too long is cut
+    (``outrider.fitting``), so that one bad label harms nothing but its own entity.
+    """
 
     cluster: str
     kind: EntityKind
     namespace: str | None
     name: str
+
+    def __post_init__(self) -> None:
+        """The usual name is looked at, nothing more."""
+        if not is_fit(f"{self.cluster}{self.namespace}{self.name}"):
+            object.__setattr__(self, "name", fitted(self.name, MOST_NAME_BYTES))
+            object.__setattr__(self, "cluster", fitted(self.cluster, MOST_NAME_BYTES // 2))
+            if self.namespace:
+                object.__setattr__(self, "namespace", fitted(self.namespace, MOST_NAME_BYTES // 2))
 
     def __str__(self) -> str:
         """``kind/name``, with the namespace between them where there is one."""
@@ -77,6 +91,15 @@ class SignalKind(StrEnum):
     DELTA = "delta"
     STATE = "state"
     HISTOGRAM = "histogram"
+
+
+class Statistic(StrEnum):
+    """What a step of a window says of a gauge or state that had several values in it."""
+
+    LAST = "last"
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
 
 
 class Layer(StrEnum):
@@ -148,7 +171,7 @@ class TrustVerdict(StrEnum):
     FAILED = "failed"  # the scrape failed: there are no values beside target_up
     STALE = "stale"
     RESET = "reset"
-    PARTIAL = "partial"
+    PARTIAL = "partial"  # what stood on the page before is missing: devices until they are back, all else for a while
     CLOCK_STEP = "clock_step"
     FROZEN = "frozen"  # what always moves on this page has stood still: somebody serves an old one
     DUPLICATE = "duplicate"  # a series stands on the page more than once; the first one counts
@@ -162,7 +185,7 @@ class TrustVerdict(StrEnum):
     @property
     def is_doubtful(self) -> bool:
         """True when nothing may be taken away on the word of such a batch (safety rule 1)."""
-        return self in {TrustVerdict.FAILED, TrustVerdict.STALE, TrustVerdict.CLOCK_STEP, TrustVerdict.FROZEN}
+        return self not in {TrustVerdict.FRESH, TrustVerdict.DUPLICATE, TrustVerdict.EXPLOSION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,6 +505,23 @@ class Forecast:
     why_model: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ForecastPoint:
+    """What was forecast for one instant at one horizon, kept to be held against what came.
+
+    ``at`` is the start of a step of the history that the forecast was made from; ``quantiles`` map to
+    values in the unit of the signal.
+    """
+
+    made_at: datetime
+    entity: EntityRef
+    signal: str
+    model: str
+    horizon: timedelta
+    at: datetime
+    quantiles: Mapping[float, float]
+
+
 class PlanReason(StrEnum):
     """Why a recommendation says what it says."""
 
@@ -508,7 +548,9 @@ class Calibration:
     """What one running engine of a service does, measured under load.
 
     ``batch`` is the sequences running at once in one replica. ``startup_seconds`` is the p95 of
-    trigger to first served request; ``startup_source`` says where it comes from.
+    trigger to first served request; ``startup_source`` says where it comes from. ``intervals`` holds the
+    5th and 95th percentile of the samples of a measured figure, by its field's name. ``measured_at``
+    is the end of the measured span, None for what was not measured.
     """
 
     service: EntityRef
@@ -522,6 +564,10 @@ class Calibration:
     samples: int
     origin: Literal["measured", "configured", "prior"]
     startup_source: str = ""
+    model: str = ""
+    engine_version: str = ""
+    measured_at: datetime | None = None
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,10 +621,11 @@ class NoRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the planner said at one instant."""
+    """What the planner said at one instant, and the calibrations it counted with."""
 
     forecasts: tuple[Forecast, ...] = ()
     recommendations: tuple[Recommendation | NoRecommendation, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()
 
 
 # --- action ---------------------------------------------------------------------------------------
@@ -628,6 +675,18 @@ class DecisionReason(StrEnum):
     REJECTED_BY_HAND = "rejected_by_hand"
     RECOVERED = "recovered"
     EXPIRED = "expired"
+
+
+class HoldReason(StrEnum):
+    """Why nothing new is done about an open incident, or about a plan that wants another number of replicas."""
+
+    CAUSE_UNKNOWN = "cause_unknown"
+    NO_PLAYBOOK = "no_playbook"
+    RECOVERED = "recovered"
+    NO_STEP_DUE = "no_step_due"  # what could be done is under way, was tried, refused, or waits its turn
+    NOT_DUE_YET = "not_due_yet"
+    SERVICE_IN_TROUBLE = "service_in_trouble"
+    STANDS = "stands"  # decided before, and that decision stands
 
 
 class ActionStatus(StrEnum):

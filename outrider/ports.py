@@ -8,16 +8,19 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from outrider.audit import AuditRecord
+from outrider.drill import Drill, DrillWindow
 from outrider.model import (
     Action,
     Alert,
     AlertState,
+    Calibration,
     CycleRecord,
     DetectorState,
     EntityKind,
     EntityRef,
     Event,
     Finding,
+    ForecastPoint,
     Incident,
     Message,
     NoVerdict,
@@ -27,8 +30,10 @@ from outrider.model import (
     RemediationSession,
     SampleBatch,
     SignalKey,
+    Statistic,
     Window,
 )
+from outrider.places import Place
 from outrider.topology import Edge, Topology
 
 
@@ -77,11 +82,14 @@ class MetricStore(Protocol):
         end: datetime,
         step: timedelta,
         entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
     ) -> Window:
         """Values in [start, end) on a grid of ``step`` as one matrix with status.
 
-        Gauges and states are the last value of a step, deltas and buckets its sum, quantile keys are
-        derived from the step's buckets. A step without a value is NaN and ABSENT.
+        Gauges and states are the ``statistic`` of the step's values, deltas and buckets their sum,
+        quantile keys are derived from the step's buckets. A step without a value is NaN and ABSENT.
+        Where only a roll-up is left, a step finer than it has its cells at the roll-up's own spacing.
         """
         ...
 
@@ -133,57 +141,27 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
-class DrillWindow:
-    """When and where a drill runs: all that those who decide may know of it.
+class StateRetention:
+    """How long decisions are kept once they are over; what still goes on is never forgotten.
 
-    ``name`` is the game day's, or ``drill`` for one that a person ordered.
+    More than a year of decisions, so that this quarter can be held against the same of last year.
     """
 
-    cluster: str
-    starts_at: datetime
-    ends_at: datetime
-    name: str
+    decisions: timedelta = timedelta(days=400)
+    forecasts: timedelta = timedelta(days=90)
+    messages: timedelta = timedelta(days=90)
+    silences: timedelta = timedelta(days=30)
 
 
-@dataclass(frozen=True, slots=True)
-class Drill:
-    """A fault or a state put into a simulated fleet on purpose, and the truth about it. For people alone.
-
-    ``game_day`` names the scheduled game day it belongs to, None when a person started it;
-    ``stopped_at`` is set when it was ended before its time; ``negative`` is a state that is no fault;
-    ``path`` holds its entity with everything above and below it, and all it touched, at its start.
-    """
-
-    id: str
-    fault: str
-    entity: EntityRef
-    seed: int
-    starts_at: datetime
-    ends_at: datetime
-    by: str
-    symptoms: tuple[str, ...] = ()
-    game_day: str | None = None
-    stopped_at: datetime | None = None
-    negative: bool = False
-    path: tuple[EntityRef, ...] = ()
-
-    @property
-    def over_at(self) -> datetime:
-        """When it is over: at its end, or when it was ended before."""
-        return self.stopped_at or self.ends_at
-
-    @property
-    def window(self) -> DrillWindow:
-        """What those who decide may know of it."""
-        return DrillWindow(self.entity.cluster, self.starts_at, self.over_at, self.game_day or "drill")
-
-    def running(self, now: datetime) -> bool:
-        """True while it is at work."""
-        return self.starts_at <= now < self.over_at
+DEFAULT_STATE_RETENTION = StateRetention()
 
 
 class StateReader(Protocol):
-    """Decisions, read side: what the API, dashboard, reports and CLI use."""
+    """Decisions, read side: what the API, dashboard, reports and CLI use.
+
+    Long lists are read page by page: ``after`` is the place of the last entry of the page before
+    (``outrider.places.place_of``), and what comes in meanwhile shifts no page.
+    """
 
     def alerts(
         self,
@@ -192,6 +170,7 @@ class StateReader(Protocol):
         priorities: Sequence[Priority] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. None means every state, every priority."""
         ...
@@ -201,7 +180,12 @@ class StateReader(Protocol):
         ...
 
     def incidents(
-        self, *, open_only: bool = False, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        open_only: bool = False,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that instant."""
         ...
@@ -215,7 +199,12 @@ class StateReader(Protocol):
         ...
 
     def actions(
-        self, *, incident: str | None = None, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Action, ...]:
         """Actions, newest first."""
         ...
@@ -224,7 +213,9 @@ class StateReader(Protocol):
         """Remediation sessions, oldest first."""
         ...
 
-    def messages(self, *, incident: str | None = None, limit: int = 1000) -> tuple[Message, ...]:
+    def messages(
+        self, *, incident: str | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         ...
 
@@ -232,19 +223,38 @@ class StateReader(Protocol):
         """Cycles, newest first."""
         ...
 
-    def audit(self, limit: int = 1000) -> tuple[AuditRecord, ...]:
+    def audit(self, limit: int = 1000, after: Place | None = None) -> tuple[AuditRecord, ...]:
         """Audit records, newest first."""
         ...
 
-    def topology(self) -> Topology:
-        """The newest topology; empty when none was committed."""
+    def topology(self, at: datetime | None = None) -> Topology:
+        """The newest topology, or what was known of it at an instant; empty when nothing was.
+
+        That of an instant bears the instant, and its edges stand in no particular order.
+        """
+        ...
+
+    def forecasts(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[ForecastPoint, ...]:
+        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        ...
+
+    def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
+        """The newest measured calibration of each shape of each service, the newest first."""
         ...
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Silences in force."""
         ...
 
-    def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
+    def drills(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Drill, ...]:
         """Drills, newest first. ``since`` keeps those that end at or after that instant."""
         ...
 
@@ -333,60 +343,8 @@ class StateStore(StateReader, Protocol):
         """The newest check-point; empty when there is none."""
         ...
 
-    def close(self) -> None:
-        """Release every connection."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PushedBlock:
-    """What one request of a sender brought, on its way from the API to the engine.
-
-    ``id`` rises with arrival; 0 before it is stored. ``payload`` is the collectors' own format.
-    """
-
-    door: str
-    sender: str
-    came_at: datetime
-    samples: int
-    payload: bytes
-    id: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """How much waits for the engine."""
-
-    blocks: int
-    samples: int
-    bytes: int
-
-
-class Spool(Protocol):
-    """Pushed blocks between the processes that receive and the engine. Durable, bounded, oldest first."""
-
-    def put(self, block: PushedBlock, most_bytes: int) -> bool:
-        """Store a block; False, and nothing is stored, when ``most_bytes`` would wait then."""
-        ...
-
-    def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
-        """The oldest blocks with an id above ``after``, up to so many samples, but one at least. They stay."""
-        ...
-
-    def release(self, until: int) -> None:
-        """Forget every block up to this id: what it brought has been written."""
-        ...
-
-    def waiting(self) -> Waiting:
-        """How much is there."""
-        ...
-
-    def count(self, dropped: Mapping[str, int]) -> None:
-        """Add to what the engine left out, by reason."""
-        ...
-
-    def counted(self) -> dict[str, int]:
-        """What the engine left out since the store was made, by reason."""
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
+        """Forget what is past its time, in short transactions; how many rows went, by table."""
         ...
 
     def close(self) -> None:

@@ -38,10 +38,12 @@ class Topology:
         below: dict[EntityRef, dict[EntityRef, None]] = {}
         everyone = set(entities)
         for supporter, supported in edges:
-            everyone.update((supporter, supported))
-            if supporter != supported:
-                above.setdefault(supporter, {})[supported] = None
-                below.setdefault(supported, {})[supporter] = None
+            if supporter == supported:
+                everyone.add(supporter)
+                continue
+            above.setdefault(supporter, {})[supported] = None
+            below.setdefault(supported, {})[supporter] = None
+        everyone.update(above, below)
         return Topology(
             at=at,
             entities=frozenset(everyone),

@@ -78,7 +78,10 @@ def parse_duration(text: str) -> timedelta:
     parts = _DURATION.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:
         raise UsageError(f"{text!r} is not a duration", hint="write it as 15s, 5m, 1h30m or 7d")
-    return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    try:
+        return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    except OverflowError as error:
+        raise UsageError(f"{text!r} is longer than any duration here", hint="write it as 15s, 5m or 7d") from error
 
 
 def format_duration(duration: timedelta | float) -> str:

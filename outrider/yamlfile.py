@@ -14,6 +14,7 @@ from typing import Any
 import pydantic
 import yaml
 
+from outrider import yaml_words
 from outrider.errors import ConfigError, ConfigProblem
 
 Path_ = tuple[str | int, ...]
@@ -50,12 +51,23 @@ def dotted(path: Path_) -> str:
 def read(path: Path) -> Document:
     """Read one file. Raises ConfigError when it is missing, unreadable or not YAML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(f"{path} does not exist", hint="write one with: outrider config init") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="name a file that can be read") from error
+    except UnicodeDecodeError as error:
+        raise _no_text(path) from error
+    if "\0" in text:
+        raise _no_text(path)
     return parse(text, str(path))
+
+
+def _no_text(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} is no UTF-8 text: it is binary, packed, or in another encoding",
+        hint="name the YAML file itself; a text in another encoding is mended by: iconv -f UTF-16 -t UTF-8",
+    )
 
 
 def parse(text: str, file: str) -> Document:
@@ -71,7 +83,7 @@ def parse(text: str, file: str) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 0
-        said = getattr(error, "problem", None) or str(error)
+        said = getattr(error, "problem", None) or str(error).splitlines()[0]
         problem = ConfigProblem(file, line, "(syntax)", f"not valid YAML: {said}")
         raise ConfigError(str(problem), (problem,)) from error
     if problems:
@@ -95,9 +107,9 @@ def _walk(node: yaml.Node, path: Path_, lines: dict[Path_, int], problems: list[
             _walk(child, (*path, index), lines, problems, file)
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """``; did you mean "x"?`` when something known is close, else nothing."""
-    matches = difflib.get_close_matches(name, list(known), n=1)
+def near(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """``; did you mean "x"?`` when something known is close, else nothing. ``cutoff`` 1.0: the same."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f'; did you mean "{matches[0]}"?' if matches else ""
 
 
@@ -122,8 +134,7 @@ def problems_of(
         elif detail["type"] == "missing":
             message = "is missing"
         else:
-            message = detail["msg"].removeprefix("Value error, ")
-            message = message[:1].lower() + message[1:]
+            message = yaml_words.said(detail)
         found.append(document.problem(path, message))
     return found
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 import numpy as np
 
 from outrider.i18n import Language, translate
-from outrider.model import Calibration, EntityRef, Floats, SignalKey, Window
+from outrider.model import Calibration, EntityRef, Floats, Interval, SignalKey, Window
 
 RUNNING = "engine_requests_running"
 WAITING = "engine_requests_waiting"
@@ -88,6 +88,13 @@ class Measured:
     tokens_per_second_per_sequence: Estimate
     samples: int
 
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """The 5th and 95th percentile of each figure's samples, by its name."""
+        names = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
+        found: list[tuple[str, Estimate]] = [(name, getattr(self, name)) for name in names]
+        return {name: Interval(estimate.low, estimate.high) for name, estimate in found}
+
 
 def calibrate(
     window: Window,
@@ -109,11 +116,13 @@ def calibrate(
     """
     given = configured or Configured()
     found = measure(window, service)
+    intervals: dict[str, Interval] = {}
     startup, source = _startup(window, startup_seconds, given)
     if isinstance(found, Measured):
         tokens, batch, speed = found.tokens_per_request, found.batch, found.tokens_per_second_per_sequence
         figures = (tokens.value, batch.value, speed.value)
         samples, origin = found.samples, "measured"
+        intervals = found.intervals
     else:
         tokens_given = given.tokens_per_request or _tokens_per_request(window)
         if tokens_given is None or given.batch is None or given.tokens_per_second_per_sequence is None:
@@ -132,6 +141,7 @@ def calibrate(
         samples=samples,
         origin="measured" if origin == "measured" else "configured",
         startup_source=source,
+        intervals=intervals,
     )
 
 

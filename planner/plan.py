@@ -73,7 +73,7 @@ def plan(
         answers.append(answer)
         if said is not None:
             forecasts.append(said)
-    return Plan(tuple(forecasts), tuple(answers))
+    return Plan(tuple(forecasts), tuple(answers), tuple(calibrations.values()))
 
 
 def weekly_growth(times: Floats, values: Floats, now: datetime) -> float | None:

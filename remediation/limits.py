@@ -8,7 +8,7 @@ from datetime import timedelta
 from math import floor
 from typing import Literal
 
-from outrider.model import Action, ActionKind, EntityRef, RemediationSession
+from outrider.model import Action, ActionKind, EntityRef, HoldReason, RemediationSession
 
 Autonomy = Literal["off", "suggest", "act"]
 
@@ -71,8 +71,17 @@ class FleetFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Nothing new is done about ``subject``: an incident's id, or the scaling of a service."""
+
+    subject: str
+    reason: HoldReason
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
-    """New and changed actions (refused and cancelled ones too), and the sessions that changed."""
+    """New and changed actions (refused and cancelled ones too), changed sessions, and where nothing is done."""
 
     actions: tuple[Action, ...] = ()
     sessions: tuple[RemediationSession, ...] = ()
+    holds: tuple[Hold, ...] = ()

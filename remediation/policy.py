@@ -15,6 +15,7 @@ from outrider.topology import Topology
 from remediation import recovery, scaling
 from remediation.guards import Ledger
 from remediation.history import History
+from remediation.holds import holds
 from remediation.limits import Autonomy, Decisions, FleetFacts, Policy
 from remediation.playbook import Playbook, packaged
 from remediation.sessions import acting, finished, open_session, refreshed
@@ -62,7 +63,7 @@ def decide(
     actions += scaling.from_plan(world, troubled)
     known = {session.id: session for session in sessions}
     changed_sessions = tuple(session for session in after.values() if session != known.get(session.id))
-    return Decisions(tuple(actions), changed_sessions)
+    return Decisions(tuple(actions), changed_sessions, holds(world, incidents, actions, troubled))
 
 
 def _world(

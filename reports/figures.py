@@ -104,7 +104,7 @@ def _slots(
     if service in window.entities:
         row = window.entities.index(service)
         seen = window.times[(window.status[row] != CellStatus.ABSENT).any(axis=1)]
-        apart = float(np.median(np.diff(seen))) if seen.size > 1 else 0.0
+        apart = _apart(seen)
         slot = next((each for each in _SLOTS if each.total_seconds() >= apart), HOUR)
     if slot not in fine:
         fine[slot] = metrics.read_windows(EntityKind.SERVICE, _CALLS, start, end, slot)
@@ -113,6 +113,16 @@ def _slots(
         return slot, np.empty(0), np.empty(0), np.empty(0)
     row = window.entities.index(service)
     return slot, window.times, _success(window, row), window.column(PROBE)[row]
+
+
+def _apart(seen: Floats) -> float:
+    """Seconds between values in most of the time, not between most of the values: older ones lie further apart."""
+    gaps = np.sort(np.diff(seen))
+    gaps = gaps[gaps <= HOUR.total_seconds()] if (gaps <= HOUR.total_seconds()).any() else gaps
+    if not gaps.size:
+        return 0.0
+    covered = np.cumsum(gaps)
+    return float(gaps[np.searchsorted(covered, covered[-1] / 2)])
 
 
 def _success(window: Window, row: int) -> Floats:

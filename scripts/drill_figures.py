@@ -32,8 +32,8 @@ HEAD = """\
 # Figures of the fault benchmark
 
 What the last saved run of `benchmarks/drill_score.py` and `benchmarks/quiet_weeks.py` gave. How it is run and scored
-is told in {doc}`/explanation/fault-benchmark`. A goal that is missed stays in the table as a miss. Rivals name no
-cause and repair nothing unless their rule says so.
+is told in [the fault benchmark](../explanation/fault-benchmark.md). A goal that is missed stays in the table as a
+miss. Rivals name no cause and repair nothing unless their rule says so.
 
 This page is written by `scripts/drill_figures.py` from `benchmarks/results.json`.
 

@@ -20,7 +20,8 @@ HEAD = """\
 # Faults and scenarios of drills
 
 What `outrider drill` can break, and the scenarios that a score runs. How to drill is told in
-{doc}`/howto/run-drills`, the rules of the score in {doc}`/explanation/fault-benchmark`.
+[break it on purpose](../howto/run-drills.md), the rules of the score in
+[the fault benchmark](../explanation/fault-benchmark.md).
 
 This page is written by `scripts/drill_reference.py` from `simulator/faults/catalogue` and
 `simulator/scenarios`.

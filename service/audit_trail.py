@@ -1,28 +1,69 @@
-"""What a cycle leaves in the append-only record: one line per decision, the decision to hold included."""
+"""What a cycle leaves in the append-only record: one line per decision, the decision to do nothing included.
+
+A decision that stands is written once: when it is made, and again when its reason changes or the engine
+starts anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.model import Action, Alert, CycleRecord, Incident, NoRecommendation, Plan
+from outrider.model import Action, Alert, CycleRecord, Incident, NoRecommendation, NotifyReason, Plan
+from remediation.limits import Decisions
 
 
-def of_cycle(
-    cycle: CycleRecord,
-    before: Sequence[Incident],
-    after: Sequence[Incident],
-    alerts: Iterable[Alert],
-    actions: Iterable[Action],
-    plan: Plan | None,
-) -> tuple[AuditRecord, ...]:
-    """Every change of the cycle, in the order of the loop."""
-    return (
-        *_plan(cycle, plan),
-        *_alerts(cycle, alerts),
-        *_incidents(cycle, before, after),
-        *(_action(cycle, action) for action in actions),
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Everything that one cycle decided, beside what was there before it.
+
+    ``told`` says for every incident why a message goes out, or why none does.
+    """
+
+    alerts_before: Sequence[Alert]
+    alerts: Sequence[Alert]
+    incidents_before: Sequence[Incident]
+    incidents: Sequence[Incident]
+    plan: Plan | None
+    decisions: Decisions
+    told: Mapping[str, NotifyReason]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The reasons that stand, so that they are not written every cycle: of what is held, and of who is told nothing."""
+
+    held: Mapping[str, str] = field(default_factory=dict)
+    muted: Mapping[str, str] = field(default_factory=dict)
+
+
+def of_cycle(cycle: CycleRecord, decided: Decided, before: Standing) -> tuple[tuple[AuditRecord, ...], Standing]:
+    """Every decision of the cycle, in the order of the loop, and what stands once they are on record."""
+    holds = {hold.subject: hold.reason.value for hold in decided.decisions.holds}
+    muted = {incident: reason.value for incident, reason in decided.told.items() if reason is NotifyReason.MUTED}
+    records = (
+        *_plan(cycle, decided.plan),
+        *_alerts(cycle, decided.alerts),
+        *_mutes(cycle, decided.alerts_before, decided.alerts),
+        *_incidents(cycle, decided.incidents_before, decided.incidents),
+        *(_action(cycle, action) for action in decided.decisions.actions),
+        *(
+            AuditRecord(cycle.at, AuditEvent.HELD, subject, reason, cycle.id)
+            for subject, reason in holds.items()
+            if before.held.get(subject) != reason
+        ),
+        *_messages(cycle, decided.told, before.muted),
     )
+    return records, Standing(holds, muted)
+
+
+def _messages(cycle: CycleRecord, told: Mapping[str, NotifyReason], muted: Mapping[str, str]) -> Iterator[AuditRecord]:
+    """What is said, and silence on purpose. That nothing changed since the last message is no decision."""
+    for incident, reason in told.items():
+        if reason is NotifyReason.NOT_CHANGED or (reason is NotifyReason.MUTED and incident in muted):
+            continue
+        yield AuditRecord(cycle.at, AuditEvent.MESSAGE_DECIDED, incident, reason.value, cycle.id)
 
 
 def _plan(cycle: CycleRecord, plan: Plan | None) -> Iterable[AuditRecord]:
@@ -49,6 +90,19 @@ def _alerts(cycle: CycleRecord, alerts: Iterable[Alert]) -> Iterable[AuditRecord
                 cycle.id,
                 detail={"state": alert.state, "priority": alert.priority},
             )
+
+
+def _mutes(cycle: CycleRecord, before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[AuditRecord]:
+    """Alerts that say nothing from now on, or speak again."""
+    was = {alert.fingerprint: alert.muted_by for alert in before}
+    for alert in after:
+        earlier = was.get(alert.fingerprint)
+        if alert.muted_by is not earlier:
+            muted = alert.muted_by or earlier
+            event = AuditEvent.ALERT_MUTED if alert.muted_by else AuditEvent.ALERT_UNMUTED
+            subject = f"{alert.rule} {alert.entity}"
+            detail = {"incident": alert.incident or ""}
+            yield AuditRecord(cycle.at, event, subject, muted.value if muted else "", cycle.id, detail=detail)
 
 
 def _incidents(cycle: CycleRecord, before: Sequence[Incident], after: Sequence[Incident]) -> Iterable[AuditRecord]:

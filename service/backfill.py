@@ -17,7 +17,7 @@ import numpy as np
 from collectors.promql import LOOK_BACK, PrometheusSource
 from outrider import catalog
 from outrider.clock import rfc3339
-from outrider.errors import UnavailableError, UsageError
+from outrider.errors import CollectError, UnavailableError, UsageError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, SignalKind
 from service import wiring
 from service.leader import leading
@@ -25,7 +25,7 @@ from service.settings import Settings
 from service.targets import prometheus_source
 from store.sql_metrics import SqlMetricStore
 
-_One = TypeVar("_One", EntityRef, SignalKey)
+_One = TypeVar("_One", EntityRef, SignalKey, int)
 SPAN = 3 * LOOK_BACK  # written at once
 
 
@@ -82,24 +82,29 @@ async def backfill(
 
     Raises UnavailableError when the server stops answering; what was written until then stays.
     """
-    found, waiting, at = Filled(start, start), list[SampleBatch](), start
-    while at < until:
-        at = min(at + LOOK_BACK, until)
-        collected = await source.collect(at)
-        if not source.health[0].up:
-            raise UnavailableError(
-                f"the history could not be read beyond {found.until:%Y-%m-%d %H:%M}Z: {source.health[0].error}",
-                hint="run the same command again: it goes on where the store has nothing",
-            )
-        waiting += [batch for batch in collected.batches if batch.source != source.health[0].target]
-        if collected.events:
-            store.write(at, (), collected.events)
-            found.events += len(collected.events)
-        if at - found.until >= SPAN or at == until:
-            found.values += sum(_write(store, kind, waiting, interval) for kind in EntityKind)
-            found.targets.update(target.name for target in source.targets)
-            found.until, waiting = at, []
-        progress("backfill", (at - start) / (until - start))
+    found, waiting = Filled(start, start), list[SampleBatch]()
+
+    def write(at: datetime) -> None:
+        found.values += sum(_write(store, kind, waiting, interval) for kind in EntityKind)
+        found.until = at
+        waiting.clear()
+
+    try:
+        async for at, collected in source.history(until):
+            if collected is not None:
+                waiting += collected.batches
+                found.targets.update(target.name for target in source.targets)
+                if collected.events:
+                    store.write(at, (), collected.events)
+                    found.events += len(collected.events)
+            if at - found.until >= SPAN or at == until:
+                write(at)
+            progress("backfill", (at - start) / (until - start))
+    except CollectError as error:
+        raise UnavailableError(
+            f"the history could not be read beyond {found.until:%Y-%m-%d %H:%M}Z: {error.message}",
+            hint="run the same command again: it goes on where the store has nothing",
+        ) from error
     return found
 
 
@@ -111,11 +116,11 @@ def _write(store: SqlMetricStore, kind: EntityKind, batches: Iterable[SampleBatc
     seconds = interval.total_seconds()
     entities = _numbered(entity for batch in own for entity in batch.entities)
     keys = _numbered(key for batch in own for key in batch.keys)
-    slots = sorted({int(batch.scraped_at.timestamp() // seconds) for batch in own})
+    slots = _numbered(sorted({int(batch.scraped_at.timestamp() // seconds) for batch in own}))
     shape = (len(entities), len(slots), len(keys))
     values, status = np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8)
     for batch in sorted(own, key=lambda one: one.scraped_at):
-        slot = slots.index(int(batch.scraped_at.timestamp() // seconds))
+        slot = slots[int(batch.scraped_at.timestamp() // seconds)]
         rows = np.array([entities[entity] for entity in batch.entities], dtype=np.intp)
         columns = np.array([keys[key] for key in batch.keys], dtype=np.intp)
         _put(values, status, (rows[:, None], slot, columns[None, :]), batch)

@@ -44,6 +44,11 @@ class PrometheusSettings(AccessSettings):
         {}, description="job label -> adapter; jobs not named are guessed from their metric names"
     )
     timeout: Duration = Field(timedelta(seconds=10), description="whole time a query may take")
+    parameters: dict[str, str] = Field(
+        {},
+        description="sent with every query, such as partial_response: 'false' and max_source_resolution: '0' to "
+        "Thanos; a tenant of Mimir goes under headers, as X-Scope-OrgID",
+    )
     pushdown: Duration | None = Field(
         None,
         description="let the server work out the signals over this window, such as 5m, instead of fetching raw "
@@ -52,7 +57,7 @@ class PrometheusSettings(AccessSettings):
 
 
 class FlightSettings(Section):
-    """Scrapes kept on disk, so that what led to an incident can be replayed. Needs pages that are scraped here."""
+    """Pages kept on disk, so that what led to an incident can be replayed. With prometheus.pushdown there are none."""
 
     enabled: bool = Field(True, description="keep the scrapes before every P0 and P1 incident")
     before: Duration = Field(timedelta(minutes=30), description="how far back before an incident")

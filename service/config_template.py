@@ -11,6 +11,8 @@ cluster: default
 
 store:
   url: sqlite:///.outrider/outrider.db
+  # A VictoriaMetrics, Mimir, Thanos or Prometheus that keeps the values instead (docs/explanation/scaling-out.md).
+  # metrics: {url_write: "http://victoria:8428/api/v1/write", url_read: "http://victoria:8428"}
 """
 
 _SCRAPE = """

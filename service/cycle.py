@@ -16,6 +16,7 @@ from typing import Protocol
 from alerts import pipeline
 from alerts import state as alert_state
 from collectors.collect import TargetHealth
+from collectors.doubles import Doubles
 from detectors import correlate, knowledge
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
@@ -100,7 +101,9 @@ class Cycle:
         """``parts`` is shared with nobody."""
         self.parts = parts
         self._facts: policy.FleetFacts | None = None
+        self._standing = audit_trail.Standing()
         self._acts_told: datetime | None = None
+        self._doubles = Doubles()  # two pages of one device, a recorded event and the page that shows it
 
     def may_act(self) -> bool:
         """True once the fleet has been looked at: intents of an earlier life wait for the first cycle."""
@@ -128,14 +131,16 @@ class Cycle:
         started = _STOPWATCH.monotonic()
         cycle_id = f"{rfc3339(now)}-{secrets.token_hex(2)}"
         topology = parts.source.topology(now)
-        added = (*self._acts_to_tell(topology, now), *_of_their_replicas(collected.events, topology))
-        collected = replace(collected, events=(*collected.events, *added))
+        heard = self._doubles.without(collected.events)
+        added = (*self._acts_to_tell(topology, now), *_of_their_replicas(heard, topology))
+        collected = replace(collected, events=(*heard, *added))
         written = parts.metrics.write(now, collected.batches, collected.events)
         if self._stepped_back(now):
             return self._hold(cycle_id, now, written, collected)
         findings, silent = parts.detection.look(now, collected, topology)
         plan = parts.planning.plan_if_due(now, topology)
-        alerts = self._advance(findings, silent, plan, topology, now)
+        active = facts.active_alerts(parts.state)
+        alerts = self._advance(active, findings, silent, plan, topology, now)
         before, after = self._correlate(alerts, findings, topology, now)
         alerts = _with_incidents(alerts, after)
         alerts = alert_state.mute(alerts, after, parts.state.silences(now))
@@ -155,7 +160,8 @@ class Cycle:
             alerts_firing=sum(alert.state is AlertState.FIRING for alert in alerts),
             incidents_open=sum(incident.resolved_at is None for incident in told.incidents),
         )
-        trail = audit_trail.of_cycle(record, before, told.incidents, alerts, decisions.actions, plan)
+        decided = audit_trail.Decided(active, alerts, before, told.incidents, plan, decisions, told.reasons)
+        trail, standing = audit_trail.of_cycle(record, decided, self._standing)
         news = self._unless_committed(topology)
         parts.state.commit(
             CycleCommit(
@@ -170,6 +176,7 @@ class Cycle:
                 topology=news,
             )
         )
+        self._standing = standing
         parts.committed = news or parts.committed
         _log.info(
             "cycle", cycle=cycle_id, findings=len(findings), firing=record.alerts_firing, open=record.incidents_open
@@ -224,13 +231,13 @@ class Cycle:
 
     def _advance(
         self,
+        active: Sequence[Alert],
         findings: Sequence[Finding],
         silent: Sequence[NoVerdict],
         plan: Plan | None,
         topology: Topology,
         now: datetime,
     ) -> tuple[Alert, ...]:
-        active = self.parts.state.alerts(states=facts.ACTIVE)
         context = facts.service_context(active, self.parts.planning.latest, topology, self.parts.detection)
         return alert_state.advance(active, (*findings, *silent), plan, self.parts.rules, context, now)
 
@@ -241,7 +248,7 @@ class Cycle:
         topology: Topology,
         now: datetime,
     ) -> tuple[tuple[Incident, ...], tuple[Incident, ...]]:
-        before = self.parts.state.incidents(open_only=True)
+        before = facts.open_incidents(self.parts.state)
         events = self.parts.metrics.events(now - EVENTS_LOOKED_BACK, now + timedelta(seconds=1))
         changed = correlate.correlate(before, alerts, findings, events, topology, self.parts.knowledge, now)
         by_id = {incident.id: incident for incident in before} | {incident.id: incident for incident in changed}

@@ -12,7 +12,7 @@ from outrider.topology import Topology
 from service.window_cache import WindowCache
 
 _log = log.get("detect")
-WARM_STEP = timedelta(minutes=5)
+WARM_STEP = timedelta(minutes=10)  # not finer than the roll-up that is left of most of the history
 
 
 class Detection:

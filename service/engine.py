@@ -8,12 +8,14 @@ import signal
 from datetime import datetime
 
 from collectors.collect import Collector
+from collectors.promql import PrometheusSource
 from outrider import log
 from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreAwayError, UnavailableError
 from service import jobs, reporting, wiring
 from service.drills import gamedays
 from service.event_source import pages_of
+from service.keeper import Keeper
 from service.leader import LOOK_EVERY, Leader, leading
 from service.settings import Settings
 from service.tokens import folder_of
@@ -88,9 +90,9 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
     schedule.every(platform.settings.collect.interval, "cycle", platform.cycle.run_in_thread)
     schedule.every(jobs.DISPATCH_EVERY, "dispatch", lambda: asyncio.to_thread(platform.dispatcher.run_once))
     schedule.every(jobs.CHECKPOINT_EVERY, "checkpoint", lambda: asyncio.to_thread(platform.checkpoint, clock.now()))
-    schedule.hourly(
-        "compact", lambda: asyncio.to_thread(_compact, platform, clock.now()), minute=jobs.COMPACT_AT_MINUTE
-    )
+    keeper = Keeper(platform.metrics, platform.settings.store.retention.retention, schedule.stopping)
+    schedule.every(jobs.UPKEEP_EVERY, "upkeep", lambda: asyncio.to_thread(keeper.look, clock.now()))
+    schedule.every(jobs.PRUNE_EVERY, "prune_state", lambda: asyncio.to_thread(_prune, platform, clock.now()))
     given = platform.settings
     if given.game_days:
         days = gamedays.GameDays(platform.state, given.remediation.control_url, given.game_days)
@@ -104,15 +106,15 @@ def schedule_of(platform: wiring.Platform, clock: Clock) -> jobs.Jobs:
 def _keep_flights(platform: wiring.Platform, now: datetime) -> None:
     """Write down the scrapes that led to new loud incidents."""
     source = pages_of(platform.collector)
-    if platform.flight is not None and isinstance(source, Collector):
-        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.targets)
+    if platform.flight is not None and isinstance(source, Collector | PrometheusSource):
+        platform.flight.look(now, source.topology(now), platform.settings.cluster, source.watched)
 
 
-def _compact(platform: wiring.Platform, now: datetime) -> None:
-    """Rewrite the hours that are over: a third of the bytes, and long reads in half a second."""
-    hours = platform.metrics.compact(now)
-    if hours:
-        _log.info("compacted", hours=hours)
+def _prune(platform: wiring.Platform, now: datetime) -> None:
+    """Forget decisions that are past their time."""
+    gone = platform.state.prune(now, platform.settings.store.retention.of_state)
+    if gone:
+        _log.info("state_pruned", **gone)
 
 
 def _weekly_report(platform: wiring.Platform, now: datetime) -> None:

@@ -23,7 +23,7 @@ from outrider.model import (
     SignalKey,
     TrustVerdict,
 )
-from outrider.ports import Collected, StateStore
+from outrider.ports import Collected, StateReader, StateStore
 from outrider.topology import Topology
 from remediation.policy import FleetFacts
 from service.detection import Detection
@@ -36,8 +36,19 @@ UNSCHEDULABLE = SignalKey("node_unschedulable")
 NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP, TRUST), EntityKind.NODE: (UNSCHEDULABLE,)}
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
+EVERY = 1_000_000  # what is active is never a page of it: an alert that is left out would never resolve
 ReplicaCounter = Callable[[EntityRef, Topology], tuple[int, int]]
 NOT_SERVING = frozenset({"engine-dead", "engine-hung", "engine-core-dead", "engine-asleep"})
+
+
+def active_alerts(state: StateReader) -> tuple[Alert, ...]:
+    """All that are pending or firing."""
+    return state.alerts(states=ACTIVE, limit=EVERY)
+
+
+def open_incidents(state: StateReader) -> tuple[Incident, ...]:
+    """All that are open."""
+    return state.incidents(open_only=True, limit=EVERY)
 
 
 def targets(collected: Collected) -> tuple[int, int]:
@@ -130,22 +141,33 @@ def untrusted(alerts: Sequence[Alert], topology: Topology, detection: Detection)
 
     A node with a silent exporter holds its cordon, a service with a silent replica its scale-in. A silent
     replica that an alert explains (its engine is dead, its device or node is lost) is no missing page: it
-    is the news.
+    is the news. So is a page of a node without a device of which an alert says that it is lost.
     """
-    explained = _explained(alerts, topology)
+    down = _where(detection, EntityKind.WORKLOAD, UP, 0.0)
+    doubted = _where(detection, EntityKind.WORKLOAD, TRUST, *DOUBTFUL)
+    partial = _where(detection, EntityKind.WORKLOAD, TRUST, TrustVerdict.PARTIAL.code) - down
+    explained, broken = _explained(alerts, topology), _broken_nodes(alerts, topology)
     found: set[EntityRef] = set()
-    for target in _where(detection, EntityKind.WORKLOAD, UP, 0.0) | _where(
-        detection, EntityKind.WORKLOAD, TRUST, *DOUBTFUL
-    ):
+    for target in down | doubted:
         about = topology.label(target, "stands_for")
         if not about:
             continue
         entity = EntityRef.from_key(about)
-        if entity.kind is not EntityKind.REPLICA:
+        if entity.kind is EntityKind.REPLICA:
+            found.update(() if entity in explained else topology.above(entity, EntityKind.SERVICE))
+        elif target not in partial or entity not in broken:
             found.add(entity)
-        elif entity not in explained:
-            found.update(topology.above(entity, EntityKind.SERVICE))
     return frozenset(found)
+
+
+def _broken_nodes(alerts: Iterable[Alert], topology: Topology) -> set[EntityRef]:
+    """Nodes that an active alert about hardware speaks of, their own or a device's."""
+    found: set[EntityRef] = set()
+    for alert in alerts:
+        known = faults().get(alert.fault or "")
+        if alert.state is not AlertState.RESOLVED and known is not None and known.layer is Layer.HARDWARE:
+            found.update((alert.entity, *topology.below(alert.entity, EntityKind.NODE)))
+    return found
 
 
 def _explained(alerts: Sequence[Alert], topology: Topology) -> set[EntityRef]:

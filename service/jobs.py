@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from threading import Event
 from typing import Any
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -19,25 +20,23 @@ CHECKPOINT_EVERY = timedelta(minutes=5)
 DISPATCH_EVERY = timedelta(seconds=1)
 FLIGHT_EVERY = timedelta(seconds=15)
 GAME_DAYS_EVERY = timedelta(seconds=15)
-COMPACT_AT_MINUTE = 2  # of each hour: the hour before is whole by then, late pages included
+UPKEEP_EVERY = timedelta(minutes=5)
+PRUNE_EVERY = timedelta(hours=1)
 _FRIENDLY = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
 
 
 class Jobs:
-    """The engine's schedule: cycles, dispatch, check-points, compaction, the weekly report."""
+    """The engine's schedule: cycles, dispatch, check-points, upkeep of the store, the weekly report."""
 
     def __init__(self) -> None:
         """Nothing runs before ``start``."""
         self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=_FRIENDLY)
         self._running: set[asyncio.Future[None]] = set()
+        self._stopping = Event()
 
     def every(self, duration: timedelta, name: str, job: Callable[[], Awaitable[Any]]) -> None:
         """Run ``job`` now and then every ``duration``; a run that is late is not run twice."""
         self._scheduler.add_job(self._guarded(name, job), IntervalTrigger(seconds=duration.total_seconds()), id=name)
-
-    def hourly(self, name: str, job: Callable[[], Awaitable[Any]], *, minute: int) -> None:
-        """Run ``job`` at a minute of every hour."""
-        self._scheduler.add_job(self._guarded(name, job), CronTrigger(minute=minute, timezone="UTC"), id=name)
 
     def weekly(
         self,
@@ -66,8 +65,13 @@ class Jobs:
         """Begin; needs a running event loop."""
         self._scheduler.start()
 
+    def stopping(self) -> bool:
+        """True once ``stop`` was called: long jobs ask between their steps."""
+        return self._stopping.is_set()
+
     async def stop(self) -> None:
         """Begin nothing more and wait for what is in flight: a cycle is never cut in two by a stop."""
+        self._stopping.set()
         self._scheduler.pause()
         if self._running:
             await asyncio.wait(self._running)

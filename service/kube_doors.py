@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Protocol
 
-from collectors.access import Access
 from collectors.client import Client
 from collectors.kube_api import KubeApi
 from collectors.kube_follow import Doors
+from outrider.access import Access
 
 _TYPES = ("kubernetes", "engine_log")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,15 @@ def signals(collected: Collected, *, with_instant: bool = False) -> list[dict[st
     return [row for batch in collected.batches for row in _rows(batch, with_instant=with_instant)]
 
 
+def newest(collected: Collected) -> Collected:
+    """The newest scrape of each source alone: a Prometheus hands on the last two, so that increases are known."""
+    last: dict[str, datetime] = {}
+    for batch in collected.batches:
+        last[batch.source] = max(batch.scraped_at, last.get(batch.source, batch.scraped_at))
+    kept = tuple(batch for batch in collected.batches if batch.scraped_at == last[batch.source])
+    return replace(collected, batches=kept)
+
+
 def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]:
     plain = [(index, key) for index, key in enumerate(batch.keys) if key.bucket is None]
     histograms = dict.fromkeys(key.name for key in batch.keys if key.bucket is not None)
@@ -37,7 +48,7 @@ def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]
 def since_start(found: Since) -> dict[str, Any]:
     """A quantile of a single page."""
     row = {"entity": jsonable.entity(found.entity), **_value(found.signal, found.value), "quantile": found.quantile}
-    return {**row, **({"below_first_bucket": True} if found.below else {}), "since": "start"}
+    return {**row, **_bound(below=found.below, above=found.above), "since": "start"}
 
 
 def _statistic(key: SignalKey) -> dict[str, Any]:
@@ -63,4 +74,10 @@ def _quantiles(batch: SampleBatch, row: int, name: str) -> Iterable[dict[str, An
         values, below = catalog.quantile_of_buckets(increments[None, :], signal.bounds, quantile)
         if not np.isnan(values[0]):
             found = {**_value(name, float(values[0])), "quantile": quantile}
-            yield {**found, "below_first_bucket": True} if below[0] else found
+            above = catalog.above_last_bucket(increments[None, :], quantile)
+            yield {**found, **_bound(below=bool(below[0]), above=bool(above[0]))}
+
+
+def _bound(*, below: bool, above: bool) -> dict[str, bool]:
+    """That the value is no quantile but the end of what the buckets tell."""
+    return {"below_first_bucket": True} if below else {"above_last_bucket": True} if above else {}

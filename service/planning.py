@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from outrider import log
+from outrider.errors import StoreAwayError
 from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
@@ -19,7 +21,9 @@ from service.settings import PlannerSettings, ServiceSettings
 _log = log.get("plan")
 HISTORY_STEP = timedelta(minutes=10)
 CALIBRATION_SPAN = timedelta(hours=24)
-CALIBRATION_STEP = timedelta(minutes=5)  # not finer than a back-filled history, whose increases cover as much
+CALIBRATION_STEP = timedelta(
+    minutes=10
+)  # not finer than a back-filled history or a roll-up: their increases cover as much
 
 
 class NoPlanning:
@@ -68,8 +72,7 @@ class Planning:
         if self._pool is not None:
             self._running = self._pool.submit(self._plan, now, topology)
             return None
-        self.latest = self._plan(now, topology)
-        return self.latest
+        return self._made(lambda: self._plan(now, topology))
 
     def close(self) -> None:
         """Wait for a plan in the making."""
@@ -80,7 +83,15 @@ class Planning:
         if self._running is None or not self._running.done():
             return None
         running, self._running = self._running, None
-        self.latest = running.result()
+        return self._made(running.result)
+
+    def _made(self, make: Callable[[], Plan]) -> Plan | None:
+        """The new plan; None, and the last one stays, when the history cannot be read for now."""
+        try:
+            self.latest = make()
+        except StoreAwayError as error:
+            _log.warning("no_plan", error=error.message, hint=error.hint)
+            return None
         return self.latest
 
     def _plan(self, now: datetime, topology: Topology) -> Plan:
@@ -124,7 +135,16 @@ class Planning:
         window = self._metrics.read_windows(
             EntityKind.REPLICA, calibrate.KEYS, now - CALIBRATION_SPAN, now, CALIBRATION_STEP, replicas
         )
-        return calibration_of(service, setting, window, _gpu_type(service, setting, topology))
+        found = calibration_of(service, setting, window, _gpu_type(service, setting, topology))
+        if found is None or found.origin != "measured":
+            return found
+        members = (service, *replicas)
+        return replace(
+            found,
+            model=_told(topology, members, "model"),
+            engine_version=_told(topology, members, "version") or _told(topology, members, "image"),
+            measured_at=now,
+        )
 
 
 def calibration_of(service: EntityRef, setting: ServiceSettings, window: Window, gpu_type: str) -> Calibration | None:
@@ -144,6 +164,12 @@ def calibration_of(service: EntityRef, setting: ServiceSettings, window: Window,
         configured=configured,
     )
     return found if isinstance(found, Calibration) else None
+
+
+def _told(topology: Topology, entities: Iterable[EntityRef], label: str) -> str:
+    """What the topology says of all of them; nothing while they differ, as during a rollout."""
+    said = {topology.label(entity, label) for entity in entities} - {""}
+    return said.pop() if len(said) == 1 else ""
 
 
 def _gpu_type(service: EntityRef, setting: ServiceSettings, topology: Topology) -> str:

@@ -51,7 +51,8 @@ class ReceiveSettings(Section):
 
     enabled: bool = Field(default=True, description="open the doors; who sends needs a token")
     token_file: Path | None = Field(
-        None, description="a token that opens these doors and nothing else; the admin token opens them too"
+        None,
+        description="a token that opens the doors of metrics, KPIs and logs alone; the admin token does too",
     )
     rules: list[ReceiveRuleSettings] = Field([], description="which adapter reads what; the first that matches counts")
     body_limit_bytes: _Count = Field(16 * _MEBIBYTE, description="a larger request is refused (413)")

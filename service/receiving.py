@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from collectors.collect import Pushed
 from collectors.receive_kpi import KpiLimits, KpiValues
 from collectors.receive_match import EntityTemplate, ReceiveRule
 from collectors.received import Received, ReceiveLimits
-from outrider.clock import SystemClock
+from outrider.clock import Clock, SystemClock
+from outrider.spool import PushedBlock, Spool, Waiting
 from service.api.settings import DoorSettings
 from service.receive_settings import ReceiveRuleSettings
 from service.settings import Settings, read_secret
-from store import sql
+from store import migrate, sql
 
 
 def doors(settings: Settings) -> DoorSettings | None:
@@ -35,10 +37,28 @@ def doors(settings: Settings) -> DoorSettings | None:
 
 def pushed(settings: Settings) -> Pushed | None:
     """What the engine takes out of the buffer; None when the doors are shut. Raises StoreError."""
-    given = settings.receive
-    if not given.enabled:
+    # What comes is stamped by the API's clock, which is the real one also where the fleet has a time of its own.
+    return (
+        _received(settings, sql.open_spool(_state_url(settings)), SystemClock()) if settings.receive.enabled else None
+    )
+
+
+def watching(settings: Settings, clock: Clock) -> Pushed | None:
+    """The same for a second reader, who takes nothing away from the engine. ``clock`` is that of the doors.
+
+    None, too, where there is no store yet: then nobody has received anything.
+    """
+    if not settings.receive.enabled or migrate.revision(settings.store.url)["state"] is None:
         return None
-    state_url, _ = sql.urls_of(settings.store.url)
+    return _received(settings, _Watched(sql.open_spool(_state_url(settings))), clock)
+
+
+def _state_url(settings: Settings) -> str:
+    return sql.urls_of(settings.store.url)[0]
+
+
+def _received(settings: Settings, spool: Spool, clock: Clock) -> Received:
+    given = settings.receive
     limits = ReceiveLimits(
         samples_per_cycle=given.samples_per_cycle,
         most_targets=given.most_targets,
@@ -48,15 +68,42 @@ def pushed(settings: Settings) -> Pushed | None:
         silent_after=given.silent_after,
         forget_after=given.forget_after,
     )
-    # What comes is stamped by the API's clock, which is the real one also where the fleet has a time of its own.
     return Received(
-        sql.open_spool(state_url),
+        spool,
         settings.cluster,
-        SystemClock(),
+        clock,
         rules=rules(settings),
         limits=limits,
         kpis=KpiValues(given.kpi_hold, given.main_kpi),
     )
+
+
+class _Watched:
+    """A spool that is looked at: what is in it stays for the engine, and the engine alone counts what it leaves out."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+
+    def put(self, block: PushedBlock, most_bytes: int) -> bool:
+        return self._spool.put(block, most_bytes)
+
+    def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
+        return self._spool.take(after, most_samples)
+
+    def release(self, until: int) -> None:
+        """Nothing: the engine does."""
+
+    def waiting(self) -> Waiting:
+        return self._spool.waiting()
+
+    def count(self, dropped: Mapping[str, int]) -> None:
+        """Nothing: the engine does."""
+
+    def counted(self) -> dict[str, int]:
+        return self._spool.counted()
+
+    def close(self) -> None:
+        self._spool.close()
 
 
 def rules(settings: Settings) -> tuple[ReceiveRule, ...]:

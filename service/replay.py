@@ -16,7 +16,7 @@ from collectors.scraped import Scrape
 from collectors.targets import Target
 from outrider import jsonable
 from outrider.clock import ManualClock, rfc3339
-from outrider.errors import UsageError
+from outrider.errors import CollectReason, UsageError
 from outrider.i18n import Language
 from outrider.model import AlertReason, AlertState, Event
 from service import listing, wiring
@@ -80,7 +80,7 @@ def replay(
     for path in paths:
         recorded = load(path, adapter)
         if not recorded.scrapes:
-            continue
+            raise UsageError(f"{path} holds no scrape", hint="outrider record makes recordings; each line is JSON")
         starts.append(recorded.scrapes[0].at)
         ends.append(recorded.scrapes[-1].at)
         _run(recorded, settings, language, emit, result)
@@ -97,16 +97,20 @@ def _run(
     step = recorded.step
     cycle = wiring.cycle_in_memory(settings, collector, clock, interval=step)
     events = sorted(recorded.events, key=lambda event: event.at)
+    once_up = False
     for group in rounds(recorded.scrapes, step):
         clock.set(group[-1].at)
         due = [event for event in events if event.at <= clock.now()]
         events = events[len(due) :]
         collected = collector.absorb(group, clock.now())
+        once_up = once_up or any(one.up for one in collector.health)
         collected = replace(collected, events=(*collected.events, *due))
         cycle.digest(clock.now(), collected)
         result["cycles"] += 1
         if "signals" in emit:
             result["signals"] += listing.signals(collected, with_instant=True)
+    if not once_up and all(one.reason == CollectReason.NOT_METRICS for one in collector.health):
+        raise UsageError(collector.health[0].error or "no page could be read", hint=collector.health[0].hint)
     state = cycle.parts.state
     alerts = state.alerts(limit=100_000)
     if "alerts" in emit:

@@ -16,9 +16,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from collectors import registry, signatures
 from outrider import yamlfile
-from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.errors import ConfigError, ConfigProblem
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
 from service.collect_settings import CollectSettings
@@ -26,7 +25,10 @@ from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
+from service.retention_settings import RetentionSettings, retention_usable
 from service.settings_base import Duration, Port, Ratio, Section
+from service.settings_targets import adapters_usable, doubts, targets_apart
+from service.store_settings import RemoteMetricsSettings
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_FILE = Path("outrider.yaml")
@@ -50,10 +52,14 @@ class StoreSettings(Section):
         "sqlite:///.outrider/outrider.db",
         description="sqlite:///path/to/file.db (metrics go to a second file beside it) or postgresql://user@host/database",
     )
-    spool: SpoolSettings = SpoolSettings()
+    spool: SpoolSettings = Field(SpoolSettings(), description="cycles that wait while the store is away")
+    retention: RetentionSettings = Field(RetentionSettings(), description="how long values are kept")
     stand_by: bool = Field(
         True,
         description="on PostgreSQL a second engine waits until the first one ends; false: it refuses, as on SQLite",
+    )
+    metrics: RemoteMetricsSettings | None = Field(
+        None, description="a server that keeps the values instead, for fleets that outgrow one machine"
     )
 
 
@@ -253,6 +259,17 @@ def load(path: Path | None, *, fleet: str | None = None) -> Settings:
     """
     if path is None:
         return Settings()
+    found, problems, _ = review(path, fleet=fleet)
+    if problems or found is None:
+        raise yamlfile.refuse(problems)
+    return found
+
+
+def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, list[ConfigProblem], list[ConfigProblem]]:
+    """A configuration, all that is wrong with it at once, and what can be used and is hardly meant.
+
+    Raises ConfigError for a file that is no YAML mapping.
+    """
     document = yamlfile.read(path)
     problems: list[ConfigProblem] = []
     value = _substitute(document.value if document.value is not None else {}, (), document, problems)
@@ -263,13 +280,15 @@ def load(path: Path | None, *, fleet: str | None = None) -> Settings:
         settings = Settings.model_validate(value)
     except pydantic.ValidationError as error:
         problems += yamlfile.problems_of(error, document, Settings)
+        wrong = {str(detail["loc"][0]) for detail in error.errors()}
+        # what hangs together is looked at in the sections that can be read
+        problems += _consistency(Settings.model_validate({k: v for k, v in value.items() if k not in wrong}), document)
+    problems += adapters_usable(value, document, path.parent)
+    problems += targets_apart(value, document)
     if settings is not None:
-        problems += _adapters_usable(settings, document, path.parent)
         problems += _consistency(settings, document)
         problems += _game_days_usable(settings, document, fleet)
-    if problems or settings is None:
-        raise yamlfile.refuse(problems)
-    return settings
+    return settings, problems, doubts(value, document)
 
 
 def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, problems: list[ConfigProblem]) -> Any:
@@ -289,40 +308,8 @@ def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, p
     return _VARIABLE.sub(replace, value)
 
 
-def _adapters_usable(settings: Settings, document: yamlfile.Document, folder: Path) -> list[ConfigProblem]:
-    """Make the user's own adapters known; every fault in them, and every name that is no adapter's."""
-    problems: list[ConfigProblem] = []
-    for index, file in enumerate(settings.collect.adapters):
-        try:
-            registry.add(folder / file)
-            signatures.forget()
-        except ConfigError as error:
-            problems += error.problems
-        except UsageError as error:
-            problems.append(document.problem(("collect", "adapters", index), error.message))
-    if problems:
-        return problems  # names of adapters that could not be read would be told as unknown
-    jobs = settings.collect.prometheus.jobs if settings.collect.prometheus is not None else {}
-    named: list[tuple[yamlfile.Path_, str]] = [
-        *((("collect", "targets", i, "adapter"), target.adapter) for i, target in enumerate(settings.collect.targets)),
-        *((("collect", "prometheus", "jobs", job), name) for job, name in jobs.items()),
-    ]
-    for path, name in named:
-        if name not in registry.ADAPTERS:
-            hint = yamlfile.near(name, registry.ADAPTERS) or f"; known are {', '.join(registry.ADAPTERS)}"
-            problems.append(document.problem(path, f"there is no adapter {name!r}{hint}"))
-    return problems
-
-
 def _consistency(settings: Settings, document: yamlfile.Document) -> list[ConfigProblem]:
-    problems = []
-    seen: set[str] = set()
-    for index, target in enumerate(settings.collect.targets):
-        if target.name in seen:
-            problems.append(
-                document.problem(("collect", "targets", index, "name"), f"a second target is named {target.name!r}")
-            )
-        seen.add(target.name)
+    problems = list(retention_usable(settings.store.retention, document))
     problems += events_usable(settings.events, document)
     problems += receive_usable(settings.receive, document)
     problems += discover_usable(settings.collect.discover, document)

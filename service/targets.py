@@ -23,13 +23,14 @@ from service.settings import Settings
 def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pushed | None = None) -> Source:
     """The source of batches and events that the configuration names, with what others push beside it.
 
-    Without any of them one that brings nothing. ``tap`` gets every scrape as it came, where pages are scraped here.
+    Without any of them one that brings nothing. ``tap`` gets every page as it came, but with
+    ``collect.prometheus.pushdown``, where there are none.
     """
     prometheus, doors = settings.collect.prometheus, KubeDoors((*settings.collect.discover, *settings.events))
     if prometheus is not None:
         pushdown, interval = prometheus.pushdown, settings.collect.interval
         pages: Source = prometheus_source(
-            prometheus, settings.cluster, clock=clock, pushdown=pushdown, interval=interval, pushed=pushed
+            prometheus, settings.cluster, clock=clock, pushdown=pushdown, interval=interval, pushed=pushed, tap=tap
         )
     else:
         configured, deadline = targets(settings), settings.collect.interval / 4
@@ -50,6 +51,7 @@ def prometheus_source(prometheus: PrometheusSettings, cluster: str, **more: Any)
         jobs=prometheus.jobs,
         timeout=prometheus.timeout,
         access=prometheus.access,
+        parameters=prometheus.parameters,
         **more,
     )
 

@@ -103,7 +103,9 @@ class WindowCache:
             for ring in self._rings.values():
                 ring.forget(self._cycles - self._slots)
         oldest = np.nanmin(self._times)
-        self._events = [event for event in (*self._events, *events) if event.at.timestamp() > oldest]
+        # an event that comes once more, with more of what is known of it, takes the place of the one before
+        kept = {event.id: event for event in (*self._events, *events) if event.at.timestamp() > oldest}
+        self._events = list(kept.values())
 
     def _put(self, batches: Sequence[SampleBatch], slot: int) -> None:
         """Put batches of one kind and with the same keys, at once where each entity stands in one of them."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from alerts import rules_file
 from alerts.notify.registry import NOTIFIERS
@@ -14,8 +13,10 @@ from alerts.routes import Messaging
 from collectors.flight_ring import FlightRing
 from detectors import knowledge, threshold
 from detectors.registry import DETECTORS
+from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
+from outrider.errors import StoreAwayError
 from outrider.i18n import Language
 from outrider.model import CycleRecord, EntityKind, EntityRef, Plan
 from outrider.ports import Actuator, MetricStore, Notifier, StateReader, StateStore
@@ -23,7 +24,7 @@ from outrider.rules import Rule
 from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
-from service import facts, receiving, targets
+from service import facts, receiving, revisions, targets
 from service import settings as settings_file
 from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.cycle import Cycle, Parts, Source
@@ -37,7 +38,10 @@ from service.tokens import admin_token, flights_of, spool_of
 from store import memory, migrate, sql
 from store.away import SpooledMetrics
 from store.cycle_files import CycleFiles
+from store.opening import open_metrics
+from store.prometheus import Remote
 
+_log = log.get("engine")
 HISTORY = timedelta(days=15)
 GROUPS = ("phone", "sms", "im", "mail", "report")
 
@@ -58,7 +62,10 @@ class Platform:
     def warm(self, now: datetime) -> None:
         """Take up check-points, teach the detectors from history, and say so in the audit."""
         self.cycle.parts.detection.restore(self.state)
-        self.cycle.parts.detection.warm(self.metrics, now, HISTORY)
+        try:
+            self.cycle.parts.detection.warm(self.metrics, now, HISTORY)
+        except StoreAwayError as error:  # values on a server that is away: better to watch untaught than not at all
+            _log.error("not_warmed", error=error.message, hint=error.hint)
         loaded = AuditRecord(now, AuditEvent.CONFIG_LOADED, self.settings.cluster, "started")
         self.state.append_audit([loaded])
 
@@ -78,12 +85,7 @@ class Platform:
 
 def upgrade(settings: Settings) -> str:
     """Create or upgrade both databases; returns their revision."""
-    return revision_text(migrate.upgrade(settings.store.url))
-
-
-def revision_text(revisions: Mapping[Any, str | None]) -> str:
-    """``state 0001, metrics 0001``."""
-    return ", ".join(f"{name} {revision or 'none'}" for name, revision in revisions.items())
+    return revisions.text(migrate.upgrade(settings.store.url))
 
 
 @contextmanager
@@ -108,7 +110,13 @@ def _open(settings: Settings) -> tuple[StateStore, sql.SqlMetricStore]:
     """Both stores at this program's schema; closing them stays with the caller."""
     upgrade(settings)
     state_url, metrics_url = sql.urls_of(settings.store.url)
-    return sql.open_state(state_url), sql.open_metrics(metrics_url)
+    return sql.open_state(state_url), open_metrics(metrics_url, remote_of(settings))
+
+
+def remote_of(settings: Settings) -> Remote | None:
+    """The server that keeps the values, None when the database does."""
+    given = settings.store.metrics
+    return None if given is None else given.remote(settings.cluster)
 
 
 def platform(
@@ -191,7 +199,7 @@ def _cycle(
 
 def _counter(detection: Detection, state: StateStore) -> facts.ReplicaCounter:
     def count(service: EntityRef, topology: Topology) -> tuple[int, int]:
-        return facts.replicas(service, topology, detection, state.alerts(states=facts.ACTIVE))
+        return facts.replicas(service, topology, detection, facts.active_alerts(state))
 
     return count
 
@@ -253,6 +261,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         cluster=settings.cluster,
         store_url=settings.store.url,
         spool=CycleFiles(spool_of(settings), settings.store.spool.limit_bytes),
+        metrics=remote_of(settings),
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
         doors=receiving.doors(settings),
         webhooks=webhooks(settings),
@@ -279,7 +288,7 @@ def plan_now(settings: Settings, at: datetime | None) -> Plan:
         if at is None and not newest:
             return Plan()
         topology = state.topology()
-        active = state.alerts(states=facts.ACTIVE)
+        active = facts.active_alerts(state)
 
         def count(service: EntityRef, known: Topology) -> tuple[int, int]:
             members = known.below(service, EntityKind.REPLICA)

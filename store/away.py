@@ -11,7 +11,7 @@ import numpy as np
 
 from outrider import log
 from outrider.errors import StoreAwayError, StoreError
-from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Window
+from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import MetricStore
 from store.cycle_files import CycleFiles, Kept, SpoolStatus
 
@@ -115,9 +115,11 @@ class SpooledMetrics:
         end: datetime,
         step: timedelta,
         entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
     ) -> Window:
         """As the store answers."""
-        return self._store.read_windows(kind, keys, start, end, step, entities)
+        return self._store.read_windows(kind, keys, start, end, step, entities, statistic=statistic)
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
         """As the store answers."""

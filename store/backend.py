@@ -30,6 +30,7 @@ class Opened:
     writers: sa.Engine
     place: str
     sentence: Callable[[sa.exc.DBAPIError, str], StoreError | None]
+    vacuum: Callable[[], None]
     file: Path | None = None
     writer_lock: int | None = None
 

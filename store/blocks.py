@@ -2,7 +2,8 @@
 
 A cycle is one row with all its signals (a tail). Many instants are one row a signal, so that reading
 ten signals of a day does not touch the other two hundred. Rows of one kind, signal and entity
-never overlap in time: a cycle written into the span of such a row splits it.
+never overlap in time: a cycle written into the span of such a row splits it. A row of a roll-up holds
+columns of one signal that are rolled up alike, with a section a statistic (``store.rollup``).
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from outrider.model import EntityKind, SignalKey
-from store import schema
+from outrider.model import EntityKind, Floats, SignalKey, Statistic
+from store import rollup, schema
 from store.chunks import BULK_LEVEL, TAIL_LEVEL, Block, Micros, Section, decode, encode
 from store.dictionary import Dictionary, Keyset, sections_of
 from store.merge import Ids, Merged
+from store.rollup import Fold
 from store.schema import RAW, micros
 
 MAX_SPAN = timedelta(days=1)  # no row spans more, so that a read knows how far back to look
@@ -30,12 +32,14 @@ _MICROSECOND = timedelta(microseconds=1)
 _SPANS = sa.text(
     "SELECT 1 FROM block WHERE kind = :kind AND tier = :tier AND end_us >= :at AND start_us <= :at LIMIT 1"
 )
+_PLACES = {Statistic.LAST: 0, Statistic.MEAN: 1, Statistic.MIN: 2, Statistic.MAX: 3}  # in ``Fold.GAUGE``
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row without its payload."""
 
+    tier: str
     id: int
     start: int
     end: int
@@ -45,6 +49,26 @@ class Row:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A row that is packed and not yet written. ``span`` holds first and last instant and how many there are."""
+
+    tier: str
+    kind: EntityKind
+    span: tuple[int, int, int]
+    entities: Ids
+    keys: tuple[SignalKey, ...]
+    payload: bytes
+
+
+def draft(
+    tier: str, kind: EntityKind, times: Micros, entities: Ids, keys: tuple[SignalKey, ...], sections: Sequence[Section]
+) -> Draft:
+    """Pack one signal's many instants, sections of shape (keys, entities, times)."""
+    payload = encode(times, sections, level=BULK_LEVEL)
+    return Draft(tier, kind, (int(times[0]), int(times[-1]), times.size), entities, keys, payload)
+
+
 def write_tail(connection: sa.Connection, numbers: Dictionary, at: datetime, cycle: Merged) -> None:
     """Write one cycle of one kind, in place of what its instant held before."""
     time = micros(at)
@@ -52,39 +76,34 @@ def write_tail(connection: sa.Connection, numbers: Dictionary, at: datetime, cyc
     spans = sections_of(cycle.keys).values()
     sections = [Section(cycle.values[first:end, :, None], cycle.status[first:end, :, None]) for _, first, end in spans]
     payload = encode(np.array([time]), sections, level=TAIL_LEVEL)
-    _insert(connection, numbers, cycle.kind, (time, time, 1), cycle.entities, cycle.keys, payload)
+    insert(connection, numbers, Draft(RAW, cycle.kind, (time, time, 1), cycle.entities, cycle.keys, payload))
 
 
-def write_bulk(
-    connection: sa.Connection, numbers: Dictionary, kind: EntityKind, times: Micros, entities: Ids,
-    keys: tuple[SignalKey, ...], section: Section,
-) -> None:  # fmt: skip
-    """Write one signal's many instants, of shape (keys, entities, times)."""
-    payload = encode(times, [section], level=BULK_LEVEL)
-    _insert(connection, numbers, kind, (int(times[0]), int(times[-1]), times.size), entities, keys, payload)
-
-
-def _insert(
-    connection: sa.Connection, numbers: Dictionary, kind: EntityKind, span: tuple[int, int, int], entities: Ids,
-    keys: tuple[SignalKey, ...], payload: bytes,
-) -> None:  # fmt: skip
-    connection.execute(
+def insert(connection: sa.Connection, numbers: Dictionary, row: Draft) -> int:
+    """Write a row; returns its id."""
+    stored = connection.execute(
         sa.insert(schema.block),
         {
-            "tier": RAW,
-            "kind": kind.value,
-            "start_us": span[0],
-            "end_us": span[1],
-            "instants": span[2],
-            "cohort_id": numbers.cohort(entities),
-            "keyset_id": numbers.keyset(numbers.keys.of(keys)),
-            "payload": payload,
+            "tier": row.tier,
+            "kind": row.kind.value,
+            "start_us": row.span[0],
+            "end_us": row.span[1],
+            "instants": row.span[2],
+            "cohort_id": numbers.cohort(row.entities),
+            "keyset_id": numbers.keyset(numbers.keys.of(row.keys)),
+            "payload": row.payload,
         },
     )
+    return int(stored.inserted_primary_key[0])  # type: ignore[index]
 
 
-def rows_between(connection: sa.Connection, kind: EntityKind, start: int, end: int) -> list[Row]:
-    """Raw rows with an instant in [start, end), oldest first."""
+def visible() -> sa.ColumnElement[bool]:
+    """True for rows that reads may see: not those that upkeep still writes, or has yet to delete."""
+    return schema.block.c.id.not_in(sa.select(schema.hidden.c.block_id))
+
+
+def rows_between(connection: sa.Connection, kind: EntityKind, start: int, end: int, tier: str = RAW) -> list[Row]:
+    """Rows of a tier with an instant in [start, end), oldest first."""
     table = schema.block
     longest = MAX_SPAN // _MICROSECOND
     asked = (
@@ -92,10 +111,10 @@ def rows_between(connection: sa.Connection, kind: EntityKind, start: int, end: i
             table.c.id, table.c.start_us, table.c.end_us, table.c.instants, table.c.cohort_id, table.c.keyset_id,
             sa.func.length(table.c.payload),
         )
-        .where(table.c.kind == kind.value, table.c.tier == RAW)
+        .where(table.c.kind == kind.value, table.c.tier == tier, visible())
         .where(table.c.end_us >= start, table.c.end_us < end + longest, table.c.start_us < end)
     )  # fmt: skip
-    rows = [Row(*row) for row in connection.execute(asked)]
+    rows = [Row(tier, *row) for row in connection.execute(asked)]
     return sorted(rows, key=lambda row: (row.start, row.id))
 
 
@@ -122,23 +141,38 @@ def _fetch(connection: sa.Connection, rows: Sequence[Row]) -> list[tuple[Row, Bl
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Cells of one signal, of shape (keys, entities, times)."""
+    """Cells of one signal, of shape (keys, entities, times).
+
+    ``weights`` say how many values each stands for, one when None.
+    """
 
     cohort: int
     keys: tuple[SignalKey, ...]
     times: Micros
     cells: Section
+    weights: Floats | None = None
+
+    def inside(self, start: int, end: int) -> Piece:
+        """What lies in [start, end)."""
+        if not self.times.size or (self.times[0] >= start and self.times[-1] < end):
+            return self
+        part = slice(int(np.searchsorted(self.times, start)), int(np.searchsorted(self.times, end)))
+        weights = None if self.weights is None else self.weights[..., part]
+        return Piece(self.cohort, self.keys, self.times[part], _part(self.cells, part), weights)
 
 
-def pieces(
+Groups = Iterator[tuple[Row, Keyset, list[Block]]]
+
+
+def groups(
     found: Sequence[tuple[Row, Block]],
     keysets: Mapping[int, Keyset],
     name: str,
     wanted: Collection[SignalKey] | None = None,
-) -> Iterator[Piece]:
-    """One signal's cells out of the rows, oldest first, joined while entities and columns stay the same.
+) -> Groups:
+    """The rows that hold a signal, oldest first, together while entities, columns and shape stay the same.
 
-    Rows that hold none of the ``wanted`` columns (None: of all) are not decoded.
+    Rows that hold none of the ``wanted`` columns (None: of all) are left out.
     """
 
     def has(keyset: Keyset) -> bool:
@@ -150,15 +184,43 @@ def pieces(
     those = {number for number in {row.keyset for row, _ in found} if has(keysets[number])}
     having = [(row, block) for row, block in found if row.keyset in those]
 
-    def alike(item: tuple[Row, Block]) -> tuple[int, int, bool]:
-        row = item[0]
-        return row.cohort, row.keyset, row.instants == 1
+    def alike(item: tuple[Row, Block]) -> tuple[str, int, int, bool, int]:
+        row, block = item
+        return row.tier, row.cohort, row.keyset, row.instants == 1, block.sections
 
-    for (cohort, keyset, _), group in groupby(having, key=alike):
-        blocks = [block for _, block in group]
-        section, first, end = keysets[keyset].sections[name]
+    for _, group in groupby(having, key=alike):
+        pairs = list(group)
+        yield pairs[0][0], keysets[pairs[0][0].keyset], [block for _, block in pairs]
+
+
+def pieces(
+    found: Sequence[tuple[Row, Block]],
+    keysets: Mapping[int, Keyset],
+    name: str,
+    wanted: Collection[SignalKey] | None = None,
+    statistic: Statistic = Statistic.LAST,
+) -> Iterator[Piece]:
+    """One signal's cells out of the rows, oldest first, as ``groups`` gives them."""
+    for row, keyset, blocks in groups(found, keysets, name, wanted):
+        section, first, end = keyset.sections[name]
+        keys = keyset.keys[first:end]
+        if row.tier != RAW:
+            yield _rolled(row.cohort, keys, blocks, statistic)
+            continue
         times = np.concatenate([block.times for block in blocks])
-        yield Piece(cohort, keysets[keyset].keys[first:end], times, decode(blocks, section))
+        yield Piece(row.cohort, keys, times, decode(blocks, section))
+
+
+def _rolled(cohort: int, keys: tuple[SignalKey, ...], blocks: list[Block], statistic: Statistic) -> Piece:
+    """One statistic of a roll-up as cells; sums stay sums whatever is asked for."""
+    gauge = rollup.fold_in(blocks[0]) is Fold.GAUGE
+    times = np.concatenate([block.times for block in blocks])
+    cells = rollup.statistic(blocks, _PLACES[statistic] if gauge else 0)
+    if not gauge or statistic is not Statistic.MEAN:
+        return Piece(cohort, keys, times, cells)
+    weights = rollup.statistic(blocks, rollup.COUNT[Fold.GAUGE]).values.astype(np.float64)
+    means = cells.values / np.where(weights > 0, weights, np.nan)
+    return Piece(cohort, keys, times, Section(means, cells.status), weights)
 
 
 def make_room(connection: sa.Connection, kind: EntityKind, at: int) -> None:

@@ -4,14 +4,15 @@ A block holds, for one kind of entity, ``instants`` x ``entities`` x ``columns``
 signal (the buckets of a histogram, else one column) form a *section*. All numbers are
 little-endian::
 
-    magic    4 bytes, b"ORB1"
+    magic    4 bytes, b"ORB2"; b"ORB1" where a block has one instant, and in blocks of earlier releases
     counts   3 x uint32: instants, entities, sections
     times    instants x int64, microseconds since 1970, rising
     index    sections x 3 x uint32: columns, bytes of values, bytes of status
     sections one after the other: values, then status
 
-*Values* are float32, ordered (column, entity, instant), each xor-ed with the value of the instant
-before, then split into four planes (all lowest bytes first), then zstd. *Status* is one byte a cell
+*Values* are float32, ordered (column, entity, instant). Of ``ORB2`` each column is packed as
+``store.decimals`` says, then all of them by zstd; of ``ORB1`` each value is xor-ed with the value of the
+instant before, then split into four planes (all lowest bytes first), then zstd. *Status* is one byte a cell
 in the same order, zstd; it takes 0 bytes when every cell is PRESENT. Bit 7 of a status byte marks
 a cell without a number: its place among the values repeats the number before it, so that a gap
 costs nothing, and reads back as NaN.
@@ -26,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import local
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -33,11 +35,13 @@ from numpy.typing import NDArray
 
 from outrider.errors import StoreError
 from outrider.model import CellStatus, Statuses
+from store import decimals
 
 Floats32 = NDArray[np.float32]
+Numeric = NDArray[np.floating[Any]]
 Micros = NDArray[np.int64]
 
-MAGIC = b"ORB1"
+MAGIC, MAGIC_XOR = b"ORB2", b"ORB1"
 TAIL_LEVEL = 1  # a cycle is written now and rewritten by compaction within hours: speed first
 BULK_LEVEL = 3  # 1.2 bytes a value on slowly moving gauges; higher levels gain under 3 %
 _NO_NUMBER = 0x80
@@ -47,13 +51,21 @@ _threads = local()
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Values (float32) and status of one signal, both of shape (columns, entities, instants).
+    """Values and status of one signal, both of shape (columns, entities, instants).
 
-    ``status`` None means that every cell is PRESENT.
+    ``status`` None means that every cell is PRESENT. Values are stored as float32; sums of a roll-up
+    come back as float64.
     """
 
-    values: Floats32
+    values: Numeric
     status: Statuses | None = None
+
+    def taken(self, columns: Sequence[int]) -> Section:
+        """Some of the columns, in that order."""
+        if list(columns) == list(range(self.values.shape[0])):
+            return self
+        places = list(columns)
+        return Section(self.values[places], None if self.status is None else self.status[places])
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
@@ -70,11 +82,18 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     return made
 
 
-def _fill_gaps(values: Floats32, missing: NDArray[np.bool_]) -> Floats32:
+def _fill_gaps(values: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[Any]:
     """Repeat the number before each gap along time; 0 where there is none before."""
     places = np.where(missing, 0, np.arange(values.shape[-1], dtype=np.int32))
-    filled = np.take_along_axis(values, np.maximum.accumulate(places, axis=-1), axis=-1)
-    return np.nan_to_num(filled, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    repeated = np.take_along_axis(values, np.maximum.accumulate(places, axis=-1), axis=-1)
+    without: NDArray[Any] = np.nan_to_num(repeated, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return without
+
+
+def filled(values: Floats32) -> Floats32:
+    """Values whose gaps repeat the number before them, to be stored where another section says what is missing."""
+    missing = np.isnan(values)
+    return _fill_gaps(values, missing) if missing.any() else values
 
 
 def _pack(section: Section, level: int) -> tuple[bytes, bytes]:
@@ -84,10 +103,10 @@ def _pack(section: Section, level: int) -> tuple[bytes, bytes]:
         missing = np.isnan(values)
         packed_status = _compressor(level).compress(np.where(missing, status | _NO_NUMBER, status).tobytes())
         values = _fill_gaps(values, missing)
-    bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
-    if bits.shape[-1] > 1:
-        bits = np.concatenate((bits[..., :1], bits[..., 1:] ^ bits[..., :-1]), axis=-1)
-    planes = np.ascontiguousarray(bits).view(np.uint8).reshape(-1, 4).T
+    cells = np.ascontiguousarray(values, dtype="<f4")
+    if cells.shape[-1] > 1:
+        return _compressor(level).compress(decimals.pack(cells)), packed_status
+    planes = cells.view(np.uint8).reshape(-1, 4).T  # one instant: there is no instant before
     return _compressor(level).compress(planes.tobytes()), packed_status
 
 
@@ -105,7 +124,7 @@ def encode(times: Micros, sections: Sequence[Section], *, level: int = TAIL_LEVE
         ],
         dtype="<u4",
     )
-    head = _HEADER.pack(MAGIC, len(times), entities, len(sections))
+    head = _HEADER.pack(MAGIC if len(times) > 1 else MAGIC_XOR, len(times), entities, len(sections))
     parts = [head, times.astype("<i8").tobytes(), index.tobytes()]
     for values, status in packed:
         parts += (values, status)
@@ -118,12 +137,13 @@ class Block:
     def __init__(self, payload: bytes) -> None:
         """Raises StoreError when the payload is not a block of this format."""
         self._payload = payload
-        if payload[:4] != MAGIC:
+        if payload[:4] not in (MAGIC, MAGIC_XOR):
             raise StoreError(
                 "A stored block of values has an unknown format.",
-                hint="It was written by another version, or the file is damaged: restore a backup.",
+                hint="`outrider db check` names it; restore a backup: outrider db restore FILE --force",
             )
-        _, self.instants, self.entities, self.sections = _HEADER.unpack_from(payload)
+        magic, self.instants, self.entities, self.sections = _HEADER.unpack_from(payload)
+        self._xored = magic == MAGIC_XOR
         self._index_at = _HEADER.size + 8 * self.instants
 
     @property
@@ -143,14 +163,28 @@ class Block:
         return found
 
     def planes(self, section: int) -> bytes:
-        """The unpacked byte planes of a section, still xor-ed along time."""
+        """A section as it was before zstd; of one instant: the byte planes of its values."""
         _, start, middle, _ = self._places[section]
         return _decompressor().decompress(self._payload[start:middle])
+
+    def values(self, section: int) -> Floats32:
+        """The values of a section, of shape (columns, entities, instants); gaps repeat the number before them."""
+        shape = (self.columns(section), self.entities, self.instants)
+        if not self._xored:
+            return decimals.unpack(self.planes(section), shape)
+        planes = np.frombuffer(self.planes(section), dtype=np.uint8).reshape(4, -1)
+        bits = np.ascontiguousarray(planes.T).view("<u4").reshape(shape)
+        return np.bitwise_xor.accumulate(bits, axis=-1).view(np.float32)
 
     def statuses(self, section: int) -> bytes | None:
         """The unpacked status bytes of a section, None when every cell is PRESENT."""
         _, _, middle, end = self._places[section]
         return _decompressor().decompress(self._payload[middle:end]) if end > middle else None
+
+    @property
+    def length(self) -> int:
+        """How many bytes the payload must have by its own index."""
+        return self._places[-1][3] if self.sections else self._index_at
 
     def columns(self, section: int) -> int:
         """How many columns a section has."""
@@ -182,13 +216,10 @@ def _full_status(section: Section) -> Statuses:
 
 
 def _decode_one(block: Block, section: int) -> Section:
-    shape = (block.columns(section), block.entities, block.instants)
-    planes = np.frombuffer(block.planes(section), dtype=np.uint8).reshape(4, -1)
-    bits = np.ascontiguousarray(planes.T).view("<u4").reshape(shape)
-    bits = np.bitwise_xor.accumulate(bits, axis=-1)
+    values = block.values(section)
     raw = block.statuses(section)
-    status = None if raw is None else np.frombuffer(raw, dtype=np.uint8).reshape(shape)
-    return _restore(bits, status)
+    status = None if raw is None else np.frombuffer(raw, dtype=np.uint8).reshape(values.shape)
+    return _restore(values, status)
 
 
 def _decode_tails(blocks: Sequence[Block], section: int) -> Section:
@@ -202,11 +233,10 @@ def _decode_tails(blocks: Sequence[Block], section: int) -> Section:
         empty = bytes(columns * entities)
         joined = np.frombuffer(b"".join(found or empty for found in raw), dtype=np.uint8)
         status = joined.reshape(len(blocks), columns, entities).transpose(1, 2, 0)
-    return _restore(bits.view("<u4").reshape(columns, entities, len(blocks)), status)
+    return _restore(bits.view("<f4").reshape(columns, entities, len(blocks)), status)
 
 
-def _restore(bits: NDArray[np.uint32], status: Statuses | None) -> Section:
-    values = bits.view(np.float32)
+def _restore(values: Floats32, status: Statuses | None) -> Section:
     if status is None:
         return Section(values)
     missing = (status & _NO_NUMBER) != 0
@@ -214,7 +244,7 @@ def _restore(bits: NDArray[np.uint32], status: Statuses | None) -> Section:
     return Section(values, status & np.uint8(_NO_NUMBER - 1))
 
 
-def without_hollows(values: Floats32, status: Statuses) -> Statuses:
+def without_hollows(values: Numeric, status: Statuses) -> Statuses:
     """The status with PRESENT cells that have no number turned into ABSENT: such a cell must not be stored."""
     hollow = np.isnan(values) & (status == CellStatus.PRESENT)
     return np.where(hollow, np.uint8(CellStatus.ABSENT), status) if hollow.any() else status

@@ -26,17 +26,27 @@ T = TypeVar("T")
 
 def dumps(value: Any) -> str:
     """One dataclass (or a container of them) as JSON text."""
-    return json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text_of(to_plain(value))
+
+
+def text_of(plain: Any) -> str:
+    """Plain values as JSON text that every encoder takes: half of a surrogate pair is spelled out."""
+    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+    return text
 
 
 def loads(kind: type[T], text: str) -> T:
     """Read back what ``dumps`` wrote. Raises StoreError when the text does not fit the type."""
     try:
         found: T = from_plain(kind, json.loads(text))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(
             f"A stored {kind.__name__} cannot be read: {error}.",
-            hint="It was written by another version, or the file is damaged: restore a backup.",
+            hint="`outrider db check --deep` names it; restore a backup: outrider db restore FILE --force",
         ) from error
     return found
 
@@ -73,7 +83,7 @@ def _key(key: Any) -> str:
 
 
 def from_plain(kind: Any, value: Any) -> Any:
-    """The value as the type says. Raises ValueError, TypeError or KeyError when it does not fit."""
+    """The value as the type says. Raises ValueError, TypeError, KeyError or AttributeError when it does not fit."""
     origin = get_origin(kind)
     if value is None and kind is not float:
         return None

@@ -2,57 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
 
 from outrider.model import CellStatus, EntityKind, SignalKey
-from store import schema
+from store import blocks, rewrite
 from store.arrays import cross
-from store.blocks import Piece, payloads, pieces, rows_between, write_bulk
-from store.chunks import Micros, Section
-from store.dictionary import Dictionary, Names
+from store.blocks import Draft, Piece, Row, payloads, pieces, rows_between
+from store.chunks import Block, Micros, Section
+from store.dictionary import Keyset, Names
+from store.marks import Mark
 from store.merge import Ids, column_order
+from store.rewrite import Access
 from store.schema import RAW
-
-_HOUR = timedelta(hours=1) // timedelta(microseconds=1)
-
-
-def hours_of_tails(connection: sa.Connection, kind: EntityKind, before: int) -> list[int]:
-    """Starts of the whole hours before an instant that still have single cycles, oldest first."""
-    table = schema.block
-    asked = (
-        sa.select(table.c.end_us)
-        .where(table.c.kind == kind.value, table.c.tier == RAW, table.c.instants == 1)
-        .where(table.c.end_us < before // _HOUR * _HOUR)
-    )
-    return sorted({at // _HOUR * _HOUR for (at,) in connection.execute(asked)})
+from store.tiers import HOUR
 
 
-def compact_hour(connection: sa.Connection, numbers: Dictionary, kind: EntityKind, start: int) -> bool:
-    """Rewrite the rows of one hour. False leaves an hour alone that a longer row reaches into."""
-    rows = rows_between(connection, kind, start, start + _HOUR)
-    if any(row.start < start or row.end >= start + _HOUR for row in rows):
-        return False
-    names = Names()  # of this transaction only: it may see numbers that are rolled back
-    found = [pair for batch in payloads(connection, rows) for pair in batch]
-    keysets = names.keysets(connection)
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Rows of a kind with their payloads, and what their numbers mean."""
+
+    kind: EntityKind
+    found: tuple[tuple[Row, Block], ...]
+    keysets: Mapping[int, Keyset]
+    members: Mapping[int, Ids]
+
+    @property
+    def ids(self) -> list[int]:
+        """The rows' ids."""
+        return [row.id for row, _ in self.found]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The signals inside."""
+        rows = {row.keyset for row, _ in self.found}
+        return tuple(dict.fromkeys(key.name for number in sorted(rows) for key in self.keysets[number].keys))
+
+    def entities_of(self, cohorts: Sequence[int]) -> Ids:
+        """The entities of some cohorts, rising."""
+        return np.unique(np.concatenate([np.empty(0, np.int32), *(self.members[cohort] for cohort in cohorts)]))
+
+
+def load(connection: sa.Connection, names: Names, kind: EntityKind, rows: Sequence[Row]) -> Loaded:
+    """Read rows whole."""
+    found = tuple(pair for batch in payloads(connection, rows) for pair in batch)
     members = {row.cohort: names.cohort(connection, row.cohort) for row in rows}
-    entities = np.unique(np.concatenate(list(members.values())))
-    times = np.unique(np.concatenate([block.times for _, block in found]))
-    for name in dict.fromkeys(key.name for row in rows for key in keysets[row.keyset].keys):
-        parts = list(pieces(found, keysets, name))
+    return Loaded(kind, found, dict(names.keysets(connection)), members)
+
+
+def compact(access: Access, names: Names, mark: Mark) -> bool | None:
+    """Rewrite one hour. None: there was nothing to do, or longer rows reach into it; False: it changed meanwhile.
+
+    A longer row that reaches over a bound of the hour stays as it is.
+    """
+    start, end = mark.start, mark.start + HOUR
+    with access.reading() as connection:
+        rows = rows_between(connection, mark.kind, start, end)
+        inside = [row for row in rows if row.start >= start and row.end < end]
+        loaded = load(connection, names, mark.kind, inside if _worth_it(rows, inside) else [])
+    new = rewrite.stage(access, _drafts(loaded))
+    if not rewrite.swap(access, new, loaded.ids, [mark]):
+        return False
+    return True if new else None
+
+
+def _worth_it(rows: Sequence[Row], inside: Sequence[Row]) -> bool:
+    """True when there are single cycles, and no longer row would overlap what becomes of them."""
+    if not any(row.instants == 1 for row in inside):
+        return False
+    first, last = min(row.start for row in inside), max(row.end for row in inside)
+    return all(row in inside or row.end < first or row.start > last for row in rows)
+
+
+def _drafts(loaded: Loaded) -> Iterator[Draft]:
+    if not loaded.found:
+        return
+    entities = loaded.entities_of(list(loaded.members))
+    times = np.unique(np.concatenate([block.times for _, block in loaded.found]))
+    for name in loaded.names:
+        parts = list(pieces(loaded.found, loaded.keysets, name))
         keys = tuple(sorted({key for part in parts for key in part.keys}, key=column_order))
-        write_bulk(connection, numbers, kind, times, entities, keys, _joined(parts, keys, members, entities, times))
-    connection.execute(sa.delete(schema.block).where(schema.block.c.id.in_([row.id for row in rows])))
-    return True
+        section = joined(parts, keys, loaded.members, entities, times)
+        yield blocks.draft(RAW, loaded.kind, times, entities, keys, [section])
 
 
-def _joined(
+def joined(
     parts: Sequence[Piece], keys: Sequence[SignalKey], members: Mapping[int, Ids], entities: Ids, times: Micros
 ) -> Section:
+    """Pieces put together as one section of shape (keys, entities, times)."""
+    if len(parts) == 1 and _whole(parts[0], keys, members, entities, times):
+        return parts[0].cells
     shape = (len(keys), entities.size, times.size)
     values = np.full(shape, np.nan, dtype=np.float32)
     status = np.full(shape, CellStatus.ABSENT, dtype=np.uint8)
@@ -65,3 +107,9 @@ def _joined(
         values[where] = part.cells.values
         status[where] = CellStatus.PRESENT if part.cells.status is None else part.cells.status
     return Section(values, status)
+
+
+def _whole(part: Piece, keys: Sequence[SignalKey], members: Mapping[int, Ids], entities: Ids, times: Micros) -> bool:
+    """True when a piece is all there is, in its place: mostly an hour's entities and columns stay the same."""
+    same = part.times.size == times.size and tuple(keys) == part.keys
+    return same and np.array_equal(members[part.cohort], entities)

@@ -74,6 +74,10 @@ class CycleFiles:
         """The files that wait, oldest first."""
         return self._of(_WAITING)
 
+    def instants(self) -> frozenset[int]:
+        """The instants of the cycles that wait, microseconds since 1970."""
+        return frozenset(int(path.stem.split("-")[1]) for path in self.waiting())
+
     def read(self, path: Path) -> Kept:
         """A cycle back. Raises StoreError when the file is damaged."""
         try:

@@ -14,6 +14,7 @@ from itertools import groupby
 import numpy as np
 import sqlalchemy as sa
 
+from outrider.fitting import fitted
 from outrider.model import EntityKind, EntityRef, SignalKey
 from store import schema
 from store.backend import insert
@@ -40,11 +41,12 @@ def sections_of(keys: tuple[SignalKey, ...]) -> dict[str, tuple[int, int, int]]:
 
 
 class Dictionary:
-    """Gives out numbers inside the writer's transaction: set ``connection`` first."""
+    """Gives out numbers inside the writer's transaction: set ``connection`` first, and ``at``, its instant."""
 
     def __init__(self) -> None:
         """Knows nothing yet; numbers of others are found when they are first asked for."""
         self.connection: sa.Connection | None = None
+        self.at: int | None = None
         self.entities: Numbers[EntityRef] = Numbers(self._add_entities)
         self.keys: Numbers[SignalKey] = Numbers(self._add_keys)
         self._lists: dict[tuple[str, bytes], int] = {}
@@ -53,6 +55,10 @@ class Dictionary:
         """Drop every number: they are read again when needed."""
         self.entities.forget()
         self.keys.forget()
+        self._lists.clear()
+
+    def forget_lists(self) -> None:
+        """Drop the numbers of cohorts and keysets: some were deleted."""
         self._lists.clear()
 
     def cohort(self, entities: Ids) -> int:
@@ -70,21 +76,22 @@ class Dictionary:
 
     def _add_entities(self, new: Sequence[EntityRef]) -> list[int]:
         ordered = sorted(new, key=lambda found: found.key)  # rising numbers in sorted order make reads one slice
-        rows = [{"kind": found.kind.value, "key": found.key} for found in ordered]
+        seen = {"first_seen_us": self.at, "last_seen_us": self.at}
+        rows = [{"kind": found.kind.value, "key": found.key, **seen} for found in ordered]
         return self._add(schema.entity, rows, [found.key for found in new])
 
     def _add_keys(self, new: Sequence[SignalKey]) -> list[int]:
         spelled = [str(key) for key in new]
         return self._add(schema.signal, [{"key": key} for key in spelled], spelled)
 
-    def _add(self, table: sa.Table, rows: list[dict[str, str]], keys: list[str]) -> list[int]:
+    def _add(self, table: sa.Table, rows: Sequence[Mapping[str, object]], keys: list[str]) -> list[int]:
         connection = self._writer()
         connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
         found: dict[str, int] = {}
         for at in range(0, len(keys), 500):
             asked = sa.select(table.c.key, table.c.id).where(table.c.key.in_(keys[at : at + 500]))
             found.update((row.key, row.id) for row in connection.execute(asked))
-        return [found[key] for key in keys]
+        return [found[fitted(key)] for key in keys]
 
     def _list(self, table: sa.Table, members: Ids) -> int:
         packed = members.astype("<i4").tobytes()

@@ -1,9 +1,10 @@
 """Puts stored columns on a grid of steps: what ``read_windows`` of every store does.
 
-Gauges and states take the last cell of a step that has a value, deltas and buckets sum the PRESENT
-ones, quantiles come from the step's summed buckets and are never averaged. A step that has cells
-but none with a value gives the status of its last cell that says more than ABSENT; a step without
-cells is ABSENT.
+Gauges and states take the last cell of a step that has a value (or the mean, least or greatest of
+them), deltas and buckets sum the PRESENT ones, quantiles come from the step's summed buckets and are
+never averaged. A step that has cells but none with a value gives the status of its last cell that
+says more than ABSENT; a step without cells is ABSENT. Cells of roll-ups are folded like raw ones,
+means weighted by what they count.
 """
 
 from __future__ import annotations
@@ -17,9 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider import catalog
-from outrider.model import CellStatus, EntityKind, EntityRef, Event, SignalKey, SignalKind, Statuses, Window
+from outrider.model import (
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    Event,
+    Floats,
+    SignalKey,
+    SignalKind,
+    Statistic,
+    Statuses,
+    Window,
+)
 from store.arrays import Index, compact, cross
 from store.chunks import Micros, Section
+from store.rollup import counts as has_value
 from store.schema import micros
 
 _SUMMED = (SignalKind.DELTA, SignalKind.HISTOGRAM)
@@ -85,8 +98,16 @@ def _want(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_d
 class Grid:
     """The output of one read, filled signal by signal, oldest instants first."""
 
-    def __init__(self, keys: Sequence[SignalKey], start: datetime, end: datetime, step: timedelta) -> None:
+    def __init__(
+        self,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        statistic: Statistic = Statistic.LAST,
+    ) -> None:
         """Steps of ``step`` from ``start`` that begin before ``end``. Call ``open`` before the rest."""
+        self.statistic = statistic
         self._start, self._step = micros(start), max(1, step // timedelta(microseconds=1))
         self._end = micros(end)
         self.steps = max(0, -(-(self._end - self._start) // self._step))
@@ -103,6 +124,11 @@ class Grid:
     def span(self) -> tuple[int, int]:
         """Start and end in microseconds since 1970."""
         return self._start, self._end
+
+    @property
+    def step(self) -> int:
+        """Microseconds of a step."""
+        return self._step
 
     def column(self, want: Want) -> Column:
         """Where one signal's cells go; call ``finish`` on it after the last."""
@@ -140,30 +166,63 @@ class Column:
         """``direct`` True: the arrays are the grid's own."""
         self._grid, self._want, self._direct = grid, want, direct
         self.values, self.status = values, status
+        self.statistic = Statistic.LAST if want.summed else grid.statistic
+        mean = self.statistic is Statistic.MEAN
+        self._totals, self._weights = (np.zeros(values.shape), np.zeros(values.shape)) if mean else (values, values)
 
-    def add(self, columns: Index, rows: Index, times: Micros, section: Section) -> None:
-        """Fold in cells of shape (columns, rows, times); ``columns`` and ``rows`` say where they go."""
+    def add(self, columns: Index, rows: Index, times: Micros, section: Section, weights: Floats | None = None) -> None:
+        """Fold in cells of shape (columns, rows, times); ``columns`` and ``rows`` say where they go.
+
+        ``weights`` say how many values each cell stands for, one when None.
+        """
         inside, steps = self._grid.places(times)
         if not steps.size:
             return
         values = section.values[..., inside]
         status = None if section.status is None else section.status[..., inside]
-        fold = self._sum if self._want.summed else self._last
-        if status is None and not self._want.summed:
+        if status is None and not self._want.summed and self.statistic is Statistic.LAST:
             last = np.append(np.flatnonzero(np.diff(steps)), steps.size - 1)
-            fold(cross(columns, rows, compact(steps[last])), values[..., compact(last)], None)
+            self._last(cross(columns, rows, compact(steps[last])), values[..., compact(last)], None)
             return
         for part in ranks(steps):
             chosen = compact(part)
             cells = None if status is None else status[..., chosen]
-            fold(cross(columns, rows, compact(steps[part])), values[..., chosen], cells)
+            heavy = None if weights is None else weights[..., inside][..., chosen]
+            self._fold(cross(columns, rows, compact(steps[part])), values[..., chosen], cells, heavy)
+
+    def _fold(self, where: Any, values: NDArray[Any], status: Statuses | None, weights: Floats | None) -> None:
+        if self._want.summed:
+            self._sum(where, values, status)
+        elif self.statistic is Statistic.LAST:
+            self._last(where, values, status)
+        else:
+            self._statistic(where, values, status, weights)
+
+    def _statistic(self, where: Any, values: NDArray[Any], status: Statuses | None, weights: Floats | None) -> None:
+        """Mean, least or greatest; the status is the one that the last value would have."""
+        has = ~np.isnan(values)
+        if status is None:
+            self.status[where] = CellStatus.PRESENT
+        else:
+            has &= has_value(status)
+            old = self.status[where]
+            takes = has_value(status) | (~has_value(old) & (status != CellStatus.ABSENT))
+            self.status[where] = np.where(takes, status, old)
+        if self.statistic is Statistic.MEAN:
+            heavy = np.where(has, 1.0 if weights is None else weights, 0.0)
+            with np.errstate(invalid="ignore"):
+                self._totals[where] += np.where(heavy > 0, values * heavy, 0.0)
+            self._weights[where] += heavy
+            return
+        pick = np.fmin if self.statistic is Statistic.MIN else np.fmax
+        self.values[where] = pick(self.values[where], np.where(has, values, np.nan))
 
     def _last(self, where: Any, values: NDArray[Any], status: Statuses | None) -> None:
         if status is None:
             self.values[where], self.status[where] = values, CellStatus.PRESENT
             return
         old = self.status[where]
-        takes = _counts(status) | (~_counts(old) & (status != CellStatus.ABSENT))
+        takes = has_value(status) | (~has_value(old) & (status != CellStatus.ABSENT))
         self.values[where] = np.where(takes, values, self.values[where])
         self.status[where] = np.where(takes, status, old)
 
@@ -181,6 +240,9 @@ class Column:
 
     def finish(self) -> None:
         """Move what is ready into the grid and derive the quantiles."""
+        if self.statistic is Statistic.MEAN:
+            some = self._weights > 0
+            self.values[some] = self._totals[some] / self._weights[some]
         if self._direct:
             return
         for output, place in self._want.direct:
@@ -202,11 +264,6 @@ class Column:
             found = np.where(np.isnan(values), CellStatus.UNDEFINED, found)
             self._grid.values[output] = values
             self._grid.status[output] = np.where(seen, found, statuses[0])
-
-
-def _counts(status: Statuses) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (status == CellStatus.PRESENT) | (status == CellStatus.BELOW_FIRST_BUCKET)
-    return found
 
 
 def ranks(steps: NDArray[np.int64]) -> list[NDArray[np.intp]]:

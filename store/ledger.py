@@ -12,8 +12,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from outrider.ledger import Change, ChangeEnd, Startup
-from outrider.model import Event
-from store import codec, schema
+from outrider.model import EntityKind, Event
+from outrider.places import Place
+from store import codec, pages, schema
 from store.backend import added, put
 from store.migrate import opened
 from store.schema import instant, micros
@@ -30,6 +31,20 @@ def with_end(change: Change, end: ChangeEnd | None) -> Change:
     return replace(change, ended=end.ended, ended_at=end.at, ended_because=end.because)
 
 
+def _of_change(change: Change) -> dict[str, Any]:
+    own = change.entity.name if change.entity.kind is EntityKind.SERVICE else ""
+    return {
+        "id": change.id,
+        "at_us": micros(change.at),
+        "code": change.code,
+        "entity": change.entity.key,
+        "service": change.service or own,
+        "source": change.source,
+        "actor": change.actor,
+        "body": codec.dumps(change),
+    }
+
+
 class SqlLedger:
     """Implements ``outrider.ledger.Ledger``. Short transactions; several processes may use one file."""
 
@@ -39,7 +54,7 @@ class SqlLedger:
 
     def append_changes(self, changes: Sequence[Change]) -> int:
         """Keep changes; one whose id is known is left alone."""
-        rows = [{"id": one.id, "at_us": micros(one.at), "body": codec.dumps(one)} for one in changes]
+        rows = [_of_change(one) for one in changes]
         count = 0
         if rows:
             with self._database.writing() as connection:
@@ -55,7 +70,12 @@ class SqlLedger:
                 connection.execute(sa.insert(schema.change_end), rows)
 
     def changes(
-        self, *, since: datetime | None = None, until: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         table, ends = schema.change, schema.change_end
@@ -64,6 +84,7 @@ class SqlLedger:
             asked = asked.where(table.c.at_us >= micros(since))
         if until is not None:
             asked = asked.where(table.c.at_us < micros(until))
+        asked = pages.beyond(asked, table.c.at_us, table.c.id, after)
         with self._database.reading() as connection:
             found = connection.execute(asked).all()
             newest = asked.with_only_columns(table.c.id).subquery()
@@ -88,12 +109,15 @@ class SqlLedger:
         with self._database.writing() as connection:
             put(connection, schema.startup, *rows)
 
-    def startups(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Startup, ...]:
+    def startups(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         table = schema.startup
         asked = sa.select(table.c.body).order_by(table.c.began_at_us.desc(), table.c.id.desc()).limit(limit)
         if since is not None:
             asked = asked.where(table.c.began_at_us >= micros(since))
+        asked = pages.beyond(asked, table.c.began_at_us, table.c.id, after)
         return self._startups(asked)
 
     def placed_at(self, at: datetime) -> tuple[Startup, ...]:
@@ -130,7 +154,7 @@ class SqlLedger:
 
     def put_paper(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
         """Leave something for others to show."""
-        payload = json.dumps(paper, ensure_ascii=False, allow_nan=False).encode()
+        payload = codec.text_of(paper).encode()
         row = {"area": _PAPERS, "name": name, "at_us": micros(at), "payload": payload}
         with self._database.writing() as connection:
             put(connection, schema.document, row)
@@ -180,7 +204,12 @@ class MemoryLedger:
             self._ends.update({one.change: one for one in ends})
 
     def changes(
-        self, *, since: datetime | None = None, until: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Change, ...]:
         """Changes in [since, until) with their ends, newest first."""
         with self._lock:
@@ -189,18 +218,20 @@ class MemoryLedger:
                 for one in self._changes.values()
                 if (since is None or one.at >= since) and (until is None or one.at < until)
             ]
-        return tuple(sorted(found, key=lambda one: (one.at, one.id), reverse=True)[:limit])
+        return pages.page(found, after, limit)
 
     def save_startups(self, startups: Sequence[Startup]) -> None:
         """Write start-ups, each in place of what its id said before."""
         with self._lock:
             self._startups.update({one.id: one for one in startups})
 
-    def startups(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Startup, ...]:
+    def startups(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Startup, ...]:
         """Start-ups that began at or after an instant, newest first."""
         with self._lock:
             found = [one for one in self._startups.values() if since is None or one.began_at >= since]
-        return _newest(found)[:limit]
+        return pages.page(found, after, limit)
 
     def placed_at(self, at: datetime) -> tuple[Startup, ...]:
         """The start-ups whose pods were there at an instant."""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Window
+from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from store.blocks import Piece
 from store.chunks import Section
 from store.dictionary import sections_of
@@ -57,10 +57,12 @@ class MemoryMetricStore:
         end: datetime,
         step: timedelta,
         entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
     ) -> Window:
         """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says."""
         cycles = self._between(kind, micros(start), micros(end))
-        return self._window(kind, keys, cycles, Grid(keys, start, end, step), entities, total=True)
+        return self._window(kind, keys, cycles, Grid(keys, start, end, step, statistic), entities, total=True)
 
     def _between(self, kind: EntityKind, start: int, end: int) -> list[_Cycle]:
         found = self._cycles.get(kind, {})

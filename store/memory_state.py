@@ -8,13 +8,17 @@ from datetime import datetime, timedelta
 from threading import RLock
 
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill, DrillWindow
 from outrider.model import (
     Action,
     ActionStatus,
     Alert,
     AlertState,
+    Calibration,
     CycleRecord,
     DetectorState,
+    EntityRef,
+    ForecastPoint,
     Incident,
     Message,
     Outcome,
@@ -22,9 +26,10 @@ from outrider.model import (
     Priority,
     RemediationSession,
 )
-from outrider.ports import CycleCommit, Drill, DrillWindow, Silence
+from outrider.places import Place
+from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.topology import Topology
-from store import state_rows
+from store import pages, plan_rows, state_rows
 
 
 @dataclass(slots=True)
@@ -53,7 +58,9 @@ class MemoryStateStore:
         self._outbox: dict[str, _Sending] = {}
         self._cycles: dict[str, CycleRecord] = {}
         self._audit: list[AuditRecord] = []
-        self._topology = Topology()
+        self._topologies: list[tuple[datetime, Topology]] = []
+        self._points: list[ForecastPoint] = []
+        self._baselines: dict[tuple[object, ...], Calibration] = {}
         self._silences: dict[str, Silence] = {}
         self._drills: dict[str, Drill] = {}
         self._paused = False
@@ -68,6 +75,7 @@ class MemoryStateStore:
         priorities: Sequence[Priority] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
         found = [
@@ -77,7 +85,7 @@ class MemoryStateStore:
             and (priorities is None or alert.priority in priorities)
             and (since is None or alert.ends_at is None or alert.ends_at >= since)
         ]
-        return tuple(sorted(found, key=lambda alert: (-alert.starts_at.timestamp(), alert.fingerprint))[:limit])
+        return pages.page(found, after, limit, rising=True)
 
     def alert(self, fingerprint: str) -> Alert | None:
         """The newest spell of an alert, None when unknown."""
@@ -85,7 +93,12 @@ class MemoryStateStore:
         return max(spells, key=lambda alert: alert.starts_at, default=None)
 
     def incidents(
-        self, *, open_only: bool = False, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        open_only: bool = False,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that instant."""
         found = [
@@ -93,7 +106,7 @@ class MemoryStateStore:
             for incident in self._incidents.values()
             if incident.resolved_at is None or not (open_only or (since is not None and incident.resolved_at < since))
         ]
-        return tuple(sorted(found, key=lambda incident: (incident.opened_at, incident.id), reverse=True)[:limit])
+        return pages.page(found, after, limit)
 
     def incident(self, incident_id: str) -> Incident | None:
         """One incident, None when unknown."""
@@ -108,7 +121,12 @@ class MemoryStateStore:
         return tuple(plan for at, plan in reversed(self._plans) if since is None or at >= since)[:limit]
 
     def actions(
-        self, *, incident: str | None = None, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Action, ...]:
         """Actions, newest first. ``since`` is about the instant of the decision."""
         found = [
@@ -116,36 +134,64 @@ class MemoryStateStore:
             for action in self._actions.values()
             if (incident is None or action.because == incident) and (since is None or action.decided_at >= since)
         ]
-        return tuple(sorted(found, key=lambda action: (action.decided_at, action.id), reverse=True)[:limit])
+        return pages.page(found, after, limit)
 
     def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
         """Remediation sessions, oldest first."""
         found = [session for session in self._sessions.values() if not open_only or session.closed_at is None]
         return tuple(sorted(found, key=lambda session: (session.opened_at, session.id)))
 
-    def messages(self, *, incident: str | None = None, limit: int = 1000) -> tuple[Message, ...]:
+    def messages(
+        self, *, incident: str | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         everything = [sending.message for sending in self._outbox.values()]
         found = [message for message in everything if incident is None or message.incident == incident]
-        return tuple(sorted(found, key=lambda message: (message.created_at, message.id), reverse=True)[:limit])
+        return pages.page(found, after, limit)
 
     def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
         """Cycles, newest first; the newest ten thousand are kept."""
-        return tuple(sorted(self._cycles.values(), key=lambda cycle: (cycle.at, cycle.id), reverse=True)[:limit])
+        return pages.page(self._cycles.values(), None, limit)
 
-    def audit(self, limit: int = 1000) -> tuple[AuditRecord, ...]:
+    def audit(self, limit: int = 1000, after: Place | None = None) -> tuple[AuditRecord, ...]:
         """Audit records, newest first."""
-        numbered = sorted(enumerate(self._audit), key=lambda item: (item[1].at, item[0]), reverse=True)
-        return tuple(record for _, record in numbered[:limit])
+        return pages.page(self._audit, after, limit)
 
-    def topology(self) -> Topology:
-        """The newest topology; empty when none was committed."""
-        return self._topology
+    def topology(self, at: datetime | None = None) -> Topology:
+        """The newest topology, or what was known of it at an instant; empty when nothing was."""
+        if at is None:
+            return self._topologies[-1][1] if self._topologies else Topology()
+        past = [graph for since, graph in self._topologies if since <= at]
+        return replace(past[-1], at=at) if past else Topology()
 
-    def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
+    def forecasts(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[ForecastPoint, ...]:
+        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        found = [
+            point
+            for point in self._points
+            if (entity is None or point.entity == entity)
+            and (since is None or point.at >= since)
+            and (until is None or point.at < until)
+        ]
+        return tuple(sorted(found, key=lambda point: (point.at, point.made_at)))
+
+    def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
+        """The newest measured calibration of each shape of each service, the newest first."""
+        found = [one for one in self._baselines.values() if service is None or one.service == service]
+        return tuple(sorted(found, key=lambda one: plan_rows.of_calibration(one)["measured_at_us"], reverse=True))
+
+    def drills(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Drill, ...]:
         """Drills, newest first."""
         found = [drill for drill in self._drills.values() if since is None or drill.over_at >= since]
-        return tuple(sorted(found, key=lambda drill: (drill.starts_at, drill.id), reverse=True)[:limit])
+        return pages.page(found, after, limit)
 
     def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
         """When and where drills run, newest first."""
@@ -187,9 +233,10 @@ class MemoryStateStore:
                 self._outbox.setdefault(message.id, _Sending(message, "waiting", message.created_at))
             if commit.plan is not None:
                 self._plans = [*self._plans, (commit.cycle.at, commit.plan)][-state_rows.KEPT_PLANS :]
+                self._keep_plan(commit.plan)
             if commit.topology is not None:
-                self._topology = commit.topology
-            self._audit.extend(commit.audit)
+                self._keep_topology(commit.topology, commit.cycle.at)
+            self._append(commit.audit)
             self._cycles[commit.cycle.id] = commit.cycle
             while len(self._cycles) > state_rows.KEPT_CYCLES:
                 del self._cycles[next(iter(self._cycles))]
@@ -258,7 +305,7 @@ class MemoryStateStore:
                 return False
             if incident.acknowledged_at is None:
                 self._incidents[incident_id] = replace(incident, acknowledged_at=now, acknowledged_by=by)
-                self._audit.append(state_rows.hand(AuditEvent.ACKNOWLEDGED, incident_id, by, now))
+                self._append([state_rows.hand(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
             return True
 
     def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
@@ -268,7 +315,7 @@ class MemoryStateStore:
             if alert is None or alert.state is AlertState.RESOLVED:
                 return False
             self._alerts[fingerprint, alert.starts_at] = state_rows.resolved_by_hand(alert, now)
-            self._audit.append(state_rows.hand(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now))
+            self._append([state_rows.hand(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
             return True
 
     def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
@@ -280,7 +327,7 @@ class MemoryStateStore:
             answer = state_rows.decided(action, by, now, approve=approve)
             self._actions[action_id] = answer
             event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
-            self._audit.append(state_rows.hand(event, action_id, by, now, answer.reason.value))
+            self._append([state_rows.hand(event, action_id, by, now, answer.reason.value)])
             return True
 
     def set_paused(self, paused: bool, by: str, now: datetime) -> None:
@@ -289,7 +336,7 @@ class MemoryStateStore:
             if self._paused is not paused:
                 self._paused = paused
                 event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
-                self._audit.append(state_rows.hand(event, "remediation", by, now))
+                self._append([state_rows.hand(event, "remediation", by, now)])
 
     def add_silence(self, silence: Silence) -> None:
         """Mute alerts. The caller audits it."""
@@ -305,7 +352,8 @@ class MemoryStateStore:
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append audit records outside a cycle."""
-        self._audit.extend(records)
+        with self._lock:
+            self._append(records)
 
     def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:  # noqa: ARG002 - the protocol's
         """Check-point what detectors remember, in place of the one before."""
@@ -315,5 +363,26 @@ class MemoryStateStore:
         """The newest check-point; empty when there is none."""
         return dict(self._states)
 
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:  # noqa: ARG002 - the protocol's
+        """Nothing: what is in memory lives as long as a test or a drill."""
+        return {}
+
     def close(self) -> None:
         """Nothing to release."""
+
+    def _append(self, records: Sequence[AuditRecord]) -> None:
+        first = len(self._audit) + 1
+        self._audit.extend(replace(record, id=number) for number, record in enumerate(records, first))
+
+    def _keep_plan(self, plan: Plan) -> None:
+        self._points += [point for said in plan.forecasts for point in plan_rows.points_of(said)]
+        for found in plan.calibrations:
+            if found.measured_at is not None:
+                self._baselines[plan_rows.shape_of(found)] = found
+
+    def _keep_topology(self, graph: Topology, at: datetime) -> None:
+        """A graph of which nothing but the instant is new takes the place of the one before."""
+        since = at
+        if self._topologies and graph.shares_graph(self._topologies[-1][1]):
+            since, _ = self._topologies.pop()
+        self._topologies.append((since, graph))

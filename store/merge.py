@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, Statuses
 from store.arrays import compact, cross
-from store.chunks import Floats32, without_hollows
+from store.chunks import Numeric, without_hollows
 
 SCRAPE_OFFSET: Final = SignalKey("scrape_offset_seconds")
 """The column that keeps each entity's own scrape time: seconds from the cycle's instant to the scrape."""
@@ -86,7 +86,7 @@ class Merged:
     kind: EntityKind
     entities: Ids
     keys: tuple[SignalKey, ...]
-    values: Floats32
+    values: Numeric
     status: Statuses
 
 
@@ -115,10 +115,13 @@ class _Layout:
 class Merger:
     """Merges cycles; remembers the layout of each kind between them."""
 
-    def __init__(self, entities: Numbers[EntityRef], keys: Numbers[SignalKey]) -> None:
-        """``entities`` and ``keys`` number what the batches name."""
+    def __init__(
+        self, entities: Numbers[EntityRef], keys: Numbers[SignalKey], width: type[np.floating[Any]] = np.float32
+    ) -> None:
+        """``entities`` and ``keys`` number what the batches name; ``width`` is what values are kept in."""
         self._entities = entities
         self._keys = keys
+        self._width = width
         self._layouts: dict[tuple[int, ...], _Layout] = {}
 
     def merge(self, at: datetime, batches: Sequence[SampleBatch]) -> tuple[Merged, ...]:
@@ -131,11 +134,11 @@ class Merger:
 
     def _merge_kind(self, kind: EntityKind, at: datetime, batches: Sequence[SampleBatch]) -> Merged:
         layout = self._layout_of(batches)
-        values = np.full((len(layout.keys), layout.entities.size), np.nan, dtype=np.float32)
+        values = np.full((len(layout.keys), layout.entities.size), np.nan, dtype=self._width)
         status = np.full(values.shape, CellStatus.ABSENT, dtype=np.uint8)
         for chosen, where in layout.groups:
             with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
-                new = np.concatenate([batches[i].values for i in chosen], dtype=np.float32, casting="same_kind")
+                new = np.concatenate([batches[i].values for i in chosen], dtype=self._width, casting="same_kind")
             _place(values, status, where, new.T, np.concatenate([batches[i].status for i in chosen]).T)
         offsets = [(batch.scraped_at - at).total_seconds() for batch in batches]
         values[-1, layout.rows] = np.repeat(offsets, layout.sizes)
@@ -200,7 +203,7 @@ def _without_repeats(members: Sequence[Ids]) -> list[list[int]]:
     return [[index] for index in range(len(members))]
 
 
-def _place(values: Floats32, status: Statuses, where: Any, new_values: Floats32, new_status: Statuses) -> None:
+def _place(values: Numeric, status: Statuses, where: Any, new_values: Numeric, new_status: Statuses) -> None:
     old = status[where]
     if (old == CellStatus.ABSENT).all():
         values[where], status[where] = new_values, new_status

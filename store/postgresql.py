@@ -10,13 +10,14 @@ import hashlib
 
 import sqlalchemy as sa
 
-from outrider.errors import StoreAwayError, StoreError
+from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
 from store.backend import BUSY_TIMEOUT, Opened
 
 _CONNECT_SECONDS = 5
 _DEAD_AFTER_MS = 15_000  # unacknowledged bytes to a server that vanished; the kernel alone waits 15 min
 _AWAY = ("08", "57P")  # classes of SQLSTATE: connection exceptions, operator intervention (shutdown, starting up)
 
+_DAMAGE = ("XX001", "XX002")
 _COMPLAINTS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html): what we say, what to do
     "53100": ("The disk of {place} is full; nothing of this write was kept.",
               "Free space on the database server, then try again."),
@@ -26,8 +27,10 @@ _COMPLAINTS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html)
     "42501": ("The user of {place} lacks a right.", "Make that user the owner of the database, or grant it CREATE."),
     "55P03": ("Another program has held {place} for more than 10 s.",
               "Look into pg_stat_activity for an open transaction and end it."),
-    "XX001": ("{place} is damaged: a page of a table cannot be read.", "Restore a backup: outrider db restore FILE."),
-    "XX002": ("{place} is damaged: an index cannot be read.", "Run REINDEX DATABASE; else restore a backup."),
+    "XX001": ("{place} is damaged: a page of a table cannot be read.",
+              "Restore a backup: outrider db restore FILE --force"),
+    "XX002": ("{place} is damaged: an index cannot be read.",
+              "Run REINDEX DATABASE there; if that fails, restore a backup: outrider db restore FILE --force"),
 }  # fmt: skip
 _REFUSALS = (  # what the server or libpq says before there is a connection
     ("password authentication failed", "Check the user and the password of store.url, or set PGPASSFILE."),
@@ -40,6 +43,11 @@ _REFUSALS = (  # what the server or libpq says before there is a connection
 def lock_key(name: str) -> int:
     """A number of 63 bits for an advisory lock. Advisory locks are per database."""
     return int.from_bytes(hashlib.sha256(f"outrider {name}".encode()).digest()[:8], "big") >> 1
+
+
+def writer_key(area: str) -> int:
+    """The lock that a writer of an area takes."""
+    return lock_key(f"writer of {area}")
 
 
 def open_server(url: sa.URL, area: str) -> Opened:
@@ -64,7 +72,13 @@ def open_server(url: sa.URL, area: str) -> Opened:
             hint="Install it: pip install 'outrider[postgresql]'",
         ) from error
     readers = pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return Opened(pool, readers, pool, place, _sentence, writer_lock=lock_key(f"writer of {area}"))
+    return Opened(pool, readers, pool, place, _sentence, lambda: _vacuum(pool), writer_lock=writer_key(area))
+
+
+def _vacuum(pool: sa.Engine) -> None:
+    """What autovacuum does by itself, now."""
+    with pool.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.exec_driver_sql("VACUUM (ANALYZE)")
 
 
 def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
@@ -73,7 +87,8 @@ def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     if code in _COMPLAINTS:
         sentence, hint = _COMPLAINTS[code]
         put = sentence.format(place=place)
-        return StoreAwayError(put[0].upper() + put[1:], hint=hint)
+        kind = StoreDamagedError if code in _DAMAGE else StoreAwayError
+        return kind(put[0].upper() + put[1:], hint=hint)
     if error.connection_invalidated or code is None or code.startswith(_AWAY):
         refusal = next((hint for words, hint in _REFUSALS if words in said), None)
         if refusal is not None:

@@ -49,7 +49,8 @@ def fill(column: Column, want: Want, piece: Piece, chosen: Index, rows: Index) -
     cells = piece.cells
     values = cells.values[source][:, chosen]
     status = None if cells.status is None else cells.status[source][:, chosen]
-    column.add(target, rows, piece.times, Section(values, status))
+    weights = None if piece.weights is None else piece.weights[source][:, chosen]
+    column.add(target, rows, piece.times, Section(values, status), weights)
 
 
 def sorted_entities(found: Mapping[int, EntityRef] | Sequence[EntityRef], kind: EntityKind) -> tuple[EntityRef, ...]:

@@ -1,286 +1,143 @@
 """The tables of both databases.
 
 The migrations create them; this file is how the code names them. Instants are integers,
-microseconds since 1970 in UTC, so that order and ranges need no parsing. The ``latest_<kind>``
-tables are not here: their columns follow the signal catalogue (``store.latest``).
+microseconds since 1970 in UTC, so that order and ranges need no parsing. The ``latest_<kind>`` and
+``hourly_<kind>`` tables are not here: their columns follow the signal catalogue (``store.latest``,
+``store.hourly``).
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 import sqlalchemy as sa
 
+from store.arrival_tables import change, change_end, posted, pushed, pushed_left_out, startup
+from store.columns import BIG, Key, Words, instant, instant_column, metrics, micros, state
+from store.decision_tables import (
+    action,
+    alert,
+    audit,
+    cycle,
+    document,
+    drill,
+    flag,
+    incident,
+    message,
+    session,
+    silence,
+)
+from store.planning_tables import (
+    baseline,
+    forecast,
+    plan,
+    recommendation,
+    topology_edge,
+    topology_entity,
+    topology_label,
+)
+
+__all__ = [
+    "BIG", "HEADS", "RAW", "VERSION_TABLES", "Database", "action", "alert", "audit", "baseline", "block", "change",
+    "change_end", "cohort", "cycle", "document", "drill", "due", "entity", "event", "flag", "forecast", "hidden",
+    "incident", "instant", "kept_from", "keyset", "message", "metrics", "micros", "plan", "posted", "pushed",
+    "pushed_left_out", "recommendation", "refused", "session", "signal", "silence", "startup", "state", "topology_edge",
+    "topology_entity", "topology_label",
+]  # fmt: skip
+
 Database = Literal["metrics", "state"]
-HEADS: Final[dict[Database, str]] = {"metrics": "m0001", "state": "s0005"}
+HEADS: Final[dict[Database, str]] = {"metrics": "m0003", "state": "s0007"}
 VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
-RAW = "raw"  # the tier of values as they were collected; roll-ups will be tiers of their own
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""An id that many rows need: SQLite numbers rows by INTEGER alone, which holds 64 bits there."""
-
-metrics = sa.MetaData()
-state = sa.MetaData()
-
-# --- metrics --------------------------------------------------------------------------------------
+RAW = "raw"  # the tier of values as they were collected; store.tiers has the others
 
 entity = sa.Table(
     "entity",
     metrics,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("key", sa.Text, nullable=False, unique=True),
+    sa.Column("id", sa.Integer, primary_key=True, comment="its number, in every table of this database"),
+    sa.Column("kind", Words, nullable=False, comment="node, gpu, pod, replica, service, ..."),
+    sa.Column("key", Key, nullable=False, unique=True, comment="cluster/kind/namespace/name"),
+    instant_column("first_seen_us", "instant of the first value of it that was written"),
+    instant_column("last_seen_us", "instant of the last value of it, up to ten minutes behind"),
     sa.Index("entity_by_kind", "kind"),
+    comment="Everything a value was ever written about.",
 )
-signal = sa.Table(  # one stored column: "name" or, for a bucket of a histogram, "name#3"
+signal = sa.Table(
     "signal",
     metrics,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("key", sa.Text, nullable=False, unique=True),
+    sa.Column("id", sa.Integer, primary_key=True, comment="its number"),
+    sa.Column("key", Key, nullable=False, unique=True, comment="name, or name#3 for a bucket of a histogram"),
+    comment="One stored column of values.",
 )
-cohort = sa.Table(  # a list of entity ids (int32, rising): the rows of a block
+cohort = sa.Table(
     "cohort",
     metrics,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
-    sa.Column("members", sa.LargeBinary, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True, comment="its number"),
+    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True, comment="of the members"),
+    sa.Column("members", sa.LargeBinary, nullable=False, comment="numbers of entities, int32, rising"),
+    comment="A list of entities: the rows of a block.",
 )
-keyset = sa.Table(  # a list of signal ids (int32, one signal's columns side by side): the columns of a block
+keyset = sa.Table(
     "keyset",
     metrics,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
-    sa.Column("members", sa.LargeBinary, nullable=False),
-)
+    sa.Column("id", sa.Integer, primary_key=True, comment="its number"),
+    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True, comment="of the members"),
+    sa.Column("members", sa.LargeBinary, nullable=False, comment="numbers of signals, int32, each signal's together"),
+    comment="A list of signals: the columns of a block.",
+)  # fmt: skip
 block = sa.Table(
     "block",
     metrics,
-    sa.Column("id", BIG, primary_key=True),
-    sa.Column("tier", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("start_us", sa.BigInteger, nullable=False),
-    sa.Column("end_us", sa.BigInteger, nullable=False),  # the last instant inside, not one beyond
-    sa.Column("instants", sa.Integer, nullable=False),
-    sa.Column("cohort_id", sa.ForeignKey("cohort.id"), nullable=False),
-    sa.Column("keyset_id", sa.ForeignKey("keyset.id"), nullable=False),
-    sa.Column("payload", sa.LargeBinary, nullable=False),  # last, so that the columns before it are read alone
+    sa.Column("id", BIG, primary_key=True, comment="rises with writing"),
+    sa.Column("tier", Words, nullable=False, comment="raw, 10m or 1h"),
+    sa.Column("kind", Words, nullable=False, comment="kind of the entities"),
+    instant_column("start_us", "first instant inside", nullable=False),
+    instant_column("end_us", "last instant inside, not one beyond", nullable=False),
+    sa.Column("instants", sa.Integer, nullable=False, comment="how many instants"),
+    sa.Column("cohort_id", sa.ForeignKey("cohort.id"), nullable=False, comment="its rows"),
+    sa.Column("keyset_id", sa.ForeignKey("keyset.id"), nullable=False, comment="its columns"),
+    sa.Column("payload", sa.LargeBinary, nullable=False, comment="packed values"),  # last: others are read alone
     sa.Index("block_by_time", "kind", "tier", "end_us", "start_us"),
+    sa.Index("block_by_cohort", "cohort_id"),
+    comment="Packed values: of one cycle, or of one signal and many instants.",
+)
+hidden = sa.Table(
+    "hidden",
+    metrics,
+    sa.Column("block_id", BIG, primary_key=True, autoincrement=False, comment="number of the block"),
+    comment="Blocks that no read sees: not yet, while upkeep writes them, or no more, until it deletes them.",
+)
+due = sa.Table(
+    "due",
+    metrics,
+    sa.Column("work", Key, primary_key=True, comment="compact, 10m, 1h, merge_10m or merge_1h"),
+    sa.Column("kind", Key, primary_key=True, comment="kind of the entities"),
+    instant_column("start_us", "start of the span: an hour, or a day for the merges", primary_key=True),
+    sa.Column("writes", sa.BigInteger, nullable=False, comment="how often the span was written to since it was done"),
+    comment="Upkeep that a span of values waits for.",
+)
+kept_from = sa.Table(
+    "kept_from",
+    metrics,
+    sa.Column("tier", Key, primary_key=True, comment="raw, 10m or 1h"),
+    sa.Column("kind", Key, primary_key=True, comment="kind of the entities"),
+    instant_column("start_us", "everything before this instant is gone", nullable=False),
+    comment="What retention left of a tier.",
+)
+refused = sa.Table(
+    "refused",
+    metrics,
+    sa.Column("reason", Key, primary_key=True, comment="why"),
+    sa.Column("cells", sa.BigInteger, nullable=False, comment="how many since the database was made"),
+    comment="Values that came too late to be kept, or that the server of the values did not want.",
 )
 event = sa.Table(
     "event",
     metrics,
-    sa.Column("dedup_key", sa.Text, primary_key=True),
-    sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("entity", sa.Text, nullable=False),
-    sa.Column("entity_kind", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("dedup_key", Key, primary_key=True, comment="two events with one key are one"),
+    instant_column("at_us", "when it happened", nullable=False),
+    sa.Column("entity", Words, nullable=False, comment="key of the entity"),
+    sa.Column("entity_kind", Words, nullable=False, comment="kind of the entity"),
+    sa.Column("body", Words, nullable=False, comment="the whole event as JSON"),
     sa.Index("event_by_time", "at_us"),
+    comment="What a number cannot hold: an XID, a Kubernetes event, a change, a line of a log.",
 )
-
-# --- state ----------------------------------------------------------------------------------------
-
-alert = sa.Table(  # one row a spell: the same fingerprint starts again with another starts_at
-    "alert",
-    state,
-    sa.Column("fingerprint", sa.Text, primary_key=True),
-    sa.Column("starts_at_us", sa.BigInteger, primary_key=True),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("priority", sa.Text, nullable=False),
-    sa.Column("rule", sa.Text, nullable=False),
-    sa.Column("entity", sa.Text, nullable=False),
-    sa.Column("incident", sa.Text),
-    sa.Column("ends_at_us", sa.BigInteger),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("alert_by_state", "state", "starts_at_us"),
-    sa.Index("alert_by_start", "starts_at_us"),
-    sa.Index("alert_by_end", "ends_at_us"),
-)
-incident = sa.Table(
-    "incident",
-    state,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("priority", sa.Text, nullable=False),
-    sa.Column("layer", sa.Text, nullable=False),
-    sa.Column("opened_at_us", sa.BigInteger, nullable=False),
-    sa.Column("resolved_at_us", sa.BigInteger),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("incident_by_opening", "opened_at_us"),
-    sa.Index("incident_by_end", "resolved_at_us"),
-)
-plan = sa.Table(
-    "plan",
-    state,
-    sa.Column("id", BIG, primary_key=True),
-    sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("cycle", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("plan_by_time", "at_us"),
-)
-action = sa.Table(
-    "action",
-    state,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("session", sa.Text, nullable=False),
-    sa.Column("because", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("target", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("decided_at_us", sa.BigInteger, nullable=False),
-    sa.Column("owner", sa.Text),
-    sa.Column("lease_until_us", sa.BigInteger),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("action_by_status", "status", "decided_at_us"),
-    sa.Index("action_by_decision", "decided_at_us"),
-    sa.Index("action_by_cause", "because"),
-)
-session = sa.Table(
-    "session",
-    state,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("incident", sa.Text, nullable=False),
-    sa.Column("opened_at_us", sa.BigInteger, nullable=False),
-    sa.Column("closed_at_us", sa.BigInteger),
-    sa.Column("body", sa.Text, nullable=False),
-)
-message = sa.Table(  # the outbox
-    "message",
-    state,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("channel", sa.Text, nullable=False),
-    sa.Column("incident", sa.Text),
-    sa.Column("created_at_us", sa.BigInteger, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),  # waiting, claimed, delivered, failed
-    sa.Column("retry_at_us", sa.BigInteger, nullable=False),
-    sa.Column("owner", sa.Text),
-    sa.Column("lease_until_us", sa.BigInteger),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("ended_at_us", sa.BigInteger),
-    sa.Column("error", sa.Text, nullable=False, server_default=""),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("message_by_status", "status", "retry_at_us"),
-    sa.Index("message_by_creation", "created_at_us"),
-    sa.Index("message_by_incident", "incident"),
-)
-audit = sa.Table(  # append-only: nothing here updates or deletes a row
-    "audit",
-    state,
-    sa.Column("id", BIG, primary_key=True),
-    sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("event", sa.Text, nullable=False),
-    sa.Column("subject", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("cycle", sa.Text, nullable=False),
-    sa.Column("by", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("audit_by_time", "at_us"),
-    sa.Index("audit_by_subject", "subject"),
-)
-cycle = sa.Table(
-    "cycle",
-    state,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("cycle_by_time", "at_us"),
-)
-silence = sa.Table(
-    "silence",
-    state,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("until_us", sa.BigInteger, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-)
-drill = sa.Table(
-    "drill",
-    state,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("starts_at_us", sa.BigInteger, nullable=False),
-    sa.Column("ends_at_us", sa.BigInteger, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("cluster", sa.Text, nullable=False, server_default=""),
-    sa.Column("name", sa.Text, nullable=False, server_default=""),
-    sa.Index("drill_by_start", "starts_at_us"),
-)
-flag = sa.Table(
-    "flag",
-    state,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
-)
-document = sa.Table(  # the newest of something big: the topology, one row a detector's state
-    "document",
-    state,
-    sa.Column("area", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("payload", sa.LargeBinary, nullable=False),
-)
-pushed = sa.Table(  # what senders pushed and the engine has not written yet
-    "pushed",
-    state,
-    sa.Column("id", BIG, primary_key=True),
-    sa.Column("door", sa.Text, nullable=False),
-    sa.Column("sender", sa.Text, nullable=False),
-    sa.Column("came_at_us", sa.BigInteger, nullable=False),
-    sa.Column("samples", sa.Integer, nullable=False),
-    sa.Column("bytes", sa.Integer, nullable=False),
-    sa.Column("payload", sa.LargeBinary, nullable=False),  # last, so that the columns before it are read alone
-    sqlite_autoincrement=True,  # an id is never used twice, though the table is empty most of the time
-)
-pushed_left_out = sa.Table(  # samples that the engine left out, by reason
-    "pushed_left_out",
-    state,
-    sa.Column("reason", sa.Text, primary_key=True),
-    sa.Column("samples", sa.BigInteger, nullable=False),
-)
-change = sa.Table(  # append-only, like change_end
-    "change",
-    state,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("change_by_time", "at_us"),
-)
-change_end = sa.Table(
-    "change_end",
-    state,
-    sa.Column("id", BIG, primary_key=True),
-    sa.Column("change_id", sa.Text, nullable=False),
-    sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("change_end_by_change", "change_id"),
-)
-startup = sa.Table(
-    "startup",
-    state,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("began_at_us", sa.BigInteger, nullable=False),
-    sa.Column("gone_at_us", sa.BigInteger),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("startup_by_time", "began_at_us"),
-)
-posted = sa.Table(  # events that other processes leave for the engine
-    "posted",
-    state,
-    sa.Column("id", BIG, primary_key=True),
-    sa.Column("dedup_key", sa.Text, nullable=False, unique=True),
-    sa.Column("came_at_us", sa.BigInteger, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Index("posted_by_time", "came_at_us"),
-    sqlite_autoincrement=True,
-)
-
-
-def micros(instant: datetime) -> int:
-    """An aware datetime as microseconds since 1970."""
-    return (instant - _EPOCH) // _MICROSECOND
-
-
-def instant(micros_since_1970: int) -> datetime:
-    """Microseconds since 1970 as an aware UTC datetime."""
-    return _EPOCH + micros_since_1970 * _MICROSECOND

@@ -12,7 +12,7 @@ from threading import Lock
 
 import sqlalchemy as sa
 
-from outrider.ports import PushedBlock, Waiting
+from outrider.spool import PushedBlock, Waiting
 from store import schema
 from store.backend import insert
 from store.migrate import opened
@@ -20,7 +20,7 @@ from store.schema import instant, micros
 
 
 class SqlSpool:
-    """Implements ``outrider.ports.Spool``. Several processes may use one file."""
+    """Implements ``outrider.spool.Spool``. Several processes may use one file."""
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -11,19 +11,27 @@ from threading import Lock
 import numpy as np
 import sqlalchemy as sa
 
-from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses, Window
-from store import blocks, codec, compaction, latest, schema
+from outrider.clock import SystemClock
+from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
+from store import blocks, condition, event_rows, hourly, latest, marks, schema, seen, tiers
 from store.arrays import cross
-from store.backend import insert
-from store.blocks import MAX_INSTANTS, MAX_SPAN, Row
+from store.blocks import MAX_INSTANTS, MAX_SPAN
 from store.chunks import Micros, Section, without_hollows
+from store.condition import Condition, TooLate
 from store.dictionary import Dictionary, Names
 from store.grid import Grid, empty_window, wants
 from store.latest import LatestTables
-from store.merge import SCRAPE_OFFSET, Merger, column_order
+from store.merge import SCRAPE_OFFSET, Merged, Merger, column_order
 from store.migrate import opened
 from store.reading import LOOK_BACK, Rows, fill, sorted_entities
+from store.retention import Retention
+from store.rewrite import Access
 from store.schema import RAW, instant, micros
+from store.seen import Seen
+from store.tiers import HOUR, ONE_HOUR, Segment
+from store.upkeep import Upkeep, Upkept
+
+DEFAULT_RETENTION = Retention()
 
 
 class SqlMetricStore:
@@ -34,14 +42,21 @@ class SqlMetricStore:
         self._database = opened(url, "metrics")
         try:
             latest.create(self._database)
+            hourly.create(self._database)
         except BaseException:
             self._database.close()
             raise
         self._dictionary = Dictionary()
         self._merger = Merger(self._dictionary.entities, self._dictionary.keys)
         self._latest = LatestTables()
+        self._seen = Seen()
         self._names = Names()
         self._writer = Lock()
+        self._newest = -1  # microseconds of the newest cycle that this process wrote
+        self._upkeep = Upkeep(Access(self._database.reading, self._keeping, self._dictionary))
+        self._clock = SystemClock()
+        self.longest_upkeep_seconds = 0.0
+        """How long upkeep's longest write transaction held up writers, from its begin to its commit."""
 
     # --- write ------------------------------------------------------------------------------------
 
@@ -49,18 +64,30 @@ class SqlMetricStore:
         """Write one cycle durably; return how many cells have a value.
 
         A second write of the same instant replaces the kinds it brings. Events whose dedup key is
-        known are left out.
+        known are left out. Values older than all that retention keeps are refused and counted
+        (``condition``), not in the answer.
         """
-        with self._writing() as connection:
-            merged = self._merger.merge(at, batches)
+        with self._writing(micros(at)) as connection:
+            late, self._newest = micros(at) <= self._newest or self._newest < 0, max(micros(at), self._newest)
+            merged = list(self._merger.merge(at, batches))
+            if late:
+                merged = [one for one in merged if self._lands(connection, at, one)]
             for found in merged:
                 blocks.write_tail(connection, self._dictionary, at, found)
+                marks.written(connection, found.kind, [micros(at)])
                 self._latest.update(connection, found, self._dictionary.entities.named, at)
-            if events:
-                connection.execute(
-                    insert(connection, schema.event).on_conflict_do_nothing(), [_event_row(one) for one in events]
-                )
-        return sum(int(np.count_nonzero(~np.isnan(found.values[:-1]))) for found in merged)
+                self._seen.note(found.kind, found.entities, micros(at))
+            self._seen.tell(connection, micros(at))
+            event_rows.add(connection, events)
+        return sum(_values(found) for found in merged)
+
+    def _lands(self, connection: sa.Connection, at: datetime, found: Merged) -> bool:
+        """False for values of a time of which retention has left nothing."""
+        time = micros(at)
+        if time >= marks.cuts(connection, found.kind).get(ONE_HOUR, time):
+            return True
+        condition.refuse(connection, TooLate.OLDER_THAN_KEPT, _values(found))
+        return False
 
     def write_block(
         self,
@@ -81,11 +108,12 @@ class SqlMetricStore:
         instants = np.round(np.asarray(times) * 1e6).astype(np.int64)
         with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
             narrow = values.astype(np.float32)
-        marks = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
+        said = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
         ordered = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
-        with self._writing() as connection:
+        with self._writing(int(instants[0])) as connection:
             self._dictionary.entities.prepare([tuple(entities)])
             numbers = self._dictionary.entities.of(tuple(entities))
+            seen.put_span(connection, numbers, int(instants[0]), int(instants[-1]))
             rows = np.argsort(numbers)
             for name in dict.fromkeys(keys[index].name for index in ordered):
                 columns = [index for index in ordered if keys[index].name == name]
@@ -93,31 +121,66 @@ class SqlMetricStore:
                 blocks.replace_bulk(connection, self._dictionary, kind, instants, numbers[rows], names)
                 for part in _spans(instants):
                     where = cross(rows, part, columns)
-                    section = Section(narrow[where].transpose(2, 0, 1), marks[where].transpose(2, 0, 1))
-                    blocks.write_bulk(connection, self._dictionary, kind, instants[part], numbers[rows], names, section)
+                    section = Section(narrow[where].transpose(2, 0, 1), said[where].transpose(2, 0, 1))
+                    row = blocks.draft(RAW, kind, instants[part], numbers[rows], names, [section])
+                    blocks.insert(connection, self._dictionary, row)
+            marks.written(connection, kind, np.unique(instants // HOUR * HOUR).tolist())
         return int(np.count_nonzero(~np.isnan(narrow)))
 
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    def upkeep(
+        self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, stop: Callable[[], bool] = lambda: False
+    ) -> Upkept:
+        """Compact, roll up, forget and give room back, as far as hours are over and settled.
+
+        ``stop`` is asked between steps of some seconds. Safe beside a writer and beside a second upkeep.
+        Raises StoreError.
+        """
+        return self._upkeep.run(now, retention, stop=stop)
+
+    def prune(self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, vacuum: bool = False) -> Upkept:
+        """The same at once, waiting for nothing to settle.
+
+        ``vacuum`` rebuilds the file, so that it is as small as it can be and gives room back from then on;
+        nobody else may write meanwhile. Raises StoreError.
+        """
+        found = self._upkeep.run(now, retention, settle=False)
+        if vacuum:
+            self._database.vacuum()
+        return found
+
+    def condition(self) -> Condition:
+        """Room, what waits for upkeep, what retention left, what came too late. Raises StoreError."""
+        with self._database.reading() as connection:
+            return condition.read(connection)
+
     def compact(self, before: datetime) -> int:
-        """Rewrite whole hours before an instant as one row a signal; return how many hours. One transaction each."""
-        done = 0
-        for kind in EntityKind:
-            with self._database.reading() as connection:
-                hours = compaction.hours_of_tails(connection, kind, micros(before))
-            for hour in hours:
-                with self._writing() as connection:
-                    done += compaction.compact_hour(connection, self._dictionary, kind, hour)
-        return done
+        """Rewrite whole hours before an instant as one row a signal; return how many hours."""
+        return self._upkeep.compact(before)
 
     @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _keeping(self) -> Iterator[sa.Connection]:
+        begun: float | None = None
+        try:
+            with self._writing() as connection:
+                begun = self._clock.monotonic()
+                yield connection
+        finally:
+            if begun is not None:
+                self.longest_upkeep_seconds = max(self.longest_upkeep_seconds, self._clock.monotonic() - begun)
+
+    @contextmanager
+    def _writing(self, at: int | None = None) -> Iterator[sa.Connection]:
         with self._writer:
             try:
                 with self._database.writing() as connection:
-                    self._dictionary.connection = connection
+                    self._dictionary.connection, self._dictionary.at = connection, at
                     yield connection
             except BaseException:
                 self._merger.forget()
                 self._dictionary.forget()
+                self._seen.forget()
                 raise
             finally:
                 self._dictionary.connection = None
@@ -132,22 +195,27 @@ class SqlMetricStore:
         end: datetime,
         step: timedelta,
         entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
     ) -> Window:
         """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says.
 
         ``times`` are the starts of the steps. ``entities`` None means: everything of the kind that
-        was written in the span (once compacted: in its hours), sorted by key.
+        was written in the span (once compacted: in its hours; once rolled up: in its days), sorted
+        by key. ``store.tiers`` says which tier each hour comes from.
         """
+        grid = Grid(keys, start, end, step, statistic)
         with self._database.reading() as connection:
-            rows = blocks.rows_between(connection, kind, micros(start), micros(end))
-            return self._window(connection, kind, keys, rows, Grid(keys, start, end, step), entities, total=True)
+            standing = marks.standing(connection, kind, *grid.span)
+            parts = tiers.segments(standing, *grid.span, grid.step)
+            return self._window(connection, kind, keys, parts, grid, entities, total=True)
 
     def _window(
         self,
         connection: sa.Connection,
         kind: EntityKind,
         keys: Sequence[SignalKey],
-        rows: Sequence[Row],
+        parts: Sequence[Segment],
         grid: Grid,
         asked: Sequence[EntityRef] | None,
         *,
@@ -156,8 +224,16 @@ class SqlMetricStore:
         wanted = wants(keys, sum_deltas=total)
         keysets = self._names.keysets(connection)
         names = {want.name for want in wanted}
-        rows = [row for row in rows if not names.isdisjoint(keysets[row.keyset].sections)]
-        members = {row.cohort: self._names.cohort(connection, row.cohort) for row in rows}
+        of_parts = [
+            [
+                row
+                for row in blocks.rows_between(connection, kind, part.start, part.end, part.tier)
+                if not names.isdisjoint(keysets[row.keyset].sections)
+            ]
+            for part in parts
+        ]
+        cohorts = {row.cohort for rows in of_parts for row in rows}
+        members = {cohort: self._names.cohort(connection, cohort) for cohort in cohorts}
         known = self._names.entities(connection, kind)
         if asked is None:
             present = np.unique(np.concatenate([*members.values(), np.empty(0, dtype=np.int32)]))
@@ -165,13 +241,15 @@ class SqlMetricStore:
         grid.open(len(asked))
         places = Rows(asked, {found: number for number, found in known.items()})
         columns = [grid.column(want) for want in wanted]
-        for found in blocks.payloads(connection, rows):
-            for want, column in zip(wanted, columns, strict=True):
-                for piece in blocks.pieces(found, keysets, want.name, want.stored):
-                    fill(column, want, piece, *places.of(piece.cohort, members[piece.cohort]))
+        for part, rows in zip(parts, of_parts, strict=True):
+            for found in blocks.payloads(connection, rows):
+                for want, column in zip(wanted, columns, strict=True):
+                    for piece in blocks.pieces(found, keysets, want.name, want.stored, column.statistic):
+                        inside = piece.inside(part.start, part.end)
+                        fill(column, want, inside, *places.of(piece.cohort, members[piece.cohort]))
         for column in columns:
             column.finish()
-        return grid.window(kind, tuple(asked), self._events(connection, *grid.span, kind=kind))
+        return grid.window(kind, tuple(asked), event_rows.between(connection, *grid.span, kind=kind))
 
     def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
         """The newest cell of every entity and key in the last 5 min before the kind's newest instant.
@@ -179,20 +257,38 @@ class SqlMetricStore:
         A cell with a value wins over a later one without. ``keys`` None means: every stored column.
         """
         table = schema.block
-        asked = sa.select(sa.func.max(table.c.end_us)).where(table.c.kind == kind.value, table.c.tier == RAW)
+        asked = (
+            sa.select(table.c.end_us)
+            .where(table.c.kind == kind.value, table.c.tier == RAW, blocks.visible())
+            .order_by(table.c.end_us.desc())
+            .limit(1)
+        )
         with self._database.reading() as connection:
             newest: int | None = connection.execute(asked).scalar()
             if newest is None:
                 return empty_window(kind, keys or (), LOOK_BACK)
             end = instant(newest + 1)
-            rows = blocks.rows_between(connection, kind, micros(end - LOOK_BACK), micros(end))
+            part = Segment(RAW, micros(end - LOOK_BACK), micros(end))
             if keys is None:
+                rows = blocks.rows_between(connection, kind, part.start, part.end)
                 keysets = self._names.keysets(connection)
                 found = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
                 keys = sorted(found, key=column_order)
             grid = Grid(keys, end - LOOK_BACK, end, LOOK_BACK)
-            window = self._window(connection, kind, keys, rows, grid, None, total=False)
+            window = self._window(connection, kind, keys, [part], grid, None, total=False)
         return replace(window, times=np.array([newest / 1e6]))
+
+    def keys(self, kind: EntityKind, start: datetime, end: datetime) -> tuple[SignalKey, ...]:
+        """Every stored column of a kind with a block in [start, end), raw or rolled up, in stored order."""
+        with self._database.reading() as connection:
+            keysets = self._names.keysets(connection)
+            rows = [
+                row
+                for tier in tiers.TIERS
+                for row in blocks.rows_between(connection, kind, micros(start), micros(end), tier)
+            ]
+        found = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
+        return tuple(sorted(found, key=column_order))
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
         """Every entity of a kind that has ever been written, sorted."""
@@ -202,25 +298,7 @@ class SqlMetricStore:
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
         """Events in [start, end), oldest first."""
         with self._database.reading() as connection:
-            return self._events(connection, micros(start), micros(end), entity=entity)
-
-    def _events(
-        self,
-        connection: sa.Connection,
-        start: int,
-        end: int,
-        *,
-        entity: EntityRef | None = None,
-        kind: EntityKind | None = None,
-    ) -> tuple[Event, ...]:
-        table = schema.event
-        asked = sa.select(table.c.body).where(table.c.at_us >= start, table.c.at_us < end)
-        if entity is not None:
-            asked = asked.where(table.c.entity == entity.key)
-        if kind is not None:
-            asked = asked.where(table.c.entity_kind == kind.value)
-        rows = connection.execute(asked.order_by(table.c.at_us, table.c.dedup_key))
-        return tuple(codec.loads(Event, row.body) for row in rows)
+            return event_rows.between(connection, micros(start), micros(end), entity=entity)
 
     @property
     def connections_in_use(self) -> int:
@@ -232,14 +310,8 @@ class SqlMetricStore:
         self._database.close()
 
 
-def _event_row(event: Event) -> dict[str, object]:
-    return {
-        "dedup_key": event.dedup_key or event.id,
-        "at_us": micros(event.at),
-        "entity": event.entity.key,
-        "entity_kind": event.entity.kind.value,
-        "body": codec.dumps(event),
-    }
+def _values(found: Merged) -> int:
+    return int(np.count_nonzero(~np.isnan(found.values[:-1])))
 
 
 def _spans(times: Micros) -> list[slice]:

@@ -10,15 +10,16 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill
 from outrider.errors import TakenOverError
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
-from outrider.ports import CycleCommit, Drill, Silence
-from outrider.topology import Topology
-from store import codec, schema, state_rows
+from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
+from store import codec, plan_rows, schema, state_rows, state_upkeep
 from store.backend import insert, put
 from store.migrate import opened
 from store.schema import micros
 from store.sql_state_reader import SqlStateReader
+from store.topology_history import TopologyHistory
 
 T = TypeVar("T")
 _OWNER = "engine"
@@ -31,6 +32,7 @@ class SqlStateStore(SqlStateReader):
         """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
         super().__init__(opened(url, "state"))
         self._owner: str | None = None
+        self._topologies = TopologyHistory()
 
     def take_over(self, owner: str) -> None:
         """From now on the store takes cycles of this handle alone: a late one of another is refused."""
@@ -74,7 +76,7 @@ class SqlStateStore(SqlStateReader):
                 connection.execute(insert(connection, schema.message).on_conflict_do_nothing(), row)
             _put_plan(connection, commit)
             if commit.topology is not None:
-                _put_topology(connection, commit.topology, commit.cycle.at)
+                self._topologies.put(connection, commit.topology, commit.cycle.at)
             _append(connection, commit.audit)
             cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": codec.dumps(commit.cycle)}
             put(connection, schema.cycle, cycle)
@@ -248,6 +250,10 @@ class SqlStateStore(SqlStateReader):
         """The newest check-point; empty when there is none."""
         return {name: state_rows.unpack_state(payload) for name, payload in self._documents("detector").items()}
 
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
+        """Forget what is past its time, in short transactions; how many rows went, by table."""
+        return state_upkeep.prune(self._database, now, kept)
+
     @property
     def connections_in_use(self) -> int:
         """Connections checked out at this moment: 0 between calls."""
@@ -292,16 +298,8 @@ def _put_plan(connection: sa.Connection, commit: CycleCommit) -> None:
         return
     row = {"at_us": micros(commit.cycle.at), "cycle": commit.cycle.id, "body": codec.dumps(plan)}
     connection.execute(sa.insert(schema.plan), row)
+    plan_rows.write(connection, commit)
     _trim(connection, schema.plan, state_rows.KEPT_PLANS)
-
-
-def _put_topology(connection: sa.Connection, topology: Topology, at: datetime) -> None:
-    """Write the topology when it differs from the stored one: a large fleet's is megabytes."""
-    payload = state_rows.pack_topology(topology)
-    table = schema.document
-    before = connection.execute(sa.select(table.c.payload).where(table.c.area == "topology")).scalar()
-    if before != payload:
-        put(connection, table, _document("topology", "", at, payload))
 
 
 def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from outrider.audit import AuditRecord
-from outrider.model import Action, Alert, AlertState, CycleRecord, Incident, Message, Plan, Priority, RemediationSession
-from outrider.ports import Drill, DrillWindow, Silence
+from outrider.drill import Drill, DrillWindow
+from outrider.model import (
+    Action,
+    Alert,
+    AlertState,
+    Calibration,
+    CycleRecord,
+    EntityRef,
+    ForecastPoint,
+    Incident,
+    Message,
+    Plan,
+    Priority,
+    RemediationSession,
+)
+from outrider.places import Place
+from outrider.ports import Silence
 from outrider.topology import Topology
-from store import codec, schema, state_rows
+from store import codec, pages, plan_rows, schema, state_rows, topology_history
 from store.database import Database
 from store.schema import instant, micros
 
@@ -39,6 +55,7 @@ class SqlStateReader:
         priorities: Sequence[Priority] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Alert, ...]:
         """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
         table = schema.alert
@@ -49,6 +66,7 @@ class SqlStateReader:
             asked = asked.where(table.c.priority.in_([priority.value for priority in priorities]))
         if since is not None:
             asked = asked.where(table.c.ends_at_us.is_(None) | (table.c.ends_at_us >= micros(since)))
+        asked = pages.beyond(asked, table.c.starts_at_us, table.c.fingerprint, after, rising=True)
         return self._read(Alert, asked)
 
     def alert(self, fingerprint: str) -> Alert | None:
@@ -58,7 +76,12 @@ class SqlStateReader:
         return next(iter(self._read(Alert, asked.order_by(table.c.starts_at_us.desc()).limit(1))), None)
 
     def incidents(
-        self, *, open_only: bool = False, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        open_only: bool = False,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Incident, ...]:
         """Incidents, newest first. ``since`` keeps those open at or after that instant."""
         table = schema.incident
@@ -67,7 +90,7 @@ class SqlStateReader:
             asked = asked.where(table.c.resolved_at_us.is_(None))
         if since is not None:
             asked = asked.where(table.c.resolved_at_us.is_(None) | (table.c.resolved_at_us >= micros(since)))
-        return self._read(Incident, asked)
+        return self._read(Incident, pages.beyond(asked, table.c.opened_at_us, table.c.id, after))
 
     def incident(self, incident_id: str) -> Incident | None:
         """One incident, None when unknown."""
@@ -87,7 +110,12 @@ class SqlStateReader:
         return self._read(Plan, asked)
 
     def actions(
-        self, *, incident: str | None = None, since: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
     ) -> tuple[Action, ...]:
         """Actions, newest first. ``since`` is about the instant of the decision."""
         table = schema.action
@@ -96,7 +124,7 @@ class SqlStateReader:
             asked = asked.where(table.c.because == incident)
         if since is not None:
             asked = asked.where(table.c.decided_at_us >= micros(since))
-        return self._read(Action, asked)
+        return self._read(Action, pages.beyond(asked, table.c.decided_at_us, table.c.id, after))
 
     def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
         """Remediation sessions, oldest first."""
@@ -106,13 +134,15 @@ class SqlStateReader:
             asked = asked.where(table.c.closed_at_us.is_(None))
         return self._read(RemediationSession, asked)
 
-    def messages(self, *, incident: str | None = None, limit: int = 1000) -> tuple[Message, ...]:
+    def messages(
+        self, *, incident: str | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Message, ...]:
         """Messages of the outbox, newest first, sent or not."""
         table = schema.message
         asked = sa.select(table.c.body).order_by(table.c.created_at_us.desc(), table.c.id.desc()).limit(limit)
         if incident is not None:
             asked = asked.where(table.c.incident == incident)
-        return self._read(Message, asked)
+        return self._read(Message, pages.beyond(asked, table.c.created_at_us, table.c.id, after))
 
     def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
         """Cycles, newest first; the newest ten thousand are kept."""
@@ -120,16 +150,46 @@ class SqlStateReader:
         asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
         return self._read(CycleRecord, asked)
 
-    def audit(self, limit: int = 1000) -> tuple[AuditRecord, ...]:
+    def audit(self, limit: int = 1000, after: Place | None = None) -> tuple[AuditRecord, ...]:
         """Audit records, newest first."""
         table = schema.audit
-        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
-        return self._read(AuditRecord, asked)
+        asked = sa.select(table.c.id, table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        with self._database.reading() as connection:
+            rows = connection.execute(pages.beyond(asked, table.c.at_us, table.c.id, after)).all()
+        return tuple(replace(codec.loads(AuditRecord, row.body), id=row.id) for row in rows)
 
-    def topology(self) -> Topology:
-        """The newest topology; empty when none was committed."""
-        payload = self._documents("topology").get("")
-        return Topology() if payload is None else state_rows.unpack_topology(payload)
+    def topology(self, at: datetime | None = None) -> Topology:
+        """The newest topology, or what was known of it at an instant; empty when nothing was."""
+        with self._database.reading() as connection:
+            return topology_history.newest(connection) if at is None else topology_history.at_instant(connection, at)
+
+    def forecasts(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[ForecastPoint, ...]:
+        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        table = schema.forecast
+        asked = sa.select(table).order_by(table.c.at_us, table.c.made_at_us, table.c.id)
+        if entity is not None:
+            asked = asked.where(table.c.entity == entity.key)
+        if since is not None:
+            asked = asked.where(table.c.at_us >= micros(since))
+        if until is not None:
+            asked = asked.where(table.c.at_us < micros(until))
+        with self._database.reading() as connection:
+            rows = connection.execute(asked).all()
+        return tuple(plan_rows.point(row) for row in rows)
+
+    def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
+        """The newest measured calibration of each shape of each service, the newest first."""
+        table = schema.baseline
+        asked = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.model)
+        if service is not None:
+            asked = asked.where(table.c.service == service.key)
+        return self._read(Calibration, asked)
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Silences in force, the one that ends first first."""
@@ -137,13 +197,15 @@ class SqlStateReader:
         asked = sa.select(table.c.body).where(table.c.until_us > micros(now))
         return self._read(Silence, asked.order_by(table.c.until_us, table.c.id))
 
-    def drills(self, *, since: datetime | None = None, limit: int = 1000) -> tuple[Drill, ...]:
+    def drills(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Drill, ...]:
         """Drills, newest first."""
         table = schema.drill
         asked = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.id.desc()).limit(limit)
         if since is not None:
             asked = asked.where(table.c.ends_at_us >= micros(since))
-        return self._read(Drill, asked)
+        return self._read(Drill, pages.beyond(asked, table.c.starts_at_us, table.c.id, after))
 
     def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
         """When and where drills run, newest first: read from columns of their own, the truth stays where it is."""

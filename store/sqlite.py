@@ -7,26 +7,40 @@ when it returns. Writes begin with ``BEGIN IMMEDIATE``, so that two writers queu
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from outrider.errors import StoreAwayError, StoreError
+from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
 from store.backend import BUSY_TIMEOUT, Opened
 
 _PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than by default
 
+_SHRINKS = "auto_vacuum=INCREMENTAL"
+_ON_CONNECT = (
+    f"page_size={_PAGE_BYTES}",
+    _SHRINKS,  # takes effect in a new file alone, before its first table
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "temp_store=MEMORY",
+)
+
+
+_DAMAGE = ("not a database", "malformed", "disk i/o error")
 _COMPLAINTS = (  # what SQLite says, what we say, what to do
     ("disk is full", "The disk that holds {path} is full; nothing of this write was kept.",
      "Free space there, or point store.url at another disk."),
     ("readonly", "{path} cannot be written.",
      "Give the user that runs outrider write access to the file and to its folder."),
     ("not a database", "{path} is not a SQLite database.",
-     "Point store.url at another file, or restore a backup."),
-    ("malformed", "{path} is damaged.", "Restore a backup, or move the file away and start anew."),
+     "Point store.url at another file; if it was the store, restore a backup: outrider db restore FILE --force"),
+    ("malformed", "{path} is damaged.",
+     "`outrider db check` says more; restore a backup: outrider db restore FILE --force"),
     ("disk i/o error", "The disk that holds {path} fails to read or write.",
-     "Look at the kernel's log for disk errors; restore a backup on another disk."),
+     "Look at the kernel's log for disk errors; point store.url at another disk, then outrider db restore FILE"),
     ("unable to open", "{path} cannot be opened.", "Check that its folder exists and may be written."),
     ("locked", "Another program has held {path} for more than 10 s.",
      "Stop it (a backup or a shell with an open transaction), then try again."),
@@ -48,24 +62,34 @@ def open_file(url: sa.URL, *, create: bool) -> Opened:
     engine = sa.create_engine(url, connect_args=arguments, pool_size=5, max_overflow=20)
     sa.event.listen(engine, "connect", _on_connect)
     sa.event.listen(engine, "begin", _on_begin)
-    return Opened(engine, engine, engine.execution_options(immediate=True), str(path), _sentence, file=path)
+    writers = engine.execution_options(immediate=True)
+    return Opened(engine, engine, writers, str(path), _sentence, lambda: _vacuum(engine), file=path)
+
+
+def _vacuum(engine: sa.Engine) -> None:
+    """Rebuild the file; from then on it can give room back bit by bit, also one made before it could."""
+    connection = engine.raw_connection()
+    try:
+        connection.cursor().execute(f"PRAGMA {_SHRINKS}")
+        connection.cursor().execute("VACUUM")
+    except sqlite3.Error as error:
+        raise sa.exc.DBAPIError("VACUUM", None, error) from error
+    finally:
+        connection.close()
 
 
 def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
     said = str(error.orig).lower()
-    found = next(((sentence, hint) for word, sentence, hint in _COMPLAINTS if word in said), None)
-    return None if found is None else StoreAwayError(found[0].format(path=place), hint=found[1])
+    for word, sentence, hint in _COMPLAINTS:
+        if word in said:
+            kind = StoreDamagedError if word in _DAMAGE else StoreAwayError
+            return kind(sentence.format(path=place), hint=hint)
+    return None
 
 
 def _on_connect(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # the driver starts no transactions of its own; _on_begin does
-    for pragma in (
-        f"page_size={_PAGE_BYTES}",
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "foreign_keys=ON",
-        "temp_store=MEMORY",
-    ):
+    for pragma in _ON_CONNECT:
         connection.execute(f"PRAGMA {pragma}")
 
 

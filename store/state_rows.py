@@ -140,12 +140,17 @@ def of_alert(alert: Alert) -> dict[str, Any]:
 
 def of_incident(incident: Incident) -> dict[str, Any]:
     """Columns of table ``incident``."""
+    cause = incident.suspected_cause
     return {
         "id": incident.id,
         "priority": incident.priority.value,
         "layer": incident.layer.value,
         "opened_at_us": micros(incident.opened_at),
         "resolved_at_us": maybe_micros(incident.resolved_at),
+        "acknowledged_at_us": maybe_micros(incident.acknowledged_at),
+        "acknowledged_by": incident.acknowledged_by,
+        "cause": cause.fault if cause else None,
+        "cause_entity": cause.entity.key if cause else None,
         "body": codec.dumps(incident),
     }
 
@@ -160,6 +165,10 @@ def of_action(action: Action) -> dict[str, Any]:
         "target": action.target.key,
         "status": action.status.value,
         "decided_at_us": micros(action.decided_at),
+        "decision": action.decision.value,
+        "reason": action.reason.value,
+        "dry_run": action.dry_run,
+        "ended_at_us": maybe_micros(action.ended_at),
         "body": codec.dumps(action),
     }
 
@@ -190,6 +199,7 @@ def of_message(message: Message) -> dict[str, Any]:
 
 def of_audit(record: AuditRecord) -> dict[str, Any]:
     """Columns of table ``audit``."""
+    told = {name: value for name, value in codec.to_plain(record).items() if name != "id"}
     return {
         "at_us": micros(record.at),
         "event": record.event.value,
@@ -197,35 +207,41 @@ def of_audit(record: AuditRecord) -> dict[str, Any]:
         "reason": record.reason,
         "cycle": record.cycle,
         "by": record.by,
-        "body": codec.dumps(record),
+        "body": codec.text_of(told),
     }
 
 
 # --- documents ------------------------------------------------------------------------------------
 
 
+def _key(entity: EntityRef) -> str:
+    return entity.key
+
+
 def pack_topology(topology: Topology) -> bytes:
-    """A topology as packed JSON; edges are pairs of places in the list of entities."""
-    entities = sorted(topology.entities, key=lambda entity: entity.key)
+    """A topology as packed JSON but for its instant; edges are pairs of places in the list of entities.
+
+    The same graph gives the same bytes.
+    """
+    entities = sorted(topology.entities, key=_key)
     places = {entity: place for place, entity in enumerate(entities)}
     plain = {
-        "at": codec.to_plain(topology.at),
         "entities": [entity.key for entity in entities],
         "edges": [(places[lower], places[upper]) for lower, upper in topology.edges],
-        "labels": codec.to_plain(topology.labels),
+        "labels": {entity.key: dict(topology.labels[entity]) for entity in sorted(topology.labels, key=_key)},
     }
-    return zstandard.compress(codec.dumps(plain).encode())
+    return zstandard.compress(codec.text_of(plain).encode())
 
 
 def unpack_topology(payload: bytes) -> Topology:
-    """Read back what ``pack_topology`` wrote."""
+    """Read back what ``pack_topology`` wrote, now or in a version that put the instant beside the graph."""
     plain = codec.loads(dict, zstandard.decompress(payload).decode())
     entities = [EntityRef.from_key(key) for key in plain["entities"]]
     return Topology.build(
         ((entities[lower], entities[upper]) for lower, upper in plain["edges"]),
         entities,
         {EntityRef.from_key(key): labels for key, labels in plain["labels"].items()},
-        codec.from_plain(datetime, plain["at"]),
+        codec.from_plain(datetime, plain.get("at")),
     )
 
 

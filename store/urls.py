@@ -27,6 +27,11 @@ def urls_of(store_url: str) -> tuple[str, str]:
     return store_url, url.set(database=str(beside)).render_as_string(hide_password=False)
 
 
+def state_file(path: Path, area: str) -> Path:
+    """The file of decisions that belongs to a file of either area: the other way round than ``urls_of``."""
+    return path if area == "state" else path.with_name(path.stem.removesuffix("-metrics") + path.suffix)
+
+
 def parsed(text: str) -> sa.URL:
     """The URL in parts, with the driver that is used. Raises StoreError when it is not one of ours."""
     try:

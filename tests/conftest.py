@@ -14,7 +14,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from tests.support import kube, postgres
+from tests.support import kube, metric_servers, postgres
 
 MISSING = "missing:"
 settings.register_profile("ours", deadline=None)  # a busy machine is no fault of what is tested
@@ -69,6 +69,26 @@ def postgres_url(postgres_server: postgres.Server) -> Generator[str]:
     """The URL of a fresh database on it."""
     with postgres_server.database() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def victoria_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[metric_servers.MetricServer]:
+    """A real VictoriaMetrics of the run's own, one for all tests: each writes as an owner of its own."""
+    why = metric_servers.missing(("victoria-metrics",))
+    if why is not None:
+        pytest.skip(why)
+    with metric_servers.victoria(tmp_path_factory.mktemp("victoria")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def prometheus_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[metric_servers.MetricServer]:
+    """The same with a real Prometheus that takes remote write."""
+    why = metric_servers.missing(("prometheus",))
+    if why is not None:
+        pytest.skip(why)
+    with metric_servers.prometheus(tmp_path_factory.mktemp("prometheus")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,18 @@ def test_no_file_is_long() -> None:
     assert {str(path) for path, lines in lengths.items() if lines > LONGEST_FILE} <= LONG_ON_PURPOSE
 
 
+def test_links_have_a_text_wherever_they_are_read() -> None:
+    """Sphinx fills in an empty text and a role; whoever reads the page in the repository sees a hole."""
+    holes = re.compile(r"(?<!`)\[\]\([^)]+\)|\{(?:doc|ref)\}`")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked(".md")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if holes.search(line)
+    ]
+    assert found == []
+
+
 def test_no_work_is_left_in_comments() -> None:
     words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     found = [

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from collectors.access import Access
 from collectors.discovery.found import ADDRESS, PATH, SCHEME, Found
 from collectors.registry import ADAPTERS, adapter
 from collectors.targets import DEFAULT_LIMIT_BYTES, DEFAULT_LIMIT_SERIES, DEFAULT_TIMEOUT, Target, target_of
+from outrider.access import Access
 from outrider.bounded import OTHER
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind

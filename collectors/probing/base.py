@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 import aiohttp
 
-from collectors.access import Access
 from collectors.probing.outcome import Outcome, Result
+from outrider.access import Access
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityRef
 from outrider.units import format_duration

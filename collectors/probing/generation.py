@@ -23,10 +23,9 @@ from collectors.probing.http import in_time
 from collectors.probing.outcome import Outcome, Result
 from collectors.probing.sse import Events
 from collectors.probing.tls import certificate_left, expiring
-from collectors.probing.validity import judge
+from collectors.probing.validity import PROMPT, judge
 from outrider.units import format_duration
 
-PROMPT = "Name the months of the year."
 MOST_BYTES = 1024 * 1024
 _MOST_SAID = 200
 

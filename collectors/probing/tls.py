@@ -12,9 +12,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
-from collectors.access import Access
 from collectors.probing.base import FAULTS, Asked, ProbeError, failed
 from collectors.probing.outcome import Outcome, Result
+from outrider.access import Access
 from outrider.units import format_duration
 
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME

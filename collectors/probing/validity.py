@@ -11,6 +11,7 @@ from collections import Counter
 
 from collectors.probing.outcome import Outcome
 
+PROMPT = "Name the months of the year."  # such a question
 _LEAST_REPEATED = 16  # characters: shorter texts repeat themselves by accident
 _TIMES = 4
 _MOST = 4_000  # characters looked at: a server that floods us must not cost us more than that

@@ -278,11 +278,14 @@ def _turn_pages(who: Viewer, key: str, cursor: str, following: str | None) -> No
     """Forwards and backwards through what the API pages."""
     if not cursor and following is None:
         return
-    before = str(max(0, int(cursor or 0) - _PAGE)) if int(cursor or 0) > _PAGE else ""
+    # A cursor leads forwards only: the way back is what one came by.
+    way: tuple[str, ...] = st.session_state.get(f"{key}-way", ())
 
-    def turn(to: str) -> Callable[[], None]:
-        return lambda: st.session_state.update({key: to})
+    def turn(to: str, came_by: tuple[str, ...]) -> Callable[[], None]:
+        return lambda: st.session_state.update({key: to, f"{key}-way": came_by})
 
+    before = turn(way[-1] if way else "", way[:-1])
+    after = turn(following or "", (*way, cursor))
     with st.container(horizontal=True, horizontal_alignment="right"):
-        st.button(who.say("pages.before"), key=f"{key}-before", disabled=not cursor, on_click=turn(before))
-        st.button(who.say("pages.next"), key=f"{key}-next", disabled=following is None, on_click=turn(following or ""))
+        st.button(who.say("pages.before"), key=f"{key}-before", disabled=not cursor, on_click=before)
+        st.button(who.say("pages.next"), key=f"{key}-next", disabled=following is None, on_click=after)

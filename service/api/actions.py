@@ -25,8 +25,11 @@ def actions(
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Actions, newest first: taken, refused and waiting ones."""
-    found, following = paging.page(
-        lambda count: ctx.state.actions(incident=incident, since=since, limit=count), None, cursor, limit
+    found, following = paging.by_key(
+        lambda after, count: ctx.state.actions(incident=incident, since=since, limit=count, after=after),
+        None,
+        cursor,
+        limit,
     )
     return {"actions": [jsonable.action(each) for each in found], "next_cursor": following}
 
@@ -82,7 +85,7 @@ def resume(ctx: Ctx, by: Writer) -> dict[str, Any]:
 @router.get("/audit")
 def audit(ctx: Ctx, limit: paging.Limit = 100, cursor: paging.Cursor = "") -> dict[str, Any]:
     """Audit records, newest first."""
-    found, following = paging.page(ctx.state.audit, None, cursor, limit)
+    found, following = paging.by_key(lambda after, count: ctx.state.audit(count, after), None, cursor, limit)
     return {"audit": [jsonable.audit(each) for each in found], "next_cursor": following}
 
 

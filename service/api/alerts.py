@@ -52,8 +52,11 @@ def alerts(
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Alerts, newest first."""
-    found, following = paging.page(
-        lambda count: ctx.state.alerts(states=state, priorities=priority, limit=count), None, cursor, limit
+    found, following = paging.by_key(
+        lambda after, count: ctx.state.alerts(states=state, priorities=priority, limit=count, after=after),
+        None,
+        cursor,
+        limit,
     )
     return {"alerts": [jsonable.alert(each, lang) for each in found], "next_cursor": following}
 

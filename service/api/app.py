@@ -29,9 +29,10 @@ from service.api import (
 )
 from service.api.context import LATE_AFTER_CYCLES, Context, CycleWatch
 from service.api.doors import Doors, SpoolCollector
-from service.api.own_metrics import StateCollector, StoreSpoolCollector
+from service.api.own_metrics import StateCollector, StoreCollector, StoreSpoolCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
 from service.api.settings import ApiExtras, ApiSettings
+from store.sql_metrics import SqlMetricStore
 
 PREFIX = "/api/v1"
 _ROUTERS: tuple[APIRouter, ...] = (
@@ -75,6 +76,8 @@ def create_app(
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
     parts.registry.register(StateCollector(state))
+    if isinstance(metrics, SqlMetricStore):
+        parts.registry.register(StoreCollector(metrics))
     if settings.spool is not None:
         parts.registry.register(StoreSpoolCollector(settings.spool))
     app.middleware("http")(_timed(parts.registry))

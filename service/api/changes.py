@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -19,10 +20,10 @@ from collectors.kube_actors import kind_of
 from collectors.redact import redacted
 from collectors.sightings import FIRST_LOOK
 from collectors.webhooks import Delivery
-from outrider import jsonable
+from outrider import jsonable, yamlfile
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
-from outrider.ledger import ActorKind, Change, ChangeEnd, Ended, Ledger, event_of
+from outrider.ledger import CHANGE_CODES, ActorKind, Change, ChangeEnd, Ended, Ledger, event_of
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 from service.api import paging, security
@@ -41,7 +42,7 @@ class Announcement(BaseModel):
     """A change as a pipeline of one's own tells it. One of service, workload and node says what it is about."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
-    code: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$", description="deploy, image, flags, driver ...")]
+    code: Annotated[str, Field(description=", ".join(CHANGE_CODES))]
     id: Annotated[str | None, Field(max_length=200)] = Field(None, description="the same id again is the same change")
     service: Annotated[str | None, Field(min_length=1, max_length=253)] = None
     workload: Annotated[str | None, Field(min_length=1, max_length=253)] = None
@@ -66,6 +67,7 @@ class _Taken:
 
     changes: tuple[Change, ...] = ()
     ends: tuple[ChangeEnd, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 def ledger_of(ctx: Context) -> Ledger:
@@ -91,7 +93,9 @@ def changes(
     def keep(one: Change) -> bool:
         return (service is None or service in (one.service, one.workload)) and (code is None or one.code == code)
 
-    found, following = paging.page(lambda n: ledger.changes(since=since, until=until, limit=n), keep, cursor, limit)
+    found, following = paging.by_key(
+        lambda after, count: ledger.changes(since=since, until=until, limit=count, after=after), keep, cursor, limit
+    )
     return {"changes": [change_row(one) for one in found], "next_cursor": following}
 
 
@@ -156,7 +160,8 @@ async def announce(
 ) -> dict[str, Any]:
     """Announce changes: a list of them, or a delivery of GitHub, GitLab or Argo CD as it is.
 
-    ``taken`` are new changes, ``known`` those that were announced before, ``ended`` the ends told.
+    ``taken`` are new changes, ``known`` those that were announced before, ``ended`` the ends told. ``unknown``
+    names services and nodes that nothing collected speaks of: taken all the same, and worth a look for a typo.
     """
     return await run_in_threadpool(_announce, request, ctx, *sent)
 
@@ -167,7 +172,8 @@ def _announce(request: Request, ctx: Context, body: bytes, by: str) -> dict[str,
     new = ledger.append_changes(found.changes)
     ledger.post([event_of(one) for one in found.changes], now)
     ledger.append_ends(found.ends)
-    return {"taken": new, "known": len(found.changes) - new, "ended": len(found.ends)}
+    unknown = {"unknown": list(found.unknown)} if found.unknown else {}
+    return {"taken": new, "known": len(found.changes) - new, "ended": len(found.ends), **unknown}
 
 
 def now_of(ctx: Context) -> datetime:
@@ -252,14 +258,23 @@ def _of_announcements(said: Any, ctx: Context, by: str, now: datetime) -> _Taken
             where = ".".join(str(part) for part in (place, *first["loc"]))
             hint = "GET /docs shows the fields; a delivery of a tool needs its own header, such as X-GitHub-Event"
             raise UsageError(f"change {where}: {first['msg']}", hint=hint) from error
-        change = _of_announcement(one, ctx, by, now)
+        change = _of_announcement(place, one, ctx, by, now)
         made.append(change)
         if one.outcome is not None:
             ends.append(ChangeEnd(change.id, Ended(one.outcome), now, redacted(one.text)[:400]))
-    return _Taken(tuple(made), tuple(ends))
+    return _Taken(tuple(made), tuple(ends), _not_seen(made, ctx.topology()))
 
 
-def _of_announcement(one: Announcement, ctx: Context, by: str, now: datetime) -> Change:
+def _not_seen(made: Sequence[Change], topology: Topology) -> tuple[str, ...]:
+    """What changes are about and the topology lacks. Workloads are not all in it, so they are left out."""
+    told = (one.entity for one in made if one.entity.kind is not EntityKind.WORKLOAD)
+    return tuple(dict.fromkeys(f"{one.kind.value} {one.name}" for one in told if one not in topology.entities))
+
+
+def _of_announcement(place: int, one: Announcement, ctx: Context, by: str, now: datetime) -> Change:
+    if one.code not in CHANGE_CODES:
+        said = f"no change has the code {one.code!r}{yamlfile.near(one.code, CHANGE_CODES)}"
+        raise UsageError(f"change {place}.code: {said}", hint=f"codes are {', '.join(CHANGE_CODES)}")
     about = [name for name in ("service", "workload", "node") if getattr(one, name)]
     if len(about) != 1:
         raise UsageError("a change needs one of service, workload and node", hint='such as {"service": "chat"}')

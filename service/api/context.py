@@ -11,9 +11,10 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from outrider.clock import Clock
+from outrider.drill import DrillWindow
 from outrider.i18n import LANGUAGES, Language
 from outrider.model import CycleRecord, Incident
-from outrider.ports import DrillWindow, MetricStore, StateStore
+from outrider.ports import MetricStore, StateStore
 from outrider.topology import Topology
 from service.api.settings import ApiExtras, ApiSettings
 from service.drills import marking
@@ -91,6 +92,11 @@ class Context:
         newest = self.newest_cycle()
         found: Topology = self.remembered.get(("topology", newest.id if newest else None), self.state.topology)
         return found
+
+    def topology_at(self, at: datetime) -> Topology:
+        """What was known of the topology at an instant; the newest one for an instant before the first."""
+        found: Topology = self.remembered.get(("topology at", at), lambda: self.state.topology(at))
+        return found if found.entities else self.topology()
 
     def drills_around(self, incidents: Sequence[Incident]) -> tuple[DrillWindow, ...]:
         """The windows of drills that one of these incidents may belong to."""

@@ -17,7 +17,7 @@ from collectors.receive_kpi import Kpi
 from collectors.receive_match import Assigned, Matcher
 from outrider import log
 from outrider.clock import Clock
-from outrider.ports import PushedBlock, Spool
+from outrider.spool import PushedBlock, Spool
 from service.api.settings import DoorSettings
 
 _log = log.get("receive")

@@ -33,8 +33,11 @@ def incidents(
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Incidents, newest first."""
-    found, following = paging.page(
-        lambda count: ctx.state.incidents(open_only=open_only, since=since, limit=count), None, cursor, limit
+    found, following = paging.by_key(
+        lambda after, count: ctx.state.incidents(open_only=open_only, since=since, limit=count, after=after),
+        None,
+        cursor,
+        limit,
     )
     topology, drills = ctx.topology(), ctx.drills_around(found)
     rows = [places.incident_json(each, topology, lang, drills) for each in found]
@@ -78,7 +81,7 @@ def _changes(ctx: Context, found: Incident, drawn: dict[str, Any]) -> list[Chang
     if ctx.extras.ledger is None:
         return []
     start, end = (parse_rfc3339(drawn[name]) for name in ("start", "end"))
-    topology = ctx.topology()
+    topology = ctx.topology_at(found.opened_at)
     cause = found.suspected_cause
     near = {one for one in topology.of_kind(EntityKind.SERVICE) if {one.key, str(one), one.name} & set(found.services)}
     near |= {cause.entity} if cause else set()

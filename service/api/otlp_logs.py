@@ -26,7 +26,7 @@ MOST_BYTES, MOST_UNPACKED = 16 * 1024 * 1024, 64 * 1024 * 1024
 _LOCK = threading.Lock()
 
 
-@router.post("/otlp/v1/logs", dependencies=[Depends(security.writer)])
+@router.post("/otlp/v1/logs", dependencies=[Depends(security.sender)])
 async def logs(request: Request, ctx: Ctx) -> Response:
     """OTLP/HTTP logs, protobuf or JSON, plain or gzip. 4xx means: do not send it again."""
     kind = request.headers.get("content-type", "").split(";", maxsplit=1)[0].strip().lower()

@@ -9,9 +9,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from outrider.errors import StoreError
-from outrider.model import AlertState, Incident
+from outrider.model import Incident
 from outrider.ports import StateReader
+from service import facts
 from store.cycle_files import CycleFiles
+from store.sql_metrics import SqlMetricStore
 
 _LAST_ACTIONS = 1000
 
@@ -66,11 +68,11 @@ class StateCollector(Collector):
             yield _gauge(name, help_text, float(value))
 
     def _alerts(self) -> Counter[tuple[str, ...]]:
-        active = self._state.alerts(states=(AlertState.PENDING, AlertState.FIRING), limit=100_000)
+        active = facts.active_alerts(self._state)
         return Counter((alert.priority, alert.state) for alert in active)
 
     def _incidents(self) -> Counter[tuple[str, ...]]:
-        return Counter((incident.priority, _fault(incident)) for incident in self._state.incidents(open_only=True))
+        return Counter((incident.priority, _fault(incident)) for incident in facts.open_incidents(self._state))
 
 
 class StoreSpoolCollector(Collector):
@@ -93,6 +95,49 @@ class StoreSpoolCollector(Collector):
             ("refused", "Cycles that the store refused and that were set aside.", found.refused_cycles),
         ):
             yield CounterMetricFamily(f"outrider_store_spool_{name}_cycles", help_text, value=float(value))
+
+
+class StoreCollector(Collector):
+    """How the metrics database stands."""
+
+    def __init__(self, store: SqlMetricStore) -> None:
+        """``store`` is only read."""
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the store is not asked before the first scrape."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """The families of one scrape; none while the store is away."""
+        try:
+            found = self._store.condition()
+        except StoreError:
+            return
+        yield _gauge("store_used_bytes", "Bytes of values that the metrics database holds.", float(found.space.used))
+        yield _gauge("store_free_bytes", "Bytes of its file that are free to be used again.", float(found.space.free))
+        yield _counted(
+            "outrider_store_upkeep_waiting",
+            "Spans that wait for upkeep, by work; the hour at hand is among them.",
+            ("work",),
+            Counter({(work,): many for work, many in found.waiting.items()}),
+        )
+        kept = GaugeMetricFamily(
+            "outrider_store_kept_from_timestamp_seconds",
+            "Retention left a tier's values from here on.",
+            labels=["tier"],
+        )
+        for tier, at in sorted(found.kept_from.items()):
+            kept.add_metric([tier], at)
+        yield kept
+        refused = CounterMetricFamily(
+            "outrider_store_refused_values",
+            "Values that were not kept, by reason: late, or not wanted by the server of the values.",
+            labels=["reason"],
+        )
+        for reason, cells in sorted(found.refused.items()):
+            refused.add_metric([reason], float(cells))
+        yield refused
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

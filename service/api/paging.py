@@ -1,17 +1,71 @@
-"""Pages of long lists: a limit, and a cursor that says where the next page begins."""
+"""Pages of long lists: a limit, and a cursor that says where the next page begins.
+
+Lists of the stores go by key, so that a page is as cheap far down as at the top and nothing that comes in
+shifts it; short lists that are made anew for each request go by number.
+"""
 
 from __future__ import annotations
 
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Annotated, TypeVar
 
 from fastapi import Query
 
 from outrider.errors import UsageError
+from outrider.places import Place, place_of
 
 Item = TypeVar("Item")
 Limit = Annotated[int, Query(ge=1, le=1000, description="entries on this page")]
 Cursor = Annotated[str, Query(description="next_cursor of the page before; empty for the first page")]
+
+
+_MOST_READ = 1000  # entries looked at in one go for a filter that seldom matches
+
+
+def place_in(cursor: str) -> Place | None:
+    """Where the page before ended, None for the first page. Raises UsageError for a cursor that no page gave out."""
+    if not cursor:
+        return None
+    try:
+        at, number = urlsafe_b64decode(cursor.encode()).decode().split(" ", 1)
+        found = Place(datetime.fromisoformat(at), number)
+    except (binascii.Error, ValueError) as error:
+        raise _unknown(cursor) from error
+    if found.at.tzinfo is None:
+        raise _unknown(cursor)
+    return found
+
+
+def cursor_of(entry: object) -> str:
+    """The cursor of the page that begins after an entry."""
+    place = place_of(entry)
+    return urlsafe_b64encode(f"{place.at.isoformat()} {place.id}".encode()).decode()
+
+
+def by_key(
+    read: Callable[[Place | None, int], Sequence[Item]], keep: Callable[[Item], bool] | None, cursor: str, limit: int
+) -> tuple[list[Item], str | None]:
+    """One page of a list of a store and the cursor of the next, None on the last.
+
+    ``read(after, n)`` gives n entries after a place, in order; fewer mean that the list ends there.
+    """
+    place, count = place_in(cursor), limit + 1
+    kept: list[Item] = []
+    while True:
+        found = read(place, count)
+        kept += found if keep is None else [item for item in found if keep(item)]
+        if len(kept) > limit or len(found) < count:
+            break
+        place, count = place_of(found[-1]), min(2 * count, _MOST_READ)
+    following = cursor_of(kept[limit - 1]) if len(kept) > limit else None
+    return kept[:limit], following
+
+
+def _unknown(cursor: str) -> UsageError:
+    return UsageError(f"{cursor!r} is not a cursor", hint="use next_cursor of the page before as it is")
 
 
 def offset_of(cursor: str) -> int:
@@ -19,14 +73,14 @@ def offset_of(cursor: str) -> int:
     if not cursor:
         return 0
     if not cursor.isdecimal():
-        raise UsageError(f"{cursor!r} is not a cursor", hint="use next_cursor of the page before as it is")
+        raise _unknown(cursor)
     return int(cursor)
 
 
 def page(
     read: Callable[[int], Sequence[Item]], keep: Callable[[Item], bool] | None, cursor: str, limit: int
 ) -> tuple[list[Item], str | None]:
-    """One page and the cursor of the next, None on the last.
+    """One page of a list that is made for the request, and the cursor of the next, None on the last.
 
     ``read(n)`` gives the first n entries in order. With a filter more is read until the page is full or
     the list ends; what is read doubles, so a rare match costs at most twice the list.

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from outrider import jsonable
+from outrider.drill import DrillWindow
 from outrider.i18n import Language
 from outrider.model import EntityKind, EntityRef, Incident
-from outrider.ports import DrillWindow
 from outrider.summaries import word
 from outrider.topology import Topology
 from service.drills import marking

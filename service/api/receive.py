@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
 from collectors import receive_kpi, receive_otlp, receive_remote_write
 from collectors.receive import Door, ReceiveError, Refused, malformed, too_large, unpack
-from collectors.receive_messages import Status
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef
+from outrider.remote_write import Status
 from outrider.topology import Topology
 from service.api import security
 from service.api.bodies import read_body
@@ -37,23 +36,6 @@ _RPC_CODE = {400: 3, 413: 3, 415: 3, 429: 8, 503: 14}  # google.rpc.Code: invali
 _Refusal = Callable[[int, str], Response]
 
 
-def sender(
-    request: Request,
-    ctx: Ctx,
-    authorization: Annotated[str, Header()] = "",
-    x_outrider_user: Annotated[str, Header()] = "",
-    x_scope_orgid: Annotated[str, Header()] = "",
-) -> str:
-    """Who sends: its address, with the tenant it names. Raises DeniedError without a token that opens the doors."""
-    doors = ctx.settings.doors
-    scheme, _, given = authorization.partition(" ")
-    own = doors is not None and bool(doors.token) and hmac.compare_digest(given.strip().encode(), doors.token.encode())
-    if not own or scheme.lower() != "bearer":
-        security.writer(request, ctx, authorization, x_outrider_user)
-    host = request.client.host if request.client else "unknown"
-    return f"{host}/{x_scope_orgid[:64]}" if x_scope_orgid else host
-
-
 def doors_of(request: Request) -> Doors:
     """The doors of this application. Raises ConflictError when they are shut."""
     found: Doors | None = request.app.state.doors
@@ -62,12 +44,11 @@ def doors_of(request: Request) -> Doors:
     return found
 
 
-Sender = Annotated[str, Depends(sender)]
 Open = Annotated[Doors, Depends(doors_of)]
 
 
 @router.post("/write", status_code=204, response_class=Response)
-async def remote_write(request: Request, doors: Open, who: Sender) -> Response:
+async def remote_write(request: Request, doors: Open, who: security.Sender) -> Response:
     """Prometheus remote write, 1.0 and 2.0. 4xx means: do not send it again."""
 
     def take(packed: bytes) -> Response:
@@ -95,7 +76,7 @@ async def remote_write(request: Request, doors: Open, who: Sender) -> Response:
 
 
 @router.post("/otlp/v1/metrics")
-async def otlp(request: Request, doors: Open, who: Sender) -> Response:
+async def otlp(request: Request, doors: Open, who: security.Sender) -> Response:
     """OTLP/HTTP metrics, protobuf or JSON."""
     content_type = request.headers.get("content-type", "")
 
@@ -117,7 +98,7 @@ async def otlp(request: Request, doors: Open, who: Sender) -> Response:
 
 
 @router.post("/kpis")
-async def kpis(request: Request, ctx: Ctx, doors: Open, who: Sender) -> Response:
+async def kpis(request: Request, ctx: Ctx, doors: Open, who: security.Sender) -> Response:
     """Business KPIs: a list of {name, service, value, at?, unit?, labels?}. 207: some entries were refused."""
 
     def take(packed: bytes) -> Response:
@@ -169,6 +150,10 @@ def _entries(raw: bytes, most: int) -> Sequence[Any]:
         found = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise malformed("JSON", error) from error
+    if isinstance(found, dict) and "value" in found:
+        raise ReceiveError(
+            "this is one KPI, and a list of them is expected", reason=Refused.MALFORMED, hint="wrap it in [ ]"
+        )
     if not isinstance(found, list):
         raise malformed("list of KPIs")
     if len(found) > most:

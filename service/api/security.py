@@ -1,6 +1,7 @@
 """Who may read and who may write.
 
-Reads are open on loopback. Every write needs ``Authorization: Bearer <admin token>``; a refused write is
+Reads are open on loopback. Every write needs ``Authorization: Bearer <admin token>``; who pushes metrics, KPIs
+and logs may bring a token that opens those doors alone (``receive.token_file``). A refused write is
 audited, at most ``REFUSALS_PER_MINUTE`` a minute, so that a stranger cannot fill the disk.
 """
 
@@ -46,7 +47,7 @@ class Limiter:
 
 def reader(ctx: Ctx, authorization: Annotated[str, Header()] = "") -> None:
     """Let a read pass. Raises DeniedError when reads need the token and it is not there."""
-    if ctx.settings.reads_need_token and not _holds_token(ctx, authorization):
+    if ctx.settings.reads_need_token and not _holds(authorization, ctx.settings.token):
         raise DeniedError("This API asks for its token.", hint="send the header Authorization: Bearer <admin token>")
 
 
@@ -57,11 +58,9 @@ def writer(
     x_outrider_user: Annotated[str, Header()] = "",
 ) -> str:
     """The name a write is recorded under. Raises DeniedError, audited, without the admin token."""
-    if _holds_token(ctx, authorization):
+    if _holds(authorization, ctx.settings.token):
         return x_outrider_user.strip()[:_NAME_LIMIT] or "admin"
-    limiter: Limiter = request.app.state.refusals
-    if limiter.allow():
-        ctx.state.append_audit([_refusal(request, ctx, "wrong_token" if authorization else "no_token")])
+    _audit_refusal(request, ctx, authorization)
     if not ctx.settings.token:
         raise DeniedError("This API has no admin token, so it changes nothing.", hint="set api.token_file")
     raise DeniedError(
@@ -70,9 +69,34 @@ def writer(
     )
 
 
-def _holds_token(ctx: Context, authorization: str) -> bool:
+def sender(
+    request: Request,
+    ctx: Ctx,
+    authorization: Annotated[str, Header()] = "",
+    x_scope_orgid: Annotated[str, Header()] = "",
+) -> str:
+    """Who pushes: its address, with the tenant it names. Raises DeniedError, audited, without a token for that."""
+    doors = ctx.settings.doors
+    own = doors.token if doors is not None else ""
+    if not _holds(authorization, own) and not _holds(authorization, ctx.settings.token):
+        _audit_refusal(request, ctx, authorization)
+        raise DeniedError(
+            "What is pushed needs the push token or the admin token.",
+            hint="send the header Authorization: Bearer <token>; "
+            + ("receive.token_file names the push token" if own else "name a push token with receive.token_file"),
+        )
+    host = request.client.host if request.client else "unknown"
+    return f"{host}/{x_scope_orgid[:64]}" if x_scope_orgid else host
+
+
+def _audit_refusal(request: Request, ctx: Context, authorization: str) -> None:
+    limiter: Limiter = request.app.state.refusals
+    if limiter.allow():
+        ctx.state.append_audit([_refusal(request, ctx, "wrong_token" if authorization else "no_token")])
+
+
+def _holds(authorization: str, expected: str) -> bool:
     scheme, _, given = authorization.partition(" ")
-    expected = ctx.settings.token
     same = hmac.compare_digest(given.strip().encode(), expected.encode())
     return bool(expected) and scheme.lower() == "bearer" and same
 
@@ -89,3 +113,4 @@ def _refusal(request: Request, ctx: Context, reason: str) -> AuditRecord:
 
 
 Writer = Annotated[str, Depends(writer)]
+Sender = Annotated[str, Depends(sender)]

@@ -9,12 +9,13 @@ import uvicorn
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings
 from store import sql
+from store.opening import open_metrics
 
 
 def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
     """Serve until the process is told to stop. Raises StoreError when the store cannot be opened."""
     state_url, metrics_url = sql.urls_of(settings.store_url)
-    state, metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
+    state, metrics = sql.open_state(state_url), open_metrics(metrics_url, settings.metrics)
     spool, ledger = sql.open_spool(state_url), sql.open_ledger(state_url)
     try:
         parts = extras or ApiExtras()

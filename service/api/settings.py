@@ -15,8 +15,9 @@ from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
 from outrider.ledger import Ledger
-from outrider.ports import Spool
+from outrider.spool import Spool
 from store.cycle_files import CycleFiles
+from store.prometheus import Remote
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
@@ -79,6 +80,7 @@ class ApiSettings:
     by, a guard against DNS rebinding; ``("*",)`` accepts every name. ``interval`` is the time between cycles.
     ``control_url`` is the door of the simulated fleet that drills break, None when the fleet is real.
     ``doors`` None means that nothing is received. ``spool`` is where the engine's cycles wait for the store.
+    ``metrics`` None means that the values are in the store too.
     """
 
     token: str = field(default="", repr=False)
@@ -91,6 +93,7 @@ class ApiSettings:
     cluster: str = "default"
     store_url: str = "sqlite:///.outrider/outrider.db"
     spool: CycleFiles | None = None
+    metrics: Remote | None = None
     promise: Promise = Promise()
     control_url: str | None = None
     doors: DoorSettings | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from pydantic import AwareDatetime
 from outrider import catalog, jsonable
 from outrider.errors import UsageError
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey, SignalKind
+from outrider.topology import Topology
 from outrider.units import parse_duration
 from service.api import evidence, paging
 from service.api.context import Context, Ctx
@@ -49,7 +51,7 @@ def series(
         raise UsageError(f"that is more than {_MOST_POINTS} points", hint="take a longer step or a shorter time")
     level = (quantile or 0.99) if found.kind is SignalKind.HISTOGRAM else None
     key = SignalKey(name, quantile=level)
-    rows = []
+    rows, about = [], list[EntityRef]()
     for kind, entities in _by_kind(ctx, entity, found.entity).items():
         window = ctx.metrics.read_windows(kind, [key], since, until, pace, entities)
         times, values = jsonable.instants(window.times), window.column(key)
@@ -57,7 +59,15 @@ def series(
             {"entity": jsonable.entity(each), "times": times, "values": jsonable.numbers(values[row])}
             for row, each in enumerate(window.entities)
         ]
-    return {"signal": name, "unit": found.unit, "quantile": level, "step_seconds": pace.total_seconds(), "series": rows}
+        about += window.entities
+    unit = told_unit(ctx.topology(), name, about) if name.startswith(catalog.KPI_PREFIX) else found.unit
+    return {"signal": name, "unit": unit, "quantile": level, "step_seconds": pace.total_seconds(), "series": rows}
+
+
+def told_unit(topology: Topology, name: str, about: Iterable[EntityRef]) -> str:
+    """The unit that the sender of a KPI gives it; empty when it gives none, or the services differ."""
+    found = {topology.label(entity, f"{name}_unit") for entity in about}
+    return found.pop() if len(found) == 1 else ""
 
 
 @router.get("/catalog")
@@ -83,11 +93,12 @@ def catalogue() -> list[dict[str, Any]]:
 def topology(
     ctx: Ctx,
     kind: Annotated[EntityKind | None, Query(description="only entities of this kind")] = None,
+    at: Annotated[AwareDatetime | None, Query(description="as it was at this instant; as it is when absent")] = None,
     limit: paging.Limit = 1000,
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Entities, page by page, each with what it rests on and its labels."""
-    graph = ctx.topology()
+    graph = ctx.topology() if at is None else ctx.state.topology(at)
     every = sorted((e for e in graph.entities if kind is None or e.kind is kind), key=lambda e: e.key)
     found, following = paging.page(lambda count: every[:count], None, cursor, limit)
     return {

@@ -32,7 +32,9 @@ def startups(
     def keep(one: Startup) -> bool:
         return service is None or service in (one.service, one.workload)
 
-    found, following = paging.page(lambda n: ledger.startups(since=since, limit=n), keep, cursor, limit)
+    found, following = paging.by_key(
+        lambda after, count: ledger.startups(since=since, limit=count, after=after), keep, cursor, limit
+    )
     lead = {f"p{level}": lead_time_quantile(found, level / 100) for level in (50, 95)}
     return {
         "startups": [startup_row(one) for one in found],

@@ -11,10 +11,9 @@ from outrider import jsonable
 from outrider.errors import UsageError
 from outrider.model import AlertState, EntityRef
 from outrider.ports import StateReader
-from outrider.units import parse_duration
 from service import wiring
 from service.cli import client, tables
-from service.cli.common import ON_A_TERMINAL, Context, leaf
+from service.cli.common import ON_A_TERMINAL, Context, duration_of, leaf
 
 alerts_app = typer.Typer(help="Read alerts and act on them.", no_args_is_help=ON_A_TERMINAL)
 incidents_app = typer.Typer(help="Read incidents and their story.", no_args_is_help=ON_A_TERMINAL)
@@ -32,7 +31,10 @@ def list_alerts(
     """List alerts, newest first."""
     with wiring.state_reader(context.settings()) as store:
         found = store.alerts(states=[state] if state else None, limit=limit)
-    context.show([jsonable.alert(alert, context.language) for alert in found], tables.alerts)
+    context.show(
+        [jsonable.alert(alert, context.language) for alert in found],
+        lambda shown: tables.alerts(shown, context.language),
+    )
 
 
 @leaf(alerts_app, "show", example="outrider alerts show 3f2a91c0 -o json")
@@ -77,7 +79,7 @@ def silence(
         raise UsageError("a silence needs --rule or --entity", hint="a silence of everything is not offered")
     body: dict[str, Any] = {
         "rule": rule,
-        "duration_seconds": parse_duration(duration).total_seconds(),
+        "duration_seconds": duration_of("--for", duration).total_seconds(),
         "comment": comment,
     }
     if entity is not None:
@@ -100,13 +102,18 @@ def list_incidents(
     """List incidents, newest first."""
     with wiring.state_reader(context.settings()) as store:
         found = store.incidents(open_only=open_only, limit=limit)
-    context.show([jsonable.incident(incident, context.language) for incident in found], tables.incidents)
+    context.show(
+        [jsonable.incident(incident, context.language) for incident in found],
+        lambda shown: tables.incidents(shown, context.language),
+    )
 
 
 @leaf(incidents_app, "show", example="outrider incidents show inc-20261121T0805-3f2a -o json")
 def show_incident(context: Context, incident: IncidentId) -> None:
     """Show one incident with its evidence."""
-    context.show(_story(context, incident), lambda story: tables.incidents([story]) + "\n\n" + story["summary"])
+    context.show(
+        _story(context, incident), lambda story: tables.incidents([story], context.language) + "\n\n" + story["summary"]
+    )
 
 
 @leaf(incidents_app, "timeline", example="outrider incidents timeline inc-20261121T0805-3f2a")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from outrider import jsonable
-from outrider.clock import parse_rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.model import NoRecommendation, Recommendation
@@ -16,7 +15,7 @@ from outrider.summaries import word
 from planner import capacity
 from service import wiring
 from service.cli import tables
-from service.cli.common import ON_A_TERMINAL, Context, leaf
+from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 
 app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
 
@@ -66,7 +65,9 @@ def plan(
 ) -> None:
     """Say how many replicas each service needs, when they must start, and why."""
     made = _recommendations(context, service, at)
-    context.show([jsonable.recommendation(item) for item in made], tables.recommendations)
+    context.show(
+        [jsonable.recommendation(item) for item in made], lambda shown: tables.recommendations(shown, context.language)
+    )
 
 
 @leaf(app, "explain", example="outrider capacity explain --service chat")
@@ -107,10 +108,7 @@ def _bounds(context: Context, item: Recommendation) -> str:
 
 
 def _recommendations(context: Context, service: str | None, at: str | None) -> list[Recommendation | NoRecommendation]:
-    try:
-        instant = parse_rfc3339(at) if at else None
-    except ValueError as error:
-        raise UsageError(f"--at: {error}", hint="write it as 2026-11-21T08:00:00Z") from error
+    instant = instant_of("--at", at) if at else None
     made = wiring.plan_now(context.settings(), instant)
     names = [item.service.name for item in made.recommendations]
     if service is not None and service not in names:

@@ -8,17 +8,23 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
 from outrider import log
+from outrider.clock import parse_rfc3339
 from outrider.errors import OutriderError, UsageError
 from outrider.i18n import Language
-from service import settings as settings_file
+from outrider.units import parse_duration
+
+if TYPE_CHECKING:
+    from service.settings import Settings
 
 YES, NO, USAGE, UNAVAILABLE = 0, 1, 2, 3
 ON_A_TERMINAL = sys.stdout.isatty()  # a group without a command shows its help to people, an error to scripts
@@ -41,8 +47,10 @@ class Context:
     language: Language
     progress: bool
 
-    def settings(self) -> settings_file.Settings:
+    def settings(self) -> Settings:
         """The configuration of this call. Raises ConfigError."""
+        from service import settings as settings_file  # noqa: PLC0415 - half a second that --help does without
+
         return settings_file.load(settings_file.find(self.config))
 
     def show(self, result: Any, table: Callable[[Any], str] | None = None) -> None:
@@ -90,6 +98,7 @@ def leaf(
         @functools.wraps(function)
         def command(**arguments: Any) -> None:
             context = _context({key: arguments.pop(key) for key in _COMMON})
+            _refuse_no_numbers(arguments)
             code = function(context, **arguments)
             raise typer.Exit(YES if code is None else code)
 
@@ -119,6 +128,32 @@ def _context(options: dict[str, Any]) -> Context:
     )
     log.configure(level="warning")
     return context
+
+
+def instant_of(option: str, text: str) -> datetime:
+    """An option's instant. Raises UsageError that names the option."""
+    try:
+        return parse_rfc3339(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", hint="write it as 2026-11-21T08:00:00Z") from error
+
+
+def duration_of(option: str, text: str) -> timedelta:
+    """An option's duration, longer than nothing. Raises UsageError that names the option."""
+    try:
+        found = parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
+    if not found:
+        raise UsageError(f"{option}: {text!r} is no time at all", hint="write it as 15s, 5m, 1h30m or 7d")
+    return found
+
+
+def _refuse_no_numbers(arguments: dict[str, Any]) -> None:
+    """``nan`` and ``inf`` pass every bound of an option, and mean nothing as any of them."""
+    for name, value in arguments.items():
+        if isinstance(value, float) and not isfinite(value):
+            raise UsageError(f"--{name.replace('_', '-')}: {value} is not a number", hint="write it as 10 or 0.5")
 
 
 def fail(message: str, hint: str, code: int) -> int:

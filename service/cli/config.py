@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from outrider.errors import ConfigError, UsageError
+from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.i18n import Language, translate
 from service import config_template
 from service import settings as settings_file
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
@@ -34,22 +36,36 @@ def init(
     if file.exists() and not force:
         raise UsageError(f"{file} exists already", hint="name another with --file, or overwrite it with --force")
     file.write_text(text, encoding="utf-8")
-    context.show(
-        {"path": str(file)}, lambda shown: f"wrote {shown['path']}; check it with: outrider config check {file}"
-    )
+    context.show({"path": str(file)}, lambda _: translate("cli.config_written", context.language, file=file))
 
 
 @leaf(app, "check", example="outrider config check outrider.yaml")
 def check(context: Context, file: Annotated[Path, typer.Argument(help="the configuration")]) -> int:
-    """Validate a configuration: file, line, key, what was expected, in line order."""
-    problems: tuple[Any, ...] = ()
+    """Validate a configuration: file, line, key, what was expected, in line order; warnings leave it valid."""
+    problems: Sequence[ConfigProblem] = ()
+    doubts: Sequence[ConfigProblem] = ()
     try:
-        settings_file.load(file)
+        _, problems, doubts = settings_file.review(file)
     except ConfigError as error:
         if not error.problems:
             raise
         problems = error.problems
-    errors = [{"line": problem.line, "key": problem.key, "message": problem.message} for problem in problems]
-    table = f"{file} is valid" if not problems else "\n".join(str(problem) for problem in problems)
-    context.show({"valid": not errors, "errors": errors}, lambda _: table)
+    errors, warnings = _listed(problems), _listed(doubts)
+    result = {"valid": not errors, "errors": errors, "warnings": warnings}
+    context.show(result, lambda _: _told(file, _in_order(problems), _in_order(doubts), context.language))
     return NO if errors else YES
+
+
+def _in_order(problems: Sequence[ConfigProblem]) -> list[ConfigProblem]:
+    return sorted(problems, key=lambda problem: (problem.file, problem.line))
+
+
+def _listed(problems: Sequence[ConfigProblem]) -> list[dict[str, Any]]:
+    return [{"line": one.line, "key": one.key, "message": one.message} for one in _in_order(problems)]
+
+
+def _told(file: Path, problems: Sequence[ConfigProblem], doubts: Sequence[ConfigProblem], language: Language) -> str:
+    key = "cli.config_invalid" if problems else "cli.config_valid"
+    lines = [translate(key, language, file=file, count=len(problems)), *map(str, problems)]
+    lines += [translate("cli.config_doubt", language, said=str(one)) for one in doubts]
+    return "\n".join(lines)

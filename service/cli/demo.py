@@ -13,7 +13,7 @@ import typer
 
 from outrider import log
 from outrider.clock import SystemClock
-from outrider.i18n import translate
+from outrider.i18n import Language, translate
 from service import demo, ports_free, supervise
 from service.cli import tables
 from service.cli.common import Context, leaf
@@ -29,7 +29,9 @@ def add(app: typer.Typer) -> None:
     @leaf(app, "demo", example="outrider demo --headless --minutes 60 -o json")
     def run(
         context: Context,
-        minutes: Annotated[float, typer.Option("--minutes", min=0.25, help="fleet minutes of a headless run")] = 60.0,
+        minutes: Annotated[
+            float, typer.Option("--minutes", min=0.25, max=525_600, help="fleet minutes of a headless run")
+        ] = 60.0,
         headless: Annotated[
             bool, typer.Option("--headless", help="no dashboard, in lockstep, as fast as it can")
         ] = False,
@@ -53,16 +55,16 @@ def add(app: typer.Typer) -> None:
             found = asyncio.run(
                 demo.headless(minutes=minutes, seed=seed, language=context.language, progress=progress, days=days)
             )
-        context.show(found, _seen)
+        context.show(found, lambda shown: _seen(shown, context.language))
 
 
-def _seen(shown: dict[str, Any]) -> str:
+def _seen(shown: dict[str, Any], language: Language) -> str:
     """What a headless run saw, as tables."""
     return "\n\n".join(
         [
-            tables.incidents(shown["incidents"]),
-            tables.actions(shown["actions"]),
-            tables.recommendations(shown["recommendations"]),
+            tables.incidents(shown["incidents"], language),
+            tables.actions(shown["actions"], language),
+            tables.recommendations(shown["recommendations"], language),
         ]
     )
 

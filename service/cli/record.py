@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from outrider.clock import SystemClock
+from outrider.i18n import translate
 from service import flight
 from service.cli.common import Context, leaf
 from service.cli.progress import bars
@@ -22,13 +23,17 @@ def add(app: typer.Typer) -> None:
     def record(
         context: Context,
         out: Annotated[Path, typer.Option("--out", help="new or empty folder for the recording")],
-        minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="how long to record")] = 10.0,
+        minutes: Annotated[float, typer.Option("--minutes", min=0.01, max=525_600, help="how long to record")] = 10.0,
     ) -> None:
-        """Record the pages of every target as they come; outrider replay reads the folder."""
+        """Record the pages of every target as they come; outrider replay reads the folder.
+
+        Pages are scraped, read from a Prometheus or pushed, as the configuration says. What a recording cannot
+        hold is named at the end.
+        """
         with bars(context) as progress:
             found = asyncio.run(
                 flight.record(context.settings(), timedelta(minutes=minutes), out, SystemClock(), progress)
             )
-        context.show(
-            found, lambda shown: f"{shown['scrapes']} scrapes of {shown['targets']} targets are in {shown['dir']}"
-        )
+        for sentence in found.get("left_out", ()):
+            typer.echo(f"left out: {sentence}", err=True)
+        context.show(found, lambda shown: translate("cli.recorded", context.language, **shown))

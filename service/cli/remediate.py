@@ -25,7 +25,7 @@ def list_actions(context: Context, limit: Limit = 200) -> None:
     """List actions, newest first, refused ones with their reason."""
     with wiring.state_reader(context.settings()) as store:
         found = store.actions(limit=limit)
-    context.show([jsonable.action(action) for action in found], tables.actions)
+    context.show([jsonable.action(action) for action in found], lambda shown: tables.actions(shown, context.language))
 
 
 @leaf(app, "plan", example="outrider remediate plan -o json")
@@ -33,7 +33,7 @@ def plan(context: Context) -> None:
     """List what is still to be done: proposed, waiting for a person, about to be performed."""
     with wiring.state_reader(context.settings()) as store:
         found = [action for action in store.actions(limit=10_000) if action.status in _AHEAD]
-    context.show([jsonable.action(action) for action in found], tables.actions)
+    context.show([jsonable.action(action) for action in found], lambda shown: tables.actions(shown, context.language))
 
 
 @leaf(app, "approve", example="outrider remediate approve a-3f2a91c0")
@@ -65,4 +65,4 @@ def audit(context: Context, limit: Limit = 200) -> None:
     """Show the append-only record of decisions, newest first."""
     with wiring.state_reader(context.settings()) as store:
         found = store.audit(limit=limit)
-    context.show([jsonable.audit(record) for record in found], tables.audit)
+    context.show([jsonable.audit(record) for record in found], lambda shown: tables.audit(shown, context.language))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
+from outrider.i18n import Language, translate
 from service import replay as recorded
 from service.cli import tables
 from service.cli.common import Context, leaf
@@ -33,9 +34,11 @@ def add(app: typer.Typer) -> None:
         result = recorded.replay(
             file, adapter=adapter, emit=wanted, settings=context.settings(), language=context.language
         )
-        context.show(result, _table)
+        context.show(result, lambda shown: _table(shown, context.language))
 
 
-def _table(result: dict[str, Any]) -> str:
-    head = f"{result['cycles']} cycles from {result['from']} to {result['to']}"
-    return "\n\n".join([head, tables.incidents(result["incidents"]), tables.alerts(result["alerts"])])
+def _table(result: dict[str, Any], language: Language) -> str:
+    between = {"start": result["from"], "end": result["to"]}
+    head = translate("cli.replayed", language, cycles=result["cycles"], **between)
+    seen = [tables.incidents(result["incidents"], language), tables.alerts(result["alerts"], language)]
+    return "\n\n".join([head, *seen])

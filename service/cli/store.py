@@ -1,4 +1,4 @@
-"""``outrider db``, ``outrider report``, ``outrider notify``, ``outrider forecast``."""
+"""``outrider report``, ``outrider notify``, ``outrider forecast``."""
 
 from __future__ import annotations
 
@@ -12,20 +12,13 @@ from outrider.clock import SystemClock
 from outrider.errors import UsageError
 from outrider.units import parse_duration
 from planner import backtest
-from service import reporting, wiring
+from service import reporting
 from service.cli import tables
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 
-db_app = typer.Typer(help="The database.", no_args_is_help=ON_A_TERMINAL)
 report_app = typer.Typer(help="Reports.", no_args_is_help=ON_A_TERMINAL)
 notify_app = typer.Typer(help="Notification channels.", no_args_is_help=ON_A_TERMINAL)
 forecast_app = typer.Typer(help="Forecasts.", no_args_is_help=ON_A_TERMINAL)
-
-
-@leaf(db_app, "upgrade", example="outrider db upgrade")
-def upgrade(context: Context) -> None:
-    """Create the databases, or bring them to this program's schema."""
-    context.show({"revision": wiring.upgrade(context.settings())}, lambda shown: f"schema {shown['revision']}")
 
 
 @leaf(report_app, "weekly", example="outrider report weekly --week 2026-W47 --format html,md --lang zh")

@@ -2,33 +2,70 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from outrider.i18n import Language, translate
+
 Rows = Sequence[Sequence[str]]
-_WHOLE = 34
+_PIPED = 120  # cells, where nobody's window says how wide a line may be
+_GAP = 2
+_LEAST = 8  # cells that even the narrowest window gives a column
+_WORD = re.compile(r"[^\s\u2e80-\u9fff\uff00-\uffef]+")  # Chinese text breaks between any two characters
 
 
 def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
-    """Aligned columns; ``empty`` when there is nothing to show."""
+    """Aligned columns as wide as the terminal allows; ``empty`` when there is nothing to show.
+
+    Text wraps between words. A word, an id or an instant is broken only where there is no room for it, and
+    nothing is ever left out.
+    """
     if not rows:
         return empty
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    widths = [max(len(cell) for cell in column) for column in zip(headings, *rows, strict=True)]
+    console = Console()
+    across = console.width if console.is_terminal else max(console.width, _PIPED)
+    columns = [list(column) for column in zip(headings, *rows, strict=True)]
+    widths = _widths(columns, across - _GAP * (len(columns) - 1))
+    drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for heading, width in zip(headings, widths, strict=True):
-        whole = width <= _WHOLE  # ids, instants and words are copied: they are never broken
-        drawn.add_column(heading, overflow="fold", no_wrap=whole, min_width=width if whole else _WHOLE)
+        drawn.add_column(heading, overflow="fold", width=width)
     for row in rows:
         drawn.add_row(*(escape(cell) for cell in row))
-    needed = sum(min(width, _WHOLE) for width in widths) + 2 * len(widths)
-    console = Console(width=max(Console().width, needed))
+    console = Console(width=sum(widths) + _GAP * len(widths))
     with console.capture() as capture:
         console.print(drawn)
-    return capture.get().rstrip()
+    return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Cells for each column: all it wants where that fits, else a share for its prose, its words whole, then more."""
+    wanted = [max((cell_len(line) for cell in column for line in cell.splitlines()), default=1) for column in columns]
+    wanted = [max(1, width) for width in wanted]
+    if sum(wanted) <= room:
+        return wanted
+    words = [max((cell_len(word) for cell in column for word in _WORD.findall(cell)), default=1) for column in columns]
+    share = max(_LEAST, room // (len(columns) + 2))
+    whole = _shared([min(width, share) for width in wanted], words, room)
+    return _shared(whole, wanted, room)
+
+
+def _shared(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
+    """Widths between least and most, the widest ones cut to one common limit so that all fit into the room."""
+    limit = max(most)
+    while limit > _LEAST and sum(max(low, min(high, limit)) for low, high in zip(least, most, strict=True)) > room:
+        limit -= 1
+    return [max(low, min(high, limit)) for low, high in zip(least, most, strict=True)]
+
+
+def heads(language: Language, *names: str) -> list[str]:
+    """Column headings by name; an empty name is a column without one."""
+    return [translate(f"cli.head_{name}", language) if name else "" for name in names]
 
 
 def entity(found: dict[str, Any] | None) -> str:
@@ -36,25 +73,27 @@ def entity(found: dict[str, Any] | None) -> str:
     return f"{found['kind']}/{found['name']}" if found else "-"
 
 
-def alerts(found: list[dict[str, Any]]) -> str:
+def alerts(found: list[dict[str, Any]], language: Language = "en") -> str:
     """Alerts, one a line."""
     rows = [[a["priority"], a["state"], a["starts_at"], a["summary"], a["fingerprint"]] for a in found]
-    return table(["", "state", "since", "what", "fingerprint"], rows, empty="no alerts")
+    headings = heads(language, "", "state", "since", "what", "fingerprint")
+    return table(headings, rows, empty=translate("cli.no_alerts", language))
 
 
-def incidents(found: list[dict[str, Any]]) -> str:
+def incidents(found: list[dict[str, Any]], language: Language = "en") -> str:
     """Incidents, one a line."""
     rows = []
     for incident in found:
         cause = incident["suspected_cause"]
-        named = f"{cause['fault']} {entity(cause['entity'])} ({cause['confidence']:.0%})" if cause else "unknown"
-        rows.append(
-            [incident["priority"], incident["id"], incident["opened_at"], incident["resolved_at"] or "open", named]
-        )
-    return table(["", "incident", "opened", "resolved", "suspected cause"], rows, empty="no incidents")
+        unknown = translate("cli.unknown", language)
+        named = f"{cause['fault']} {entity(cause['entity'])} ({cause['confidence']:.0%})" if cause else unknown
+        ended = incident["resolved_at"] or translate("cli.open", language)
+        rows.append([incident["priority"], incident["id"], incident["opened_at"], ended, named])
+    headings = heads(language, "", "incident", "opened", "resolved", "suspected_cause")
+    return table(headings, rows, empty=translate("cli.no_incidents", language))
 
 
-def actions(found: list[dict[str, Any]]) -> str:
+def actions(found: list[dict[str, Any]], language: Language = "en") -> str:
     """Actions, one a line."""
     rows = [
         [
@@ -62,15 +101,16 @@ def actions(found: list[dict[str, Any]]) -> str:
             entity(a["target"]),
             a["decision"],
             a["reason"],
-            a["status"] + (" (dry run)" if a["dry_run"] else ""),
+            a["status"] + (f" ({translate('cli.dry_run', language)})" if a["dry_run"] else ""),
             a["id"],
         ]
         for a in found
     ]
-    return table(["action", "target", "decision", "reason", "status", "id"], rows, empty="no actions")
+    headings = heads(language, "action", "target", "decision", "reason", "status", "id")
+    return table(headings, rows, empty=translate("cli.no_actions", language))
 
 
-def recommendations(found: list[dict[str, Any]]) -> str:
+def recommendations(found: list[dict[str, Any]], language: Language = "en") -> str:
     """Recommendations, one a line."""
     rows = [
         [
@@ -84,11 +124,12 @@ def recommendations(found: list[dict[str, Any]]) -> str:
         ]
         for r in found
     ]
-    headings = ["service", "GPU", "replicas", "GPUs", "start by", "needed by", "reason"]
-    return table(headings, rows, empty="no service is known yet; collect for a while first")
+    headings = heads(language, "service", "gpu", "replicas", "gpus", "start_by", "needed_by", "reason")
+    return table(headings, rows, empty=translate("cli.no_services", language))
 
 
-def audit(found: list[dict[str, Any]]) -> str:
+def audit(found: list[dict[str, Any]], language: Language = "en") -> str:
     """Audit records, one a line."""
     rows = [[r["at"], r["event"], r["subject"], r["reason"], r["by"]] for r in found]
-    return table(["at", "event", "subject", "reason", "by"], rows, empty="nothing was decided yet")
+    headings = heads(language, "at", "event", "subject", "reason", "by")
+    return table(headings, rows, empty=translate("cli.no_audit", language))

@@ -7,31 +7,55 @@ from importlib import metadata
 
 import typer
 
-from service import wiring
-from service.cli import (
-    agent,
-    alerts,
-    audit,
-    capacity,
-    collect,
-    common,
-    config,
-    demo,
-    detect,
-    drill,
-    entry,
-    probe,
-    record,
-    remediate,
-    replay,
-    serve,
-    store,
-)
+from service.cli import common, entry, lazy
 from service.cli.common import Context, leaf
-from store import migrate
+from service.cli.lazy import Place
+
+PLACES = {
+    "demo": Place(
+        "service.cli.demo", "add", "Run the whole loop on a simulated fleet: GPU lost, traffic surge, hung engine."
+    ),
+    "serve": Place(
+        "service.cli.serve",
+        "add",
+        "Run the platform: engine, API and dashboard, each a process that is started again when it dies.",
+    ),
+    "run-engine": Place("service.cli.serve", "add", "Run the engine alone.", hidden=True),
+    "run-api": Place("service.cli.serve", "add", "Run the API alone.", hidden=True),
+    "agent": Place(
+        "service.cli.agent",
+        "add",
+        "Serve what the NVIDIA devices and the kernel of this machine say, in dcgm-exporter's names.",
+    ),
+    "replay": Place("service.cli.replay", "add", "Run recorded pages through the same cycle at their own times."),
+    "record": Place(
+        "service.cli.record", "add", "Record the pages of every target as they come; outrider replay reads the folder."
+    ),
+    "doctor": Place(
+        "service.cli.collect",
+        "add_doctor",
+        "Say which signals each target has, lacks or spells in an old way, and what that disables.",
+    ),
+    "probe": Place("service.cli.probe", "add", "Ask doors of services once; the answer is no when one of them fails."),
+    "config": Place("service.cli.config", "app", "Write a configuration, check one."),
+    "collect": Place("service.cli.collect", "app", "Collect by hand."),
+    "audit": Place("service.cli.audit", "app", "Look for what will go wrong."),
+    "alerts": Place("service.cli.alerts", "alerts_app", "Read alerts and act on them."),
+    "incidents": Place("service.cli.alerts", "incidents_app", "Read incidents and their story."),
+    "capacity": Place("service.cli.capacity", "app", "How many GPUs, and when."),
+    "detect": Place("service.cli.detect", "app", "How well statistical detection does on labelled recordings."),
+    "drill": Place("service.cli.drill", "app", "Break a simulated fleet on purpose and score what was seen."),
+    "rootcause": Place("service.cli.rootcause", "app", "Which one thing is broken."),
+    "forecast": Place("service.cli.store", "forecast_app", "Forecasts."),
+    "remediate": Place("service.cli.remediate", "app", "What Outrider did, would do, and asks for."),
+    "report": Place("service.cli.store", "report_app", "Reports."),
+    "notify": Place("service.cli.store", "notify_app", "Notification channels."),
+    "db": Place("service.cli.db", "app", "The database."),
+}
 
 app = typer.Typer(
     name="outrider",
+    cls=lazy.group_of(PLACES),
     no_args_is_help=common.ON_A_TERMINAL,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -46,40 +70,17 @@ def _root() -> None:
 @leaf(app, "version", example="outrider version -o json")
 def version(context: Context) -> None:
     """Print the versions of the program, of Python and of the database schema."""
-    revisions = migrate.revision(context.settings().store.url)
+    from service import revisions  # noqa: PLC0415 - with the database, what other commands do without
+    from store import migrate  # noqa: PLC0415
+
     result = {
         "version": metadata.version("outrider"),
         "python": sys.version.split()[0],
-        "database": wiring.revision_text(revisions),
+        "database": revisions.text(migrate.revision(context.settings().store.url)),
     }
     context.show(
         result, lambda shown: f"outrider {shown['version']} (Python {shown['python']}, schema {shown['database']})"
     )
-
-
-demo.add(app)
-serve.add(app)
-agent.add(app)
-replay.add(app)
-record.add(app)
-collect.add_doctor(app)
-probe.add(app)
-for name, group in {
-    "config": config.app,
-    "collect": collect.app,
-    "audit": audit.app,
-    "alerts": alerts.alerts_app,
-    "incidents": alerts.incidents_app,
-    "capacity": capacity.app,
-    "detect": detect.app,
-    "drill": drill.app,
-    "forecast": store.forecast_app,
-    "remediate": remediate.app,
-    "report": store.report_app,
-    "notify": store.notify_app,
-    "db": store.db_app,
-}.items():
-    app.add_typer(group, name=name)
 
 
 def main() -> None:

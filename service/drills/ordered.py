@@ -10,9 +10,10 @@ from typing import Any
 from outrider import jsonable
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import parse_rfc3339
+from outrider.drill import Drill
 from outrider.errors import OutriderError, UsageError
 from outrider.model import EntityKind, EntityRef
-from outrider.ports import Drill, StateReader, StateStore
+from outrider.ports import StateReader, StateStore
 from service.drills import observe
 from service.drills.control import FaultControl
 from simulator.faults import Truth

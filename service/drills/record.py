@@ -70,7 +70,8 @@ class Recorder:
     def recorded(self) -> Recorded:
         """Everything taken in so far."""
         found = {kind: matrix for kind in KINDS if (matrix := self._matrix(kind)).entities}
-        return Recorded(found, tuple(self.events))
+        once = {event.id: event for event in self.events}  # one that came again knew more
+        return Recorded(found, tuple(once.values()))
 
     def _matrix(self, kind: EntityKind) -> Matrix:
         batches = [

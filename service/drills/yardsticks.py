@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.ensemble import IsolationForest
 
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef, Floats, Priority, SignalKey
 from service.drills.record import Matrix, Recorded
 from simulator.score import Opened
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import IsolationForest
 
 Flags = np.ndarray  # (times, entities) of bool
 JOINED = timedelta(minutes=5)  # alarms of an entity that are no further apart are one incident
@@ -129,6 +132,8 @@ def by_forest(seen: Recorded, quiet: Recorded) -> list[_Alarm]:
 @lru_cache(maxsize=32)
 def _trained(learned: Matrix, keys: tuple[SignalKey, ...]) -> tuple[IsolationForest, float]:
     """A forest that knows the quiet run, and its score that few of that run's rows exceed."""
+    from sklearn.ensemble import IsolationForest  # noqa: PLC0415 - seconds that listing drills does without
+
     train = _rows(learned, keys)
     forest = IsolationForest(n_estimators=100, max_samples=min(1024, len(train)), random_state=0).fit(train)
     return forest, float(np.quantile(-forest.score_samples(train), FOREST_QUANTILE))

@@ -16,12 +16,12 @@ import trustme
 from aiohttp import web
 from pydantic import ValidationError
 
-from collectors.access import Access, Tls
 from collectors.client import Client
 from collectors.promapi import PrometheusApi
 from collectors.scrape import Scraper
 from collectors.scraped import Scrape
 from collectors.targets import Target, target_of
+from outrider.access import Access, Tls
 from outrider.errors import CollectError, CollectReason
 from service.access_settings import AccessSettings
 

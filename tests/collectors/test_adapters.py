@@ -79,6 +79,14 @@ def test_a_fault_is_told_with_file_line_and_key(tmp_path, change, line, key, wor
     assert "mine.yaml" in caught.value.message
 
 
+@pytest.mark.parametrize("written", ["1e-6", "1.0e-6", "1E-06", "0.000001"])
+def test_a_number_is_one_however_yaml_reads_it(tmp_path, written) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD.replace("{gauge: up}", f"{{gauge: up, scale: {written}}}"), encoding="utf-8")
+    (rule,) = adapter_from_file(path).rules["node_ready"]
+    assert rule.scale == pytest.approx(1e-6)
+
+
 def test_all_faults_are_told_at_once_in_line_order(tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace("{gauge: up}", "{gauge: up, a: 1}").replace("target: node", "target: nod"), "utf-8")
@@ -268,6 +276,19 @@ def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
         (("{gauge: up}", "{gauge: up, otherwise: {where: {a: b}}}"), "signals.node_ready.otherwise", "zero_beside"),
         (("{gauge: up}", "{gauge: up, statistic: mean}"), "signals.node_ready.gauge", "state in the catalogue"),
         (("target: node", "target: node\nprobe: {load: /load}"), "probe", "go together"),
+        (
+            ("target: node", "target: node\nprobe: {load: /load, load_as: server_laod}"),
+            "probe.load_as",
+            'known are server_load, sglang_loads; did you mean "server_load"?',
+        ),
+        (("target: node", "target: node\nprobe: {load: /l, load_as: [a]}"), "probe.load_as", "is no reader of a load"),
+        (("target: node", "target: node\nprobe: {health: healthz}"), "probe.health", "expected a path such as /health"),
+        (
+            ("target: node", "target: node\nevents: [{kind: xd, entity: gpu, code: a}]"),
+            "events[0].kind",
+            "known are xid",
+        ),
+        (("target: node", "target: node\nprobe: {port: 70000}"), "probe.port", "expected a port from 1 to 65535"),
         (("target: node", "target: node\nno_value: none"), "no_value", "a number"),
         (("target: node", "target: node\nevents: 5"), "events", "expected a list"),
         (("target: node", "target: node\nedges: {a: b}"), "edges", "expected a list"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from outrider.clock import rfc3339
 from outrider.errors import CollectReason
 from outrider.model import EntityKind, EventKind
 
@@ -136,3 +139,49 @@ def test_a_code_that_joins_another_of_the_same_device_is_told(bench) -> None:
     one = node(bench)
     one.scrape(page(("GPU-a", 79)))
     assert codes(one.scrape(page(("GPU-a", 79), ("GPU-a", 13)))) == [("GPU-a", "13")]
+
+
+NPU = """\
+npu_chip_info_temperature{{id="0",vdie_id="V0"}} 50
+npu_chip_info_health_status{{id="0",vdie_id="V0"}} {healthy}
+"""
+
+
+def test_all_codes_of_an_ascend_device_are_told_not_the_first_alone(bench) -> None:
+    one = bench("npu_exporter", entity={"kind": "node", "name": "node-0"})
+    assert codes(one.scrape(NPU.format(healthy=1))) == []
+    names = ("npu_chip_info_error_code", "npu_chip_info_error_code_1", "npu_chip_info_error_code_9")
+    numbers = (2164753923, 1090014720, 18)
+    lines = [
+        f'{name}{{id="0",vdie_id="V0",pod_name="chat-0"}} {code}\n' for name, code in zip(names, numbers, strict=True)
+    ]
+    found = one.scrape(NPU.format(healthy=0) + "".join(lines))
+    assert codes(found) == [("V0", "ascend:81078603"), ("V0", "ascend:40F84E00"), ("V0", "ascend:12")]
+    assert found.events[1].attributes == {"pod": "chat-0"}
+    assert codes(one.scrape(NPU.format(healthy=0) + "".join(lines[1:]))) == []
+    assert codes(one.scrape(NPU.format(healthy=0) + "".join(lines))) == [("V0", "ascend:81078603")]
+
+
+AMD = 'gpu_gfx_activity{gpu_uuid="A0",gpu_id="0",gpu_compute_partition_type="cpx"} 5\n'
+AFID = 'gpu_afid_errors{gpu_uuid="A0",gpu_id="0",afid_index="0",severity="FATAL"} 24\n'
+
+
+@pytest.mark.parametrize("prefix", ["", "amd_"])
+def test_codes_of_amd_are_told_under_the_exporters_prefix_too(bench, prefix: str) -> None:
+    one = bench("amd", entity={"kind": "node", "name": "node-0"})
+    assert codes(one.scrape(prefix + AMD)) == []
+    found = one.scrape(prefix + AMD + prefix + AFID)
+    assert codes(found) == [("A0", "afid:24")]
+    (gpu,) = [entity for entity in found.labels if entity.kind is EntityKind.GPU]
+    assert found.labels[gpu]["partition_mode"] == "cpx"
+
+
+def test_a_code_that_comes_after_a_gap_says_since_when_it_may_stand(bench) -> None:
+    one = node(bench)
+    first = one.scrape(page(("GPU-a", 0)))
+    assert first.events == ()
+    began = one.at
+    for _ in range(10):
+        one.fail(CollectReason.TIMEOUT)
+    (event,) = one.scrape(page(("GPU-a", 79))).events
+    assert event.attributes == {"message": "m79", "since": rfc3339(began)}

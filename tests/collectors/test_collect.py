@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
+import structlog
 
 from collectors.collect import Collector
 from collectors.scraped import Scrape
@@ -187,3 +188,20 @@ def test_a_target_that_never_answered_has_its_place_and_one_that_moved_has_the_n
     moved = replace(first, labels={**first.labels, "node": "elsewhere"})
     collector.set_targets([moved])
     assert {node.name for node in collector.topology(AT).below(first.entity, EntityKind.NODE)} == {"elsewhere"}
+
+
+TYPES = "# TYPE vllm:num_requests_running {}\n# TYPE vllm:num_requests_running {}\n"
+
+
+def test_two_types_of_a_metric_are_told_once_for_each_target() -> None:
+    collector = Collector(targets("a", "b"))
+
+    def absorb(turn: int) -> None:
+        body = (TYPES.format("gauge", "counter") + PAGE.format(tokens=turn)).encode()
+        collector.absorb([Scrape(one, AT + turn * STEP, body, None, 0.01) for one in collector.targets], AT)
+
+    with structlog.testing.capture_logs() as logs:
+        absorb(0)
+        absorb(1)
+    told = [(one["target"], one["metric"], one["read_as"]) for one in logs if one["event"] == "two_types_of_a_metric"]
+    assert told == [(name, "vllm:num_requests_running", "gauge") for name in ("a", "b")]

@@ -97,11 +97,11 @@ def test_the_quick_way_finds_what_the_careful_way_finds(samples, random) -> None
 
 
 def outcome(parser: Parser, body: bytes, source: str):
-    """Every row in order, or why there is none."""
+    """Every row in order, or why there is none; of two broken lines either may be named."""
     try:
         page = parser.parse(body, source=source)
     except CollectError as error:
-        return error.reason, error.message
+        return error.reason
     rows = zip(page.series, page.values, page.timestamps, strict=True)
     return [row(one.name, one.labels, float(value), repr(float(stamp))) for one, value, stamp in rows]
 
@@ -190,7 +190,7 @@ def test_an_empty_page_has_no_samples() -> None:
         (b"a 1 2 3\n", CollectReason.NOT_METRICS, "a 1 2 3"),
         (b'a{b="c" 1\n', CollectReason.NOT_METRICS, "a{b="),
         (b'a{b="1",b="2"} 1\n', CollectReason.NOT_METRICS, "a{b="),
-        (b"\xff\xfe 1\n", CollectReason.NOT_METRICS, "no UTF-8"),
+        (b"\xf0\xfe 1\n", CollectReason.NOT_METRICS, "no UTF-8"),
         (b'a{b="\xff"} 1\n', CollectReason.NOT_METRICS, "no UTF-8"),
     ],
 )
@@ -262,3 +262,25 @@ def test_published_pages_give_what_prometheus_client_finds(path) -> None:
     text = path.read_text(encoding="utf-8")
     text = text if text.endswith("\n") else text + "\n"
     assert ours(Parser().parse(text.encode())) == theirs(text)
+
+
+def test_pages_that_differ_in_types_alone_keep_their_own() -> None:
+    """Whoever is read first must not decide how the others are read."""
+    parser, line = Parser(), "# TYPE a {}\n"
+    pages = {
+        "gauge": line.format("gauge"),
+        "counter": line.format("counter"),
+        "both": line.format("counter") + line.format("gauge"),
+    }
+    for _ in range(2):
+        found = {name: parser.parse((said + "a 1\n").encode(), source=name).layout for name, said in pages.items()}
+        assert {name: layout.types["a"] for name, layout in found.items()} == {
+            "gauge": "gauge",
+            "counter": "counter",
+            "both": "counter",
+        }
+        assert {name: layout.contradicted for name, layout in found.items()} == {
+            "gauge": (),
+            "counter": (),
+            "both": ("a",),
+        }

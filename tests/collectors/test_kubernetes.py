@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.access import Access, Tls
 from collectors.client import Client
 from collectors.kube_api import Feed, GoneError, KubeApi
 from collectors.kubernetes import Kubernetes, event_sighting
 from collectors.sightings import FIRST_LOOK, Sighting, Whereabouts
+from outrider.access import Access, Tls
 from outrider.clock import rfc3339
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, EventKind

@@ -11,10 +11,10 @@ from typing import Any
 from aiohttp import web
 
 from collectors import loki
-from collectors.access import Access
 from collectors.client import Client
 from collectors.loki import LokiLogs, origin_of
 from collectors.sightings import FIRST_LOOK
+from outrider.access import Access
 from outrider.model import EntityKind, EntityRef
 from tests.collectors.server import serving
 

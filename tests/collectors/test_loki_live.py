@@ -13,9 +13,9 @@ import httpx
 import pytest
 import yaml
 
-from collectors.access import Access
 from collectors.client import Client
 from collectors.loki import LokiLogs
+from outrider.access import Access
 from outrider.clock import SystemClock
 from tests.support.kube import free_port, wait_for
 

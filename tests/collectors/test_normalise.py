@@ -177,6 +177,7 @@ def test_a_lost_accelerator_goes_on_as_absent_for_a_while(bench) -> None:
     one.scrape(both.splitlines(keepends=True)[0], after=24 * 3600)
     assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-0") == 1
     assert one.cell("hw_accel_seen", EntityKind.GPU, "GPU-1") == 0, "a lost device is not forgotten"
+    assert one.batch(EntityKind.GPU).trust is TrustVerdict.PARTIAL
 
 
 def test_a_lost_accelerator_keeps_its_place_until_it_is_back_or_replaced(bench) -> None:
@@ -207,6 +208,9 @@ def test_other_entities_that_leave_are_forgotten_after_a_while(bench) -> None:
     one.scrape(left)
     names = {entity.name for entity in one.batch(EntityKind.POD).entities}
     assert names == {"p-0", "p-1"}
+    assert one.batch(EntityKind.POD).trust is TrustVerdict.PARTIAL, "the page may be cut"
+    one.scrape(left, after=150)
+    assert one.batch(EntityKind.POD).trust is TrustVerdict.FRESH, "pods leave on purpose"
     one.scrape(left, after=16 * 60)
     assert {entity.name for entity in one.batch(EntityKind.POD).entities} == {"p-0"}
 
@@ -275,6 +279,10 @@ def test_health_and_load_are_absent_where_nobody_asked(bench) -> None:
     assert one.cell("engine_health_ok") == 0
     one.scrape(engine(), probed=True, health=200)
     assert one.cell("engine_inflight_requests") is CellStatus.ABSENT  # no /load
+    for no_door in (404, 405, 401):
+        one.scrape(engine(), probed=True, health=no_door)
+        assert one.cell("engine_health_ok") is CellStatus.ABSENT
+        assert one.cell("engine_up") == 1
 
 
 CONTAINER = 'container_cpu_usage_seconds_total{{container="c",pod="p",namespace="n"}} {cpu} {stamp}\n'
@@ -303,12 +311,22 @@ def test_timestamps_that_do_not_move_are_stale(bench) -> None:
 def test_lines_about_another_time_are_stale(bench, off: int) -> None:
     one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
     one.scrape(stamped(10, off))
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) is CellStatus.STALE
+    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
+    assert one.watch().values[0, -1] == TrustVerdict.STALE.code
     one.scrape(stamped(16, off + 15))
     assert one.cell("container_cpu_usage_cores", EntityKind.CONTAINER) is CellStatus.STALE
     assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.STALE
     one.scrape(stamped(22, 30))
     one.scrape(stamped(28, 45))
     assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+
+
+def test_lines_of_a_page_from_a_file_may_be_about_any_time(bench) -> None:
+    one = bench("cadvisor", entity={"kind": "node", "name": "node-0"})
+    one.scrape(stamped(10, -86400), saved=True)
+    assert one.cell("container_memory_working_set_bytes", EntityKind.CONTAINER) == 5
+    assert one.batch(EntityKind.CONTAINER).trust is TrustVerdict.FRESH
 
 
 def histogram(counts, total, name="vllm:time_to_first_token_seconds", bounds=("0.1", "0.25", "+Inf")) -> str:
@@ -402,12 +420,35 @@ def test_what_lies_above_the_last_bound_is_no_more_than_a_step_above_it(bench) -
     assert one.cell(f"engine_ttft_seconds#{len(ladder)}") == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "signal", "wanted"),
+    [
+        ("vllm:num_requests_running -5", "engine_requests_running", CellStatus.UNTRUSTED),
+        ("vllm:num_requests_running 0", "engine_requests_running", 0),
+        ("vllm:kv_cache_usage_perc 250", "engine_kv_cache_usage_ratio", CellStatus.UNTRUSTED),
+        ("vllm:kv_cache_usage_perc 1.5", "engine_kv_cache_usage_ratio", CellStatus.UNTRUSTED),
+        ("vllm:kv_cache_usage_perc -0.2", "engine_kv_cache_usage_ratio", CellStatus.UNTRUSTED),
+        ("vllm:kv_cache_usage_perc 1.01", "engine_kv_cache_usage_ratio", pytest.approx(1.01)),
+    ],
+)
+def test_what_no_reading_can_be_is_not_trusted(bench, line, signal, wanted) -> None:
+    one = bench("vllm")
+    one.scrape(line + "\n")
+    assert one.cell(signal) == wanted
+
+
+def test_every_signal_with_bounds_has_zero_within_them() -> None:
+    for signal in catalog.signals().values():
+        low, high = signal.plausible
+        assert low <= 0 <= high, signal.name
+
+
 def test_since_start_is_for_looking_only(bench) -> None:
     one = bench("vllm")
     one.scrape(engine(tokens=50, more=histogram((1, 2, 3), 5.0)))
-    found = {since.quantile: (since.value, since.below) for since in one.normaliser.since_start(one.target, one.page)}
+    found = {since.quantile: (since.value, since.above) for since in one.normaliser.since_start(one.target, one.page)}
     assert found[0.5] == (pytest.approx(0.175), False)
-    assert found[0.99] == (0.25, False)
+    assert found[0.99] == (0.25, True)
     one.scrape(engine(tokens=60))
     assert one.cell("engine_generation_tokens_total") == 10  # the look left no trace
 
@@ -486,7 +527,8 @@ signals:
 """
 
 
-def test_the_operators(bench) -> None:
+def test_the_operators(bench, monkeypatch) -> None:
+    monkeypatch.setattr(catalog.Signal, "plausible", (-float("inf"), float("inf")))
     one = bench("odd", text=OPERATORS, entity={"kind": "node", "name": "n"})
     page = (
         'cpu{c="0"} 0.2\ncpu{c="1"} 0.6\nfree{disk="a"} 5\nsize{disk="a"} 10\nfree{disk="b"} 1\nsize{disk="b"} 10\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import shutil
@@ -16,19 +17,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import structlog
 from aiohttp import web
 
 from collectors import registry
 from collectors.collect import Collector
-from collectors.promapi import RawSeries
+from collectors.promapi import PrometheusApi, RawSeries
 from collectors.prompages import Instance, PageBuilder, instances
 from collectors.promql import PrometheusSource
+from collectors.promql_targets import first_marked
 from collectors.scraped import Scrape
 from collectors.signatures import SIGNATURES
 from collectors.targets import target_of
+from outrider.access import Access
 from outrider.clock import SystemClock
-from outrider.errors import CollectReason, UsageError
-from outrider.model import CellStatus, EntityKind, SignalKey
+from outrider.errors import CollectError, CollectReason, UsageError
+from outrider.model import CellStatus, EntityKind, SignalKey, TrustVerdict
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 BINARY = shutil.which("prometheus")
@@ -86,18 +90,23 @@ class Api:
     def __init__(self) -> None:
         self.fault: str | None = None
         self.series: dict[str, list] = {}
+        self.asked: list[tuple[dict, str | None]] = []
+        self.warnings: list[str] | bool = []
+        self.warns_by = "warnings"
 
     async def query(self, request):
+        fields = await request.post()
+        self.asked.append((dict(fields), request.headers.get("X-Scope-OrgID")))
         if self.fault == "html":
             return web.Response(text="<html>", content_type="text/html")
         if self.fault == "error":
             return web.json_response({"status": "error", "error": "query timed out"}, status=503)
         if self.fault == "hang":
             await asyncio.Event().wait()
-        query = (await request.post())["query"]
+        query = fields["query"]
         if query.startswith("count by"):
-            found = [{"metric": {"job": "vllm"}, "value": [0, "1"]}] if "vllm:num_requests_running" in query else []
-            return self.answer("vector", found)
+            found = {"__name__": "vllm:num_requests_running", "job": "vllm"}
+            return self.answer("vector", [{"metric": found, "value": [0, "1"]}])
         return self.answer("matrix", self.series["meta" if "scrape_" in query else "vllm"])
 
     async def targets(self, request):
@@ -106,9 +115,9 @@ class Api:
         ]
         return web.json_response({"status": "success", "data": {"activeTargets": active}})
 
-    @staticmethod
-    def answer(kind, result) -> web.Response:
-        return web.json_response({"status": "success", "data": {"resultType": kind, "result": result}})
+    def answer(self, kind, result) -> web.Response:
+        warned = {self.warns_by: self.warnings} if self.warnings else {}
+        return web.json_response({"status": "success", "data": {"resultType": kind, "result": result}, **warned})
 
 
 def matrix(name, *samples, **labels):
@@ -223,6 +232,48 @@ def test_a_prometheus_that_is_not_there() -> None:
     found, health = asyncio.run(one())
     assert (health.up, health.reason) == (False, CollectReason.REFUSED)
     assert found.batches[0].values[0, 0] == 0
+
+
+def test_the_first_mark_says_whose_a_page_is() -> None:
+    both = [{"job": "a", "__name__": name} for name in ("vllm:num_requests_running", "nv_inference_request_success")]
+    other = {"job": "b", "metrics_path": "/m", "__name__": "tgi_queue_size"}
+    found = first_marked([*both, other, {"job": "c", "__name__": "something"}])
+    assert found == {("a", ""): "triton", ("b", "/m"): "tgi"}
+
+
+def test_a_look_brings_the_newest_page_of_each_target() -> None:
+    async def use(source):
+        return await source.look(AT)
+
+    (look,) = with_api(use, healthy_api())
+    assert look.scrape.at == AT - timedelta(seconds=5)
+    assert sorted(look.page.names) == ["vllm:generation_tokens_total", "vllm:num_requests_running"]
+
+
+def test_a_job_named_for_the_wrong_adapter_is_no_healthy_engine() -> None:
+    api = healthy_api()
+    api.series["vllm"] = []  # what was asked for is not there
+
+    async def use(source):
+        return await source.collect(AT), source.health
+
+    found, health = with_api(use, api, jobs={"vllm": "tgi"})
+    assert cell(found, "engine_up") == 0
+    assert "no metric of tgi; it looks like vllm" in health[1].error
+    assert "vllm: vllm" in health[1].hint
+
+
+@pytest.mark.parametrize(("fault", "spans"), [("error", 3), ("hang", 3)])
+def test_history_asks_for_less_where_a_server_refuses_and_then_says_why(fault, spans) -> None:
+    api = healthy_api()
+    api.fault = fault
+
+    async def use(source):
+        return [one async for one in source.history(AT + timedelta(hours=1))]
+
+    with pytest.raises(CollectError, match=r"timed out|no answer within"):
+        with_api(use, api, since=AT, timeout=timedelta(seconds=0.2))
+    assert len(api.asked) == spans  # an hour, a quarter of it, five minutes
 
 
 def test_unknown_adapters_in_jobs_are_refused() -> None:
@@ -359,3 +410,81 @@ def test_every_adapter_with_a_name_of_its_own_is_guessed() -> None:
     for name, metric in SIGNATURES.items():
         known = registry.adapter(name).metric_names
         assert any(re.fullmatch(one.removeprefix("~"), metric) for one in known), (name, metric)
+
+
+def test_parameters_and_the_tenant_go_with_every_query() -> None:
+    api = healthy_api()
+    parameters = {"partial_response": "false", "max_source_resolution": "0"}
+    with_api(
+        lambda source: source.collect(AT), api, parameters=parameters, access=Access(headers={"X-Scope-OrgID": "team"})
+    )
+    assert len(api.asked) >= 3
+    assert all(parameters.items() <= fields.items() and tenant == "team" for fields, tenant in api.asked)
+
+
+@pytest.mark.parametrize(
+    ("warns_by", "warning", "told"),
+    [
+        ("warnings", ["receive: store 10.0.0.9 is unreachable"], "receive: store 10.0.0.9 is unreachable"),
+        ("isPartial", True, "the answer is partial"),
+    ],
+)
+def test_an_answer_that_may_lack_something_strikes_nobody_off_the_list(warns_by, warning, told) -> None:
+    api = healthy_api()
+    api.warns_by = warns_by
+    other = [matrix("up", (AT.timestamp() - 5, 1), instance="10.0.0.2:8000")]
+    api.series["meta"] += other
+
+    async def use(source):
+        await source.collect(AT)
+        assert [one.name for one in source.targets] == ["vllm/10.0.0.1:8000", "vllm/10.0.0.2:8000"]
+        del api.series["meta"][-1]
+        api.warnings = warning
+        with structlog.testing.capture_logs() as logs:
+            partial = [await source.collect(AT + timedelta(seconds=number)) for number in (5, 10)]
+        assert [one["warning"] for one in logs if one["event"] == "prometheus_warned"] == [told]
+        api.warnings = []
+        return partial[-1], len(source.targets), await source.collect(AT + timedelta(seconds=15)), len(source.targets)
+
+    partial, kept, whole, left = with_api(use, api)
+    assert (kept, left) == (2, 1)
+    lacking = [one for one in partial.batches if one.source == "vllm/10.0.0.2:8000"]
+    assert lacking
+    assert all(one.trust is TrustVerdict.FAILED for one in lacking)
+    trusts = [next(one.trust for one in found.batches if one.source == "prometheus") for found in (partial, whole)]
+    assert trusts == [TrustVerdict.PARTIAL, TrustVerdict.FRESH]
+
+
+def test_native_histograms_are_left_out_and_harm_nothing() -> None:
+    api = healthy_api()
+    sample = [AT.timestamp() - 5, {"count": "3", "sum": "1", "buckets": [[0, "0", "1", "3"]]}]
+    native = {"metric": {"__name__": "vllm:num_requests_running", **LABELS, "engine": "9"}, "histograms": [sample]}
+    api.series["vllm"].append(native)
+    found = with_api(lambda source: source.collect(AT), api)
+    assert cell(found, "engine_requests_running") == 2
+
+
+@pytest.mark.live
+@pytest.mark.skipif(BINARY is None, reason="missing: prometheus (Debian package of that name)")
+def test_a_real_prometheus_gets_the_parameters_and_passes_over_those_of_others(tmp_path) -> None:
+    async def read(url):
+        async def up(**parameters):
+            api = PrometheusApi(url, parameters=parameters)
+            try:
+                return await api.raw("up", timedelta(minutes=5), SystemClock().now())
+            finally:
+                await api.close()
+
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(CollectError):
+                    if found := await up(partial_response="false", max_source_resolution="0", dedup="true"):
+                        break
+                await asyncio.sleep(0.3)
+        with pytest.raises(CollectError, match='invalid parameter "timeout"'):
+            await up(timeout="1ns")
+        return found
+
+    with running(Pages()) as port, prometheus(tmp_path, port) as url:
+        (found,) = asyncio.run(read(url))
+    assert set(found.values) == {1.0}

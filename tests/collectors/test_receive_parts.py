@@ -15,12 +15,12 @@ from collectors import receive_block, receive_kpi, receive_otlp, receive_remote_
 from collectors.receive import Decoded, Door, Dropped, ReceiveError, Refused, Source, Stream, unpack
 from collectors.receive_histogram import Exponential, buckets, cumulated, dense, ladders, le
 from collectors.receive_match import Matcher, ReceiveRule
-from collectors.receive_messages import WriteRequest
 from collectors.receive_otlp_names import label_name, labels, metric_name
 from collectors.receive_pages import Buffer, Layouts
 from collectors.receive_targets import target_of
 from outrider import catalog
 from outrider.model import EntityKind
+from outrider.remote_write import WriteRequest
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 SOURCE = Source("vllm", "a:1")

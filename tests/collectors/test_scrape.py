@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from bad_servers import PAGE, serving  # type: ignore[import-not-found]
 
-from collectors.access import Access
 from collectors.probe import load_of
 from collectors.scrape import Scraper
 from collectors.targets import target_of
+from outrider.access import Access
 from outrider.errors import CollectReason
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)

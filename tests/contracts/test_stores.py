@@ -1,4 +1,4 @@
-"""What every store must do: the same tests over memory, SQLite and PostgreSQL."""
+"""What every store must do: the same tests over memory, SQLite, PostgreSQL, VictoriaMetrics and Prometheus."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from outrider import catalog
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill, DrillWindow
 from outrider.errors import StoreError
 from outrider.model import (
     Action,
@@ -49,13 +50,15 @@ from outrider.model import (
     RemediationSession,
     SampleBatch,
     SignalKey,
+    Statistic,
     TimelineEntry,
     Verdict,
 )
-from outrider.ports import CycleCommit, Drill, DrillWindow, MetricStore, Silence, StateStore
+from outrider.ports import CycleCommit, MetricStore, Silence, StateStore
 from outrider.topology import Topology
 from store.memory import MemoryMetricStore, MemoryStateStore
-from store.sql import open_metrics, open_state, urls_of
+from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
+from tests.support.remote_store import Searchable, searchable
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -80,12 +83,15 @@ def url_of(request: pytest.FixtureRequest, folder: Path) -> str:
     return str(request.getfixturevalue("postgres_url"))
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "victoria", "prometheus"])
 def metrics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetricStore]:
     if request.param == "memory":
         yield MemoryMetricStore()
         return
-    store = open_metrics(urls_of(url_of(request, tmp_path))[1])
+    if request.param in ("victoria", "prometheus"):
+        store: SqlMetricStore | Searchable = searchable(request.getfixturevalue(f"{request.param}_server"), tmp_path)
+    else:
+        store = open_metrics(urls_of(url_of(request, tmp_path))[1])
     yield store
     assert store.connections_in_use == 0
     store.close()
@@ -300,6 +306,50 @@ def test_latest_takes_the_last_increase_and_not_a_sum(metrics: MetricStore) -> N
     for index, increase in enumerate((5.0, 7.0)):
         metrics.write(T0 + index * STEP, [batch(gpu("a"), T0, {ECC: increase})])
     assert metrics.latest(EntityKind.GPU, [ECC]).values.tolist() == [[[7.0]]]
+
+
+FAULT = SignalKey("hw_accel_fault_code")
+
+
+def test_a_statistic_says_which_value_of_a_step_is_meant(metrics: MetricStore) -> None:
+    cells = [(100.0, 0.0, 1.0), (60.0, 79.0, 2.0), ((NAN, STALE), (NAN, STALE), 4.0), (110.0, 13.0, (NAN, RESET))]
+    for index, (power, fault, ecc) in enumerate(cells):
+        metrics.write(T0 + index * STEP, [batch(gpu("a"), T0, {POWER: power, FAULT: fault, ECC: ecc})])
+    for statistic, power, fault in (
+        (Statistic.LAST, 110.0, 13.0),
+        (Statistic.MEAN, 90.0, 92.0 / 3),
+        (Statistic.MIN, 60.0, 0.0),
+        (Statistic.MAX, 110.0, 79.0),
+    ):
+        window = metrics.read_windows(
+            EntityKind.GPU, [POWER, ECC, FAULT], T0, T0 + 2 * MINUTE, MINUTE, statistic=statistic
+        )
+        assert window.values[0, 0].tolist() == pytest.approx([power, 7.0, fault])
+        assert (window.status[0, 0] == PRESENT).all()
+        assert np.isnan(window.values[0, 1]).all()
+        assert (window.status[0, 1] == ABSENT).all()
+
+
+def test_a_statistic_leaves_out_what_does_not_count(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(gpu("a"), T0, {POWER: (5.0, CellStatus.UNTRUSTED)})])
+    metrics.write(T0 + MINUTE, [batch(gpu("a"), T0, {POWER: 5.0})])
+    metrics.write(T0 + MINUTE + STEP, [batch(gpu("a"), T0, {POWER: (900.0, CellStatus.UNTRUSTED)})])
+    for statistic in (Statistic.MEAN, Statistic.MIN, Statistic.MAX):
+        window = metrics.read_windows(EntityKind.GPU, [POWER], T0, T0 + 2 * MINUTE, MINUTE, statistic=statistic)
+        assert window.status[0, :, 0].tolist() == [CellStatus.UNTRUSTED, PRESENT]
+        assert np.isnan(window.values[0, 0, 0])
+        assert window.values[0, 1, 0] == 5.0
+
+
+def test_quantiles_and_sums_are_the_same_whatever_the_statistic(metrics: MetricStore) -> None:
+    metrics.write(T0, [batch(replica("r"), T0, buckets(b8=9))])
+    metrics.write(T0 + STEP, [batch(replica("r"), T0, buckets(b12=1))])
+    asked = [SignalKey(TTFT, quantile=0.5), SignalKey(TTFT, bucket=8)]
+    windows = [
+        metrics.read_windows(EntityKind.REPLICA, asked, T0, T0 + MINUTE, MINUTE, statistic=statistic)
+        for statistic in Statistic
+    ]
+    assert all((window.values == windows[0].values).all() for window in windows)
 
 
 def event(identifier: str, at: datetime, name: str = "a", dedup_key: str = "") -> Event:

@@ -15,8 +15,8 @@ from streamlit.testing.v1 import AppTest
 import dashboards
 from dashboards import client, session
 from outrider.clock import ManualClock
+from outrider.drill import Drill
 from outrider.model import EntityKind, EntityRef
-from outrider.ports import Drill
 from outrider.testing.names import NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT

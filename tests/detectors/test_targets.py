@@ -65,6 +65,12 @@ def test_pages_that_stand_still_are_about_where_they_are_read(find):
     assert sorted(both) == [("exporter-down", "node/n0"), ("stale-metrics", "node/n1")]
 
 
+def test_lines_about_another_time_are_found_once_they_last(find):
+    stale = {"n0-engine-0": (1.0, 0.0, TrustVerdict.STALE.code)}
+    assert find(fleet(["n0", "n1"]), stale) == []
+    assert find(fleet(["n0", "n1"]), stale, scrapes=30) == [("stale-metrics", "node/n0")]
+
+
 def test_an_engine_that_does_not_answer_is_not_an_exporter(find):
     assert find(fleet(["n0", "n1"]), {"n0-engine-0": REFUSED}) == []
 

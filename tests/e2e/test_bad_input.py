@@ -38,7 +38,7 @@ BAD = {
     "endless": "the page is larger than 200000 bytes",
     "failing": "answered HTTP 500",
     "slam": "closed the connection without an answer",
-    "garbage": "is no sample",
+    "garbage": "binary instead of text",
 }
 TOKENS = SignalKey("engine_generation_tokens_total")
 RUNNING = SignalKey("engine_requests_running")

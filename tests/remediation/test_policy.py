@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outrider.faults import faults
-from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
+from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, HoldReason, Verdict
 from outrider.topology import Topology
 from remediation import approve
 from remediation.history import action_id
@@ -83,6 +83,39 @@ def test_an_incident_without_a_cause_or_playbook_does_nothing(fleet):
     assert fleet.run(2) == []
     fleet.incidents[incident] = replace(fleet.incidents[incident], hypotheses=())
     assert fleet.run(2) == []
+
+
+def test_that_nothing_is_done_has_a_reason(fleet):
+    def held():
+        return {hold.subject: hold.reason for hold in fleet.decide().holds}
+
+    unknown = fleet.break_("clock-skew", fleet.nodes[0])
+    fleet.incidents[unknown] = replace(fleet.incidents[unknown], hypotheses=())
+    unplanned = fleet.break_("clock-skew", fleet.nodes[1])
+    lost = fleet.break_("gpu-lost", fleet.gpus[2])
+    assert held() == {unknown: HoldReason.CAUSE_UNKNOWN, unplanned: HoldReason.NO_PLAYBOOK}
+    fleet.run(6)
+    assert held()[lost] is HoldReason.NO_STEP_DUE
+    fleet.mend(fleet.gpus[2], resolve=lost)
+    assert lost not in held()
+
+
+def test_a_plan_that_is_not_followed_now_has_a_reason(fleet):
+    def held():
+        return {hold.subject: hold.reason for hold in fleet.decide().holds}
+
+    name = f"scale {fleet.service}"
+    fleet.recommend(4, 4)
+    assert held() == {}
+    fleet.recommend(4, 6, needed_by=fleet.now + timedelta(hours=1))
+    assert held() == {name: HoldReason.NOT_DUE_YET}
+    fleet.recommend(4, 6, needed_by=fleet.now)
+    assert name not in held(), "it is scaled"
+    fleet.cycle()
+    assert held() == {name: HoldReason.STANDS}
+    fleet.break_("engine-hung", fleet.replicas[0])
+    fleet.recommend(4, 2)
+    assert held()[name] is HoldReason.SERVICE_IN_TROUBLE
 
 
 def test_a_lost_gpu_that_leaves_the_topology_keeps_its_node(fleet, words):

@@ -176,7 +176,7 @@ def test_alerts_are_filtered_by_state_and_priority(busy):
 def test_a_filtered_page_asks_the_store_for_no_more_than_the_page(busy):
     with mock.patch.object(busy.state, "alerts", wraps=busy.state.alerts) as asked:
         busy.get("/alerts", priority="P0", limit=5)
-    asked.assert_called_once_with(states=None, priorities=[Priority.P0], limit=6)
+    asked.assert_called_once_with(states=None, priorities=[Priority.P0], limit=6, after=None)
 
 
 def test_an_alert_is_found_by_a_fingerprint_with_slashes(busy):

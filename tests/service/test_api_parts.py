@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import ManualClock
 from outrider.errors import UsageError
 from outrider.model import CycleRecord
@@ -17,6 +18,7 @@ from outrider.topology import Topology
 from service.api import evidence, paging, places, promise
 from service.api.context import CycleWatch, Remembered
 from service.api.settings import Promise, is_loopback
+from store.memory import MemoryStateStore
 
 
 def cycle(name: str, at) -> CycleRecord:
@@ -60,9 +62,35 @@ def test_pages_cover_a_filtered_list_exactly(size, limit, every):
     assert found == [item for item in items if item % every == 0]
 
 
-def test_a_cursor_that_no_page_gave_out_is_refused():
+@given(st.integers(0, 120), st.integers(1, 20), st.integers(1, 9))
+def test_pages_by_key_cover_a_filtered_list_exactly(size, limit, every):
+    records = [AuditRecord(NOW + timedelta(minutes=number // 3), AuditEvent.PAUSED, "", "") for number in range(size)]
+    state = MemoryStateStore()
+    state.append_audit(records)
+
+    def keep(record):
+        return record.id % every == 0
+
+    found, cursor, asked = [], "", []
+
+    def read(after, count):
+        asked.append(count)
+        return state.audit(count, after)
+
+    while cursor is not None:
+        rows, cursor = paging.by_key(read, keep, cursor, limit)
+        assert len(rows) <= limit
+        found += [record.id for record in rows]
+    assert found == [number for number in range(size, 0, -1) if number % every == 0]
+    assert max(asked) <= 1000
+
+
+@pytest.mark.parametrize("cursor", ["-3", "abc", "YWJj", "MjAyNi0wMS0wMSB4", "é"])  # "abc", and a day without a zone
+def test_a_cursor_that_no_page_gave_out_is_refused(cursor):
     with pytest.raises(UsageError, match="not a cursor"):
-        paging.offset_of("-3")
+        paging.place_in(cursor)
+    with pytest.raises(UsageError, match="not a cursor"):
+        paging.offset_of(cursor)
 
 
 def recent(**changes) -> promise.Recent:

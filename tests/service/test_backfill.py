@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import urllib.request
 from datetime import timedelta
 
 import kept_pages  # type: ignore[import-not-found]
@@ -13,20 +14,30 @@ import yaml
 from kept_pages import STEP
 from typer.testing import CliRunner
 
-from collectors import recording_rules, registry
+from collectors import promql, recording_rules, registry
 from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import EntityKind, SignalKey
 from service import backfill, wiring
 from service.cli.tree import app
-from service.settings import Settings
+from service.settings import Settings, StoreSettings
 
 SERVERS = ("prometheus", "promtool")
 RUNNING, TOKENS = SignalKey("engine_requests_running"), SignalKey("engine_generation_tokens_total")
 
 
+def asked(url: str) -> float:
+    """Calls of its API that a Prometheus counts so far."""
+    page = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
+    return sum(
+        float(line.split()[-1])
+        for line in page.splitlines()
+        if line.startswith("prometheus_http_requests_total") and "/api/v1/" in line
+    )
+
+
 @pytest.mark.live
-def test_history_is_read_once_and_the_same_again(tmp_path) -> None:
+def test_history_is_read_once_and_the_same_again(tmp_path, monkeypatch) -> None:
     why = kept_pages.missing(SERVERS)
     if why is not None:
         pytest.skip(why)
@@ -34,6 +45,8 @@ def test_history_is_read_once_and_the_same_again(tmp_path) -> None:
     start, until = kept.instants[0] - STEP, kept.instants[-1] + STEP
     jobs = {one.target.adapter: one.target.adapter for one in kept.scrapes}
     told: list[float] = []
+    tight = tmp_path / "tight"
+    tight.mkdir()
     with kept_pages.prometheus(tmp_path, kept) as url:
         settings = Settings.model_validate(
             {
@@ -44,7 +57,15 @@ def test_history_is_read_once_and_the_same_again(tmp_path) -> None:
         )
         first = backfill.run(settings, start, until, lambda _, share: told.append(share))
         again = backfill.run(settings, start, until, lambda *_: None)
-    assert first == again
+        before = asked(url)
+        long = backfill.run(settings, until - timedelta(days=15), until, lambda *_: None)
+        queries = asked(url) - before
+        monkeypatch.setattr(promql, "_MOST_SAMPLES", 10_000)  # many spans, each of a few minutes
+        elsewhere = settings.model_copy(update={"store": StoreSettings(url=f"sqlite:///{tight}/o.db")})
+        narrow = backfill.run(elsewhere, start, until, lambda *_: None)
+    assert first == again == narrow
+    assert {**long, "from": first["from"]} == first
+    assert queries < 80  # days without anything cost next to nothing
     assert first["targets"] == len({scrape.target.name for scrape in kept.scrapes})
     assert first["values"] > 50_000
     assert told == sorted(told)

@@ -18,7 +18,7 @@ from outrider.ports import CycleCommit
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service import wiring
-from service.cli import main
+from service.cli import lazy, main, tree
 from service.settings import Settings, StoreSettings
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +56,39 @@ def test_version_in_a_process_of_its_own(tmp_path):
     command = [sys.executable, "-m", "service.cli", "version", "-o", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     assert set(json.loads(done.stdout)) >= {"version", "python", "database"}
+
+
+HEAVY = ("sklearn", "prophet", "pandas", "scipy", "statsforecast", "streamlit", "kubernetes", "fastapi")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import service.cli.tree",
+        "sys.argv[1:] = ['--help']; main()",
+        "sys.argv[1:] = ['version']; main()",
+        "sys.argv[1:] = ['collect', 'once', '--page', f'vllm={page}']; main()",
+    ],
+)
+def test_what_a_command_does_not_need_is_not_loaded(statement, tmp_path):
+    page = tmp_path / "page.txt"
+    page.write_text("vllm:num_requests_running 1\n")
+    program = (
+        f"import sys, contextlib; from service.cli import main; page = {str(page)!r}\n"
+        f"with contextlib.suppress(SystemExit): {statement}\n"
+        f"sys.stderr.write(' '.join(name for name in {HEAVY} if name in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stderr == ""
+    assert ("engine_requests_running" in done.stdout) == ("collect" in statement)
+
+
+@pytest.mark.parametrize("name", tree.PLACES)
+def test_the_list_of_commands_says_what_each_command_says_first(name):
+    said = lazy.load(name, tree.PLACES[name]).help
+    assert " ".join(said.split("\n\n")[0].split()) == tree.PLACES[name].summary
 
 
 FORMULA = ("capacity", "formula", "--qps", "40", "--tokens", "300", "--batch", "32", "--tokens-per-second", "25")
@@ -102,7 +135,7 @@ def test_wrong_usage_is_told_in_one_sentence_with_a_hint(tmp_path, arguments, sa
 
 def test_a_written_configuration_is_valid_and_a_broken_one_says_where(tmp_path):
     answer("config", "init", "--prometheus", "http://127.0.0.1:9090", cwd=tmp_path)
-    assert answer("config", "check", "outrider.yaml", cwd=tmp_path) == {"valid": True, "errors": []}
+    assert answer("config", "check", "outrider.yaml", cwd=tmp_path) == {"valid": True, "errors": [], "warnings": []}
     (tmp_path / "bad.yaml").write_text("cluster: a\nstor: {}\n")
     checked = answer("config", "check", "bad.yaml", cwd=tmp_path, code=1)
     assert checked["valid"] is False
@@ -212,7 +245,7 @@ def test_below_the_first_bucket_only_the_bound_is_told(tmp_path):
     rows = answer("collect", "once", "--page", "vllm=page.txt", cwd=tmp_path)["signals"]
     (p99,) = (row for row in rows if row["signal"] == "engine_e2e_seconds" and row.get("quantile") == 0.99)
     assert (p99["value"], p99["below_first_bucket"], p99["since"]) == (0.3, True, "start")
-    assert "< 0.3" in run("collect", "once", "--page", "vllm=page.txt", "-o", "table", cwd=tmp_path).stdout
+    assert "< 300 ms" in run("collect", "once", "--page", "vllm=page.txt", "-o", "table", cwd=tmp_path).stdout
 
 
 def test_a_page_is_read_with_an_adapter_of_ones_own(tmp_path, monkeypatch):
@@ -249,3 +282,79 @@ def test_a_report_on_an_empty_store_is_written_in_both_languages(tmp_path):
         assert result["empty"] is True
         assert all((tmp_path / path).read_text(encoding="utf-8").strip() for path in result["paths"])
         assert len(result["paths"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("collect", "backfill", "--since", "yesterday"), "--since: 'yesterday' is not an instant"),
+        (("collect", "backfill", "--until", "2026-03-04"), "--until: '2026-03-04' has no time zone"),
+        (("collect", "backfill", "--since", "0001-01-01T00:00:00+14:00"), "outside the years"),
+        (("collect", "backfill", "--days", "1e9"), "--days"),
+        (("collect", "backfill", "--days", "nan"), "--days"),
+        (("capacity", "plan", "--at", "yesterday"), "--at: "),
+        (("capacity", "explain", "--at", "soon"), "--at: "),
+        (("capacity", "formula", "--qps", "inf", "--tokens", "1", "--batch", "1", "--tokens-per-second", "1"), "--qps"),
+        (("collect", "rules", "--window", "five minutes"), "--window: "),
+        (("collect", "rules", "--window", "0s"), "--window: "),
+        (("alerts", "silence", "--rule", "r", "--for", "2 hours"), "--for: "),
+        (("alerts", "silence", "--rule", "r", "--for", "99999999999w"), "--for: "),
+        (("record", "--out", "flight", "--minutes", "nan"), "--minutes"),
+        (("record", "--out", "flight", "--minutes", "1e300"), "--minutes"),
+        (("demo", "--headless", "--minutes", "nan"), "--minutes"),
+        (("probe", "--url", "http://127.0.0.1:9", "--timeout", "soon"), "soon"),
+        (("report", "weekly", "--week", "last"), "last"),
+        (("forecast", "backtest", "t.csv", "--horizon", "soon"), "soon"),
+    ],
+)
+def test_instants_and_durations_that_are_none_get_one_sentence(tmp_path, arguments, said):
+    (tmp_path / "t.csv").write_text(
+        "time_utc,requests_per_second\n2026-01-01T00:00:00Z,1\n2026-01-01T00:10:00Z,1\n", encoding="utf-8"
+    )
+    done = run(*arguments, "-o", "json", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert said in json.loads(done.stdout)["error"]["message"]
+
+
+def test_a_recording_without_a_scrape_and_one_of_another_engine_are_refused(tmp_path):
+    (tmp_path / "empty.txt").write_text("", encoding="utf-8")
+    shown = answer("replay", "empty.txt", "-o", "json", cwd=tmp_path, code=2)
+    assert shown["error"]["message"] == "empty.txt holds no scrape"
+    recorded = str(RECORDINGS / "a_idle.metrics.jsonl.gz")
+    shown = answer("replay", recorded, "--adapter", "tgi", "-o", "json", cwd=tmp_path, code=2)
+    assert "no metric of tgi; it looks like vllm" in shown["error"]["message"]
+
+
+def test_what_the_result_tells_is_not_logged_as_well(tmp_path):
+    done = run("collect", "once", "--page", "vllm=http://127.0.0.1:9/metrics", "-o", "json", cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.count("refuses connections") == 1
+
+
+def test_above_the_last_bucket_only_the_bound_is_told(tmp_path):
+    counts = {"0.3": 1, "0.5": 2, "+Inf": 9}
+    page = "".join(f'vllm:e2e_request_latency_seconds_bucket{{le="{le}"}} {n}\n' for le, n in counts.items())
+    (tmp_path / "page.txt").write_text(page)
+    rows = answer("collect", "once", "--page", "vllm=page.txt", cwd=tmp_path)["signals"]
+    (p99,) = (row for row in rows if row["signal"] == "engine_e2e_seconds" and row.get("quantile") == 0.99)
+    assert (p99["value"], p99["above_last_bucket"]) == (0.5, True)
+    assert "below_first_bucket" not in p99
+    shown = run("collect", "once", "--page", "vllm=page.txt", "-o", "table", cwd=tmp_path).stdout
+    assert "> 500 ms" in shown
+    assert "since start" in shown
+
+
+def test_headings_and_summaries_are_in_the_language_asked_for(tmp_path):
+    (tmp_path / "page.txt").write_text("vllm:num_requests_running 3.0\n")
+    (tmp_path / "good.yaml").write_text("cluster: c\n")
+    (tmp_path / "bad.yaml").write_text("clustr: c\n")
+    recorded = str(RECORDINGS / "a_idle.metrics.jsonl.gz")
+    for words, arguments in (
+        (("目标", "信号", "是"), ("collect", "once", "--page", "vllm=page.txt")),
+        (("个信号", "缺少的信号", "解决办法"), ("doctor", "--page", "vllm=page.txt")),
+        (("共", "个周期"), ("replay", recorded)),
+        (("有效",), ("config", "check", "good.yaml")),
+        (("有 1 处错误",), ("config", "check", "bad.yaml")),
+    ):
+        shown = run(*arguments, "--lang", "zh", "-o", "table", cwd=tmp_path).stdout
+        assert all(word in shown for word in words), shown

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from collectors.collect import Collector
 from collectors.scraped import Scrape
@@ -20,7 +21,7 @@ from outrider.model import (
     EventKind,
     Verdict,
 )
-from outrider.ports import CycleCommit
+from outrider.ports import CycleCommit, Silence
 from service import wiring
 from service.settings import Settings
 
@@ -131,6 +132,29 @@ def test_every_decision_is_on_record():
     assert all(action.reason for action in world.state.actions())
 
 
+def test_that_nothing_is_done_and_nothing_said_is_on_record_once():
+    world = World()
+    world.step(10)
+    world.dead.add("a-1")
+    world.step(4)
+    (incident,) = world.state.incidents(open_only=True)
+    told = [record for record in world.state.audit() if record.subject == incident.id]
+    assert ("message_decided", "opened") in [(record.event, record.reason) for record in told]
+    world.state.add_silence(Silence("s", None, incident.suspected_cause.entity, START + timedelta(days=1), "ann"))
+    world.step(20)
+    told = [(record.event, record.reason) for record in world.state.audit() if record.subject == incident.id]
+    held = [reason for event, reason in told if event == "held"]
+    assert held
+    assert all(one != other for one, other in pairwise(held)), "a reason that stands is written once"
+    assert told.count(("message_decided", "muted")) <= 1
+    muted = [record for record in world.state.audit() if record.event == "alert_muted"]
+    assert {record.reason for record in muted} >= {"silenced"}
+    assert all(record.detail["incident"] == incident.id for record in muted)
+    world.state.remove_silence("s")
+    world.step(2)
+    assert "alert_unmuted" in [record.event for record in world.state.audit()]
+
+
 def test_by_default_nothing_is_done_without_a_person():
     world = World()
     world.step(10)
@@ -219,3 +243,28 @@ def test_a_topology_is_committed_when_it_changed_and_every_few_minutes():
     world.targets = world.targets[:2]
     world.step()
     assert len(world.state.topology().of_kind(EntityKind.REPLICA)) == 2
+
+
+def test_an_xid_that_two_doors_tell_in_two_cycles_counts_once_and_twice_at_a_door_twice():
+    world = World()
+    world.step(2)
+    gpu = EntityRef("c", EntityKind.GPU, None, "GPU-a")
+
+    def tell(source, number, **attributes):
+        at = world.clock.now()
+        world.told = (
+            Event(f"{source}{number}", EventKind.XID, gpu, at, source, "79", attributes, f"{source}{number}"),
+        )
+        world.step()
+
+    def heard():
+        window = world.cycle.parts.detection.window(EntityKind.GPU, (), timedelta(minutes=10))
+        return [(event.id, event.attributes.get("pid")) for event in window.events]
+
+    tell("dcgm-node-0", 1)
+    tell("kernel_log", 1, pid="7")
+    assert heard() == [("dcgm-node-01", "7")], "once, with what the log adds"
+    tell("kernel_log", 2, pid="8")
+    assert heard() == [("dcgm-node-01", "7"), ("kernel_log2", "8")]
+    stored = world.cycle.parts.metrics.events(START, world.clock.now() + STEP)
+    assert [event.id for event in stored if event.kind is EventKind.XID] == ["dcgm-node-01", "kernel_log2"]

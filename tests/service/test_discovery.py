@@ -19,7 +19,7 @@ from collectors.collect import Collector
 from collectors.kube_api import KubeApi
 from collectors.kube_follow import Doors
 from outrider.clock import ManualClock
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, UnavailableError
 from outrider.model import EntityKind, EntityRef, SignalKey
 from service import event_source, settings, targets
 from service.cli.tree import app
@@ -169,10 +169,15 @@ def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pa
 def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: Pages) -> None:
     pages.status = 503
     file = written(tmp_path, f"    - {{type: http, name: cmdb, url: '{pages.base}/sd', adapter: vllm}}\n")
+    with structlog.testing.capture_logs(), pytest.raises(UnavailableError, match=r"cmdb: .*/sd answered 503"):
+        run("collect", "once", "--config", str(file))
+    pages.status = 200
+    more = "    - {type: http, name: gone, url: 'http://127.0.0.1:9/sd', adapter: vllm}\n"
+    file = written(tmp_path, f"    - {{type: http, name: cmdb, url: '{pages.base}/sd', adapter: vllm}}\n{more}")
     with structlog.testing.capture_logs():
-        (row,) = run("collect", "once", "--config", str(file))["targets"]
-    assert (row["target"], row["up"]) == ("cmdb", False)
-    assert row["error"].endswith("/sd answered 503")
+        rows = {row["target"]: row for row in run("collect", "once", "--config", str(file))["targets"]}
+    assert rows["gone"]["up"] is False
+    assert "127.0.0.1:9/sd" in rows["gone"]["error"]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +193,7 @@ def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: P
         ("{type: dns, names: [a], record: A}", "scrape", "name one under scrape.port"),
         ("{type: dns, names: [a], name_servers: [b]}", "name_servers", "expected an IP address"),
         ("{type: kubernetes}", "url", "is needed by a source of type kubernetes"),
-        ("{type: consul}", "type", "input should be"),
+        ("{type: consul}", "type", "expected "),
     ],
 )
 def test_a_source_that_cannot_be_used_is_named(tmp_path: Path, line: str, key: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""The engine's schedule: what runs by the clock, and the hourly compaction of the metric store."""
+"""The engine's schedule: what runs by the clock, and the upkeep of the metric store."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -11,12 +11,19 @@ from outrider.clock import ManualClock
 from outrider.errors import StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
 from service import engine, jobs, wiring
+from service.keeper import Keeper
 from service.settings import GameDaySettings, Settings, StoreSettings
+from store.retention import Retention
 
 HOUR = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
 POWER = SignalKey("hw_accel_power_watts")
 GPU = EntityRef("c", EntityKind.GPU, None, "GPU-1")
+
+
+def sample(at, power):
+    status = np.full((1, 1), CellStatus.PRESENT, np.uint8)
+    return SampleBatch("dcgm", at, EntityKind.GPU, (POWER,), (GPU,), np.array([[power]]), status)
 
 
 @pytest.fixture
@@ -25,9 +32,7 @@ def platform(tmp_path):
     made = wiring.platform(settings, ManualClock(HOUR + timedelta(minutes=62)))
     for cycle in range(8):
         at = HOUR + cycle * STEP
-        status = np.full((1, 1), CellStatus.PRESENT, np.uint8)
-        batch = SampleBatch("dcgm", at, EntityKind.GPU, (POWER,), (GPU,), np.array([[300.0 + cycle]]), status)
-        made.metrics.write(at, [batch])
+        made.metrics.write(at, [sample(at, 300.0 + cycle)])
     yield made
     asyncio.run(made.close())
 
@@ -38,12 +43,20 @@ def read(platform):
 
 def test_an_hour_that_is_over_is_compacted_and_reads_as_before(platform):
     schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
-    assert set(schedule.names) == {"cycle", "dispatch", "checkpoint", "compact", "flight", "weekly_report"}
+    assert set(schedule.names) == {
+        "cycle",
+        "dispatch",
+        "checkpoint",
+        "upkeep",
+        "flight",
+        "prune_state",
+        "weekly_report",
+    }
     days = {"game_days": [GameDaySettings(name="tuesday", faults=["gpu-lost"])]}
     with mock.patch.object(platform, "settings", platform.settings.model_copy(update=days)):
         assert "game_days" in engine.schedule_of(platform, platform.cycle.parts.clock).names
     assert list(read(platform)) == [300.0 + cycle for cycle in range(8)]
-    asyncio.run(schedule.run("compact"))
+    asyncio.run(schedule.run("upkeep"))
     assert platform.metrics.compact(HOUR + timedelta(hours=2)) == 0, "nothing was left to compact"
     assert list(read(platform)) == [300.0 + cycle for cycle in range(8)]
 
@@ -70,8 +83,49 @@ def test_stopping_waits_for_the_cycle_in_flight():
     assert count == len(done) >= 1, "nothing begins after the stop, and what had begun is done"
 
 
-def test_a_failed_compaction_is_told_and_ends_nothing(platform, capsys):
+def test_a_failed_upkeep_is_told_and_ends_nothing(platform, capsys):
     schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
-    with mock.patch.object(platform, "metrics", mock.Mock(compact=mock.Mock(side_effect=StoreError("disk full")))):
-        asyncio.run(schedule.run("compact"))
+    with mock.patch.object(platform.metrics, "upkeep", side_effect=StoreError("disk full")):
+        asyncio.run(schedule.run("upkeep"))
     assert "disk full" in "".join(capsys.readouterr())
+
+
+def test_a_stop_asks_upkeep_to_end_after_its_step(platform):
+    schedule = engine.schedule_of(platform, platform.cycle.parts.clock)
+
+    async def stopped_first():
+        schedule.start()
+        await schedule.stop()
+        return schedule.stopping()
+
+    assert asyncio.run(stopped_first())
+
+
+def test_what_upkeep_did_is_said_with_its_reasons(platform, capsys):
+    keeper = Keeper(platform.metrics, Retention(raw=timedelta(hours=1)), lambda: False)
+    keeper.look(HOUR + timedelta(minutes=62))
+    said = "".join(capsys.readouterr())
+    assert "compact_spans=1" in said.replace(" ", "")
+    assert "10m_spans=1" in said.replace(" ", "")
+    keeper.look(HOUR + timedelta(hours=3))
+    assert "raw_age=2" in "".join(capsys.readouterr()).replace(" ", "")
+    platform.metrics.write(HOUR, [sample(HOUR, 1.0)])
+    for _ in range(2):  # the first run lets what came late settle
+        keeper.look(HOUR + timedelta(hours=3))
+    assert "rolled_up_already=1" in "".join(capsys.readouterr()).replace(" ", "")
+    keeper.look(HOUR + timedelta(hours=3))
+    assert "rolled_up_already" not in "".join(capsys.readouterr()), "said once"
+
+
+def test_what_has_to_go_for_want_of_room_is_a_warning(platform, capsys):
+    keeper = Keeper(platform.metrics, Retention(size_bytes=1), lambda: False)
+    platform.metrics.write(HOUR + timedelta(hours=1), [sample(HOUR + timedelta(hours=1), 1.0)])
+    keeper.look(HOUR + timedelta(hours=2, minutes=1))
+    said = "".join(capsys.readouterr())
+    assert "values_lost_for_room" in said
+    assert "size_limit_bytes" in said
+
+
+def test_what_is_kept_beyond_its_age_is_a_warning(platform, capsys):
+    Keeper(platform.metrics, Retention(raw=timedelta(0)), lambda: False).look(HOUR + timedelta(minutes=61))
+    assert "kept_beyond_its_age" in "".join(capsys.readouterr())

@@ -77,8 +77,9 @@ def api() -> Api:
 
 def test_an_announced_change_is_in_the_ledger_and_waits_for_the_engine(api: Api) -> None:
     body = {"code": "deploy", "service": "chat", "actor": "grace", "before": "v1", "after": "v2", "id": "build-7"}
-    assert api.announce(body).json() == {"taken": 1, "known": 0, "ended": 0}
-    assert api.announce({**body, "outcome": "succeeded"}).json() == {"taken": 0, "known": 1, "ended": 1}
+    told = api.announce(body).json()
+    assert told == {"taken": 1, "known": 0, "ended": 0, "unknown": ["service chat"]}  # no engine has spoken of it yet
+    assert api.announce({**body, "outcome": "succeeded"}).json().items() >= {"taken": 0, "known": 1, "ended": 1}.items()
     (row,) = api.changes()
     assert (row["id"], row["code"], row["service"], row["source"]) == ("api/build-7", "deploy", "chat", "api")
     assert (row["actor"], row["actor_kind"], row["before"], row["after"]) == ("grace", "person", "v1", "v2")
@@ -105,6 +106,7 @@ def test_secrets_in_what_is_announced_go(api: Api) -> None:
         (b"payload=%7B%7D", "no JSON"),
         (b'{"service": "chat"}', "0.code"),
         (b'{"code": "Deploy!", "service": "chat"}', "0.code"),
+        (b'{"code": "deploi", "service": "chat"}', 'did you mean "deploy"?'),
         (b'{"code": "deploy"}', "one of service, workload and node"),
         (b'{"code": "deploy", "service": "a", "node": "b"}', "one of service, workload and node"),
         (b'{"code": "deploy", "service": "a", "who": "b"}', "0.who"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.audit import AuditEvent
+from outrider.drill import Drill, DrillWindow
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import (
     Alert,
@@ -24,7 +25,7 @@ from outrider.model import (
     NotifyReason,
     Priority,
 )
-from outrider.ports import CycleCommit, Drill, DrillWindow
+from outrider.ports import CycleCommit
 from service.drills import choose, gamedays, live, marking, ordered
 from service.drills.control import FaultControl
 from service.settings import GameDaySettings, Settings

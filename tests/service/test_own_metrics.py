@@ -1,10 +1,14 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 
+from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
 from outrider.testing.story import Story
-from service.api.own_metrics import StateCollector
+from service.api.own_metrics import StateCollector, StoreCollector
 from store.memory import MemoryMetricStore, MemoryStateStore
+from store.retention import Retention
+from store.sql import open_metrics
 
 
 def page(state):
@@ -28,3 +32,25 @@ def test_what_is_open_and_what_was_decided_is_told_by_reason():
     assert 'reason="within_limits"' in text
     state.set_paused(paused=True, by="ann", now=datetime(2026, 5, 4, tzinfo=UTC))
     assert "outrider_remediation_paused 1.0" in page(state)
+
+
+def test_how_the_metrics_database_stands(tmp_path):
+    at = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+    gpu, key = EntityRef("c", EntityKind.GPU, None, "g"), SignalKey("hw_accel_power_watts")
+    batch = SampleBatch("x", at, EntityKind.GPU, (key,), (gpu,), np.array([[3.0]]), np.zeros((1, 1), np.uint8))
+    store = open_metrics(f"sqlite:///{tmp_path}/m.db")
+    registry = CollectorRegistry()
+    registry.register(StoreCollector(store))
+    store.write(at, [batch])
+    text = generate_latest(registry).decode()
+    assert 'outrider_store_upkeep_waiting{work="10m"} 1.0' in text
+    assert "outrider_store_used_bytes" in text
+    nothing = Retention(timedelta(hours=1), timedelta(hours=1), timedelta(hours=1), timedelta(hours=1))
+    store.upkeep(at + timedelta(days=3), nothing)
+    store.upkeep(at + timedelta(days=3), nothing)
+    assert store.write(at, [batch]) == 0
+    text = generate_latest(registry).decode()
+    assert 'outrider_store_refused_values_total{reason="older_than_kept"} 1.0' in text
+    assert 'outrider_store_kept_from_timestamp_seconds{tier="1h"}' in text
+    assert 'work="10m"' not in text
+    store.close()

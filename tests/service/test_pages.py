@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import http.server
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -49,3 +56,139 @@ def test_two_files_of_one_name_are_two_targets() -> None:
 )
 def test_a_page_that_cannot_be_read_is_an_error(command: tuple[str, ...], page: str, error: type[Exception]) -> None:
     assert isinstance(run(*command, "--page", page).exception, error)
+
+
+OLD = 'npu_chip_info_temperature{id="0",vdie_id="A"} 43 1676000000000\n'
+
+
+def test_an_old_page_from_a_file_shows_its_values_and_says_that_it_is_old(pages: Path) -> None:
+    (pages / "old.txt").write_text(OLD, encoding="utf-8")
+    shown = json.loads(run("collect", "once", "--page", "npu_exporter=old.txt", "--page", "dcgm=b/metrics.txt").stdout)
+    assert {one["signal"]: one["value"] for one in shown["signals"]}["hw_accel_temperature_celsius"] == 41
+    assert 43 in [one["value"] for one in shown["signals"]]
+    old, dcgm = shown["targets"]
+    assert "old: shown as they are, since this is a file" in old["warning"]
+    assert dcgm["warning"] is None
+
+
+def test_an_old_page_of_a_server_is_not_believed(pages: Path) -> None:
+    (pages / "metrics").write_text(OLD, encoding="utf-8")
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(pages))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        shown = json.loads(
+            run("collect", "once", "--page", f"npu_exporter=http://127.0.0.1:{server.server_port}/metrics").stdout
+        )
+        server.shutdown()
+    assert "old: not believed" in shown["targets"][0]["warning"]
+    assert 43 not in [one["value"] for one in shown["signals"]]
+
+
+def test_two_types_of_a_metric_are_named(pages: Path) -> None:
+    kind = "# TYPE vllm:num_requests_running {}\n"
+    (pages / "two.txt").write_text(kind.format("gauge") + kind.format("counter") + ENGINE, encoding="utf-8")
+    shown = json.loads(run("collect", "once", "--page", "vllm=two.txt").stdout)
+    assert shown["targets"][0]["warning"] == "two types are given of vllm:num_requests_running (read as gauge)"
+
+
+@pytest.mark.parametrize("name", ["page.gz", "page.txt"])
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+def test_a_gzipped_page_is_read_whatever_it_is_called(pages: Path, command: tuple[str, ...], name: str) -> None:
+    (pages / name).write_bytes(gzip.compress(ENGINE.encode()))
+    shown = json.loads(run(*command, "--page", f"vllm={name}").stdout)
+    assert shown["targets"][0]["target"] == "page"
+    assert "engine_requests_running" in json.dumps(shown.get("signals") or shown["targets"][0]["present"])
+
+
+def test_a_broken_gzip_file_is_named(pages: Path) -> None:
+    (pages / "cut.gz").write_bytes(gzip.compress(ENGINE.encode() * 1000)[:-12])
+    found = run("collect", "once", "--page", "vllm=cut.gz")
+    assert isinstance(found.exception, UsageError)
+    assert "cut.gz is a broken gzip file" in found.exception.message
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+def test_without_targets_a_hint_says_what_to_do(command: tuple[str, ...]) -> None:
+    found = run(*command)
+    assert isinstance(found.exception, UsageError)
+    assert "--page vllm=http" in found.exception.hint
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+@pytest.mark.parametrize(
+    ("page", "said", "hint"),
+    [
+        ("tgi=a/metrics.txt", "no metric of tgi; it looks like vllm", "adapter vllm"),
+        ("vllm=empty.txt", "the page is empty", "vLLM"),
+        ("vllm=localhost:8000/metrics", "cannot be read", "vllm=http://localhost:8000/metrics"),
+        ("vllm=10.0.0.7/metrics", "cannot be read", "vllm=http://10.0.0.7/metrics"),
+        ("vllm=ftp://h/metrics", "cannot be read", "http://"),
+        ("vllm=nowhere.txt", "cannot be read", "name a file"),
+    ],
+)
+def test_what_is_wrong_with_a_page_is_said_with_what_to_do(
+    pages: Path, command: tuple[str, ...], page: str, said: str, hint: str
+) -> None:
+    (pages / "empty.txt").write_text("", encoding="utf-8")
+    error = run(*command, "--page", page).exception
+    assert isinstance(error, UsageError)
+    assert said in error.message
+    assert hint in error.hint
+
+
+@contextmanager
+def answering(status: int, page: str = "") -> Iterator[str]:
+    class Door(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Door)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(401, "bearer_token_file"), (403, "right"), (404, "/metrics"), (500, "log"), (503, "not ready")],
+)
+@pytest.mark.usefixtures("pages")
+def test_each_status_has_its_own_hint(status: int, hint: str) -> None:
+    with answering(status) as url:
+        error = run("collect", "once", "--page", f"vllm={url}").exception
+    assert isinstance(error, UnavailableError)
+    assert f"HTTP {status}" in error.message
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+def test_it_is_not_done_when_no_target_of_a_configuration_answered(pages: Path, command: tuple[str, ...]) -> None:
+    def configured(*urls: str) -> None:
+        targets = [
+            {"name": f"t{n}", "adapter": "vllm", "url": url, "entity": {"kind": "replica", "name": f"t{n}"}}
+            for n, url in enumerate(urls)
+        ]
+        (pages / "outrider.yaml").write_text(json.dumps({"collect": {"targets": targets}}), encoding="utf-8")
+
+    down = "http://127.0.0.1:9/metrics"
+    configured(down, down)
+    error = run(*command).exception
+    assert isinstance(error, UnavailableError)
+    assert "none of 2 targets could be read: t0: " in error.message
+    assert "; t1: " in error.message
+    with answering(200, ENGINE) as url:
+        configured(down, url)
+        shown = json.loads(run(*command).stdout)
+    assert [bool(one["error"]) for one in shown["targets"]] == [True, False]

@@ -137,10 +137,14 @@ def test_the_graph_is_the_same_one_as_long_as_that_of_the_pages_is(tmp_path, doo
         ("{type: grpc, service: chat, url: 'grpc://x'}", "probes[0].url", "expected grpc://host:port"),
         ("{type: http, service: chat, url: 'http://x', matches: '('}", "probes[0].matches", "is no regular expression"),
         ("{type: dns, service: c, host: a, name_servers: [x]}", "probes[0].name_servers", "expected an IP address"),
-        ("{type: generation, service: c, url: 'http://x', max_tokens: 99999}", "probes[0].max_tokens", "less than or"),
+        (
+            "{type: generation, service: c, url: 'http://x', max_tokens: 99999}",
+            "probes[0].max_tokens",
+            "expected at most",
+        ),
         ("{type: http, service: c, url: 'http://x', every: 0s}", "probes[0].every", "expected more than 0s"),
         ("{type: grpc, service: c, url: 'grpcs://x:1', tls: {insecure_skip_verify: true}}", "probes[0].tls", "ca_file"),
-        ("{type: htp, service: chat, url: 'http://x'}", "probes[0].type", "input should be"),
+        ("{type: htp, service: chat, url: 'http://x'}", "probes[0].type", "expected "),
     ],
 )
 def test_a_probe_that_cannot_be_used_is_named(tmp_path, line, place, said) -> None:

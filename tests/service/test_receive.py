@@ -19,13 +19,14 @@ from senders import START, STEP, V2, PushWorld, ms, request_v2, series, snappy, 
 from alerts import rules_file
 from collectors.receive_kpi import KpiValues
 from collectors.receive_match import EntityTemplate, ReceiveRule
-from collectors.receive_messages import Status
 from collectors.received import ReceiveLimits
 from detectors.threshold import compile_rules
 from outrider.errors import StoreError
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SignalKey, TrustVerdict
 from outrider.ports import CycleCommit
+from outrider.remote_write import Status
 from outrider.topology import Topology
+from service.api import signals
 
 PROTO = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 OTLP = {"Content-Type": "application/x-protobuf"}
@@ -260,7 +261,7 @@ def test_a_request_that_cannot_be_used_is_refused_with_a_sentence(body, headers,
 
 
 def test_labels_that_point_nowhere_are_refused():
-    from collectors.receive_messages import Request
+    from outrider.remote_write import Request
 
     request = Request(symbols=["", "a"])
     request.timeseries.add(labels_refs=[1, 9]).samples.add(value=1.0, timestamp=1)
@@ -316,6 +317,12 @@ def test_no_token_no_entry_and_the_doors_have_a_token_of_their_own():
     assert world.post("/write", body, PROTO, token="guessed").status_code == 401
     assert world.post("/write", body, PROTO, token="door only").status_code == 204
     assert world.post("/remediation/pause", b"", token="door only").status_code == 401
+    logs = {"Content-Type": "application/json"}
+    assert world.post("/otlp/v1/logs", b'{"resourceLogs":[]}', logs, token="door only").status_code != 401
+    refused = world.post("/otlp/v1/logs", b'{"resourceLogs":[]}', logs, token="guessed")
+    assert refused.status_code == 401
+    assert refused.json()["error"]["message"] == "What is pushed needs the push token or the admin token."
+    assert "admin" in world.post("/changes", b"[]", token="door only").json()["error"]["message"]
     assert not world.state.paused()
 
 
@@ -580,8 +587,8 @@ def test_a_point_without_a_value_ends_its_series():
         (b"", {"Content-Type": "text/plain"}, 415),
         (b"", {**OTLP, "Content-Encoding": "br"}, 415),
         (b"not gzip", {**OTLP, "Content-Encoding": "gzip"}, 400),
-        (gzip.compress(b"\x00" * 1_000_000), {**OTLP, "Content-Encoding": "gzip"}, 413),
-        (gzip.compress(b"\x00" * 40)[:-9], {**OTLP, "Content-Encoding": "gzip"}, 400),
+        (gzip.compress(b"\x00" * 1_000_000, mtime=0), {**OTLP, "Content-Encoding": "gzip"}, 413),
+        (gzip.compress(b"\x00" * 40, mtime=0)[:-9], {**OTLP, "Content-Encoding": "gzip"}, 400),
     ],
 )
 def test_an_export_that_cannot_be_used_is_refused_as_otlp_does(body, headers, status):
@@ -611,6 +618,9 @@ def test_a_kpi_is_a_signal_of_its_service_until_the_next_one():
         assert (value, status, batch.entities) == (12.0, CellStatus.PRESENT, (shop,))
     assert world.collector.topology(world.clock.now()).label(shop, "team") == "a"
     assert world.collector.topology(world.clock.now()).label(shop, "kpi_orders_unit") == "orders"
+    topology, other = world.collector.topology(world.clock.now()), replace(shop, name="another")
+    assert signals.told_unit(topology, "kpi_orders", [shop]) == "orders"
+    assert signals.told_unit(topology, "kpi_orders", [shop, other]) == ""
     assert cell(world.cycle(), EntityKind.SERVICE, "kpi_orders")[0] == 12.0
     world.cycle(timedelta(minutes=1))
     assert not [one for one in world.cycle().batches if one.source == "kpi"]
@@ -681,6 +691,12 @@ def test_a_body_that_is_no_list_is_refused(body, status):
     answer = PushWorld().post("/kpis", body)
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
+
+
+def test_one_kpi_without_its_list_is_told_to_be_wrapped():
+    answer = PushWorld().post("/kpis", b'{"name": "orders", "service": "shop", "value": 1}')
+    assert answer.status_code == 400
+    assert answer.json()["error"]["hint"] == "wrap it in [ ]"
 
 
 def test_a_rule_file_can_name_a_kpi(tmp_path):

@@ -4,7 +4,9 @@ import pytest
 
 from collectors import registry
 from outrider.errors import ConfigError
+from outrider.ports import StateRetention
 from service import settings
+from store.retention import Retention
 
 
 def load(tmp_path, text):
@@ -157,3 +159,101 @@ def test_rules_for_what_is_pushed_are_checked_to_the_line(tmp_path):
     assert any(":3: " in one and "is no regular expression" in one for one in told)
     assert any(":4: " in one and "there is no adapter 'vlm'" in one and "vllm" in one for one in told)
     assert any("must be longer than silent_after" in one for one in told)
+
+
+def test_how_long_values_are_kept(tmp_path):
+    text = (
+        "store: {retention: {raw: 24h, ten_minutes: 14d, hours: 90d, hourly_tables: 0s, size_limit_bytes: 5000000000}}"
+    )
+    kept = load(tmp_path, text).store.retention.retention
+    assert (kept.raw, kept.ten_minutes) == (timedelta(days=1), timedelta(days=14))
+    assert (kept.hours, kept.hourly_tables, kept.size_bytes) == (timedelta(days=90), timedelta(0), 5_000_000_000)
+    assert load(tmp_path, "{}").store.retention.retention == Retention()
+
+
+def test_tiers_that_would_leave_a_gap_are_refused_with_their_line(tmp_path):
+    text = "store:\n  retention:\n    raw: 30m\n    ten_minutes: 3d\n    hours: 2d\n"
+    assert problems(tmp_path, text) == [
+        (3, "store.retention.raw", "is too short; expected 1h at least"),
+        (5, "store.retention.hours", "is shorter than ten_minutes; expected as long at least"),
+    ]
+    assert problems(tmp_path, "store: {retention: {size_limit_bytes: 5}}")[0][1] == "store.retention.size_limit_bytes"
+    assert problems(tmp_path, "store:\n  retention:\n    decisions: 3d\n") == [
+        (3, "store.retention.decisions", "is too short; expected 7d at least")
+    ]
+
+
+def test_how_long_decisions_are_kept(tmp_path):
+    kept = load(tmp_path, "store: {retention: {decisions: 90d, forecasts: 30d}}").store.retention.of_state
+    assert kept == StateRetention(decisions=timedelta(days=90), forecasts=timedelta(days=30))
+    assert load(tmp_path, "{}").store.retention.of_state == StateRetention()
+
+
+def test_everything_wrong_is_told_at_once(tmp_path):
+    bad = "{name: a, adapter: vlm, url: 'http://x', entity: {kind: replica, name: a}}"
+    odd = "{name: a, adapter: vllm, url: 'x:8000', entity: {kind: replica, name: a}}"
+    text = (
+        f"collect:\n  targets:\n    - {bad}\n    - {odd}\n  page_limit_bytes: 10MB\n"
+        "probes:\n  - {type: http, service: chat, url: 'http://x', matches: '('}\n"
+        "notify:\n  groups: {im: [nobody]}\n"
+    )
+    assert {(line, key) for line, key, _ in problems(tmp_path, text)} == {
+        (3, "collect.targets[0].adapter"),
+        (4, "collect.targets[1].name"),
+        (4, "collect.targets[1].url"),
+        (5, "collect.page_limit_bytes"),
+        (7, "probes[0].matches"),
+        (9, "notify.groups.im[0]"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("collect: {page_limit_bytes: 10MB}", "expected a whole number, not '10MB'; in bytes it is 10000000"),
+        ("collect: {page_limit_bytes: 64MiB}", "in bytes it is 67108864"),
+        ("collect: {page_limit_series: many}", "expected a whole number, not 'many'"),
+        ("collect: {prometheus: {url: 'p:9090'}}", "begins with http:// or https://, not 'p:9090'"),
+        ("cluster: a/b", "expected a name without a slash, not 'a/b'"),
+        ("cluster: 7", "expected text, not 7; put it in quotes"),
+        ("store: {stand_by: perhaps}", "expected true or false, not 'perhaps'"),
+        ("collect: [a]", "expected a mapping of keys, not a list"),
+        ("collect: {targets: {a: b}}", "expected a list, not a mapping"),
+        ("log: {level: loud}", "expected 'debug', 'info', 'warning', 'error', not 'loud'"),
+        ("api: {port: 70000}", "expected at most 65535, not 70000"),
+        ("collect: {page_limit_series: 0}", "expected more than 0, not 0"),
+    ],
+)
+def test_what_was_expected_is_said_in_plain_words(tmp_path, text, said):
+    ((_, _, message),) = problems(tmp_path, text + "\n")
+    assert said in message
+    for jargon in ("pattern", "parse", "interpret", "Input", "input should"):
+        assert jargon not in message
+
+
+def test_what_is_hardly_meant_is_a_doubt_and_no_fault(tmp_path):
+    one = "name: {}, adapter: vllm, url: 'http://x', entity: {{kind: replica, name: a}}, labels: {{{}: n, team: t}}"
+    text = "".join(f"    - {{{one.format(*pair)}}}\n" for pair in (("a", "nod"), ("b", "node")))
+    (tmp_path / "outrider.yaml").write_text(f"collect:\n  targets:\n{text}", encoding="utf-8")
+    found, problems_, doubts = settings.review(tmp_path / "outrider.yaml")
+    assert found is not None
+    assert problems_ == []
+    assert [(one.line, one.key) for one in doubts] == [
+        (3, "collect.targets[0].labels.nod"),
+        (4, "collect.targets[1].url"),
+    ]
+    assert 'did you mean "node"?' in doubts[0].message
+    assert "collect.targets[0]" in doubts[1].message
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF\x00\x01\xff", "cluster: c".encode("utf-16"), b"a: \x00b"])
+def test_a_file_that_is_no_text_is_said_to_be_none(tmp_path, content):
+    (tmp_path / "outrider.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match="is no UTF-8 text") as caught:
+        settings.load(tmp_path / "outrider.yaml")
+    assert caught.value.hint
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path):
+    (tmp_path / "outrider.yaml").write_bytes(b"\xef\xbb\xbfcluster: c\n")
+    assert settings.load(tmp_path / "outrider.yaml").cluster == "c"

@@ -1,8 +1,9 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
+from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from service.window_cache import WindowCache
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -97,3 +98,13 @@ def test_an_entity_in_two_alike_batches_keeps_the_first_present_value():
     keys, ring = (A,), cache()
     ring.push(START, [batch(START, {"x": [value]}, keys) for value in (np.nan, 1.0, 2.0)])
     assert window(ring).column(A)[0].tolist() == [1.0]
+
+
+def test_an_event_that_comes_once_more_takes_the_place_of_the_one_before():
+    made = cache()
+    first = Event("x", EventKind.XID, replica("r"), START, "page", "79")
+    made.push(START - STEP, ())
+    made.push(START - STEP / 2, (), (first,))
+    made.push(START + STEP, (), (replace(first, attributes={"pid": "7"}), replace(first, id="y")))
+    kept = made.window(EntityKind.REPLICA, (A,), timedelta(hours=1), STEP).events
+    assert [(one.id, dict(one.attributes)) for one in kept] == [("x", {"pid": "7"}), ("y", {})]

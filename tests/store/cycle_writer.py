@@ -1,14 +1,24 @@
-"""Writes cycles to a store for ever, and says each number once it is written. Killed by test_kill.py."""
+"""Writes cycles to a store for ever, and says each number once it is written. Killed by tests/store/killing.py.
+
+``python cycle_writer.py STORE_URL [FIRST]``. A cycle is a minute; after each hour of them the store's
+upkeep runs beside the writing, with a line ``upkeep`` before and ``kept`` after it.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
+import queue
 import sys
+import threading
+import time
+import traceback
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
 from outrider.model import (
+    SUM_BUCKET,
     Alert,
     AlertReason,
     AlertState,
@@ -22,11 +32,24 @@ from outrider.model import (
     SignalKey,
 )
 from outrider.ports import CycleCommit
-from store.sql import open_metrics, open_state, urls_of
+from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
-KEYS = (SignalKey("hw_accel_power_watts"), SignalKey("node_ready"))
+STEP = timedelta(minutes=1)
+AN_HOUR = 60  # cycles
+GAUGES = (SignalKey("hw_accel_power_watts"), SignalKey("node_ready"))
+INCREASES = (
+    SignalKey("hw_accel_energy_joules_total"),
+    SignalKey("engine_ttft_seconds", bucket=3),
+    SignalKey("engine_ttft_seconds", bucket=SUM_BUCKET),
+)
+KEYS = (*GAUGES, *INCREASES)
 GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{index}") for index in range(200))
+
+
+def instant(number: int) -> datetime:
+    """When a cycle was."""
+    return START + number * STEP
 
 
 def commit_of(number: int, at: datetime) -> CycleCommit:
@@ -38,17 +61,42 @@ def commit_of(number: int, at: datetime) -> CycleCommit:
     return CycleCommit(CycleRecord(str(number), at, 0.1, 1, 1, 400, 0, 2, 0), alerts=alerts, messages=messages)
 
 
+def say(line: object) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def keep(metrics: SqlMetricStore, hours: queue.SimpleQueue[datetime]) -> None:
+    """Upkeep of every hour that is over; a writer whose upkeep fails ends."""
+    try:
+        while True:
+            at = hours.get()
+            while not hours.empty():
+                at = hours.get()
+            say("upkeep")
+            metrics.prune(at)
+            say("kept")
+    except BaseException:  # noqa: BLE001 whatever it is, the writer must not go on without upkeep
+        traceback.print_exc()
+        os._exit(1)
+
+
 def main() -> None:
     state_url, metrics_url = urls_of(sys.argv[1])
     state, metrics = open_state(state_url), open_metrics(metrics_url)
-    for number in itertools.count(1):
-        at = START + timedelta(seconds=number)
-        values = np.full((len(GPUS), len(KEYS)), float(number))
-        status = np.zeros(values.shape, dtype=np.uint8)
+    hours: queue.SimpleQueue[datetime] = queue.SimpleQueue()
+    threading.Thread(target=keep, args=(metrics, hours), daemon=True).start()
+    status = np.zeros((len(GPUS), len(KEYS)), dtype=np.uint8)
+    pause = float(sys.argv[3]) if len(sys.argv) > 3 else 0.002  # a lock is not fair: upkeep must get its turn
+    for number in itertools.count(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
+        at = instant(number)
+        values = np.full(status.shape, float(number))
         metrics.write(at, [SampleBatch("dcgm", at, EntityKind.GPU, KEYS, GPUS, values, status)])
         state.commit(commit_of(number, at))
-        sys.stdout.write(f"{number}\n")
-        sys.stdout.flush()
+        say(number)
+        if number % AN_HOUR == 0:
+            hours.put(at)
+        time.sleep(pause)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from outrider.errors import StoreError
 from outrider.model import CellStatus
-from store.chunks import BULK_LEVEL, MAGIC, Block, Section, decode, encode, without_hollows
+from store.chunks import BULK_LEVEL, Block, Section, decode, encode, without_hollows
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 7))
 
@@ -73,4 +76,21 @@ def test_another_format_is_refused_with_a_hint() -> None:
     with pytest.raises(StoreError, match="unknown format") as caught:
         Block(b"ORB9" + bytes(40))
     assert caught.value.hint
-    assert MAGIC == b"ORB1"
+
+
+def test_blocks_of_the_first_format_are_read() -> None:
+    values = np.random.default_rng(3).normal(50, 9, (2, 3, 5)).astype(np.float32)
+    bits = values.view("<u4")
+    xored = np.concatenate((bits[..., :1], bits[..., 1:] ^ bits[..., :-1]), axis=-1)
+    planes = np.ascontiguousarray(xored).view(np.uint8).reshape(-1, 4).T.tobytes()
+    packed = zstandard.ZstdCompressor().compress(planes)
+    head = struct.pack("<4s3I", b"ORB1", 5, 3, 1) + np.arange(5, dtype="<i8").tobytes()
+    payload = head + np.array([2, len(packed), 0], dtype="<u4").tobytes() + packed
+    old, new = Block(payload), Block(encode(np.arange(5, 9), [Section(values[..., :4])], level=BULK_LEVEL))
+    found = decode([old, new], 0)
+    np.testing.assert_array_equal(found.values, np.concatenate((values, values[..., :4]), axis=-1))
+
+
+def test_a_cycle_keeps_the_first_format() -> None:
+    tail = encode(np.array([1]), [Section(np.ones((1, 4, 1), np.float32))])
+    assert tail[:4] == b"ORB1"

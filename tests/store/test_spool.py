@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outrider.ports import PushedBlock, Waiting
+from outrider.spool import PushedBlock, Waiting
 from store.memory import MemorySpool
 from store.sql import open_spool
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from collectors.access import Access, Tls
 from collectors.client import Client
 from collectors.kube_api import KubeApi
 from collectors.kubernetes import Kubernetes
 from collectors.sightings import Sighting
+from outrider.access import Access, Tls
 from outrider.clock import SystemClock, rfc3339
 from tests.support.kube import Cluster
 

@@ -11,9 +11,9 @@ import httpx
 
 from collectors.collect import Collector
 from collectors.receive_kpi import KpiValues
-from collectors.receive_messages import Request, WriteRequest
 from collectors.received import Received, ReceiveLimits
 from outrider.clock import ManualClock
+from outrider.remote_write import Request, WriteRequest
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings, DoorSettings
 from store.memory import MemoryMetricStore, MemorySpool, MemoryStateStore

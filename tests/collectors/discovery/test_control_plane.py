@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pytest
 
-from collectors.access import Access, Tls
 from collectors.client import Client
 from collectors.discovery.found import Seen
 from collectors.discovery.kubernetes import KubernetesSource
@@ -18,6 +17,7 @@ from collectors.discovery.targets import Rules, target_of_found
 from collectors.kube_api import KubeApi
 from collectors.kube_follow import Doors
 from collectors.kubernetes import Kubernetes
+from outrider.access import Access, Tls
 from outrider.clock import SystemClock
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef

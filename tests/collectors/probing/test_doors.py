@@ -15,7 +15,6 @@ from aiohttp import web
 from dnslib import RR
 from dnslib.server import DNSLogger, DNSServer
 
-from collectors.access import Access, Tls
 from collectors.dns_client import NameServer, lookup, system_servers
 from collectors.probing.base import Asked
 from collectors.probing.dns import DnsProbe
@@ -24,6 +23,7 @@ from collectors.probing.grpc_health import GrpcHealthProbe
 from collectors.probing.http import Expected, HttpProbe
 from collectors.probing.outcome import Outcome
 from collectors.probing.tls import TlsProbe
+from outrider.access import Access, Tls
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef
 

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aiohttp import web
 
-from collectors.access import Access
 from collectors.probing.base import Asked
 from collectors.probing.generation import GenerationProbe, Question
 from collectors.probing.outcome import Outcome, Result
+from outrider.access import Access
 from outrider.model import EntityKind, EntityRef
 
 AT = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)

@@ -1,0 +1,217 @@
+"""A store that a fleet of 1,000 GPUs and 1,000 replicas has filled for a year: built once, then copied.
+
+48 h of raw values are the simulated day (``benchmarks.fleet_values``) twice, the second time with its
+entities moved on by some places, so that each bears another's load. The store itself compacts them,
+rolls them up and fills its hourly tables. Of these roll-ups the last whole day is then put back in time
+day by day: 30 days of ten minutes and of hourly tables, a year of hours; a payload stays as it is but for
+the instants in its head. State has its 10,000 cycles and a year of ended alerts and their messages. A quick
+run has GPUs and services alone, and a week.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from benchmarks.common import cached, quick, tell
+from benchmarks.engines import Engine
+from benchmarks.fleet_values import FleetDay, fleet_day
+from outrider.clock import rfc3339
+from outrider.model import (
+    Alert,
+    AlertReason,
+    AlertState,
+    CycleRecord,
+    EntityKind,
+    EntityRef,
+    Message,
+    NotifyReason,
+    Priority,
+)
+from outrider.ports import CycleCommit
+from store import codec, hourly, migrate, schema
+from store.database import Database
+from store.schema import micros
+from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
+from store.state_rows import KEPT_CYCLES
+from store.tiers import ONE_HOUR, TEN_MINUTES
+from store.urls import parsed
+
+STEP = timedelta(seconds=15)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+RAW_HOURS = 48
+DAYS = {TEN_MINUTES: 30, ONE_HOUR: 365}
+HOURLY_DAYS, QUICK_DAYS = 30, 7
+QUICK_KINDS = (EntityKind.GPU, EntityKind.SERVICE)
+PLACES = 48  # six nodes of eight GPUs, nearly a service of replicas
+ALERTS_A_DAY, ALERTS_AT_ONCE = 60, 500
+
+
+def aged(until: datetime) -> Path:
+    """The folder of a SQLite store ``store.db`` that ends at ``until``, from the cache or made now."""
+    day = fleet_day()
+    parameters = [until, day.name, schema.HEADS, DAYS, quick()]
+    return cached("aged-store", parameters, [Path(__file__)], lambda folder: build_aged(folder, day, until))
+
+
+def build_aged(folder: Path, day: FleetDay, until: datetime) -> None:
+    """Fill a SQLite store."""
+    url = f"sqlite:///{folder}/store.db"
+    tell("building a store of a year, once; it is kept")
+    store = open_metrics(urls_of(url)[1])
+    try:
+        _raw(store, day, until)
+        tell("rolling up")
+        store.prune(until)
+    finally:
+        store.close()
+    database = Database(urls_of(url)[1], "metrics")
+    try:
+        put_back(database, (until - DAY).replace(hour=0, minute=0, second=0, microsecond=0))
+    finally:
+        database.close()
+    _state(url, day, until)
+
+
+def _raw(store: SqlMetricStore, day: FleetDay, until: datetime) -> None:
+    for number in range(RAW_HOURS):
+        start = until - (RAW_HOURS - number) * HOUR
+        for kind in QUICK_KINDS if quick() else day.kinds:
+            hour = day.hour(kind, start.hour, offset=True)
+            moved = PLACES * (number // 24)
+            values, status = (np.roll(cells, moved, axis=1).transpose(1, 2, 0) for cells in (hour.values, hour.status))
+            times = hour.times - hour.times[0] + start.timestamp()
+            store.write_block(kind, times, hour.keys, hour.entities, values, status)
+        if number % 6 == 5:
+            tell(f"{number + 1} h of {RAW_HOURS} raw")
+
+
+def put_back(database: Database, day: datetime) -> None:
+    """Let a day of each roll-up stand for the days before it; parts of days before it are replaced."""
+    for tier, days in DAYS.items():
+        with database.writing() as connection:
+            table = schema.block
+            mine = sa.and_(table.c.tier == tier, table.c.start_us < micros(day))
+            connection.execute(sa.delete(table).where(mine))
+            asked = sa.select(table).where(
+                table.c.tier == tier, table.c.start_us >= micros(day), table.c.start_us < micros(day + DAY)
+            )
+            rows = [dict(row._mapping) for row in connection.execute(asked)]  # noqa: SLF001 a row is its mapping
+        assert rows, f"nothing was rolled up to {tier}"
+        tell(f"{days} days of {tier}")
+        for back in range(1, min(days, QUICK_DAYS) if quick() else days):
+            with database.writing() as connection:
+                connection.execute(sa.insert(schema.block), list(_moved(rows, back)))
+    tell(f"{HOURLY_DAYS} days of hourly tables")
+    for kind in EntityKind:
+        _put_back_hours(database, hourly.table(kind), day)
+
+
+def _moved(rows: list[dict[str, Any]], days: int) -> Iterator[dict[str, Any]]:
+    shift = days * (DAY // timedelta(microseconds=1))
+    for row in rows:
+        kept = {name: value for name, value in row.items() if name != "id"}
+        payload, instants = row["payload"], row["instants"]
+        times = np.frombuffer(payload, dtype="<i8", count=instants, offset=_HEAD) - shift
+        moved = payload[:_HEAD] + times.tobytes() + payload[_HEAD + 8 * instants :]
+        yield kept | {"start_us": row["start_us"] - shift, "end_us": row["end_us"] - shift, "payload": moved}
+
+
+_HEAD = 16  # magic and counts of a block stand before its instants
+
+
+def _put_back_hours(database: Database, table: sa.Table, day: datetime) -> None:
+    others = [column for column in table.c if column.name != "at"]
+    with database.writing() as connection:
+        connection.execute(sa.delete(table).where(table.c.at < rfc3339(day)))
+    for back in range(1, QUICK_DAYS if quick() else HOURLY_DAYS):
+        with database.writing() as connection:
+            for hour in range(24):
+                source = day + hour * HOUR
+                moved = sa.literal(rfc3339(source - back * DAY), sa.Text).label("at")
+                asked = sa.select(*others, moved).where(table.c.at == rfc3339(source))
+                connection.execute(sa.insert(table).from_select([*(column.name for column in others), "at"], asked))
+
+
+def _state(url: str, day: FleetDay, until: datetime) -> None:
+    """The cycles that a state store keeps, and a year of alerts that came and went."""
+    tell("state")
+    random.seed(7)
+    state, replicas = open_state(urls_of(url)[0]), day.entities(EntityKind.REPLICA)
+    try:
+        for first in range(0, 365 * ALERTS_A_DAY, ALERTS_AT_ONCE):
+            began = until - timedelta(days=365 * (1 - first / (365 * ALERTS_A_DAY)))
+            alerts = tuple(_ended(first + number, began, replicas) for number in range(ALERTS_AT_ONCE))
+            messages = tuple(
+                Message(one.fingerprint, "im", NotifyReason.OPENED, one.priority, None, "t", "b" * 500, began)
+                for one in alerts[::5]
+            )
+            state.commit(CycleCommit(_cycle(began), alerts=alerts, messages=messages))
+    finally:
+        state.close()
+    database = Database(urls_of(url)[0], "state")
+    try:
+        with database.writing() as connection:
+            connection.execute(sa.update(schema.message).values(status="delivered", ended_at_us=micros(until)))
+            connection.execute(sa.delete(schema.cycle))
+            records = [_cycle(until - number * STEP) for number in range(KEPT_CYCLES, 0, -1)]
+            rows = [{"id": one.id, "at_us": micros(one.at), "body": codec.dumps(one)} for one in records]
+            connection.execute(sa.insert(schema.cycle), rows)
+    finally:
+        database.close()
+
+
+def _cycle(at: datetime) -> CycleRecord:
+    return CycleRecord(rfc3339(at), at, 2.0, 1125, 1125, 258_000, 0, 0, 0)
+
+
+def _ended(number: int, began: datetime, replicas: tuple[EntityRef, ...]) -> Alert:
+    ends = began + timedelta(minutes=random.randint(2, 90))
+    return Alert(
+        f"aged-{number}", "engine-slow", Priority.P2, random.choice(replicas), AlertState.RESOLVED,
+        AlertReason.CONDITION_GONE, began, ends, ends_at=ends,
+    )  # fmt: skip
+
+
+def copied(folder: Path, engine: Engine) -> None:
+    """Fill an engine's empty store with that of ``folder``."""
+    assert engine.url is not None
+    if engine.name == "sqlite":
+        for source, target in zip(urls_of(f"sqlite:///{folder}/store.db"), urls_of(engine.url), strict=True):
+            shutil.copyfile(str(sa.make_url(source).database), str(sa.make_url(target).database))
+        return
+    tell("copying the store of a year into PostgreSQL")
+    migrate.upgrade(engine.url)
+    open_metrics(engine.url).close()  # makes the tables of the catalogue
+    for source in urls_of(f"sqlite:///{folder}/store.db"):
+        _into_server(sa.create_engine(parsed(source)), sa.create_engine(parsed(engine.url)))
+
+
+def _into_server(source: sa.Engine, target: sa.Engine) -> None:
+    """Every row of every table but those that say which revision it is; then the numbers go on where they ended."""
+    tables, there = sa.MetaData(), sa.MetaData()
+    tables.reflect(source)
+    there.reflect(target)
+    names = [name for name in there.tables if name in tables.tables and name not in schema.VERSION_TABLES.values()]
+    with source.connect() as giving, target.begin() as taking:
+        taking.execute(sa.text("SET session_replication_role = replica"))  # rows come in any order
+        for name in names:
+            taking.execute(sa.text(f"TRUNCATE {name} CASCADE"))
+        for name in names:
+            rows = giving.execution_options(yield_per=200).execute(sa.select(tables.tables[name])).mappings()
+            for part in rows.partitions(200):
+                taking.execute(sa.insert(there.tables[name]), [dict(row) for row in part])
+            if "id" in there.tables[name].c and isinstance(there.tables[name].c.id.type, sa.Integer):
+                number = f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), coalesce(max(id), 1)) FROM {name}"
+                taking.execute(sa.text(number))
+    source.dispose()
+    with target.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("VACUUM ANALYZE"))
+    target.dispose()

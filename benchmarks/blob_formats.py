@@ -1,0 +1,229 @@
+"""What to keep in a block: our codec, Parquet and Arrow bytes of a library, and a row per instant, on the same hour.
+
+The hour is a busy one of the simulated day (``benchmarks.fleet_values``): 1,000 GPUs and 1,000 replicas,
+all columns. A format holds every number of a kind; what each needs beside it (entities, instants, names)
+is not counted. Gaps are NaN or null; ours alone keeps why. Reading is one signal of 24 such hours into
+numpy, by the library's own call; packing is the whole hour. Both are seconds of the one core they run on.
+
+``value`` is bytes a number over both kinds; ``gpu`` and ``replica`` stand beside it with the values a
+second of packing and reading. docs/adr/0009-blob-format.md draws the conclusion.
+"""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Result, main, result, tell
+from benchmarks.fleet_values import Hour, fleet_day
+from outrider.model import EntityKind
+from store.chunks import Block, Section, decode, encode
+from store.dictionary import sections_of
+
+BUSY_HOUR, READ_HOURS = 14, 24
+READ = {EntityKind.GPU: "hw_accel_power_watts", EntityKind.REPLICA: "engine_generation_tokens_per_second"}
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way to keep an hour of a kind: ``pack`` gives something of ``size`` bytes, ``read`` a signal of it."""
+
+    pack: Callable[[Hour], Any]
+    read: Callable[[Any, Hour, str], NDArray[Any]]
+    size: Callable[[Any], int] = len
+
+
+def _blocks(level: int) -> Format:
+    """The store's own blocks, a section a signal."""
+
+    def pack(hour: Hour) -> bytes:
+        spans = sections_of(hour.keys).values()
+        sections = [Section(hour.values[begin:end], hour.status[begin:end]) for _, begin, end in spans]
+        return encode((hour.times * 1e6).astype(np.int64), sections, level=level)
+
+    def read(packed: bytes, hour: Hour, signal: str) -> NDArray[Any]:
+        return decode([Block(packed)], sections_of(hour.keys)[signal][0]).values
+
+    return Format(pack, read)
+
+
+def _floats(level: int, *, xor: bool, planes: bool) -> Format:
+    """float32 as it is, a zstd frame a signal: with or without xor along time, with or without byte planes."""
+
+    def pack(hour: Hour) -> dict[str, bytes]:
+        compressor, found = zstandard.ZstdCompressor(level=level), {}
+        for name, (_, begin, end) in sections_of(hour.keys).items():
+            bits = np.nan_to_num(hour.values[begin:end]).view(np.uint32)
+            if xor:
+                bits = np.concatenate((bits[..., :1], bits[..., 1:] ^ bits[..., :-1]), axis=-1)
+            cells = bits.view(np.uint8).reshape(-1, 4)
+            found[name] = compressor.compress((cells.T if planes else cells).tobytes())
+        return found
+
+    def read(packed: dict[str, bytes], hour: Hour, signal: str) -> NDArray[Any]:
+        raw = np.frombuffer(zstandard.ZstdDecompressor().decompress(packed[signal]), dtype=np.uint8)
+        if planes:
+            raw = np.ascontiguousarray(raw.reshape(4, -1).T)
+        bits = raw.view(np.uint32).reshape(-1, len(hour.entities), hour.times.size)
+        return (np.bitwise_xor.accumulate(bits, axis=-1) if xor else bits).view(np.float32)
+
+    return Format(pack, read, lambda packed: sum(map(len, packed.values())))
+
+
+def _table(hour: Hour, *, by_time: bool) -> pa.Table:
+    """A row an entity and instant, sorted by entity or by instant; NaN as null."""
+    flat = (np.ascontiguousarray(cells.T if by_time else cells).ravel() for cells in hour.values)
+    return pa.table({str(key): pa.array(cells, from_pandas=True) for key, cells in zip(hour.keys, flat, strict=True)})
+
+
+def _parquet(*, split: bool, by_time: bool = False) -> Format:
+    """Parquet by pyarrow, zstd level 3."""
+
+    def pack(hour: Hour) -> bytes:
+        table, out = _table(hour, by_time=by_time), io.BytesIO()
+        encoding = dict.fromkeys(table.column_names, "BYTE_STREAM_SPLIT") if split else None
+        pq.write_table(
+            table, out, compression="zstd", compression_level=3, use_dictionary=not split,
+            column_encoding=encoding, row_group_size=table.num_rows, write_statistics=False,
+        )  # fmt: skip
+        return out.getvalue()
+
+    def read(packed: bytes, _hour: Hour, signal: str) -> NDArray[Any]:
+        return pq.read_table(io.BytesIO(packed), columns=[signal], use_threads=False).column(0).to_numpy()
+
+    return Format(pack, read)
+
+
+def _arrow(compression: str) -> Format:
+    """Arrow's own file, each buffer compressed."""
+
+    def pack(hour: Hour) -> bytes:
+        table, out = _table(hour, by_time=False), io.BytesIO()
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+        with pa.ipc.new_file(out, table.schema, options=options) as writer:
+            writer.write_table(table)
+        return out.getvalue()
+
+    def read(packed: bytes, hour: Hour, signal: str) -> NDArray[Any]:
+        options = pa.ipc.IpcReadOptions(included_fields=[_place(hour, signal)], use_threads=False)
+        return pa.ipc.open_file(io.BytesIO(packed), options=options).read_all().column(0).to_numpy()
+
+    return Format(pack, read)
+
+
+def _rows() -> Format:
+    """A wide table of sqlite3, a row an entity and instant, in order of time."""
+
+    def pack(hour: Hour) -> sqlite3.Connection:
+        database = sqlite3.connect(":memory:")
+        columns = ", ".join(f"c{place} REAL" for place in range(len(hour.keys)))
+        database.execute(f"CREATE TABLE cell (at INTEGER, entity INTEGER, {columns}, PRIMARY KEY (at, entity))")
+        statement = f"INSERT INTO cell VALUES ({', '.join('?' for _ in range(len(hour.keys) + 2))})"
+        for place, at in enumerate(hour.times.tolist()):
+            rows = hour.values[:, :, place].T.astype(np.float64).tolist()
+            database.executemany(statement, [(int(at), entity, *row) for entity, row in enumerate(rows)])
+        database.commit()
+        return database
+
+    def read(packed: sqlite3.Connection, hour: Hour, signal: str) -> NDArray[Any]:
+        asked = f"SELECT c{_place(hour, signal)} FROM cell ORDER BY entity, at"
+        return np.array(packed.execute(asked).fetchall(), dtype=np.float32)
+
+    return Format(pack, read, lambda packed: len(packed.serialize()))
+
+
+def _place(hour: Hour, signal: str) -> int:
+    return [str(key) for key in hour.keys].index(signal)
+
+
+FORMATS: Mapping[str, Format] = {
+    "ours": _blocks(3),
+    "ours, zstd 1": _blocks(1),
+    "ours, zstd 6": _blocks(6),
+    "float32, xor, planes, zstd 1": _floats(1, xor=True, planes=True),
+    "float32, xor, planes, zstd 3": _floats(3, xor=True, planes=True),
+    "float32, xor, planes, zstd 6": _floats(6, xor=True, planes=True),
+    "float32, planes, zstd 3": _floats(3, xor=False, planes=True),
+    "float32, xor, zstd 3": _floats(3, xor=True, planes=False),
+    "float32, zstd 3": _floats(3, xor=False, planes=False),
+    "Parquet by entity, byte stream split": _parquet(split=True),
+    "Parquet by entity, dictionary": _parquet(split=False),
+    "Parquet by instant, byte stream split": _parquet(split=True, by_time=True),
+    "Parquet by instant, dictionary": _parquet(split=False, by_time=True),
+    "Arrow file, zstd": _arrow("zstd"),
+    "Arrow file, lz4": _arrow("lz4"),
+    "sqlite3, a row per entity and instant": _rows(),
+}
+LIBRARY = ("Parquet", "Arrow")
+
+
+def _busy(times: int, work: Callable[[], object]) -> float:
+    """Seconds that the processor worked, the fastest of several runs."""
+    best = float("inf")
+    for _ in range(times):
+        begun = time.process_time()
+        work()
+        best = min(best, time.process_time() - begun)
+    return best
+
+
+def _measured(made: Format, hours: Mapping[EntityKind, Hour]) -> dict[str, float]:
+    """Bytes a number of each kind and of both, values a second of packing and of reading."""
+    size, cells, packing, reading, wanted = 0, 0, 0.0, 0.0, 0
+    found: dict[str, float] = {}
+    for kind, hour in hours.items():
+        kept: list[Any] = []
+        packing += _busy(1, lambda hour=hour, kept=kept: kept.append(made.pack(hour)))
+        packed, signal = kept[0], READ[kind]
+        found[kind.value] = made.size(packed) / hour.present
+        size, cells = size + made.size(packed), cells + hour.present
+        numbers = hour.values[_place(hour, signal)]
+        seen = made.read(packed, hour, signal).astype(np.float32).ravel()
+        np.testing.assert_array_equal(np.sort(np.nan_to_num(seen)), np.sort(np.nan_to_num(numbers).ravel()))
+        read = partial(made.read, packed, hour, signal)
+        reading += _busy(3, lambda read=read: [read() for _ in range(READ_HOURS)])
+        wanted += READ_HOURS * numbers.size
+    return found | {"bytes": size / cells, "pack_per_second": cells / packing, "read_per_second": wanted / reading}
+
+
+def run() -> list[Result]:
+    """Bytes a value of each format; ours against the smallest of a library."""
+    pa.set_cpu_count(1)
+    day = fleet_day()
+    hours = {kind: day.hour(kind, BUSY_HOUR) for kind in READ}
+    found = {}
+    for name, made in FORMATS.items():
+        tell(name)
+        found[name] = _measured(made, hours)
+    best = min((name for name in found if name.startswith(LIBRARY)), key=lambda name: found[name]["bytes"])
+    lines = []
+    for name, line in found.items():
+        size = line.pop("bytes")
+        speeds = {key: float(f"{value:.3g}") for key, value in line.items()}
+        if name == "ours":
+            rival = found[best]["bytes"]
+            ours = result("blob_formats", size, "bytes/value", None, None, best, rival, rival / size, **speeds)
+            mine = size
+            lines.append(ours)
+        else:
+            lines.append(result(f"blob: {name}", size, "bytes/value", None, None, "ours", mine, mine / size, **speeds))
+    return lines
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,49 @@
+"""The engines that a store runs on, each fresh: SQLite in a folder, PostgreSQL as a private server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common import Result, result
+from outrider.errors import StoreError
+from store.sql import urls_of
+from tests.support import postgres
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """``url`` is the ``store.url`` of an empty store; None where the engine cannot run here, and ``why``."""
+
+    name: str
+    url: str | None
+    why: str = ""
+
+    @property
+    def suffix(self) -> str:
+        """What the names of its results end in: SQLite's are the plain ones."""
+        return "" if self.name == "sqlite" else f"_{self.name}"
+
+    def skipped(self, name: str, unit: str, target: float | None) -> Result:
+        """The result of a benchmark that cannot run on this engine."""
+        return result(name + self.suffix, None, unit, target, None, note=self.why)
+
+
+@contextmanager
+def engines(folder: Path) -> Iterator[list[Engine]]:
+    """SQLite and PostgreSQL. The server is stopped and removed afterwards."""
+    found = [Engine("sqlite", f"sqlite:///{folder}/store.db")]
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(postgres.server())
+            url = stack.enter_context(server.database())
+            urls_of(url)
+        except postgres.MissingError as error:
+            found.append(Engine("postgresql", None, f"{error}."))
+        except StoreError as error:
+            found.append(Engine("postgresql", None, str(error)))
+        else:
+            found.append(Engine("postgresql", url))
+        yield found

@@ -1,0 +1,155 @@
+"""Makes the day of ``benchmarks.fleet_values``: the simulator lives through it, scrape by scrape.
+
+1,000 replicas in 20 services and 1,000 GPUs, under the load of a Wednesday: chat, code and agents, with
+diurnal, weekly and bursty shapes, one service idle. Values are those that collecting the pages gives, so
+they have the pages' rounding: whole percent and degrees, milliwatts, ratios of blocks, counters'
+increases, buckets. What only the way to a page gives is drawn here: the moment of each target's
+scrape within its cycle and how long it took; rates are over each target's own interval.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.common import tell
+from outrider.model import EntityKind, EntityRef, SignalKey
+from simulator.batches import SCRAPE_SECONDS, Sampler
+from simulator.fleet import Fleet
+from simulator.spec import FleetSpec, Lengths, PoolSpec, TrafficSpec, default_spec
+from store.chunks import Floats32, Section, encode
+from store.dictionary import sections_of
+from store.merge import Merged, Merger, Numbers
+
+START = datetime(2026, 3, 4, tzinfo=UTC)  # a Wednesday
+STEP = timedelta(seconds=15)
+CYCLES = 240  # an hour of them
+REPLICAS, SERVICES, NODES = 1000, 20, 125
+GROUPS = {EntityKind.GPU: 8, EntityKind.REPLICA: 1}  # entities a target; of other kinds one target tells all
+
+_AGENT = Lengths(1500, 0.7, 1600, 0.5, 0.45)
+_SHAPES = ("diurnal", "weekly", "bursty")
+# Fetching a thousand pages takes a second or two; a page has its place in the queue, and some jitter.
+_SPREAD_SECONDS, _JITTER_SECONDS, _DURATION_SIGMA = 1.5, 0.015, 0.3
+
+
+def spec() -> FleetSpec:
+    """The fleet: one GPU a replica, so that there are as many of each."""
+    known = default_spec()
+    chat, code = known.services
+    usual = (chat, code, replace(chat, lengths=_AGENT), replace(code, lengths=_AGENT))
+    each = REPLICAS // SERVICES
+    services = []
+    for number in range(SERVICES):
+        peak = 0.005 if number == SERVICES - 1 else 0.35 + 0.02 * number
+        services.append(
+            replace(
+                usual[number % len(usual)],
+                name=f"service-{number:02}",
+                tensor_parallel=1,
+                replicas=each,
+                ceiling=each,
+                traffic=TrafficSpec(peak, peak_hour=10.0 + number / 2, shape=_SHAPES[number % len(_SHAPES)]),
+            )
+        )
+    pools = (PoolSpec("pool", known.pools[0].gpu_type, NODES),)
+    return FleetSpec("bench", pools, tuple(services), slice_seconds=15.0, tick_seconds=15.0)
+
+
+def build(folder: Path, hours: int, seed: int) -> None:
+    """Write ``layout.json`` and a block a kind and hour (the store's own format, one section a signal)."""
+    tell(f"simulating {hours} h of {REPLICAS} GPUs and {REPLICAS} replicas, once; it is kept")
+    fleet = Fleet(spec(), seed=seed, start=START - 2 * STEP)
+    entities, keys = Numbers[EntityRef](_Counter()), Numbers[SignalKey](_Counter())
+    sampler, merger, way = Sampler(fleet), Merger(entities, keys), _Way(seed)
+    sampler.batches()
+    fleet.step(STEP)
+    layouts = {found.kind: found for found in merger.merge(fleet.now, sampler.batches())}
+    for hour in range(hours):
+        cycles: dict[EntityKind, list[Merged]] = {kind: [] for kind in layouts}
+        for _ in range(CYCLES):
+            fleet.step(STEP)
+            for found in merger.merge(fleet.now, sampler.batches()):
+                cycles[found.kind].append(found)
+        for kind, whole in cycles.items():
+            path = folder / f"{kind.value}-{hour:02}.block"
+            path.write_bytes(_block(hour, layouts[kind], whole, way))
+        tell(f"{hour + 1} h of {hours}")
+    layout = {
+        kind.value: {
+            "entities": [entities.named[number].key for number in found.entities.tolist()],
+            "keys": [str(key) for key in found.keys],
+        }
+        for kind, found in layouts.items()
+    }
+    (folder / "layout.json").write_text(json.dumps(layout))
+
+
+class _Counter:
+    """Numbers whatever comes, from 1 on."""
+
+    def __init__(self) -> None:
+        self._given = 0
+
+    def __call__(self, new: Sequence[object]) -> list[int]:
+        first, self._given = self._given + 1, self._given + len(new)
+        return list(range(first, self._given + 1))
+
+
+def _block(hour: int, layout: Merged, cycles: Sequence[Merged], way: _Way) -> bytes:
+    """An hour of one kind. Entities and signals stay the same all day: nothing breaks in this fleet."""
+    assert len(cycles) == CYCLES, f"{layout.kind} was not there in every cycle"
+    for found in cycles:
+        assert found.keys == layout.keys, layout.kind
+        assert np.array_equal(found.entities, layout.entities), layout.kind
+    values = np.stack([found.values for found in cycles], axis=-1)
+    status = np.stack([found.status for found in cycles], axis=-1)
+    way.walk(layout.kind, layout.keys, values)
+    first = round(START.timestamp()) + hour * CYCLES * round(STEP.total_seconds())
+    times = (first + np.arange(CYCLES, dtype=np.int64) * round(STEP.total_seconds())) * 1_000_000
+    spans = sections_of(layout.keys).values()
+    return encode(times, [Section(values[begin:end], status[begin:end]) for _, begin, end in spans])
+
+
+@dataclass(slots=True)
+class _Targets:
+    """The targets of one kind: which of them tells of each entity, its place in the queue, its last scrape."""
+
+    of_entity: NDArray[np.intp]
+    place: NDArray[np.float64]
+    last: NDArray[np.float64]
+
+
+class _Way:
+    """What the way to the pages adds: when each was scraped, how long it took, and rates over that interval."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng([seed, 77])
+        self._targets: dict[EntityKind, _Targets] = {}
+
+    def walk(self, kind: EntityKind, keys: Sequence[SignalKey], values: Floats32) -> None:
+        """Change ``values`` of shape (keys, entities, times) in place; the last key is the scrape's offset."""
+        _, entities, times = values.shape
+        if kind not in self._targets:
+            of_entity = np.arange(entities) // GROUPS.get(kind, entities)
+            place = self._random.uniform(0.0, _SPREAD_SECONDS, int(of_entity[-1]) + 1)
+            self._targets[kind] = _Targets(of_entity, place, place)
+        targets = self._targets[kind]
+        jitter = self._random.normal(0.0, _JITTER_SECONDS, (targets.place.size, times))
+        offsets = np.round(np.abs(targets.place[:, None] + jitter), 6)  # to the microsecond
+        before = np.concatenate((targets.last[:, None], offsets[:, :-1]), axis=1)
+        targets.last = offsets[:, -1]
+        interval = 1.0 + (offsets - before) / STEP.total_seconds()
+        took = SCRAPE_SECONDS * self._random.lognormal(0.0, _DURATION_SIGMA, offsets.shape)
+        for place, key in enumerate(keys[:-1]):
+            if key.name.endswith("_per_second"):
+                values[place] /= interval[targets.of_entity]
+            elif key.name == "target_scrape_seconds":
+                values[place] = took[targets.of_entity]
+        values[-1] = offsets[targets.of_entity]

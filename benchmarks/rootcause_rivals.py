@@ -1,0 +1,97 @@
+"""Simple rankers of root causes, as published baselines describe them; they see what our ranker sees.
+
+Each gives every service a score from the symptom's own metric, latency or the share of failures. None of
+them may name the target, which is never the cause in PetShop: they could not tell it from one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detectors.callexcess import Calls, Symptom, quantile
+from detectors.callgraph import CallGraph
+from outrider.model import Floats
+from service.backtests.rootcause import Answer, Case
+
+RESTART = 0.15  # of a random walk, as in PageRank
+ROUNDS = 100
+_TINY = 1e-12
+
+
+def largest_z(case: Case) -> Answer:
+    """The service whose metric lies furthest from its quiet median, in quiet interquartile ranges."""
+    normal, incident = _metric(case.normal, case.issue.symptom), _metric(case.incident, case.issue.symptom)
+    return _best_first(_z(normal, incident), case.target)
+
+
+def correlation(case: Case) -> Answer:
+    """The service whose metric moves most like the target's, from the step before the incident to its end."""
+    return _best_first(_likeness(case), case.target)
+
+
+def random_walk(case: Case) -> Answer:
+    """Where a walk from the target along calls rests, steps weighted by likeness to the target (as MicroRCA)."""
+    likeness = np.maximum(_likeness(case), 0.0)
+    likeness[case.target] = 0.0
+    return _best_first(_walk(case.graph, likeness, case.target), case.target)
+
+
+def z_along_calls(case: Case) -> Answer:
+    """Likeness x log of z, less 0.9 of the best callee's and plus 0.3 of the best caller's: our earlier ranker."""
+    normal, incident = _metric(case.normal, case.issue.symptom), _metric(case.incident, case.issue.symptom)
+    score = np.maximum(_likeness(case), 0.0) * np.log1p(np.maximum(_z(normal, incident, level=0.02), 0.0))
+    callee, caller = np.zeros_like(score), np.zeros_like(score)
+    np.maximum.at(callee, case.graph.caller, score[case.graph.callee])
+    np.maximum.at(caller, case.graph.callee, score[case.graph.caller])
+    return _best_first(score - 0.9 * callee + 0.3 * caller, case.target)
+
+
+RIVALS = {
+    "largest z": largest_z,
+    "correlation with the target": correlation,
+    "random walk": random_walk,
+    "correlation x z along calls": z_along_calls,
+}
+
+
+def _metric(calls: Calls, symptom: Symptom) -> Floats:
+    return calls.latency_seconds if symptom is Symptom.LATENCY else 1.0 - calls.success_ratio
+
+
+def _z(normal: Floats, incident: Floats, level: float = 0.0) -> Floats:
+    """Mean of the incident against the quiet window, (n,); ``level`` is a floor of the scale by the median."""
+    median = quantile(normal, 0.5)
+    spread = quantile(normal, 0.75) - quantile(normal, 0.25)
+    floor = np.maximum(level * np.abs(median), quantile(normal, 0.99) / 4.0 if level else 1e-3)
+    known = np.isfinite(incident)
+    mean = np.divide(np.where(known, incident, 0.0).sum(axis=1), np.maximum(known.sum(axis=1), 1))
+    found: Floats = np.nan_to_num((mean - median) / np.maximum(np.maximum(spread, floor), _TINY))
+    return np.where(known.any(axis=1), found, 0.0)
+
+
+def _likeness(case: Case) -> Floats:
+    """Correlation of each service's metric with the target's over all steps of the case, (n,); 0 where unknown."""
+    values = np.concatenate([_metric(part, case.issue.symptom) for part in (case.before, case.incident)], axis=1)
+    filled = np.where(np.isfinite(values), values, quantile(values, 0.5)[:, None])
+    away = np.nan_to_num(filled - filled.mean(axis=1, keepdims=True))
+    size = np.sqrt((away**2).sum(axis=1))
+    return (away @ away[case.target]) / np.maximum(size * size[case.target], _TINY)
+
+
+def _walk(graph: CallGraph, likeness: Floats, target: int) -> Floats:
+    weight = likeness[graph.callee] + _TINY
+    total = np.bincount(graph.caller, weight, minlength=graph.size)
+    share = weight / total[graph.caller]
+    here = np.zeros(graph.size)
+    here[target] = 1.0
+    for _ in range(ROUNDS):
+        moved = np.bincount(graph.callee, here[graph.caller] * share, minlength=graph.size)
+        stays = np.where(total > 0, 0.0, here)  # who calls nobody
+        here = (1.0 - RESTART) * (moved + stays)
+        here[target] += RESTART
+    return here
+
+
+def _best_first(score: Floats, target: int) -> Answer:
+    order = np.argsort(-score, kind="stable")
+    return Answer(tuple((int(number), 0.0) for number in order if number != target))

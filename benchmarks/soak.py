@@ -1,0 +1,113 @@
+"""The long runs: a writer is killed 200 times on each engine, and goes on each time with what it left.
+
+``make soak`` (``ARGS="--kills 20 --engine sqlite --seed 3"``). Between two kills the writer lives
+through hours of its own time: cycles, compaction, roll-ups, retention; every other kill is aimed at its
+upkeep. On PostgreSQL every tenth kill is one of the server, which recovers from its log. After each kill
+the store must open clean, hold every acknowledged cycle, show none by halves, and say the same of
+every hour since the start (``tests/store/killing.py``). What came of it is kept in ``soak.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import tell
+from outrider.clock import SystemClock
+from tests.store import killing
+from tests.store.cycle_writer import AN_HOUR
+from tests.support import postgres
+
+KEPT = Path(__file__).with_name("soak.json")
+ENGINES = ("sqlite", "postgresql")
+KILLS, SERVER_EVERY = 200, 10
+Found = dict[str, Any]
+
+
+def soak(engine: str, url: str, kills: int, seed: int, crash: Callable[[], None] | None = None) -> Found:
+    """Kill so often, one after the other on one store. ``crash`` ends and restarts the server.
+
+    A finding stops the run: ``broken`` says what was wrong after which kill, None when nothing was.
+    """
+    rng, begun, cycles = random.Random(seed), time.monotonic(), 0
+    in_upkeep, crashes, sizes, done = 0, 0, [], 0
+    broken: str | None = None
+    try:
+        for number in range(1, kills + 1):
+            left = killing.kill(url, rng, cycles + 1)
+            if crash is not None and number % SERVER_EVERY == 0:
+                crash()
+                left = killing.Killed(killing.check(url, left.acknowledged), left.acknowledged, left.in_upkeep)
+                crashes += 1
+            assert left.cycles >= cycles, f"{cycles} cycles were there before, {left.cycles} are now"
+            done, cycles, in_upkeep = number, left.cycles, in_upkeep + left.in_upkeep
+            if number % max(1, kills // 4) == 0:
+                sizes.append(killing.size(url))
+                tell(f"{engine}: {number} kills, {cycles} cycles, {sizes[-1] / 1e6:.1f} MB")
+    except AssertionError as error:
+        broken = f"after kill {done + 1}: {str(error).splitlines()[0]}"
+    return {
+        "name": "kill_9", "engine": engine, "seed": seed, "date": _today().isoformat(),
+        "kills": done, "in_upkeep": in_upkeep, "server_crashes": crashes, "cycles": cycles,
+        "hours_of_the_writer": cycles // AN_HOUR, "megabytes_at_each_quarter": [round(size / 1e6, 1) for size in sizes],
+        "seconds": round(time.monotonic() - begun), "broken": broken,
+    }  # fmt: skip
+
+
+def run(engine: str, kills: int, seed: int) -> Found:
+    """One engine, fresh. Raises MissingError where PostgreSQL is not installed."""
+    if engine == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="outrider-soak-") as folder:
+            return soak(engine, f"sqlite:///{folder}/store.db", kills, seed)
+    with postgres.server() as server, server.database() as url:
+
+        def crash() -> None:
+            server.stop("immediate")
+            server.start()
+
+        return soak(engine, url, kills, seed, crash)
+
+
+def keep(found: Sequence[Found]) -> None:
+    """Put the results in place of the engine's last ones."""
+    kept = {(line["name"], line["engine"]): line for line in (json.loads(KEPT.read_text()) if KEPT.exists() else [])}
+    kept |= {(line["name"], line["engine"]): line for line in found}
+    KEPT.write_text(json.dumps(list(kept.values()), indent=2) + "\n")
+
+
+def _today() -> date:
+    return SystemClock().now().date()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit 1 when something was lost or broken, 3 where an engine is missing."""
+    parser = argparse.ArgumentParser(description="Kill a writer again and again, and look at what it leaves.")
+    parser.add_argument("--engine", choices=ENGINES, action="append", help="default: all")
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--seed", type=int, default=int(_today().strftime("%Y%m%d")), help="default: the day")
+    options = parser.parse_args(arguments)
+    found: list[Found] = []
+    for engine in options.engine or ENGINES:
+        try:
+            found.append(run(engine, options.kills, options.seed))
+        except postgres.MissingError as error:
+            print(f"soak: {error}", file=sys.stderr)
+            return 3
+        print(json.dumps(found[-1]))
+    if options.kills >= KILLS:
+        keep(found)
+    return int(any(line["broken"] for line in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

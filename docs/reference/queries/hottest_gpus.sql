@@ -1,0 +1,9 @@
+-- Hottest GPUs now
+-- metrics
+-- Rows of a device that is gone keep the values of its last cycle: the newest cycle says which are there.
+SELECT name, at, hw_accel_temperature_celsius AS celsius, hw_accel_power_watts AS watts
+FROM latest_gpu
+WHERE at = (SELECT max(at) FROM latest_gpu)
+  AND hw_accel_temperature_celsius IS NOT NULL
+ORDER BY celsius DESC, name
+LIMIT 10;

@@ -1,0 +1,35 @@
+"""Pages by key: a page begins after the last entry of the page before, however much came in meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page of a list ended: the instant its list goes by, and the id, of its last entry."""
+
+    at: datetime
+    id: str
+
+
+_KEYS: Final = {  # what the lists of the stores go by, newest first
+    "Action": ("decided_at", "id"),
+    "Alert": ("starts_at", "fingerprint"),
+    "AuditRecord": ("at", "id"),
+    "Change": ("at", "id"),
+    "CycleRecord": ("at", "id"),
+    "Drill": ("starts_at", "id"),
+    "Incident": ("opened_at", "id"),
+    "Message": ("created_at", "id"),
+    "Startup": ("began_at", "id"),
+}
+
+
+def place_of(entry: object) -> Place:
+    """The place of an alert, incident, action, message, audit record, cycle, drill, change or start-up."""
+    at, number = _KEYS[type(entry).__name__]
+    found: Any = entry
+    return Place(getattr(found, at), str(getattr(found, number)))

@@ -1,0 +1,91 @@
+"""What pydantic finds, in the words of people who write a configuration. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT])(i?)[bB]?")
+_POWER = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+_PATTERNS = {
+    r"^https?://": "expected an address that begins with http:// or https://",
+    r"^[^/]+$": "expected a name without a slash",
+}
+_Words = Callable[[Mapping[str, Any], str], str]
+
+
+def said(detail: Mapping[str, Any]) -> str:
+    """One finding of ``ValidationError.errors()`` as a sentence without its full stop."""
+    words = _WORDS.get(detail["type"])
+    if words is None:
+        message: str = detail["msg"].removeprefix("Value error, ")
+        return message[:1].lower() + message[1:]
+    return words(detail.get("ctx", {}), _shown(detail.get("input")))
+
+
+def bytes_of(text: str) -> int | None:
+    """``10MB``, ``64MiB``, ``1.5 G`` as bytes; None for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    return round(float(found[1]) * (1024 if found[3] else 1000) ** _POWER[found[2]]) if found else None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if value is None:
+        return "nothing"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _whole_number(_: Mapping[str, Any], given: str) -> str:
+    size = bytes_of(given.strip("'\""))
+    more = f"; in bytes it is {size}" if size is not None else ""
+    return f"expected a whole number, not {given}{more}"
+
+
+def _pattern(ctx: Mapping[str, Any], given: str) -> str:
+    pattern = str(ctx.get("pattern", ""))
+    return f"{_PATTERNS.get(pattern, f'expected text like {pattern}')}, not {given}"
+
+
+def _expected(what: str) -> _Words:
+    return lambda _, given: f"expected {what}, not {given}"
+
+
+def _bound(words: str, key: str) -> _Words:
+    return lambda ctx, given: f"expected {words} {ctx[key]}, not {given}"
+
+
+def _one_of(key: str) -> _Words:
+    return lambda ctx, given: f"expected {str(ctx[key]).replace(' or ', ', ')}, not {given}"
+
+
+_WORDS: dict[str, _Words] = {
+    "string_pattern_mismatch": _pattern,
+    "string_type": lambda _, given: f"expected text, not {given}; put it in quotes",
+    "string_too_short": lambda _, given: f"expected text, not {given}",
+    "too_short": _expected("at least one entry"),
+    "bool_parsing": _expected("true or false"),
+    "bool_type": _expected("true or false"),
+    "int_parsing": _whole_number,
+    "int_type": _whole_number,
+    "int_from_float": _whole_number,
+    "float_parsing": _expected("a number"),
+    "float_type": _expected("a number"),
+    "finite_number": _expected("a number"),
+    "list_type": _expected("a list"),
+    "dict_type": _expected("a mapping of keys"),
+    "model_type": _expected("a mapping of keys"),
+    "model_attributes_type": _expected("a mapping of keys"),
+    "path_type": _expected("a path"),
+    "literal_error": _one_of("expected"),
+    "enum": _one_of("expected"),
+    "union_tag_invalid": lambda ctx, _: f"expected {ctx['expected_tags']}, not {ctx['tag']!r}",
+    "union_tag_not_found": lambda ctx, _: f"needs the key {ctx['discriminator']}",
+    "greater_than": _bound("more than", "gt"),
+    "greater_than_equal": _bound("at least", "ge"),
+    "less_than": _bound("less than", "lt"),
+    "less_than_equal": _bound("at most", "le"),
+}

@@ -1,0 +1,52 @@
+"""Why nothing is done where something could be: the decision to do nothing, with its reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from outrider.model import Action, EntityRef, HoldReason, Incident, Recommendation
+from remediation.limits import Hold
+from remediation.world import World, cause_of
+
+
+def holds(
+    world: World, incidents: Sequence[Incident], made: Iterable[Action], troubled: frozenset[EntityRef]
+) -> tuple[Hold, ...]:
+    """One hold for each open incident without a new decision, and for each service whose plan is not followed now."""
+    decided = list(made)
+    acted = {action.because for action in decided}
+    scaled = {action.target for action in decided}
+    return (
+        *_of_incidents(world, (one for one in incidents if one.resolved_at is None and one.id not in acted)),
+        *_of_plan(world, scaled, troubled),
+    )
+
+
+def _of_incidents(world: World, incidents: Iterable[Incident]) -> Iterator[Hold]:
+    for incident in incidents:
+        cause = cause_of(incident)
+        if cause is None:
+            reason = HoldReason.CAUSE_UNKNOWN
+        elif cause.fault not in world.playbooks:
+            reason = HoldReason.NO_PLAYBOOK
+        elif world.recovered(incident):
+            reason = HoldReason.RECOVERED
+        else:
+            reason = HoldReason.NO_STEP_DUE
+        yield Hold(incident.id, reason)
+
+
+def _of_plan(world: World, scaled: set[EntityRef], troubled: frozenset[EntityRef]) -> Iterator[Hold]:
+    for entry in world.plan.recommendations:
+        if not isinstance(entry, Recommendation) or entry.service in scaled:
+            continue
+        if entry.target_replicas == entry.current_replicas:
+            continue
+        grows = entry.target_replicas > entry.current_replicas
+        if grows and entry.needed_by is not None and entry.needed_by > world.now:
+            reason = HoldReason.NOT_DUE_YET
+        elif not grows and entry.service in troubled:
+            reason = HoldReason.SERVICE_IN_TROUBLE
+        else:
+            reason = HoldReason.STANDS
+        yield Hold(f"scale {entry.service}", reason)

@@ -1,0 +1,62 @@
+"""``outrider rootcause``: how often the one broken thing is named."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.backtests import rootcause
+from service.backtests.rootcause import RootCauseBacktest
+from service.cli import tables
+from service.cli.common import ON_A_TERMINAL, Context, leaf
+from service.cli.progress import bars
+
+app = typer.Typer(help="Which one thing is broken.", no_args_is_help=ON_A_TERMINAL)
+
+
+class Format(StrEnum):
+    """How labelled incidents are written."""
+
+    PETSHOP = "petshop"
+
+
+_BACKTESTS = {Format.PETSHOP: rootcause.backtest}
+
+
+@app.callback()
+def _group() -> None:
+    """Which one thing is broken."""
+
+
+@leaf(app, "backtest", example="outrider rootcause backtest --format petshop low_traffic -o json")
+def backtest(
+    context: Context,
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="one traffic folder: graph.csv, noissue, train, test")],
+    kind: Annotated[Format, typer.Option("--format", help="format of the labelled incidents")] = Format.PETSHOP,
+) -> None:
+    """Rank the causes of labelled incidents over a call graph, and count where the true ones stand."""
+    with bars(context) as progress:
+        found = _BACKTESTS[kind](folder, timer=time.perf_counter, progress=progress)
+    context.show(found.as_dict(), lambda _: _table(found))
+
+
+def _table(found: RootCauseBacktest) -> str:
+    """All, by part and by kind; then every incident whose cause was not named first."""
+    groups = {"all": found.cases} | found.parts()
+    rows = [
+        [name, str(len(cases)), f"{found.top(1, cases):.3f}", f"{found.top(3, cases):.3f}"]
+        for name, cases in groups.items()
+    ]
+    text = tables.table(["incidents", "cases", "top-1", "top-3"], rows, empty="-")
+    missed = [
+        [f"{case.part}/{case.name}", case.cause, str(case.place or "-"), ", ".join(case.named) or case.reason]
+        for case in found.cases
+        if case.place != 1
+    ]
+    told = tables.table(["not first", "cause", "place", "named"], missed, empty="every cause was named first")
+    seconds = found.as_dict()["seconds_per_case"]
+    return f"{text}\n\n{told}\n\n{seconds * 1000:.1f} ms a case"

@@ -1,0 +1,11 @@
+"""How revisions of the database are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def text(revisions: Mapping[Any, str | None]) -> str:
+    """``state 0001, metrics 0001``."""
+    return ", ".join(f"{name} {revisions[name] or 'none'}" for name in sorted(revisions, reverse=True))

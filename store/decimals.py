@@ -1,0 +1,164 @@
+"""Packs numbers as pages write them: a column of decimals becomes integers, what is none stays float32.
+
+Most signals are whole numbers (increases, buckets, states, percent) or have a few decimals (watts to
+the milliwatt, ratios of a million). Such a column is multiplied by the power of ten that makes it
+whole. Small integers fill one or two of their four bytes, and noise that xor would smear over all 23
+bits of a mantissa stays in the lowest: a quarter fewer bytes for a device's gauges, an eighth for an
+engine's signals, and faster to unpack (docs/adr/0009-blob-format.md has the figures).
+
+The packed form, before zstd: one byte a column that says how it is packed; then, for each set of
+columns packed alike, in order of their first column, the bytes of their values in planes, lowest
+first. The byte of a column:
+
+====  =====================================================================
+bits  meaning
+====  =====================================================================
+0-2   decimals: the integer is the value times ten to this power (0-6)
+3     each number is the difference to the one of the instant before: of
+      integers by subtraction, of float32 by xor
+4     signed: 2n for n >= 0, -2n - 1 for n < 0
+5-6   planes that are stored, less one
+7     integers; else float32 with all its four planes
+====  =====================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats32 = NDArray[np.float32]
+Whole = NDArray[np.int32]
+Bits = NDArray[np.uint32]
+
+_WHOLE, _DIFFERENCE, _SIGNED = 0x80, 0x08, 0x10
+_POWERS: Final = tuple(np.float32(10.0**power) for power in range(7))
+_MOST = 2.0**24  # float32 holds every integer below, so that dividing gives back the very same number
+_SAMPLE = 512  # numbers that are tried before all are
+_ROWS = 16  # entities by which it is judged whether differences pay
+_PAYS = 0.95  # they must save so much: without them a column unpacks faster, and zstd finds what repeats
+
+
+def pack(values: Floats32) -> bytes:
+    """Bytes of values of shape (columns, entities, instants), without NaN, to be compressed."""
+    ways = np.zeros(len(values), dtype=np.uint8)
+    stored: list[Bits] = []
+    for column, cells in enumerate(values):
+        way, bits = _packed(cells)
+        ways[column] = way
+        stored.append(bits)
+    parts = []
+    for way in dict.fromkeys(ways.tolist()):
+        columns = np.flatnonzero(ways == way)
+        cells = np.stack([stored[column] for column in columns.tolist()])
+        planes = max(1, -(-int(cells.max()).bit_length() // 8)) if way & _WHOLE else 4
+        ways[columns] |= (planes - 1) << 5
+        parts.append(cells.view(np.uint8).reshape(-1, 4)[:, :planes].T.tobytes())
+    return b"".join([ways.tobytes(), *parts])
+
+
+def _packed(cells: Floats32) -> tuple[int, Bits]:
+    """How a column is packed, without its planes, and what is stored of it."""
+    if not cells.size:
+        return 0, np.empty(cells.shape, dtype=np.uint32)
+    power = _power_of(cells)
+    if power is None:
+        bits = np.ascontiguousarray(cells).view(np.uint32)
+        near = np.concatenate((bits[..., :1], bits[..., 1:] ^ bits[..., :-1]), axis=-1)
+        return (_DIFFERENCE, near) if _weight(near) < _PAYS * _weight(bits) else (0, bits)
+    whole = np.rint(cells * _POWERS[power]).astype(np.int32)
+    near = np.concatenate((whole[..., :1], np.diff(whole, axis=-1)), axis=-1)
+    way, bits = _signed(whole)
+    other, difference = _signed(near)
+    if _weight(difference) < _PAYS * _weight(bits):
+        return _WHOLE | power | _DIFFERENCE | other, difference
+    return _WHOLE | power | way, bits
+
+
+def _signed(cells: Whole) -> tuple[int, Bits]:
+    if cells.min() < 0:
+        return _SIGNED, ((cells << 1) ^ (cells >> 31)).view(np.uint32)
+    return 0, cells.view(np.uint32)
+
+
+def _weight(bits: Bits) -> float:
+    """About how many bits a number takes once packed: the entropy of its bytes, from some of the entities."""
+    some = np.ascontiguousarray(bits[:: max(1, len(bits) // _ROWS)]).view(np.uint8).reshape(-1, 4)
+    weight = 0.0
+    for plane in range(4):
+        share = np.bincount(some[:, plane], minlength=256) / max(1, len(some))
+        weight -= float((share[share > 0] * np.log2(share[share > 0])).sum())
+    return weight
+
+
+def _power_of(cells: Floats32) -> int | None:
+    """The fewest decimals that give every number exactly; None when there are too many."""
+    flat = cells.ravel()
+    sample = flat[:: max(1, flat.size // _SAMPLE)]
+    for power, ten in enumerate(_POWERS):
+        if not _bounded(sample, ten):
+            return None
+        if _exact(sample, ten):
+            if _bounded(flat, ten) and _exact(flat, ten):
+                return power
+            sample = flat
+    return None
+
+
+def _bounded(cells: Floats32, ten: np.float32) -> bool:
+    return bool(max(float(cells.max()), -float(cells.min())) * float(ten) < _MOST)
+
+
+def _exact(cells: Floats32, ten: np.float32) -> bool:
+    again = np.rint(cells * ten).astype(np.int32).astype(np.float32) / ten
+    return bool(np.array_equal(again.view(np.uint32), cells.view(np.uint32)))  # bits: -0.0 is not 0.0
+
+
+def unpack(packed: bytes, shape: tuple[int, int, int]) -> Floats32:
+    """The values that ``pack`` was given."""
+    columns, entities, instants = shape
+    ways = np.frombuffer(packed, dtype=np.uint8, count=columns)
+    kinds = dict.fromkeys(ways.tolist())
+    at, out = columns, None if len(kinds) == 1 else np.empty(shape, dtype=np.float32)
+    for way in kinds:
+        places = np.flatnonzero(ways == way)
+        planes = ((way >> 5) & 3) + 1
+        count = places.size * entities * instants
+        raw = np.frombuffer(packed, dtype=np.uint8, count=planes * count, offset=at).reshape(planes, count)
+        cells = _numbers(raw, way, (places.size, entities, instants))
+        at += planes * count
+        if out is None:
+            return cells
+        out[places] = cells
+    return np.empty(shape, dtype=np.float32) if out is None else out
+
+
+def _numbers(planes: NDArray[np.uint8], way: int, shape: tuple[int, int, int]) -> Floats32:
+    cells = _joined(planes).reshape(shape)
+    if not way & _WHOLE:
+        bits = np.bitwise_xor.accumulate(cells, axis=-1) if way & _DIFFERENCE else cells
+        found: Floats32 = bits.view(np.float32)
+        return found
+    whole: NDArray[np.integer[Any]] = cells
+    if way & _SIGNED:
+        folded = cells.astype(np.int32)
+        whole = (folded >> 1) ^ -(folded & 1)
+    if way & _DIFFERENCE:
+        whole = np.add.accumulate(whole, axis=-1, dtype=np.int32)
+    numbers = whole.astype(np.float32)
+    if way & 7:
+        numbers /= _POWERS[way & 7]
+    return numbers
+
+
+def _joined(planes: NDArray[np.uint8]) -> NDArray[np.unsignedinteger[Any]]:
+    """Planes, lowest first, as numbers of one, two or four bytes."""
+    count, cells = planes.shape
+    width = {1: 1, 2: 2}.get(count, 4)
+    found = np.zeros((cells, width), dtype=np.uint8) if count == 3 else np.empty((cells, width), dtype=np.uint8)
+    for place, plane in enumerate(planes):
+        found[:, place] = plane
+    numbers: NDArray[np.unsignedinteger[Any]] = found.view(f"<u{width}").ravel()
+    return numbers

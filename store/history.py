@@ -1,0 +1,140 @@
+"""Copies the history of one metric store into another, span by span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import numpy as np
+
+from outrider.model import CellStatus, EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses, Window
+
+_CELLS = 4_000_000  # read at once
+_LONGEST = timedelta(hours=1)
+
+
+class History(Protocol):
+    """What is read from."""
+
+    def keys(self, kind: EntityKind, start: datetime, end: datetime) -> tuple[SignalKey, ...]:
+        """Every stored column of a kind with a cell in [start, end)."""
+        ...
+
+    def read_windows(
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        entities: Sequence[EntityRef] | None = None,
+    ) -> Window:
+        """As ``outrider.ports.MetricStore`` has it."""
+        ...
+
+    def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """As ``outrider.ports.MetricStore`` has it."""
+        ...
+
+    def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
+        """As ``outrider.ports.MetricStore`` has it."""
+        ...
+
+
+class Target(Protocol):
+    """What is written to."""
+
+    def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
+        """As ``outrider.ports.MetricStore`` has it."""
+        ...
+
+    def write_block(
+        self,
+        kind: EntityKind,
+        times: Floats,
+        keys: Sequence[SignalKey],
+        entities: Sequence[EntityRef],
+        values: Floats,
+        status: Statuses | None = None,
+    ) -> int:
+        """Write history of shape (entities, times, keys)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What came over, and until when."""
+
+    until: datetime
+    values: int
+    events: int
+
+
+def copy_history(
+    source: History,
+    target: Target,
+    start: datetime,
+    end: datetime,
+    interval: timedelta,
+    progress: Callable[[str, float], None],
+) -> Copied:
+    """Copy [start, end) on a grid of ``interval``, the time between cycles, oldest first.
+
+    An instant becomes the start of its step. A copy that was broken off may be made again: it brings the
+    same numbers for the same instants. Raises StoreError or StoreAwayError; what came over until then stays.
+    """
+    values = events = 0
+    at = start
+    while at < end:
+        until = min(at + _LONGEST, end)
+        for kind in EntityKind:
+            values += sum(_written(target, window) for window in _windows(source, kind, at, until, interval))
+        told = source.events(at, until)
+        if told:
+            target.write(at, (), told)
+            events += len(told)
+        at = until
+        progress("copy", (at - start) / (end - start))
+    return Copied(end, values, events)
+
+
+def _windows(
+    source: History, kind: EntityKind, start: datetime, end: datetime, interval: timedelta
+) -> Iterator[Window]:
+    """What a kind has in a span, some millions of cells at a time."""
+    keys = source.keys(kind, start, end)
+    if not keys:
+        return
+    entities = max(1, len(source.entities(kind)))
+    each = max(1, _CELLS // (entities * len(keys))) * interval
+    while start < end:
+        until = min(start + each, end)
+        yield source.read_windows(kind, keys, start, until, interval)
+        start = until
+
+
+def _written(target: Target, window: Window) -> int:
+    """Write what a window has: steps and entities without a cell are left out."""
+    values, status = window.values.copy(), window.status.copy()
+    for place, key in enumerate(window.keys):
+        if key.quantile is not None:
+            derived = _has_buckets(window, key.name)
+            values[..., place][derived], status[..., place][derived] = np.nan, CellStatus.ABSENT
+    some = status != CellStatus.ABSENT
+    rows, times = some.any(axis=(1, 2)), some.any(axis=(0, 2))
+    if not rows.any():
+        return 0
+    there = np.ix_(rows, times, np.ones(len(window.keys), dtype=bool))
+    entities = [entity for entity, kept in zip(window.entities, rows.tolist(), strict=True) if kept]
+    return target.write_block(window.kind, window.times[times], window.keys, entities, values[there], status[there])
+
+
+def _has_buckets(window: Window, name: str) -> np.ndarray:
+    """Where a histogram has buckets, so that its quantiles follow from them: shape (entities, times)."""
+    found = np.zeros(window.status.shape[:2], dtype=bool)
+    for place, key in enumerate(window.keys):
+        if key.name == name and key.bucket is not None:
+            found |= window.status[..., place] != CellStatus.ABSENT
+    return found

@@ -1,0 +1,51 @@
+"""Counts what a server refused, by reason, and tells each reason once (and again whenever it has grown tenfold)."""
+
+from __future__ import annotations
+
+import re
+from threading import Lock
+
+from outrider import log
+
+_log = log.get("store")
+_NAMED = re.compile(r"\berr-[a-z-]+")  # Mimir names its refusals
+_PARTICULARS = re.compile(r"\{[^}]*\}|\"[^\"]*\"|'[^']*'|\d[\d.,:TZ+-]*")
+_TENFOLD = 10
+_LONGEST = 120
+_MOST = 50  # reasons kept apart: those of an endless variety share one
+
+
+class Refusals:
+    """How many samples were refused for which reason. Threads may share it."""
+
+    def __init__(self) -> None:
+        """Starts with none."""
+        self._lock = Lock()
+        self._counts: dict[str, int] = {}
+        self._told: dict[str, int] = {}
+
+    def add(self, said: str, samples: int) -> None:
+        """Count samples that came back with these words."""
+        reason = reason_of(said)
+        with self._lock:
+            if reason not in self._counts and len(self._counts) >= _MOST:
+                reason = "other"
+            count = self._counts[reason] = self._counts.get(reason, 0) + samples
+            if reason in self._told and count < _TENFOLD * self._told[reason]:
+                return
+            self._told[reason] = count
+        _log.warning("samples_refused", reason=reason, samples=count, said=said)
+
+    def counted(self) -> dict[str, int]:
+        """Samples refused since the start, by reason."""
+        with self._lock:
+            return dict(self._counts)
+
+
+def reason_of(said: str) -> str:
+    """The words of a refusal without the series, number and instant it is about."""
+    named = _NAMED.search(said)
+    if named is not None:
+        return named.group()
+    status, _, text = said.partition(": ")
+    return f"{status}: {' '.join(_PARTICULARS.sub('…', text).split())[:_LONGEST]}"

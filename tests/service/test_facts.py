@@ -1,0 +1,109 @@
+"""Which verdicts on pages hold scale-in and cordons (safety rule 1), and which news explains them."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from outrider.model import (
+    Alert,
+    AlertReason,
+    AlertState,
+    CellStatus,
+    CycleRecord,
+    EntityKind,
+    EntityRef,
+    Incident,
+    Layer,
+    Priority,
+    SampleBatch,
+    TrustVerdict,
+)
+from outrider.ports import Collected, CycleCommit
+from outrider.topology import Topology
+from service import facts
+from service.detection import Detection
+from store.memory_state import MemoryStateStore
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+GPU, NODE = EntityRef("c", EntityKind.GPU, None, "gpu-0"), EntityRef("c", EntityKind.NODE, None, "node-0")
+REPLICA, SERVICE = EntityRef("c", EntityKind.REPLICA, "s", "a-0"), EntityRef("c", EntityKind.SERVICE, "s", "a")
+EXPORTER, ENGINE = (EntityRef("c", EntityKind.WORKLOAD, facts.TARGETS_NAMESPACE, name) for name in ("dcgm", "a-0"))
+TOPOLOGY = Topology.build(
+    [(NODE, GPU), (GPU, REPLICA), (REPLICA, SERVICE)],
+    (EXPORTER, ENGINE),
+    {EXPORTER: {"stands_for": NODE.key}, ENGINE: {"stands_for": REPLICA.key}},
+    NOW,
+)
+HOLDING = (
+    TrustVerdict.FAILED,
+    TrustVerdict.STALE,
+    TrustVerdict.RESET,
+    TrustVerdict.PARTIAL,
+    TrustVerdict.CLOCK_STEP,
+    TrustVerdict.FROZEN,
+)
+
+
+def detection(verdict: TrustVerdict, about: EntityRef) -> Detection:
+    found = Detection((), timedelta(seconds=15), facts.NEEDS)
+    for turn, said in enumerate((TrustVerdict.FRESH, verdict)):
+        codes = [said.code if target == about else TrustVerdict.FRESH.code for target in (EXPORTER, ENGINE)]
+        values = np.array([[1.0, code] for code in codes])
+        status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
+        keys = facts.NEEDS[EntityKind.WORKLOAD]
+        at = NOW + turn * timedelta(seconds=15)
+        batch = SampleBatch("watch", at, EntityKind.WORKLOAD, keys, (EXPORTER, ENGINE), values, status)
+        found.look(at, Collected((batch,), ()), TOPOLOGY)
+    return found
+
+
+def alert(fault: str, entity: EntityRef, state: AlertState = AlertState.FIRING) -> Alert:
+    return Alert(fault, fault, Priority.P1, entity, state, AlertReason.STILL_TRUE, NOW, NOW, fault=fault)
+
+
+@pytest.mark.parametrize("verdict", TrustVerdict)
+def test_a_verdict_on_a_page_of_a_node_holds_its_cordon_or_does_not(verdict: TrustVerdict) -> None:
+    held = facts.untrusted((), TOPOLOGY, detection(verdict, EXPORTER))
+    assert held == ({NODE} if verdict in HOLDING else set())
+
+
+@pytest.mark.parametrize("verdict", TrustVerdict)
+def test_a_verdict_on_a_page_of_a_replica_holds_the_scale_in_of_its_service_or_does_not(verdict: TrustVerdict) -> None:
+    held = facts.untrusted((), TOPOLOGY, detection(verdict, ENGINE))
+    assert held == ({SERVICE} if verdict in HOLDING else set())
+
+
+@pytest.mark.parametrize("verdict", HOLDING)
+def test_a_lost_device_explains_that_its_page_is_partial_and_nothing_else(verdict: TrustVerdict) -> None:
+    """Else the very fault that asks for a cordon would forbid it for as long as it lasts."""
+    held = facts.untrusted((alert("gpu-lost", GPU),), TOPOLOGY, detection(verdict, EXPORTER))
+    assert held == (set() if verdict is TrustVerdict.PARTIAL else {NODE})
+
+
+@pytest.mark.parametrize(
+    "said", [alert("gpu-lost", GPU, AlertState.RESOLVED), alert("disk-full", NODE), alert("engine-dead", REPLICA)]
+)
+def test_other_alerts_do_not_explain_a_partial_page_of_a_node(said: Alert) -> None:
+    assert facts.untrusted((said,), TOPOLOGY, detection(TrustVerdict.PARTIAL, EXPORTER)) == {NODE}
+
+
+def test_a_node_in_doubt_is_not_healthy() -> None:
+    found = detection(TrustVerdict.PARTIAL, EXPORTER)
+    assert NODE not in facts.healthy((), TOPOLOGY, found, facts.untrusted((), TOPOLOGY, found))
+
+
+def test_everything_that_is_active_is_read_not_a_page_of_it() -> None:
+    state = MemoryStateStore()
+    many = [
+        replace(alert("gpu-lost", replace(GPU, name=f"gpu-{place}")), fingerprint=str(place)) for place in range(2_500)
+    ]
+    over = replace(alert("gpu-lost", GPU, AlertState.RESOLVED), fingerprint="over")
+    opened = [
+        Incident(str(place), Layer.HARDWARE, Priority.P1, NOW, (), (), (str(place),), (), NOW) for place in range(1_500)
+    ]
+    cycle = CycleRecord("c", NOW, 0.1, 1, 1, 1, 0, 0, 0)
+    state.commit(CycleCommit(cycle=cycle, alerts=(*many, over), incidents=opened))
+    assert {found.fingerprint for found in facts.active_alerts(state)} == {found.fingerprint for found in many}
+    assert len(facts.open_incidents(state)) == len(opened)

@@ -1,0 +1,84 @@
+"""``collect once`` and ``doctor`` say of what a Prometheus scrapes what they say of the pages themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import kept_pages  # type: ignore[import-not-found]
+import pytest
+
+from collectors import registry
+from collectors.doctor import examine
+from collectors.exposition import Parser
+from outrider.clock import ManualClock
+from outrider.errors import UnavailableError
+from service import pages
+from service.cli.collect import _doctor_table
+from service.settings import Settings
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def kept() -> Any:
+    return kept_pages.kept_fleet(rounds=4)
+
+
+@pytest.fixture(scope="module")
+def url(kept: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    why = kept_pages.missing(("prometheus", "promtool"))
+    if why is not None:
+        pytest.skip(why)
+    with kept_pages.prometheus(tmp_path_factory.mktemp("prometheus"), kept) as found:
+        yield found
+
+
+def settings_of(url: str, **more: Any) -> Settings:
+    return Settings.model_validate({"cluster": "c", "collect": {"prometheus": {"url": url, **more}}})
+
+
+def test_doctor_says_what_it_says_of_the_pages(kept: Any, url: str) -> None:
+    last = kept.instants[-1]
+    jobs = {one.target.adapter: one.target.adapter for one in kept.scrapes}
+    found = asyncio.run(pages.doctor(settings_of(url, jobs=jobs), (), ManualClock(last + kept_pages.STEP / 3)))
+    by_name = {one["target"]: one for one in found["targets"]}
+    assert len(by_name) == len(kept.round(last))
+    for scrape in kept.round(last):
+        page = Parser().parse(scrape.body)
+        mine = examine(registry.adapter(scrape.target.adapter), page).as_dict()
+        theirs = by_name[f"{scrape.target.adapter}/{scrape.target.name}"]
+        assert theirs["error"] is None
+        for key in ("present", "missing", "means_only", "old_spellings", "unknown_metrics"):
+            assert theirs[key] == mine[key], (scrape.target.name, key)
+    assert found["jobs_without_adapter"] == []
+    shown = _doctor_table(found)
+    assert "more like it" in shown
+    assert len([line for line in shown.splitlines() if "signals present" in line]) < len(by_name)
+
+
+def test_jobs_are_guessed_and_the_rest_is_named(kept: Any, url: str) -> None:
+    clock = ManualClock(kept.instants[-1] + kept_pages.STEP / 3)
+    found = asyncio.run(pages.doctor(settings_of(url, jobs={"vllm": "vllm"}), (), clock))
+    adapters = {one["target"].split("/")[0] for one in found["targets"]}
+    every = {one.target.adapter for one in kept.scrapes}
+    assert {"vllm", "dcgm", "node_exporter"} <= adapters
+    assert set(found["jobs_without_adapter"]) == every - adapters
+
+
+def test_one_collection_is_the_newest_scrape_alone(kept: Any, url: str) -> None:
+    clock = ManualClock(kept.instants[-1] + kept_pages.STEP / 3)
+    found = asyncio.run(pages.once(settings_of(url), (), clock))
+    told = [
+        (str(one["entity"]), one["signal"], one.get("quantile"), one.get("statistic"))
+        for one in found["signals"]
+        if one["entity"]["kind"] == "replica"
+    ]
+    assert len(told) > 100
+    assert len(told) == len(set(told))
+
+
+def test_a_prometheus_that_is_away_is_unavailable() -> None:
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        asyncio.run(pages.doctor(settings_of("http://127.0.0.1:9"), (), ManualClock(kept_pages.START)))

@@ -1,0 +1,84 @@
+"""Tables follow the terminal's width, wrap between words, and lose nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from outrider.i18n import LANGUAGES, texts
+from service.cli import tables, values
+
+UUID = "GPU-4fa1b2c3-1111-2222-3333-444455556666"
+CHINESE = "仅在启用投机解码时发布；否则不缺少任何信息。请检查 vllm:spec_decode_num_draft_tokens_total 指标。"
+CELL = st.text(st.sampled_from("abz_09-:[]{}=/中文字，。 \n"), max_size=90)
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, width: int, rows: list[list[str]]) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(tables, "_PIPED", 0)
+    return tables.table([f"h{n}" for n in range(len(rows[0]))], rows, empty="").splitlines()
+
+
+@given(st.lists(st.tuples(CELL, CELL, CELL), min_size=1, max_size=4), st.integers(40, 160))
+def test_no_character_is_lost_and_no_line_is_too_long(rows: list[tuple[str, str, str]], width: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        lines = drawn(patch, width, [list(row) for row in rows])
+    assert max(map(cell_len, lines)) <= width
+    wanted = sorted("".join("".join(cell for row in rows for cell in row).split()) + "h0h1h2")
+    assert sorted("".join("".join(lines).split())) == wanted
+
+
+def test_an_id_stays_whole_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    prose = "the device fell off its bus and the engine on it stands still " * 3
+    wide = drawn(monkeypatch, 100, [[UUID, prose, "2026-03-04T12:00:00Z"]])
+    assert any(UUID in line for line in wide)
+    assert any("2026-03-04T12:00:00Z" in line for line in wide)
+    narrow = drawn(monkeypatch, 40, [[UUID, prose]])
+    assert "".join(line[:20].strip() for line in narrow).count("4fa1b2c3") == 1
+
+
+def test_chinese_is_measured_in_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = drawn(monkeypatch, 60, [["engine_spec_decode_accept_ratio", CHINESE]])
+    assert max(map(cell_len, lines)) <= 60
+    shown = "".join("".join(lines).split())
+    assert all(shown.count(one) == CHINESE.count(one) for one in "投机解码发布检查")
+
+
+def row(signal: str, value: float | None, unit: str, **more: object) -> dict[str, object]:
+    return {"signal": signal, "value": value, "unit": unit, **more}
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (row("engine_start_time_seconds", 1772625600.0, "seconds"), "2026-03-04T12:00:00Z"),
+        (row("node_memory_used_bytes", 15.9e9, "bytes"), "14.8 GiB"),
+        (row("hw_accel_clock_hertz", 1.98e9, "hertz"), "1.98 GHz"),
+        (row("pod_phase", 4.0, "state"), "Unknown (4)"),
+        (row("pod_waiting_reason", 2.0, "state"), "ImagePullBackOff/ErrImagePull (2)"),
+        (row("target_failure_code", 2.0, "code"), "timeout (2)"),
+        (row("hw_accel_fault_code", 79.0, "code"), "79"),
+        (row("engine_sleep_state", 1.0, "bool"), "awake"),
+        (row("engine_sleep_state", 0.0, "bool"), "asleep"),
+        (row("engine_up", 1.0, "bool"), "yes"),
+        (row("engine_ttft_seconds", 0.3, "seconds", below_first_bucket=True), "< 300 ms"),
+        (row("engine_ttft_seconds", 60.0, "seconds", above_last_bucket=True), "> 60 s"),
+        (row("engine_kv_cache_usage_ratio", 0.25, "ratio"), "25 %"),
+        (row("engine_requests_running", 3.0, "requests"), "3 requests"),
+        (row("probe_cert_expiry_seconds", 172_800.0, "seconds"), "2d"),
+        (row("engine_error_ratio", None, "ratio"), "-"),
+        (row("kpi_sold", 1e5, ""), "100000"),
+    ],
+)
+def test_values_read_as_people_say_them(shown: dict[str, object], text: str) -> None:
+    assert values.said(shown) == text
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_word_of_the_command_line_is_a_text(language) -> None:
+    """YAML reads some bare words as booleans: such a key would never be found."""
+    assert "cli.True" not in texts(language)
+    assert "cli.False" not in texts(language)
+    assert values.said(row("engine_up", 0.0, "bool"), language) in ("no", "否")

@@ -1,0 +1,242 @@
+"""A store with something of everything in it, and what its readers say of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outrider import catalog
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill
+from outrider.ledger import ActorKind, Change, ChangeEnd, Ended, PhaseTime, StartPhase, Startup
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    Alert,
+    AlertReason,
+    AlertState,
+    CellStatus,
+    CycleRecord,
+    DecisionReason,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Hypothesis,
+    Incident,
+    Layer,
+    Message,
+    NoPlanReason,
+    NoRecommendation,
+    NotifyReason,
+    Outcome,
+    OutcomeStatus,
+    Plan,
+    Priority,
+    RemediationSession,
+    SampleBatch,
+    SignalKey,
+    Verdict,
+)
+from outrider.ports import CycleCommit, Silence
+from outrider.spool import PushedBlock
+from outrider.topology import Topology
+from store import backup as backups
+from store import codec, migrate, tables
+from store import restore as restores
+from store.sql import open_ledger, open_metrics, open_spool, open_state, urls_of
+
+T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+STEP = timedelta(minutes=1)
+CYCLES = 70
+POWER, ECC = SignalKey("hw_accel_power_watts"), SignalKey("hw_accel_ecc_uncorrectable_total")
+TTFT = catalog.signal("engine_ttft_seconds").bucket_keys
+GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{number}") for number in range(40))
+REPLICAS = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", f"chat-{number}") for number in range(5))
+NODE = EntityRef("prod", EntityKind.NODE, None, "node-1")
+SERVICE = EntityRef("prod", EntityKind.SERVICE, "llm", "chat")
+
+
+def batches(number: int) -> list[SampleBatch]:
+    at = T0 + number * STEP
+    generator = np.random.default_rng(number)
+    power = np.round(generator.uniform(100, 700, (len(GPUS), 2)))
+    status = np.zeros(power.shape, dtype=np.uint8)
+    power[3, 0], status[3, 0] = np.nan, CellStatus.STALE
+    power[4, 1], status[4, 1] = np.nan, CellStatus.RESET
+    waits = generator.poisson(3.0, (len(REPLICAS), len(TTFT))).astype(float)
+    return [
+        SampleBatch("dcgm", at, EntityKind.GPU, (POWER, ECC), GPUS, power, status),
+        SampleBatch("vllm", at, EntityKind.REPLICA, TTFT, REPLICAS, waits, np.zeros(waits.shape, dtype=np.uint8)),
+    ]
+
+
+def event(number: int) -> Event:
+    at = T0 + number * STEP
+    return Event(
+        f"e{number}",
+        EventKind.XID,
+        GPUS[number % 40],
+        at,
+        "dcgm",
+        "79",
+        {"text": "掉卡 'x' \\ \0 \U0001f525"},
+        f"k{number}",
+    )
+
+
+def commit(number: int, written: int) -> CycleCommit:
+    at = T0 + number * STEP
+    gpu = GPUS[number % 40]
+    status = AlertState.RESOLVED if number % 2 else AlertState.FIRING
+    ends = at + STEP if number % 2 else None
+    alert = Alert(
+        f"f{number}", "gpu-lost", Priority.P1, gpu, status, AlertReason.CONDITION_SEEN, at, at, ends, value=1.5,
+        labels={"team": "推理"}, incident=f"i{number}",
+    )  # fmt: skip
+    incident = Incident(
+        f"i{number}",
+        Layer.HARDWARE,
+        Priority.P1,
+        at,
+        (Hypothesis(gpu, "gpu-lost", 0.93, ()),),
+        (),
+        (f"f{number}",),
+        (),
+        at,
+    )
+    action = Action(
+        f"a{number}", f"s{number}", ActionKind.CORDON, NODE, {"replicas": 3}, f"i{number}", False, Verdict.ALLOWED,
+        DecisionReason.WITHIN_LIMITS, ActionStatus.INTENDED, at,
+    )  # fmt: skip
+    record = AuditRecord(at, AuditEvent.ACTION_DECIDED, f"a{number}", "within_limits", f"c{number}", detail={"n": "1"})
+    return CycleCommit(
+        CycleRecord(f"c{number}", at, 0.4, 10, 9, written, 2, 1, 1, ("collected 9 of 10 targets",)),
+        alerts=(alert,),
+        incidents=(incident,),
+        actions=(action,),
+        sessions=(RemediationSession(f"s{number}", f"i{number}", at, cordoned=(NODE,)),),
+        messages=(Message(f"m{number}", "im", NotifyReason.OPENED, Priority.P1, f"i{number}", "GPU lost", "身体", at),),
+        audit=(record,),
+        plan=Plan((), (NoRecommendation(SERVICE, NoPlanReason.NO_HISTORY, at),)),
+        topology=Topology.build([(gpu, NODE), (REPLICAS[0], SERVICE)], [GPUS[1]], {gpu: {"gpu_type": "H100"}}, at),
+    )
+
+
+def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
+    """Cycles from ``first`` on, the whole hours among them compacted and rolled up, and everything else there is."""
+    state_url, metrics_url = urls_of(store_url)
+    state, metrics = open_state(state_url), open_metrics(metrics_url)
+    ledger, spool = open_ledger(state_url), open_spool(state_url)
+    try:
+        for number in range(first, first + count):
+            written = metrics.write(T0 + number * STEP, batches(number), [event(number)] if number % 20 == 0 else [])
+            if number % 5 == 0:
+                state.commit(commit(number, written))
+        metrics.prune(T0 + (first + count) * STEP)
+        now = T0 + (first + count) * STEP
+        (taken,) = state.claim_actions("worker", now, STEP, limit=1)
+        state.finish_action(Outcome(taken.id, OutcomeStatus.DONE, "cordoned", now, now + STEP))
+        (sent,) = state.claim_messages("worker", now, STEP, limit=1)
+        state.finish_message(sent.id, delivered=True, now=now)
+        state.add_silence(Silence(f"quiet{first}", "gpu-lost", GPUS[0], T0 + timedelta(days=365), "ada", "planned"))
+        state.save_drill(Drill(f"d{first}", "gpu-lost", GPUS[1], 7, now, now + STEP, "ada"))
+        state.set_paused(True, "ada", now)
+        arrays = {"mean": np.arange(6.0).reshape(2, 3), "seen": np.array([True, False])}
+        state.save_detector_states({"seasonal": DetectorState(2, GPUS[:2], arrays)}, now)
+        change = Change(f"g{first}", "image", SERVICE, now, "kubernetes", "ada", ActorKind.PERSON, "v1", "v2")
+        ledger.append_changes([change])
+        ledger.append_ends([ChangeEnd(f"g{first}", Ended.SUCCEEDED, now + STEP, "rolled out")])
+        phase = PhaseTime(StartPhase.PULL, 41.5, "event Pulled")
+        ledger.save_startups([Startup(f"u{first}", REPLICAS[0], now, node="node-1", phases=(phase,))])
+        ledger.post([event(first + 1), event(first + 2)], now)
+        ledger.put_paper("audit", {"findings": [{"说": "a"}]}, now)
+        for number in range(3):
+            spool.put(PushedBlock("remote_write", "prom", now, 10, bytes(range(256)) * (number + 1)), 1 << 20)
+        spool.release(1)
+        spool.count({"too_many": 5})
+    finally:
+        for store in (state, metrics, ledger, spool):
+            store.close()
+
+
+def seen(store_url: str) -> dict[str, Any]:
+    """Everything the ports give, in a form that compares."""
+    state_url, metrics_url = urls_of(store_url)
+    state, metrics = open_state(state_url), open_metrics(metrics_url)
+    ledger, spool = open_ledger(state_url), open_spool(state_url)
+    end = T0 + timedelta(days=2)
+    try:
+        detectors = state.load_detector_states()
+        return {
+            "gpus": _window(metrics.read_windows(EntityKind.GPU, [POWER, ECC], T0, T0 + timedelta(hours=3), STEP)),
+            "replicas": _window(metrics.read_windows(EntityKind.REPLICA, TTFT, T0, T0 + timedelta(hours=3), STEP)),
+            "latest": _window(metrics.latest(EntityKind.GPU)),
+            "entities": metrics.entities(EntityKind.GPU),
+            "events": metrics.events(T0, end),
+            "alerts": state.alerts(limit=10_000),
+            "incidents": state.incidents(limit=10_000),
+            "actions": state.actions(limit=10_000),
+            "sessions": state.sessions(),
+            "messages": state.messages(limit=10_000),
+            "audit": state.audit(limit=10_000),
+            "cycles": state.cycles(limit=10_000),
+            "plan": codec.dumps(state.plan()),
+            "topology": state.topology(),
+            "silences": state.silences(T0),
+            "drills": state.drills(),
+            "paused": state.paused(),
+            "detectors": {
+                name: (one.version, one.entities, {key: value.tolist() for key, value in one.arrays.items()})
+                for name, one in detectors.items()
+            },
+            "changes": ledger.changes(),
+            "startups": ledger.startups(),
+            "posted": ledger.posted(0, T0 - timedelta(days=1)),
+            "paper": ledger.paper("audit"),
+            "pushed": spool.take(0, 1_000_000),
+            "left_out": spool.counted(),
+        }
+    finally:
+        for store in (state, metrics, ledger, spool):
+            store.close()
+
+
+def _window(window: Any) -> tuple[Any, ...]:
+    cells = np.ascontiguousarray(window.values).view(np.uint64)
+    return window.entities, window.keys, window.times.tobytes(), cells.tobytes(), window.status.tobytes()
+
+
+def stored(store_url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, with who claimed what and how often it was tried."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for name, database in migrate.databases(store_url, create=False).items():
+        try:
+            with database.reading() as connection:
+                for table in tables.of(connection, name):
+                    columns = sorted(column.name for column in table.columns)
+                    rows = (row._mapping for part in tables.rows(connection, table) for row in part)
+                    found[table.name] = sorted((tuple(row[one] for one in columns) for row in rows), key=repr)
+        finally:
+            database.close()
+    return found
+
+
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def quiet(_stage: str, _share: float) -> None:
+    pass
+
+
+def back_up(url: str, file: Path, *, force: bool = False) -> backups.Backup:
+    return backups.backup(url, file, program="1.2.3", now=NOW, force=force, progress=quiet)
+
+
+def bring_back(url: str, file: Path, *, force: bool = False) -> restores.Restored:
+    return restores.restore(url, file, now=NOW, force=force, progress=quiet)

@@ -1,0 +1,99 @@
+"""A fleet's few hours for tests of upkeep: written to stores, and asked for in every way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from outrider import catalog
+from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, Statistic, Window
+from outrider.ports import MetricStore
+
+START = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)  # over midnight
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+EVERY = timedelta(minutes=3)
+HOURS = 4
+END = START + HOURS * HOUR
+NEXT_DAYS = datetime(2026, 3, 3, 1, 0, tzinfo=UTC)  # both days are over
+
+POWER, ECC = SignalKey("hw_accel_power_watts"), SignalKey("hw_accel_ecc_uncorrectable_total")
+FAULT, ENERGY = SignalKey("hw_accel_fault_code"), SignalKey("hw_accel_energy_joules_total")
+QUEUE = SignalKey("acme_queue_depth")  # a signal that no catalogue knows
+TTFT = catalog.signal("engine_ttft_seconds")
+OWN = SignalKey("engine_e2e_seconds", quantile=0.99)  # a quantile that a source worked out itself
+GPU_KEYS = (POWER, ECC, FAULT, ENERGY, QUEUE)
+REPLICA_KEYS = (*TTFT.bucket_keys, OWN)
+GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{index}") for index in range(6))
+REPLICAS = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", f"r-{index}") for index in range(4))
+ASKED = {
+    EntityKind.GPU: (GPUS, GPU_KEYS),
+    EntityKind.REPLICA: (
+        REPLICAS, (SignalKey(TTFT.name, quantile=0.9), TTFT.bucket_keys[4], TTFT.bucket_keys[-1], OWN)
+    ),
+}  # fmt: skip
+
+
+def cycle(at: datetime) -> list[SampleBatch]:
+    """The same for the same instant: walking values, gaps of every status, entities that come and go."""
+    random = np.random.default_rng(int(at.timestamp()))
+    hour = (at - START) // HOUR
+    found = []
+    for kind, keys, everyone in (
+        (EntityKind.GPU, GPU_KEYS, GPUS),
+        (EntityKind.REPLICA, REPLICA_KEYS, REPLICAS),
+    ):
+        entities = tuple(one for place, one in enumerate(everyone) if place < 2 or (place + hour) % 3)
+        shape = (len(entities), len(keys))
+        values = np.round(random.normal(100.0, 30.0, shape)) / 4
+        counted = [place for place, key in enumerate(keys) if key in (ECC, ENERGY) or key.bucket is not None]
+        values[:, counted] = random.poisson(0.4, (shape[0], len(counted))) * 3
+        status = np.where(random.random(shape) < 0.2, random.integers(1, 7, shape), 0).astype(np.uint8)
+        values[(status != CellStatus.PRESENT) & (status != CellStatus.BELOW_FIRST_BUCKET)] = np.nan
+        found.append(SampleBatch("t", at, kind, keys, entities, values, status))
+    return found
+
+
+def instants(start: datetime = START, end: datetime = END) -> list[datetime]:
+    return [start + number * EVERY for number in range((end - start) // EVERY)]
+
+
+def fill(*stores: MetricStore, start: datetime = START, end: datetime = END) -> None:
+    for at in instants(start, end):
+        for store in stores:
+            store.write(at, cycle(at))
+
+
+STEPS = (EVERY, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 3 * HOUR)
+
+
+def ask(
+    store: MetricStore, step: timedelta, statistic: Statistic, start: datetime = START, end: datetime = END
+) -> list[Window]:
+    return [
+        store.read_windows(kind, keys, start, end, step, entities, statistic=statistic)
+        for kind, (entities, keys) in ASKED.items()
+    ]
+
+
+def same_answers(
+    store: MetricStore,
+    truth: MetricStore,
+    steps: Sequence[timedelta] = STEPS,
+    start: datetime = START,
+    end: datetime = END,
+    statistics: Sequence[Statistic] = tuple(Statistic),
+) -> None:
+    """Both stores say the same on every grid: sums and last values to the bit, means to float32."""
+    for step in steps:
+        for statistic in statistics:
+            for found, known in zip(
+                ask(store, step, statistic, start, end), ask(truth, step, statistic, start, end), strict=True
+            ):
+                said = f"{found.kind} {step} {statistic}"
+                np.testing.assert_array_equal(found.status, known.status, said)
+                if statistic is Statistic.MEAN:
+                    np.testing.assert_allclose(found.values, known.values, rtol=1e-6, err_msg=said)
+                else:
+                    np.testing.assert_array_equal(found.values, known.values, said)

@@ -1,0 +1,121 @@
+"""``hourly_<kind>``: what an hour of an entity says in plain SQL."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from outrider import catalog
+from outrider.clock import rfc3339
+from outrider.model import EntityKind, SampleBatch, SignalKey, Statistic
+from store import hourly
+from store.database import Database
+from store.memory import MemoryMetricStore
+from store.retention import Retention
+from store.sql import SqlMetricStore, open_metrics, urls_of
+from tests.store import lived
+from tests.store.lived import GPUS, HOUR, NEXT_DAYS, REPLICAS, START, TTFT, fill
+
+KEEPS = Retention(raw=timedelta(days=3))
+
+
+def rows(store_url: str, query: str) -> list[sa.Row[tuple[object, ...]]]:
+    database = Database(urls_of(store_url)[1], "metrics")
+    try:
+        with database.reading() as connection:
+            return list(connection.execute(sa.text(query)))
+    finally:
+        database.close()
+
+
+def close_to(found: list[object], expected: np.ndarray) -> None:
+    shown = np.array([np.nan if value is None else value for value in found], dtype=float)
+    np.testing.assert_allclose(shown, expected, rtol=1e-6)
+
+
+def test_an_hour_has_what_a_read_of_it_says(metrics: SqlMetricStore, store_url: str) -> None:
+    truth = MemoryMetricStore()
+    fill(metrics, truth)
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    known = {
+        (kind, statistic): truth.read_windows(kind, keys, START, lived.END, HOUR, entities, statistic=statistic)
+        for kind, (entities, keys) in lived.ASKED.items()
+        for statistic in Statistic
+    }
+    for place in range(lived.HOURS):
+        at = rfc3339(START + place * HOUR)
+        found = {row.name: row for row in rows(store_url, f"SELECT * FROM hourly_gpu WHERE at = '{at}'")}
+        members = [row for row, gpu in enumerate(GPUS) if gpu.name in found]
+        for column, statistic, key in (
+            ("hw_accel_power_watts", Statistic.MEAN, 0),
+            ("hw_accel_power_watts_max", Statistic.MAX, 0),
+            ("hw_accel_ecc_uncorrectable_total", Statistic.LAST, 1),
+            ("hw_accel_fault_code", Statistic.LAST, 2),
+            ("hw_accel_fault_code_max", Statistic.MAX, 2),
+        ):
+            window = known[EntityKind.GPU, statistic]
+            expected = np.where(window.status[members, place, key] > 2, np.nan, window.values[members, place, key])
+            close_to([getattr(found[GPUS[row].name], column) for row in members], expected)
+    median = truth.read_windows(
+        EntityKind.REPLICA, [SignalKey(TTFT.name, quantile=0.5), *TTFT.bucket_keys[:-1]], START, START + HOUR, HOUR,
+        REPLICAS,
+    )  # fmt: skip
+    query = (
+        f"SELECT name, {TTFT.name}_p50 p50, {TTFT.name}_count many FROM hourly_replica WHERE at = '{rfc3339(START)}'"
+    )
+    found = {row.name: row for row in rows(store_url, query)}
+    members = [row for row, replica in enumerate(REPLICAS) if replica.name in found]
+    close_to([found[REPLICAS[row].name].p50 for row in members], median.values[members, 0, 0])
+    close_to([found[REPLICAS[row].name].many for row in members], np.nansum(median.values[members, 0, 1:], axis=1))
+
+
+def test_an_hour_written_late_is_written_anew(metrics: SqlMetricStore, store_url: str) -> None:
+    fill(metrics, end=START + HOUR)
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    at = START + timedelta(minutes=1)
+    values = np.array([[5000.0]])
+    late = SampleBatch("x", at, EntityKind.GPU, (lived.POWER,), GPUS[:1], values, np.zeros((1, 1), np.uint8))
+    metrics.write(at, [late])
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    highest = rows(store_url, "SELECT max(hw_accel_power_watts_max), count(*) FROM hourly_gpu")
+    ((most, many),) = highest
+    ((names,),) = rows(store_url, "SELECT count(DISTINCT name) FROM hourly_gpu")
+    assert most == 5000.0
+    assert many == names, "a row an entity"
+
+
+def test_hours_go_when_they_are_older_than_they_are_kept(metrics: SqlMetricStore, store_url: str) -> None:
+    fill(metrics)
+    keeps = Retention(raw=timedelta(days=3), hourly_tables=NEXT_DAYS - START - 2 * HOUR)
+    metrics.upkeep(NEXT_DAYS, keeps)
+    assert rows(store_url, "SELECT min(at) FROM hourly_gpu")[0][0] == rfc3339(START + 2 * HOUR)
+    metrics.upkeep(NEXT_DAYS + HOUR, keeps)
+    assert rows(store_url, "SELECT min(at) FROM hourly_replica")[0][0] == rfc3339(START + 3 * HOUR)
+
+
+def test_the_tables_grow_with_the_catalogue(metrics: SqlMetricStore, store_url: str) -> None:
+    metrics.close()
+    database = Database(urls_of(store_url)[1], "metrics")
+    with database.writing() as connection:
+        connection.execute(sa.text("ALTER TABLE hourly_gpu DROP COLUMN hw_accel_power_watts_max"))
+        connection.execute(sa.text("DROP TABLE hourly_pod"))
+    open_metrics(urls_of(store_url)[1]).close()
+    with database.reading() as connection:
+        columns = {column["name"] for column in sa.inspect(connection).get_columns("hourly_gpu")}
+        assert sa.inspect(connection).has_table("hourly_pod")
+    database.close()
+    assert "hw_accel_power_watts_max" in columns
+
+
+@pytest.mark.parametrize("kind", EntityKind)
+def test_columns_say_what_their_signal_is_for(kind: EntityKind) -> None:
+    cells = {cell.name: cell for cell in hourly.cells(kind)}
+    assert len(cells) == len(hourly.cells(kind))
+    assert all(len(name) < 64 for name in cells), "PostgreSQL cuts longer names"
+    for name, cell in cells.items():
+        assert name in (cell.signal.name, f"{cell.signal.name}_{cell.says}")
+        assert (cell.says == "max") <= (cell.signal.good in ("lower", "range"))
+    assert not {signal.name for signal in catalog.signals().values() if signal.bounds} & set(cells)

@@ -1,0 +1,362 @@
+"""How a store on a server speaks to it: what is sent, what is tried again, what is told, and when a cycle counts."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from time import monotonic
+
+import cramjam
+import numpy as np
+import pytest
+import structlog
+import trustme
+
+from outrider import catalog
+from outrider.access import Access, Tls
+from outrider.errors import StoreAwayError, StoreError
+from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
+from outrider.remote_write import WriteRequest
+from store.prometheus import PrometheusMetricStore, Remote
+from store.remote import recent
+from store.remote.answers import matrix
+from store.remote.server import Server
+from tests.support import metric_servers
+from tests.support.metric_servers import MetricServer
+from tests.support.remote_store import Searchable, remote_of, searchable
+
+T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MS = round(T0.timestamp() * 1000)
+STEP, MINUTE = timedelta(seconds=15), timedelta(minutes=1)
+POWER, ECC = SignalKey("hw_accel_power_watts"), SignalKey("hw_accel_ecc_uncorrectable_total")
+GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{index}") for index in range(4))
+NOTHING = b'{"status":"success","data":{"resultType":"%s","result":[]}}'
+NAN = float("nan")
+
+
+def cycle(at: datetime, *power: float, status: CellStatus = CellStatus.PRESENT) -> list[SampleBatch]:
+    cells = np.array([[watts, 1.0] for watts in power])
+    marks = np.zeros(cells.shape, dtype=np.uint8)
+    cells[:, 1], marks[:, 1] = (1.0, 0) if status is CellStatus.PRESENT else (NAN, status)
+    return [SampleBatch("t", at, EntityKind.GPU, (POWER, ECC), GPUS[: len(power)], cells, marks)]
+
+
+class Scripted:
+    """A server that answers writes as it is told to, then with 204; it knows no samples."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, dict[str, str], bytes]] = []
+        self.asked: list[tuple[str, dict[str, str], bytes]] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def secure(self, authority: trustme.CA) -> None:
+        """Speak TLS from now on."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.asked.append((self.path, dict(self.headers), body))
+                status, headers, said = 200, {}, NOTHING % (b"vector" if b"count" in body else b"matrix")
+                if self.path == "/write":
+                    status, headers, said = outer.answers.pop(0) if outer.answers else (204, {}, b"")
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+    @property
+    def series(self) -> list[tuple[dict[str, str], list[tuple[int, float]]]]:
+        """Every series that was sent, with its samples."""
+        found = []
+        for path, _, body in self.asked:
+            if path == "/write":
+                for one in WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body))).timeseries:
+                    names = [label.name for label in one.labels]
+                    assert names == sorted(names)
+                    labels = {label.name: label.value for label in one.labels}
+                    found.append((labels, [(sample.timestamp, sample.value) for sample in one.samples]))
+        return found
+
+    def remote(self, scheme: str = "http", **more: object) -> Remote:
+        base = f"{scheme}://127.0.0.1:{self.port}"
+        told = Remote(f"{base}/write", base, "me", timeout=timedelta(seconds=5), retry_for=timedelta(seconds=1))
+        return replace(told, **more)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    found = Scripted()
+    yield found
+    found.close()
+
+
+Opened = Callable[[Remote], PrometheusMetricStore]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    stores: list[PrometheusMetricStore] = []
+
+    def open_(remote: Remote) -> PrometheusMetricStore:
+        stores.append(PrometheusMetricStore(remote, f"sqlite:///{tmp_path}/x-metrics.db"))
+        return stores[-1]
+
+    yield open_
+    for store in stores:
+        assert store.connections_in_use == 0
+        store.close()
+
+
+def test_a_cycle_as_it_goes_over_the_wire(scripted: Scripted, opened: Opened) -> None:
+    written = opened(scripted.remote()).write(T0, cycle(T0, 100.5, NAN, status=CellStatus.RESET))
+    one, other = ({"cluster": "prod", "kind": "gpu", "name": name, "outrider": "me"} for name in ("gpu-0", "gpu-1"))
+    assert written == 1
+    assert sorted(scripted.series[:-1], key=str) == [
+        ({"__name__": "outrider_cell_status", **one, "signal": str(ECC)}, [(MS, float(CellStatus.RESET))]),
+        ({"__name__": "outrider_cell_status", **other, "signal": str(ECC)}, [(MS, float(CellStatus.RESET))]),
+        ({"__name__": "outrider_hw_accel_power_watts", **one}, [(MS, 100.5)]),
+        ({"__name__": "outrider_scrape_offset_seconds", **one}, [(MS, 0.0)]),
+        ({"__name__": "outrider_scrape_offset_seconds", **other}, [(MS, 0.0)]),
+    ]
+    end = {"__name__": "outrider_stored_cycle_microseconds", "kind": "gpu", "outrider": "me", "write": "1"}
+    assert scripted.series[-1] == (end, [(MS, T0.timestamp() * 1e6)])
+
+
+def test_a_histogram_is_cumulated_and_one_status_stands_for_all_of_it(scripted: Scripted, opened: Opened) -> None:
+    keys = catalog.signal("engine_ttft_seconds").bucket_keys
+    replicas = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", name) for name in "ab")
+    values, status = np.zeros((2, len(keys))), np.zeros((2, len(keys)), dtype=np.uint8)
+    values[0, [2, 5]], values[0, -1] = (3.0, 4.0), 1.25
+    values[1], status[1] = NAN, CellStatus.STALE
+    opened(scripted.remote(samples=10)).write(
+        T0, [SampleBatch("t", T0, EntityKind.REPLICA, keys, replicas, values, status)]
+    )
+    by_name: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for labels, ((_, value),) in scripted.series:
+        by_name.setdefault(labels["__name__"], []).append((labels, value))
+    buckets = {labels["le"]: value for labels, value in by_name["outrider_engine_ttft_seconds_bucket"]}
+    assert len(buckets) == len(keys) - 1
+    assert [buckets[le] for le in ("0.005", "0.01", "0.06", "0.25", "+Inf")] == [0.0, 3.0, 7.0, 7.0, 7.0]
+    assert [value for _, value in by_name["outrider_engine_ttft_seconds_sum"]] == [1.25]
+    ((labels, code),) = by_name["outrider_cell_status"]
+    assert (labels["name"], labels["signal"], code) == ("b", "engine_ttft_seconds#*", CellStatus.STALE)
+    assert len([path for path, _, _ in scripted.asked if path == "/write"]) == 5, "10 samples a request, then the end"
+
+
+def test_headers_and_secrets_go_with_every_request(scripted: Scripted, opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    store = opened(
+        scripted.remote(
+            access=Access(headers={"X-Scope-OrgID": "ml"}, bearer_token_file=tmp_path / "token"),
+        )
+    )
+    store.write(T0, cycle(T0, 1.0))
+    (tmp_path / "token").write_text("other\n")
+    store.read_windows(EntityKind.GPU, [POWER], T0, T0 + MINUTE, STEP)
+    sent = [(path, headers["X-Scope-OrgID"], headers["Authorization"]) for path, headers, _ in scripted.asked]
+    assert Counter(sent) == {
+        ("/api/v1/query", "ml", "Bearer s3cret"): 1,
+        ("/write", "ml", "Bearer s3cret"): 2,
+        ("/api/v1/query", "ml", "Bearer other"): 1,
+    }
+    (tmp_path / "token").unlink()
+    with pytest.raises(StoreAwayError, match="token"):
+        store.write(T0 + STEP, cycle(T0 + STEP, 1.0))
+
+
+def test_tls_with_an_authority_of_ones_own(scripted: Scripted, opened: Opened, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    scripted.secure(authority)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    trusting = Access(tls=Tls(ca_file=tmp_path / "ca.pem"))
+    assert opened(scripted.remote("https", access=trusting)).write(T0, cycle(T0, 1.0)) == 2
+    with pytest.raises(StoreAwayError, match="CERTIFICATE_VERIFY_FAILED"):
+        opened(scripted.remote("https")).write(T0, cycle(T0, 1.0))
+
+
+def test_what_may_succeed_later_is_tried_again(scripted: Scripted, opened: Opened) -> None:
+    scripted.answers = [(503, {}, b"busy"), (500, {}, b""), (429, {"Retry-After": "1"}, b"slow down")]
+    store = opened(scripted.remote(retry_for=timedelta(seconds=5)))
+    begun = monotonic()
+    assert store.write(T0, cycle(T0, 1.0)) == 2
+    assert monotonic() - begun >= 1.0, "the server asked to be left alone for a second"
+    assert len([path for path, _, _ in scripted.asked if path == "/write"]) == 5
+    assert store.condition().refused == {}
+
+
+def test_a_server_that_stays_busy_is_away(scripted: Scripted, opened: Opened) -> None:
+    scripted.answers = [(429, {"Retry-After": "60"}, b"ingestion rate limit (10000) exceeded")]
+    with pytest.raises(StoreAwayError, match=r"HTTP 429: ingestion rate limit \(10000\) exceeded"):
+        opened(scripted.remote()).write(T0, cycle(T0, 1.0))
+
+
+@pytest.mark.parametrize(("status", "said"), [(401, "no tenant"), (404, "not found"), (413, "too large"), (301, "")])
+def test_a_setting_to_put_right_is_told_and_loses_nothing(
+    scripted: Scripted, opened: Opened, status: int, said: str
+) -> None:
+    scripted.answers = [(status, {}, said.encode())]
+    with pytest.raises(StoreAwayError, match=f"HTTP {status}.*{said}") as told:
+        opened(scripted.remote()).write(T0, cycle(T0, 1.0))
+    assert "store.metrics.url_write" in told.value.hint
+
+
+def test_refused_samples_are_counted_by_reason_and_told_once(scripted: Scripted, opened: Opened) -> None:
+    store = opened(scripted.remote())
+    said = 'out of order sample, series={name="gpu-%d"} at 2026-03-01T12:00:%02d'
+    with structlog.testing.capture_logs() as told:
+        for number in range(3):
+            at = T0 + number * STEP
+            scripted.answers = [(400, {}, (said % (number, number)).encode())]
+            assert store.write(at, cycle(at, 1.0)) == 0, "two values and the offset were in that request"
+        scripted.answers = [(400, {}, b"(err-mimir-max-series-per-user) per-user series limit of 150000 exceeded")]
+        store.write(T0 + MINUTE, cycle(T0 + MINUTE, 1.0))
+    assert store.condition().refused == {
+        "HTTP 400: out of order sample, series=… at …": 9,
+        "err-mimir-max-series-per-user": 3,
+    }
+    assert [line["reason"] for line in told] == list(store.condition().refused)
+    assert told[0]["samples"] == 3
+
+
+def test_a_cycle_whose_end_is_refused_is_an_error(scripted: Scripted, opened: Opened) -> None:
+    scripted.answers = [(204, {}, b""), (400, {}, b"out of bounds")]
+    with pytest.raises(StoreError, match=r"refuses the cycle of 2026-03-01T12:00:00Z.*out of bounds") as told:
+        opened(scripted.remote()).write(T0, cycle(T0, 1.0))
+    assert not isinstance(told.value, StoreAwayError), "it would be refused again"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<html>", "did not answer with a matrix: '<html>'"),
+        (b'{"status":"error","error":"x"}', "did not answer with a matrix"),
+        (b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"2"', "broke off"),
+        (
+            b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"x"]]}]}}',
+            "no matrix of numbers",
+        ),
+    ],
+)
+def test_an_answer_that_is_none_is_said_so(body: bytes, said: str) -> None:
+    with pytest.raises(StoreError, match=said):
+        matrix(body)
+
+
+# --- real servers ---------------------------------------------------------------------------------
+
+
+def test_a_server_that_comes_back_takes_the_same_cycle(tmp_path: Path) -> None:
+    why = metric_servers.missing(("victoria-metrics",))
+    if why is not None:
+        pytest.skip(why)
+    event = Event("1", EventKind.XID, GPUS[0], T0 + STEP, "dcgm", "79", {})
+    with metric_servers.victoria(tmp_path) as server:
+        store = searchable(server, tmp_path)
+        store.write(T0, cycle(T0, 1.0, 2.0))
+        server.stop()
+        with pytest.raises(StoreAwayError, match="does not answer"):
+            store.write(T0 + STEP, cycle(T0 + STEP, 3.0, 4.0), [event])
+        assert store.events(T0, T0 + MINUTE) == (event,), "events are kept at once"
+        with pytest.raises(StoreAwayError):
+            store.read_windows(EntityKind.GPU, [POWER], T0, T0 + MINUTE, STEP)
+        server.start()
+        store.write(T0 + STEP, cycle(T0 + STEP, 3.0, 4.0), [event])
+        window = store.read_windows(EntityKind.GPU, [POWER], T0, T0 + 2 * STEP, STEP)
+        assert window.column(POWER).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+        assert window.events == (event,)
+        store.close()
+
+
+def test_cycles_that_a_killed_server_forgets_are_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VictoriaMetrics acknowledges before its disk has the samples."""
+    why = metric_servers.missing(("victoria-metrics",))
+    if why is not None:
+        pytest.skip(why)
+    monkeypatch.setattr(recent, "SEARCHABLE_AFTER", 0.0)
+    with metric_servers.victoria(tmp_path) as server:
+        store = searchable(server, tmp_path)
+        store.write(T0, cycle(T0, 1.0, 2.0))
+        server.kill()
+        server.start()
+        assert store.latest(EntityKind.GPU, [POWER]).values.size == 0, "it has forgotten, or this test shows nothing"
+        with structlog.testing.capture_logs() as told:
+            for number in (1, 2):
+                store.write(T0 + number * STEP, cycle(T0 + number * STEP, 3.0, 4.0))
+        assert [line["event"] for line in told] == ["server_lost_cycles"]
+        window = store.read_windows(EntityKind.GPU, [POWER], T0, T0 + 3 * STEP, STEP)
+        assert window.column(POWER).tolist() == [[1.0, 3.0, 3.0], [2.0, 4.0, 4.0]]
+        store.close()
+
+
+def test_half_a_cycle_is_no_cycle(
+    victoria_server: MetricServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Searchable(
+        victoria_server, f"sqlite:///{tmp_path}/x.db", replace(remote_of(victoria_server), samples=3, connections=1)
+    )
+    store.write(T0, cycle(T0, 1.0, 2.0, 3.0))
+    sent = 0
+
+    genuine = Server.write
+
+    def only_two(server: Server, body: bytes, samples: int, until: float) -> int:
+        nonlocal sent
+        sent += 1
+        if sent > 2:
+            raise StoreAwayError("gone")
+        return genuine(server, body, samples, until)
+
+    monkeypatch.setattr(Server, "write", only_two)
+    with pytest.raises(StoreAwayError, match="gone"):
+        store.write(T0 + STEP, cycle(T0 + STEP, 4.0, 5.0, 6.0))
+    victoria_server.flush()
+    assert sent >= 3
+    assert store.latest(EntityKind.GPU, [POWER]).values.ravel().tolist() == [1.0, 2.0, 3.0]
+    monkeypatch.undo()
+    store.write(T0 + STEP, cycle(T0 + STEP, 4.0, 5.0, 6.0))
+    assert store.latest(EntityKind.GPU, [POWER]).values.ravel().tolist() == [4.0, 5.0, 6.0]
+    store.close()
+
+
+def test_a_server_without_a_window_for_the_past_says_so(tmp_path: Path) -> None:
+    why = metric_servers.missing(("prometheus",))
+    if why is not None:
+        pytest.skip(why)
+    with metric_servers.prometheus(tmp_path, out_of_order="0s") as server:
+        store = searchable(server, tmp_path)
+        store.write(T0, cycle(T0, 1.0))
+        store.write(T0 + STEP, cycle(T0 + STEP, 2.0))
+        with pytest.raises(StoreError, match="out of order") as told:
+            store.write(T0 - STEP, cycle(T0 - STEP, 3.0))
+        assert "out_of_order_time_window" in told.value.hint
+        assert store.condition().refused == {"HTTP 400: out of order sample": 4}
+        window = store.read_windows(EntityKind.GPU, [POWER], T0 - MINUTE, T0 + MINUTE, 2 * MINUTE)
+        assert window.column(POWER).tolist() == [[2.0]]
+        store.close()

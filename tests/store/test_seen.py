@@ -1,0 +1,97 @@
+"""When entities were first and last seen, and how often that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from outrider.errors import StoreError
+from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
+from store.columns import micros
+from store.sql import SqlMetricStore
+
+T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+STEP, MINUTE = timedelta(seconds=15), timedelta(minutes=1)
+POWER = SignalKey("hw_accel_power_watts")
+GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{index}") for index in range(3))
+
+
+def cycle(gpus: tuple[EntityRef, ...] = GPUS) -> list[SampleBatch]:
+    values = np.ones((len(gpus), 1))
+    return [SampleBatch("dcgm", T0, EntityKind.GPU, (POWER,), gpus, values, np.zeros(values.shape, np.uint8))]
+
+
+def spans(store: SqlMetricStore) -> dict[str, tuple[float, float]]:
+    """Minutes after T0 at which each was first and last seen."""
+    with store._database.reading() as connection:
+        found = connection.execute(sa.text("SELECT key, first_seen_us, last_seen_us FROM entity")).all()
+    return {
+        key.rsplit("/", 1)[-1]: ((first - micros(T0)) / 6e7, (last - micros(T0)) / 6e7) for key, first, last in found
+    }
+
+
+@contextmanager
+def updates(store: SqlMetricStore) -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE entity"):
+            seen.append(statement)
+
+    sa.event.listen(store._database._opened.pool, "before_cursor_execute", note)
+    yield seen
+    sa.event.remove(store._database._opened.pool, "before_cursor_execute", note)
+
+
+def test_a_new_entity_bears_its_instant_at_once(metrics: SqlMetricStore) -> None:
+    metrics.write(T0, cycle(GPUS[:2]))
+    metrics.write(T0 + MINUTE, cycle())
+    assert spans(metrics) == {"gpu-0": (0, 0), "gpu-1": (0, 0), "gpu-2": (1, 1)}
+
+
+def test_the_last_instant_is_written_every_ten_minutes_and_is_exact_for_what_is_gone(metrics: SqlMetricStore) -> None:
+    together, fewer = cycle(), cycle(GPUS[:2])
+    with updates(metrics) as written:
+        for index in range(60 * 4):
+            metrics.write(T0 + index * STEP, together if index < 50 else fewer)
+    found = spans(metrics)
+    assert found["gpu-2"] == (0, 49 * 0.25)
+    assert found["gpu-0"] == found["gpu-1"]
+    assert found["gpu-0"][1] >= 60 - 0.25 - 10
+    assert len(written) <= 2 * 6, "one or two updates in ten minutes, however many cycles"
+
+
+def test_a_late_cycle_is_the_first_of_an_entity(metrics: SqlMetricStore) -> None:
+    metrics.write(T0, cycle())
+    metrics.write(T0 - 30 * MINUTE, cycle())
+    for index in range(1, 50):
+        metrics.write(T0 + index * STEP, cycle())
+    assert spans(metrics)["gpu-0"] == (-30, pytest.approx(11, abs=1.5))
+
+
+def test_history_widens_the_span(metrics: SqlMetricStore) -> None:
+    metrics.write(T0, cycle())
+    times = np.array([(T0 + number * 60 * MINUTE).timestamp() for number in (-48, -47, -46)])
+    metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:1], np.ones((1, 3, 1)))
+    found = spans(metrics)
+    assert found["gpu-0"] == (-48 * 60, 0)
+    assert found["gpu-1"] == (0, 0)
+
+
+def test_after_a_write_that_failed_nobody_else_is_told(
+    metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers that were rolled back are given to others: what was noted under them must go with them."""
+    with monkeypatch.context() as patched:
+        patched.setattr("store.blocks.write_tail", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))
+        with pytest.raises(StoreError, match="cut off"):
+            metrics.write(T0 - 60 * MINUTE, cycle(GPUS[1:]))
+    for index in range(50):
+        metrics.write(T0 + index * STEP, cycle(GPUS[:1]))
+    assert set(spans(metrics)) == {"gpu-0"}
+    assert spans(metrics)["gpu-0"][0] == 0

@@ -1,0 +1,35 @@
+"""Writes cycles for ever, says each once it is written, keeps the store beside that. For test_kill_upkeep.py."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from datetime import timedelta
+
+from store.retention import Retention
+from store.sql import open_metrics, urls_of
+from tests.store.lived import EVERY, START, cycle
+
+KEEPS = Retention(raw=timedelta(hours=6))
+
+
+def main() -> None:
+    store = open_metrics(urls_of(sys.argv[1])[1])
+    newest = [START]
+
+    def keep() -> None:
+        while True:
+            store.upkeep(newest[0], KEEPS)
+
+    threading.Thread(target=keep, daemon=True).start()
+    for number in itertools.count():
+        at = START + number * EVERY
+        store.write(at, cycle(at))
+        newest[0] = at
+        sys.stdout.write(f"{number + 1}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Real metric servers on free loopback ports, empty: what a remote store writes to and reads from."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(slots=True)
+class MetricServer:
+    """A running server. ``stop`` and ``start`` keep its port and its data."""
+
+    command: tuple[str, ...]
+    port: int
+    ready: str
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(300):
+            if self.answers():
+                return
+            assert self.process.poll() is None, f"{self.command[0]} stopped at once"
+            time.sleep(0.1)
+        raise TimeoutError(f"{self.command[0]} does not answer")
+
+    def answers(self) -> bool:
+        """True when it is ready."""
+        try:
+            self.get(self.ready)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Ask it to end, and wait."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def get(self, path: str) -> bytes:
+        """What it answers."""
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=30) as answer:
+            return bytes(answer.read())
+
+    def flush(self) -> None:
+        """Make what VictoriaMetrics accepted searchable now, not within the next seconds."""
+        self.get("/internal/force_flush")
+
+
+def missing(programs: Sequence[str]) -> str | None:
+    """Why a test cannot run here."""
+    lacking = [one for one in programs if shutil.which(one) is None]
+    return f"missing: {', '.join(lacking)} (Debian packages of these names)" if lacking else None
+
+
+@contextmanager
+def victoria(folder: Path) -> Iterator[MetricServer]:
+    """A VictoriaMetrics that keeps everything, with the de-duplication that its users are told to set."""
+    port = _free_port()
+    options = (
+        f"-storageDataPath={folder}/victoria",
+        f"-httpListenAddr=127.0.0.1:{port}",
+        "-retentionPeriod=100y",
+        "-dedup.minScrapeInterval=1ms",
+    )
+    with _running(MetricServer(("victoria-metrics", *options), port, "/health")) as found:
+        yield found
+
+
+@contextmanager
+def prometheus(folder: Path, *, out_of_order: str = "10y") -> Iterator[MetricServer]:
+    """A Prometheus that takes remote write, also of the past."""
+    port = _free_port()
+    file = folder / "prometheus.yml"
+    file.write_text(f"storage: {{tsdb: {{out_of_order_time_window: {out_of_order}}}}}\n", encoding="utf-8")
+    options = (
+        f"--config.file={file}",
+        f"--storage.tsdb.path={folder}/prometheus",
+        "--storage.tsdb.retention.time=100y",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--web.enable-remote-write-receiver",
+    )
+    with _running(MetricServer(("prometheus", *options), port, "/-/ready")) as found:
+        yield found
+
+
+@contextmanager
+def _running(server: MetricServer) -> Iterator[MetricServer]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
