@@ -20,7 +20,7 @@ from detectors.baseline import SIGMA_OF_MEAN_DEVIATION, Baseline
 from detectors.memory import Arrays
 from outrider.model import Floats
 
-KINDS = ("deviation", "lasting", "unrest", "activity", "place")
+KINDS = ("deviation", "lasting", "unrest", "activity")
 CLIP = 20.0  # scales; beyond, all is the same oddity
 LASTING_READINGS = 10
 ACTIVITY_READINGS = 20
@@ -67,7 +67,6 @@ class Residuals:
         """
         known = np.isfinite(values)
         clean = np.where(known, values, 0.0)
-        place = self._place(memory, clean, known)
         self._learn_spread(memory, clean, known, seconds)
         deviation = self._deviation(memory, clean, known, at, seconds)
         share = 2.0 / (LASTING_READINGS + 1.0)
@@ -75,7 +74,7 @@ class Residuals:
         self._learn_steps(memory, clean, known, seconds)
         activity = 2.0 * np.log((memory["activity"] + _STILL) / (1.0 + _STILL))
         self._baseline.learn(memory, np.where(known, values, np.nan), at, seconds)
-        parts = (deviation, memory["lasting"], memory["unrest"], np.clip(activity, -CLIP, CLIP), place)
+        parts = (deviation, memory["lasting"], memory["unrest"], np.clip(activity, -CLIP, CLIP))
         rows = np.concatenate([np.where(known, part, 0.0) for part in parts], axis=1).astype(np.float32)
         rows[~known.any(axis=1)] = np.nan
         return rows
@@ -89,12 +88,6 @@ class Residuals:
         slow = _pace(memory, seconds, STEADY_TAU_SECONDS)
         memory["steady"] += np.where(known, slow * (np.minimum(np.abs(off), limit) - memory["steady"]), 0.0)
         found: Floats = np.clip(off / scale, -CLIP, CLIP)
-        return found
-
-    def _place(self, memory: Arrays, values: Floats, known: NDArray[np.bool_]) -> Floats:
-        scale = np.maximum(SIGMA_OF_MEAN_DEVIATION * memory["spread"], FLOOR_OF_LEVEL * np.abs(memory["centre"]))
-        away = np.where(known & (memory["updates"] > 0), values - memory["centre"], 0.0)
-        found: Floats = np.clip(away / np.maximum(scale, _TINY), -CLIP, CLIP)
         return found
 
     def _learn_spread(self, memory: Arrays, values: Floats, known: NDArray[np.bool_], seconds: float) -> None:

@@ -1,8 +1,8 @@
 """Several opinions about one row of residuals, made comparable as tail probabilities and averaged.
 
-Three voters are means over the metrics: of deviations, of what lasts, of jumps. A fault of a machine moves
-many of its metrics a little, which the largest single deviation does not show. Two look at combinations: an
-isolation forest, and the distance from the plane of the principal components. What each says is turned into
+Four voters are means over the metrics, one for each sort of residual. A fault of a machine moves many of its
+metrics a little, which the largest single deviation does not show. Two look at combinations: an isolation
+forest, and the distance from the plane of the principal components. What each says is turned into
 minus log10 of the share of reference rows that said as much, continued by an exponential tail, at most
 eight; their mean is the score. The reference is a reservoir of past rows without labels.
 """
