@@ -1,6 +1,7 @@
 # Sets up everything it needs on a machine with Python 3.11+, git and make; each target says what it does.
 
 PYTHON ?= python3
+JOBS   ?= 2
 UV     := .tools/uv
 BIN    := .venv/bin
 ifdef PIP_CERT
@@ -36,7 +37,7 @@ demo: .venv/.product  ## a simulated fleet, the whole loop and the dashboard (ma
 
 test: .venv/.synced  ## every test; installs Debian's servers for the live ones where it may
 	@sh scripts/system_packages.sh
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: format lint types imports reference docs wheel  ## everything but the tests
 

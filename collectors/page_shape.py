@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from outrider.errors import CollectError, CollectReason
 
-_NULS = 64  # that many zero bytes at the beginning are no labels any more
+_MAGIC = (b"\x7fELF", b"PK\x03\x04", b"SQLite format 3", b"%PDF")
+_CONTROL = bytes(byte for byte in range(32) if byte not in b"\t\n\r")
+_MANY = 24  # control characters at the beginning: fewer may be labels
 
 
 def is_openmetrics(body: bytes, openmetrics: bool | None) -> bool:
@@ -37,7 +39,8 @@ def _binary(body: bytes) -> tuple[str, str] | None:
         return "gzip-compressed", "unpack it first: gunzip; over HTTP it must say Content-Encoding: gzip"
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8"
-    if body[:1024].count(0) >= _NULS:
+    head = body[:1024]
+    if head.startswith(_MAGIC) or len(head) - len(head.translate(None, _CONTROL)) >= _MANY:
         return "binary", "name the text page of metrics, not a program, an archive or a database"
     return None
 

@@ -18,6 +18,7 @@ class Place:
     module: str
     attribute: str
     summary: str  # what the list of commands says; the command itself says more
+    hidden: bool = False  # for our own processes, not for people
 
 
 def group_of(places: dict[str, Place]) -> type[TyperGroup]:
@@ -29,7 +30,7 @@ def group_of(places: dict[str, Place]) -> type[TyperGroup]:
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
             for name, place in places.items():
-                self.add_command(TyperCommand(name, help=place.summary))
+                self.add_command(TyperCommand(name, help=place.summary, hidden=place.hidden))
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name, command, rest = super().resolve_command(ctx, args)

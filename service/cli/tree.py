@@ -20,6 +20,8 @@ PLACES = {
         "add",
         "Run the platform: engine, API and dashboard, each a process that is started again when it dies.",
     ),
+    "run-engine": Place("service.cli.serve", "add", "Run the engine alone.", hidden=True),
+    "run-api": Place("service.cli.serve", "add", "Run the API alone.", hidden=True),
     "agent": Place(
         "service.cli.agent",
         "add",

@@ -113,7 +113,7 @@ class Reader:
             column.finish()
 
     def _present(self, kind: EntityKind, start: int, end: int, *, exact: bool) -> tuple[EntityRef, ...]:
-        """Every entity that a cycle of the span tells of."""
+        """Every entity that a cycle of the span tells of. Prometheus 2 adds the millisecond before."""
         selector = self._of_kind(name_of(SCRAPE_OFFSET).metric, kind)
         if exact:  # what was written again may have left somebody out
             stamped = self._cycles.between(kind, start, end)

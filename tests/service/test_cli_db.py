@@ -15,6 +15,7 @@ from store import schema
 from tests.service.test_cli import answer, run
 from tests.store import full_store
 
+REMOTE = "store:\n  metrics:\n    url_write: http://127.0.0.1:1/api/v1/write\n    url_read: http://127.0.0.1:1\n"
 REVISION = f"state {schema.HEADS['state']}, metrics {schema.HEADS['metrics']}"
 
 
@@ -157,6 +158,18 @@ def test_an_engine_at_work_keeps_a_restore_away(tmp_path: Path) -> None:
     finally:
         leader.release()
     answer("db", "restore", "b.tar", cwd=tmp_path)
+
+
+def test_values_on_another_server_are_said_to_be_missing(tmp_path: Path) -> None:
+    full_store.fill(f"sqlite:///{tmp_path}/.outrider/outrider.db", count=30)
+    with contextlib.closing(sqlite3.connect(tmp_path / ".outrider" / "outrider-metrics.db")) as plain:
+        plain.execute("DELETE FROM block WHERE end_us > (SELECT min(end_us) FROM block)")  # written there since
+        plain.commit()
+    assert not answer("db", "check", cwd=tmp_path, code=1)["sound"]
+    (tmp_path / "outrider.yaml").write_text(REMOTE)
+    found = answer("db", "check", cwd=tmp_path)
+    assert "kept by the server of store.metrics" in found["databases"][1]["notes"][0]
+    assert "back it up by its own means" in answer("db", "backup", "b.tar", cwd=tmp_path)["notes"][0]
 
 
 def test_people_read_tables_in_their_language(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from store.sql import SqlMetricStore, SqlStateStore, open_metrics, open_state, urls_of
+from tests.store import full_store
 
 
 @pytest.fixture
@@ -32,3 +33,17 @@ def state(store_url: str) -> Iterator[SqlStateStore]:
     yield store
     assert store.connections_in_use == 0
     store.close()
+
+
+@pytest.fixture(scope="session")
+def full(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = f"sqlite:///{tmp_path_factory.mktemp('full')}/x.db"
+    full_store.fill(url)
+    return url
+
+
+@pytest.fixture(scope="session")
+def full_backup(full: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("backup") / "full.tar.zst"
+    full_store.back_up(full, file)
+    return file

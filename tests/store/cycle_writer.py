@@ -11,6 +11,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import traceback
 from datetime import UTC, datetime, timedelta
 
@@ -86,6 +87,7 @@ def main() -> None:
     hours: queue.SimpleQueue[datetime] = queue.SimpleQueue()
     threading.Thread(target=keep, args=(metrics, hours), daemon=True).start()
     status = np.zeros((len(GPUS), len(KEYS)), dtype=np.uint8)
+    pause = float(sys.argv[3]) if len(sys.argv) > 3 else 0.002  # a lock is not fair: upkeep must get its turn
     for number in itertools.count(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
         at = instant(number)
         values = np.full(status.shape, float(number))
@@ -94,6 +96,7 @@ def main() -> None:
         say(number)
         if number % AN_HOUR == 0:
             hours.put(at)
+        time.sleep(pause)
 
 
 if __name__ == "__main__":

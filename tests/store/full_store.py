@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,9 @@ from outrider.model import (
 from outrider.ports import CycleCommit, Silence
 from outrider.spool import PushedBlock
 from outrider.topology import Topology
+from store import backup as backups
 from store import codec, migrate, tables
+from store import restore as restores
 from store.sql import open_ledger, open_metrics, open_spool, open_state, urls_of
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -222,3 +225,18 @@ def stored(store_url: str) -> dict[str, list[tuple[Any, ...]]]:
         finally:
             database.close()
     return found
+
+
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def quiet(_stage: str, _share: float) -> None:
+    pass
+
+
+def back_up(url: str, file: Path, *, force: bool = False) -> backups.Backup:
+    return backups.backup(url, file, program="1.2.3", now=NOW, force=force, progress=quiet)
+
+
+def bring_back(url: str, file: Path, *, force: bool = False) -> restores.Restored:
+    return restores.restore(url, file, now=NOW, force=force, progress=quiet)

@@ -25,6 +25,7 @@ from tests.store.cycle_writer import AN_HOUR, GAUGES, INCREASES, KEYS, STEP, ins
 
 MOST_SECONDS = 1.5  # of writing before the kill: some hours of the writer's time
 DURING_UPKEEP_SECONDS = 0.05
+MOST_LINES = 5 * AN_HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def kill(url: str, rng: random.Random, first: int = 1) -> Killed:
         assert writer.stdout is not None
         said = [writer.stdout.readline()]
         if rng.random() < 0.5:
-            while said[-1] and said[-1] != "upkeep\n":
+            while said[-1] and said[-1] != "upkeep\n" and len(said) < MOST_LINES:
                 said.append(writer.stdout.readline())
             time.sleep(rng.uniform(0.0, DURING_UPKEEP_SECONDS))
         else:

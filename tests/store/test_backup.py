@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import tarfile
 import threading
-import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,42 +21,15 @@ import zstandard
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError, UsageError
-from store import archive, migrate, schema, swap
+from store import archive, migrate, schema
 from store import backup as backups
-from store import restore as restores
 from store.database import Database
 from store.sql import open_metrics, open_spool, open_state, urls_of
 from tests.store import full_store
+from tests.store.full_store import NOW, back_up, bring_back
 
-NOW = datetime(2026, 3, 2, tzinfo=UTC)
 CYCLES = full_store.CYCLES // 5  # that decided something
 WRITER = Path(__file__).with_name("cycle_writer.py")
-
-
-def quiet(_stage: str, _share: float) -> None:
-    pass
-
-
-def back_up(url: str, file: Path, *, force: bool = False) -> backups.Backup:
-    return backups.backup(url, file, program="1.2.3", now=NOW, force=force, progress=quiet)
-
-
-def bring_back(url: str, file: Path, *, force: bool = False) -> restores.Restored:
-    return restores.restore(url, file, now=NOW, force=force, progress=quiet)
-
-
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> str:
-    url = f"sqlite:///{tmp_path_factory.mktemp('full')}/x.db"
-    full_store.fill(url)
-    return url
-
-
-@pytest.fixture(scope="module")
-def full_backup(full: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("backup") / "full.tar.zst"
-    back_up(full, file)
-    return file
 
 
 @pytest.fixture
@@ -396,132 +367,3 @@ def test_a_server_of_a_newer_program_is_left_alone(full_backup: Path, postgres_u
     with pytest.raises(SchemaTooNewError) as caught:
         bring_back(postgres_url, full_backup, force=True)
     assert "createdb" in caught.value.hint
-
-
-# --- kills and others who have the file open ------------------------------------------------------
-
-RESTORER = """
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
-from store.restore import restore
-print("go", flush=True)
-restore(sys.argv[1], Path(sys.argv[2]), now=datetime.now(UTC), force=True, progress=lambda *_: None)
-"""
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_restore_that_is_killed_leaves_the_old_store_or_the_new_one(
-    store_url: str, full: str, full_backup: Path, seed: int
-) -> None:
-    full_store.fill(store_url, first=3, count=4)
-    old, new = full_store.stored(store_url), full_store.stored(full)
-    with subprocess.Popen(
-        [sys.executable, "-c", RESTORER, store_url, str(full_backup)], stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        time.sleep(random.Random(seed).uniform(0.0, 0.6))
-        child.send_signal(signal.SIGKILL)
-    found = full_store.stored(store_url)
-    assert found in (old, new)
-    bring_back(store_url, full_backup, force=True)
-    assert full_store.stored(store_url) == new
-
-
-class Killed(BaseException):
-    """Stands for the end of the process: nothing of ours handles it."""
-
-
-def killed_at(step: int, patch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Let the process die before the step of that number that changes names of files."""
-    done = 0
-
-    def dies(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal done
-            done += 1
-            if done > step:
-                raise Killed
-            return real(*arguments, **options)
-
-        return call
-
-    for name in ("rename", "replace", "unlink"):
-        patch.setattr(Path, name, dies(getattr(Path, name)))
-    patch.setattr(swap.os, "link", dies(swap.os.link))
-    return lambda: done
-
-
-def test_whoever_opens_the_store_next_finishes_a_swap_that_was_cut_off_at_any_step(tmp_path: Path) -> None:
-    for step in range(100):
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        for name in ("x.db", "x-metrics.db"):
-            (folder / name).write_text("old")
-            (folder / f"{name}-wal").write_text("old wal")
-            (folder / f"{name}.restored").write_text("new")
-        moves = [swap.Move(f"{name}.restored", name, f"{name}.before") for name in ("x.db", "x-metrics.db")]
-        with pytest.MonkeyPatch.context() as patch:
-            killed_at(step, patch)
-            with contextlib.suppress(Killed):
-                swap.swap(folder / "x.db", moves)
-                break
-        begun = swap.journal_of(folder / "x.db").exists()
-        swap.finish(folder / "x.db")
-        said = "new" if begun else "old"
-        assert {(folder / name).read_text() for name in ("x.db", "x-metrics.db")} == {said}
-        if begun:
-            assert not list(folder.glob("*-wal")) or all("before" in path.name for path in folder.glob("*-wal"))
-            assert {path.read_text() for path in folder.glob("*.before")} == {"old"}
-            assert {path.read_text() for path in folder.glob("*.before-wal")} == {"old wal"}
-            assert not swap.journal_of(folder / "x.db").exists()
-    assert step > 8
-    assert {path.name: path.read_text() for path in folder.iterdir()} == {
-        "x.db": "new", "x-metrics.db": "new", "x.db.before": "old", "x-metrics.db.before": "old",
-        "x.db.before-wal": "old wal", "x-metrics.db.before-wal": "old wal",
-    }  # fmt: skip
-
-
-def test_opening_the_store_finishes_a_restore_that_was_cut_off(sqlite_url: str, full: str, full_backup: Path) -> None:
-    for opened in ("state", "metrics"):
-        full_store.fill(sqlite_url, count=3)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(swap, "_move", lambda *_: (_ for _ in ()).throw(Killed))
-            with pytest.raises(Killed):
-                bring_back(sqlite_url, full_backup, force=True)
-        (open_state(urls_of(sqlite_url)[0]) if opened == "state" else open_metrics(urls_of(sqlite_url)[1])).close()
-        assert full_store.stored(sqlite_url) == full_store.stored(full)
-        for path in Path(sqlite_url.removeprefix("sqlite:///")).parent.iterdir():
-            path.unlink()
-
-
-def test_a_file_that_another_process_has_open_is_left_alone(sqlite_url: str, full_backup: Path) -> None:
-    full_store.fill(sqlite_url, count=5)
-    before = full_store.stored(sqlite_url)
-    program = (
-        "import sys; from store.sql import open_state\n"
-        "store = open_state(sys.argv[1]); store.cycles(); print('open', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, sqlite_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with pytest.raises(StoreError, match=r"Another program has .* open") as caught:
-            bring_back(sqlite_url, full_backup, force=True)
-        other.kill()
-    assert "Stop outrider" in caught.value.hint
-    assert full_store.stored(sqlite_url) == before
-    bring_back(sqlite_url, full_backup, force=True)
-
-
-def test_a_damaged_store_is_moved_aside_whole(sqlite_url: str, full: str, full_backup: Path) -> None:
-    full_store.fill(sqlite_url, count=5)
-    path = Path(sqlite_url.removeprefix("sqlite:///"))
-    path.write_bytes(b"not a database at all" * 1000)
-    with pytest.raises(UsageError, match="not empty"):
-        bring_back(sqlite_url, full_backup)
-    done = bring_back(sqlite_url, full_backup, force=True)
-    assert done.moved_aside[0].read_bytes().startswith(b"not a database")
-    assert full_store.stored(sqlite_url) == full_store.stored(full)

@@ -75,7 +75,8 @@ def test_a_whole_store_has_no_problem_and_every_row_is_counted(filled: str, deep
 
 
 def test_a_store_at_work_is_checked_without_a_false_alarm(store_url: str) -> None:
-    with subprocess.Popen([sys.executable, str(WRITER), store_url], stdout=subprocess.PIPE, text=True) as writer:
+    command = [sys.executable, str(WRITER), store_url, "1", "0.2"]  # slower than what is looked at and kept in order
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
         drain = threading.Thread(target=writer.stdout.read)
