@@ -6,7 +6,6 @@ import http.client
 import json
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.fleet_values import Hour
 from benchmarks.remote_write import Series
 from outrider.model import EntityKind, EntityRef, Floats, SignalKey
+from tests.support.metric_servers import MetricServer
 
 MISSING = "VictoriaMetrics is not installed here (Debian package victoria-metrics)."
 _PROGRAM = "victoria-metrics"
@@ -41,30 +41,17 @@ class Victoria:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = int(free.getsockname()[1])
-        options = [
+        options = (
             f"-storageDataPath={self._folder}",
             f"-httpListenAddr=127.0.0.1:{port}",
             "-retentionPeriod=100y",
             "-search.maxQueryDuration=10m",
             "-search.maxUniqueTimeseries=1000000",
-        ]
-        self._process = subprocess.Popen([_PROGRAM, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        )
+        self._server = MetricServer((_PROGRAM, *options), port, "/health")
+        self._server.start()
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         self._series: dict[tuple[EntityKind, int], Series] = {}
-        for _ in range(100):
-            if self._answers():
-                return
-            assert self._process.poll() is None, "VictoriaMetrics stopped at once"
-            time.sleep(0.1)
-        raise TimeoutError("VictoriaMetrics does not answer")
-
-    def _answers(self) -> bool:
-        try:
-            self._get("/health")
-        except ConnectionError:
-            self._connection.close()
-            return False
-        return True
 
     def _get(self, path: str) -> bytes:
         self._connection.request("GET", path)
@@ -136,9 +123,7 @@ class Victoria:
     def close(self) -> None:
         """Stop it; it writes down what it still holds."""
         self._connection.close()
-        if self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait()
+        self._server.stop()
 
 
 def decimals(values: NDArray[np.float32]) -> Floats:
