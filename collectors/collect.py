@@ -22,13 +22,14 @@ from collectors.scraped import Scrape
 from collectors.targets import Target
 from collectors.whose_page import refusal
 from outrider import log
-from outrider.errors import CollectError, StoreAwayError
+from outrider.errors import CollectError, CollectReason, StoreAwayError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
 
 Tap = Callable[[Sequence[Scrape]], None]
 _MANY = 1_000  # targets that take the whole of ``spread``
+_MOST_TOLD = 300  # characters of a fault that is told
 
 
 class Fetcher(Protocol):
@@ -84,6 +85,7 @@ class TargetHealth:
     reason: str | None = None
     late: bool = False
     hint: str = ""
+    cluster: str = ""  # of what the target stands for
 
 
 class Collector:
@@ -163,7 +165,8 @@ class Collector:
         self._by_name = {target.name: target for target in self._targets}
         for target in targets:
             self._health.setdefault(
-                target.name, TargetHealth(target.name, target.adapter, None, None, None, None, None)
+                target.name,
+                TargetHealth(target.name, target.adapter, *(None,) * 5, cluster=target.entity.cluster),
             )
             if target.name not in kept or known.get(target.name) != target:  # new, or moved: its page tells more
                 self._seen[target.name] = (target.edges, target.facts)
@@ -225,7 +228,15 @@ class Collector:
         later = self._most_spread * share * (crc32(target.name.encode()) / 2**32)
         if later:
             await asyncio.sleep(later.total_seconds())
-        return await scraper.scrape_one(target, at=at + later)
+        try:
+            return await scraper.scrape_one(target, at=at + later)
+        except Exception as fault:  # noqa: BLE001 (a fault of ours in one target's scrape must not end the round)
+            error = CollectError(
+                f"{target.name}: its scrape broke off ({type(fault).__name__}: {str(fault)[:_MOST_TOLD]})",
+                reason=CollectReason.OTHER,
+                hint="look at what the target answers; the log has it once",
+            )
+            return Scrape(target, at + later, None, error, 0.0)
 
     def _finished(self) -> list[Scrape]:
         done = [name for name, task in self._running.items() if task.done()]
@@ -334,6 +345,7 @@ class Collector:
             last_success=scrape.at if page is not None else (before.last_success if before else None),
             reason=error.reason if error else None,
             hint=error.hint if error else "",
+            cluster=scrape.target.entity.cluster,
         )
         if error is not None and (before is None or before.reason != error.reason):
             log.get("collect").warning("scrape_failed", target=name, reason=error.reason, error=error.message)

@@ -154,7 +154,37 @@ def test_the_probe_of_an_engine_without_load_tracking() -> None:
     assert found.error.reason == CollectReason.HTTP_STATUS
 
 
-@pytest.mark.parametrize("body", ["[]", "{}", "nonsense", '{"server_load": "many"}'])
+def test_a_silent_load_takes_nothing_of_health_nor_holds_the_page() -> None:
+    async def one(**doors):
+        async with serving() as base, Scraper(doors=timedelta(seconds=0.2)) as scraper:
+            urls = {"health_url": f"{base}/good", "load_url": f"{base}/load"}
+            probed = target(base, "good", probe=True, timeout=60, **{**urls, **{k: base + v for k, v in doors.items()}})
+            async with asyncio.timeout(20):  # the page is there at once; the target's own timeout is a minute
+                return await scraper.scrape_one(probed, at=AT)
+
+    for path in ("/hang", "/trickle"):
+        found = asyncio.run(one(load_url=path))
+        assert (found.body, found.health, found.load) == (PAGE, 200, None)
+    found = asyncio.run(one(health_url="/hang"))
+    assert (found.body, found.health, found.load) == (PAGE, None, 7.0)
+
+
+def test_without_a_round_a_silent_door_is_waited_for_as_long_as_the_target() -> None:
+    async def one():
+        async with served() as (scraper, base):
+            probed = target(base, "good", probe=True, timeout=0.3, load_url=f"{base}/hang")
+            return await scraper.scrape_one(probed, at=AT)
+
+    assert (asyncio.run(one()).health, asyncio.run(one()).load) == (200, None)
+
+
+ODD = (
+    *("[]", "{}", "nonsense", '{"server_load": "many"}', "[" * 16_000, f'{{"server_load": 1{"0" * 400}}}'),
+    *('{"server_load": NaN}', '{"server_load": Infinity}', '{"server_load": -1}', "[[]]", '{"loads": []}', "null"),
+)
+
+
+@pytest.mark.parametrize("body", ODD, ids=lambda body: body[:24])
 def test_odd_answers_of_load_are_none(body) -> None:
     assert load_of("vllm", 200, body.encode()) is None
     assert load_of("sglang", 200, body.encode()) is None
