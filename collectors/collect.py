@@ -20,6 +20,7 @@ from collectors.normalise import Normaliser
 from collectors.patience import Patience
 from collectors.scraped import Scrape
 from collectors.targets import Target
+from collectors.told import Told
 from collectors.whose_page import refusal
 from outrider import log
 from outrider.errors import CollectError, CollectReason, StoreAwayError
@@ -129,7 +130,7 @@ class Collector:
         self._health: dict[str, TargetHealth] = {}
         self._seen: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
         self._topology: Topology | None = None
-        self._two_types: dict[str, set[str]] = {}  # metrics of each target that were told
+        self._told = Told()
         self.set_targets(targets)
 
     @property
@@ -157,7 +158,7 @@ class Collector:
             self._patience.forget(gone)
             self.parser.forget(gone)
             self._seen.pop(gone, None)
-            self._two_types.pop(gone, None)
+            self._told.forget(gone)
         beside, told = self._beside
         self._beside = (beside if edges is None else tuple(edges), told if labels is None else labels)
         self._known_pushed = self._pushed_targets
@@ -307,6 +308,7 @@ class Collector:
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
         scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
+        self._told.limited(scrape)
         if scrape.body is None:
             return scrape, None
         name = scrape.target.name
@@ -315,22 +317,11 @@ class Collector:
         except CollectError as error:
             named = CollectError(f"{name}: {error.message}", reason=error.reason, hint=error.hint)
             return replace(scrape, body=None, error=named), None
-        if page.layout.contradicted:
-            self._tell_types(name, page)
+        self._told.parsed(name, page)
         before = self._health.get(name)
         had_one = before is not None and before.last_success is not None
         wrong = refusal(name, self.normaliser.adapter(scrape.target.adapter), page, had_one=had_one)
         return (scrape, page) if wrong is None else (replace(scrape, body=None, error=wrong), None)
-
-    def _tell_types(self, target: str, page: Page) -> None:
-        """Name the metrics that a page gives two types of, each once."""
-        told = self._two_types.setdefault(target, set())
-        for metric in page.layout.contradicted:
-            if metric not in told:
-                told.add(metric)
-                log.get("collect").warning(
-                    "two_types_of_a_metric", target=target, metric=metric, read_as=page.types[metric]
-                )
 
     def _note(self, scrape: Scrape, page: Page | None, found: Collected) -> None:
         name, error = scrape.target.name, scrape.error
