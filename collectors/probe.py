@@ -2,8 +2,8 @@
 
 A dead engine core answers its health path 503 for some seconds; a hung or sleeping one may still say 200. The
 requests in flight that a door tells (vLLM with ``--enable-server-load-tracking``) go on rising while an engine
-hangs, when every counter on its page stands still. Paths stand in each engine's adapter, readers of the
-answers in ``collectors.loads``. An engine that tells no load is judged by its open file descriptors, where its
+hangs, when every counter on its page stands still. Where an engine is asked, and where its answer has the number,
+stands in its adapter. An engine that tells no load is judged by its open file descriptors, where its
 page has them.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +19,7 @@ from typing import Any
 import aiohttp
 
 from collectors import registry
-from collectors.loads import READERS
+from collectors.loads import SERVER_LOAD, load_of_spellings, requests_in_flight
 from collectors.targets import Target
 
 _MOST_BYTES = 1024 * 1024  # an engine of many ranks lists each of them
@@ -65,11 +64,11 @@ async def _get(
 def load_of(adapter_name: str, status: int | None, body: bytes) -> float | None:
     """The requests in flight as this engine's answer tells them; None when it tells no number of them."""
     probing = registry.adapter(adapter_name).probe
-    read = READERS.get(probing.load_as if probing and probing.load_as else "server_load")
-    if status != 200 or read is None:
+    if status != 200:
         return None
     try:
-        load = read(json.loads(body))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        said = json.loads(body)
+    except (ValueError, RecursionError):
         return None
-    return load if math.isfinite(load) and load >= 0 else None
+    spellings = probing.load_as if probing and probing.load_as else SERVER_LOAD
+    return requests_in_flight(load_of_spellings(spellings), said)

@@ -9,13 +9,18 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp import web
 from bad_servers import PAGE, serving  # type: ignore[import-not-found]
 
+from collectors import registry
+from collectors.collect import Collector
+from collectors.loads import load_of_spellings, requests_in_flight
 from collectors.probe import load_of
 from collectors.scrape import Scraper
 from collectors.targets import target_of
 from outrider.access import Access
 from outrider.errors import CollectReason
+from outrider.model import SignalKey
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -197,6 +202,69 @@ def test_the_load_of_sglang_is_that_of_all_its_ranks() -> None:
     assert load_of("sglang", 200, json.dumps(now).encode()) == 7.0
     assert load_of("sglang", 200, json.dumps(before).encode()) == 8.0
     assert load_of("sglang", 404, json.dumps(now).encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("spellings", "said", "load"),
+    [
+        (("server_load",), {"server_load": 3}, 3.0),
+        (("queue.running + queue.waiting",), {"queue": {"running": 2, "waiting": 5}}, 7.0),
+        (("queue.running + queue.waiting",), {"queue": {"running": 2}}, None),  # a part of a sum is no sum
+        (("new.n", "old"), {"old": 4}, 4.0),
+        (("new.n", "old"), {"new": {"n": 1}, "old": 4}, 1.0),
+        (("new.n", "old"), {"new": {"n": "many"}, "old": 4}, 4.0),
+        (("*.n",), [{"n": 1}, {"n": 2}], 3.0),
+        (("*.n",), {"a": {"n": 1}, "b": {"n": 2}}, 3.0),
+        (("*.n",), [{"n": 1}, {}], None),
+        (("*.n",), [], None),  # nobody is listed: nothing is known
+        (("*.ranks.*",), [{"ranks": [1, 2]}, {"ranks": [4]}], 7.0),
+        (("*.busy",), [{"busy": True}, {"busy": False}, {"busy": True}], 2.0),
+        (("n",), {"n": -1}, None),
+        (("a + b",), {"a": -1, "b": 3}, None),
+        (("*",), [1e308, 1e308, 1e308], None),
+        (("sglang_loads",), {"loads": [{"num_running_reqs": 1, "num_waiting_reqs": 2}]}, 3.0),
+        (("sglang_loads",), [{"num_reqs": 5}], 5.0),
+    ],
+)
+def test_paths_into_the_answer_of_a_load_door(spellings, said, load) -> None:
+    assert requests_in_flight(load_of_spellings(spellings), said) == load
+
+
+OWN = """adapter: acme_door
+title: Acme
+target: replica
+probe: {health: /ready, load: /status, load_as: "*.busy"}
+up: engine_up
+health: engine_health_ok
+load: engine_inflight_requests
+entities: {replica: {target: true}}
+signals: {engine_requests_running: {gauge: acme_running}}
+"""
+
+
+def test_an_adapter_file_describes_a_load_door_of_its_own(tmp_path) -> None:
+    (tmp_path / "acme.yaml").write_text(OWN, encoding="utf-8")
+    registry.add(tmp_path / "acme.yaml")
+
+    async def page(request):
+        return web.Response(text="acme_running 3\n")
+
+    async def status(request):
+        return web.json_response([{"busy": True}, {"busy": False}, {"busy": True}])
+
+    async def one():
+        async with serving({"page": page, "status": status, "ready": page}) as base, Scraper() as scraper:
+            own = target_of("test", {"name": "a", "adapter": "acme_door", "url": f"{base}/page"})
+            return await scraper.scrape_one(own, at=AT)
+
+    try:
+        found = asyncio.run(one())
+        assert (found.health, found.load) == (200, 2.0)
+        cells = Collector([found.target]).absorb([found], AT).batches[0]
+        assert cells.values[0, cells.keys.index(SignalKey("engine_inflight_requests"))] == 2
+    finally:
+        registry.ADAPTERS.pop("acme_door")
+        registry.adapter.cache_clear()
 
 
 @pytest.mark.parametrize(
