@@ -38,7 +38,7 @@ def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pus
     else:
         configured, deadline = targets(settings), settings.collect.interval / 4
         spread = settings.collect.spread
-        scraper = Scraper(doors=_doors(deadline, spread))
+        scraper = Scraper(doors=doors_within(deadline, spread))
         pages = Collector(configured, scraper, deadline=deadline, spread=spread, tap=tap, pushed=pushed)
         if settings.collect.discover:
             found = discovery.discovery_of(settings, configured, doors)
@@ -46,7 +46,7 @@ def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pus
     return with_events(with_probes(pages, settings), settings, doors)
 
 
-def _doors(deadline: timedelta, spread: timedelta) -> timedelta:
+def doors_within(deadline: timedelta, spread: timedelta) -> timedelta:
     """How long engines' doors are waited for: the last page to be asked for is still in time for its round."""
     return max(deadline - spread, deadline / 2) * _OF_ROUND
 

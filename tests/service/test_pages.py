@@ -182,6 +182,17 @@ def test_doctor_refuses_a_page_that_the_platform_refuses(pages: Path) -> None:
         assert "100001 of them are vllm:num_requests_running, most by label user" in found.exception.message
 
 
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+@pytest.mark.parametrize("body", ["[" * 200_000, '{"status": "success", "data": []}', "null"], ids=len)
+def test_a_prometheus_that_answers_nonsense_is_away(pages: Path, command: tuple[str, ...], body: str) -> None:
+    with answering(200, body) as url:
+        settings = f"collect: {{prometheus: {{url: '{url}'}}}}\n"
+        (pages / "nonsense.yaml").write_text(settings, encoding="utf-8")
+        found = run(*command, "--config", "nonsense.yaml")
+    assert isinstance(found.exception, UnavailableError)  # which ends with 3
+    assert found.exception.message.startswith("Prometheus at http://127.0.0.1:")
+
+
 @pytest.mark.parametrize("name", ["page.gz", "page.txt"])
 @pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
 def test_a_gzipped_page_is_read_whatever_it_is_called(pages: Path, command: tuple[str, ...], name: str) -> None:
@@ -236,6 +247,10 @@ def answering(status: int, page: str = "") -> Iterator[str]:
             self.send_response(status)
             self.end_headers()
             self.wfile.write(page.encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             pass
