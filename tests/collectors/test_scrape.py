@@ -20,7 +20,7 @@ from collectors.scrape import Scraper
 from collectors.targets import target_of
 from outrider.access import Access
 from outrider.errors import CollectReason
-from outrider.model import SignalKey
+from outrider.model import CellStatus, SignalKey
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -196,6 +196,14 @@ def test_odd_answers_of_load_are_none(body) -> None:
     assert load_of("vllm", 200, json.dumps({"server_load": 0}).encode()) == 0.0
 
 
+@pytest.mark.parametrize("load", [float("nan"), float("inf"), -1.0])
+def test_what_is_no_number_of_requests_is_never_present(bench, load) -> None:
+    one = bench("vllm")
+    one.scrape("vllm:num_requests_running 1\n", probed=True, health=200, load=load)
+    assert one.cell("engine_inflight_requests") == CellStatus.UNTRUSTED
+    assert one.cell("engine_health_ok") == 1
+
+
 def test_the_load_of_sglang_is_that_of_all_its_ranks() -> None:
     now = {"loads": [{"dp_rank": rank, "num_running_reqs": 3, "num_waiting_reqs": rank} for rank in (0, 1)]}
     before = [{"dp_rank": rank, "num_reqs": 4, "num_waiting_reqs": 1} for rank in (0, 1)]
@@ -288,8 +296,6 @@ def test_where_engines_are_asked(adapter, url, health, load) -> None:
 
 
 def test_a_guessed_door_that_does_not_answer_says_nothing(bench) -> None:
-    from outrider.model import CellStatus
-
     for document, wanted in (({}, CellStatus.ABSENT), ({"health_url": "http://a:8000/ready"}, 0.0)):
         one = bench("triton", url="http://a:8002/metrics", **document)
         one.scrape("nv_inference_pending_request_count 1\n", probed=True, health=None)
