@@ -246,13 +246,13 @@ class Probing:
     """Where an engine answers beside its page: paths of its HTTP door, "" for none.
 
     ``page`` is the usual path of the metrics, which is taken off the target's URL. ``port`` is the port
-    of the door where it is not that of the page, used when the page is on ``page_port``. ``load`` is
-    read by the reader ``load_as`` of ``collectors.loads``.
+    of the door where it is not that of the page, used when the page is on ``page_port``. ``load_as`` says
+    where the answer of ``load`` has the requests in flight, the newest spelling first (``collectors.loads``).
     """
 
     health: str = "/health"
     load: str = ""
-    load_as: str = ""
+    load_as: tuple[str, ...] = ()
     page: str = "/metrics"
     port: int | None = None
     page_port: int | None = None

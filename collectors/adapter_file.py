@@ -26,7 +26,7 @@ from collectors.adapter import (
     Statistic,
     Term,
 )
-from collectors.loads import READERS
+from collectors.loads import faults_of
 from outrider import catalog, yamlfile
 from outrider.errors import ConfigProblem, UsageError
 from outrider.model import EntityKind, EventKind, SignalKind
@@ -254,11 +254,10 @@ class _Reader:
         spec = self._mapping(value, ("probe",), _PROBE)
         ports = {key: self._port(spec[key], ("probe", key)) for key in ("port", "page_port") if key in spec}
         paths = {key: self._path(spec[key], ("probe", key)) for key in ("health", "load", "page") if key in spec}
-        read_as = str(spec.get("load_as") or "")
-        if read_as and read_as not in READERS:
-            known = f"known are {', '.join(READERS)}{yamlfile.near(read_as, READERS)}"
-            self._problem(("probe", "load_as"), f"{read_as!r} is no reader of a load; {known}")
-        if bool(paths.get("load")) is not bool(read_as):
+        read_as = self._names(spec.get("load_as") or [], ("probe", "load_as"))
+        for fault in faults_of(read_as):
+            self._problem(("probe", "load_as"), fault)
+        if bool(paths.get("load")) is not bool(spec.get("load_as")):
             self._problem(("probe",), "load and load_as go together")
         return Probing(**paths, load_as=read_as, port=ports.get("port"), page_port=ports.get("page_port"))
 

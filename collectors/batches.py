@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -11,6 +12,7 @@ from collectors.change import Past
 from collectors.lost import REMEMBER_SECONDS
 from collectors.places import own_entity
 from collectors.scraped import Scrape
+from outrider import catalog
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, Floats, SampleBatch, SignalKey, Statuses, TrustVerdict
 
@@ -136,8 +138,9 @@ def fill_target(batch: SampleBatch, own_row: int, about: Mapping[SignalKey, floa
 
 
 def fill(batch: SampleBatch, row: int, about: Mapping[SignalKey, float], columns: Mapping[SignalKey, int]) -> None:
-    """Set cells of a row to PRESENT values."""
+    """Set cells of a row to PRESENT values; what is no number of its signal is UNTRUSTED, as on a page."""
     for key, value in about.items():
-        column = columns[key]
-        batch.values[row, column] = value
-        batch.status[row, column] = CellStatus.PRESENT
+        column, (least, most) = columns[key], catalog.signal(key.name).plausible
+        sound = math.isfinite(value) and least <= value <= most
+        batch.values[row, column] = value if sound else math.nan
+        batch.status[row, column] = CellStatus.PRESENT if sound else CellStatus.UNTRUSTED

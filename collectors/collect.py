@@ -20,15 +20,17 @@ from collectors.normalise import Normaliser
 from collectors.patience import Patience
 from collectors.scraped import Scrape
 from collectors.targets import Target
+from collectors.told import Told
 from collectors.whose_page import refusal
 from outrider import log
-from outrider.errors import CollectError, StoreAwayError
+from outrider.errors import CollectError, CollectReason, StoreAwayError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch
 from outrider.ports import Collected
 from outrider.topology import Edge, Topology
 
 Tap = Callable[[Sequence[Scrape]], None]
 _MANY = 1_000  # targets that take the whole of ``spread``
+_MOST_TOLD = 300  # characters of a fault that is told
 
 
 class Fetcher(Protocol):
@@ -84,6 +86,7 @@ class TargetHealth:
     reason: str | None = None
     late: bool = False
     hint: str = ""
+    cluster: str = ""  # of what the target stands for
 
 
 class Collector:
@@ -127,7 +130,7 @@ class Collector:
         self._health: dict[str, TargetHealth] = {}
         self._seen: dict[str, tuple[tuple[Edge, ...], Mapping[EntityRef, Mapping[str, str]]]] = {}
         self._topology: Topology | None = None
-        self._two_types: dict[str, set[str]] = {}  # metrics of each target that were told
+        self._told = Told()
         self.set_targets(targets)
 
     @property
@@ -155,7 +158,7 @@ class Collector:
             self._patience.forget(gone)
             self.parser.forget(gone)
             self._seen.pop(gone, None)
-            self._two_types.pop(gone, None)
+            self._told.forget(gone)
         beside, told = self._beside
         self._beside = (beside if edges is None else tuple(edges), told if labels is None else labels)
         self._known_pushed = self._pushed_targets
@@ -163,7 +166,8 @@ class Collector:
         self._by_name = {target.name: target for target in self._targets}
         for target in targets:
             self._health.setdefault(
-                target.name, TargetHealth(target.name, target.adapter, None, None, None, None, None)
+                target.name,
+                TargetHealth(target.name, target.adapter, *(None,) * 5, cluster=target.entity.cluster),
             )
             if target.name not in kept or known.get(target.name) != target:  # new, or moved: its page tells more
                 self._seen[target.name] = (target.edges, target.facts)
@@ -225,7 +229,15 @@ class Collector:
         later = self._most_spread * share * (crc32(target.name.encode()) / 2**32)
         if later:
             await asyncio.sleep(later.total_seconds())
-        return await scraper.scrape_one(target, at=at + later)
+        try:
+            return await scraper.scrape_one(target, at=at + later)
+        except Exception as fault:  # noqa: BLE001 (a fault of ours in one target's scrape must not end the round)
+            error = CollectError(
+                f"{target.name}: its scrape broke off ({type(fault).__name__}: {str(fault)[:_MOST_TOLD]})",
+                reason=CollectReason.OTHER,
+                hint="look at what the target answers; the log has it once",
+            )
+            return Scrape(target, at + later, None, error, 0.0)
 
     def _finished(self) -> list[Scrape]:
         done = [name for name, task in self._running.items() if task.done()]
@@ -296,6 +308,7 @@ class Collector:
 
     def _parse(self, scrape: Scrape) -> tuple[Scrape, Page | None]:
         scrape = within_limit(scrape, self.normaliser.adapter(scrape.target.adapter).reads)
+        self._told.limited(scrape)
         if scrape.body is None:
             return scrape, None
         name = scrape.target.name
@@ -304,22 +317,11 @@ class Collector:
         except CollectError as error:
             named = CollectError(f"{name}: {error.message}", reason=error.reason, hint=error.hint)
             return replace(scrape, body=None, error=named), None
-        if page.layout.contradicted:
-            self._tell_types(name, page)
+        self._told.parsed(name, page)
         before = self._health.get(name)
         had_one = before is not None and before.last_success is not None
         wrong = refusal(name, self.normaliser.adapter(scrape.target.adapter), page, had_one=had_one)
         return (scrape, page) if wrong is None else (replace(scrape, body=None, error=wrong), None)
-
-    def _tell_types(self, target: str, page: Page) -> None:
-        """Name the metrics that a page gives two types of, each once."""
-        told = self._two_types.setdefault(target, set())
-        for metric in page.layout.contradicted:
-            if metric not in told:
-                told.add(metric)
-                log.get("collect").warning(
-                    "two_types_of_a_metric", target=target, metric=metric, read_as=page.types[metric]
-                )
 
     def _note(self, scrape: Scrape, page: Page | None, found: Collected) -> None:
         name, error = scrape.target.name, scrape.error
@@ -334,6 +336,7 @@ class Collector:
             last_success=scrape.at if page is not None else (before.last_success if before else None),
             reason=error.reason if error else None,
             hint=error.hint if error else "",
+            cluster=scrape.target.entity.cluster,
         )
         if error is not None and (before is None or before.reason != error.reason):
             log.get("collect").warning("scrape_failed", target=name, reason=error.reason, error=error.message)

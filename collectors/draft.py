@@ -198,10 +198,13 @@ class Draft:
             if summed is not None and (summed, 0) in slots:
                 add(summed, SUM_BUCKET, row, rule.scale)
 
-    def ladders(self, family: str, kind: EntityKind, term: Term) -> Iterator[tuple[Place, list[tuple[float, int]]]]:
+    def ladders(
+        self, family: str, kind: EntityKind, term: Term, *, endless: bool = False
+    ) -> Iterator[tuple[Place, list[tuple[float, int]]]]:
         """The (bound, row) ladder of each label set, bounds rising to +Inf.
 
-        A page that leaves +Inf out has the same number as ``_count``; without either nothing is claimed.
+        A page that leaves +Inf out has the same number as ``_count``; without either nothing is claimed, and
+        the ladder is left out unless ``endless``.
         """
         found: dict[tuple[Place, tuple[tuple[str, str], ...]], list[tuple[float, int]]] = {}
         for row in self.places.matching((family + "_bucket",), term.where):
@@ -216,9 +219,10 @@ class Draft:
         for (place, rest), ladder in found.items():
             whole = sorted(ladder)
             if math.isfinite(whole[-1][0]):
-                if rest not in counts:
+                if rest in counts:
+                    whole.append((math.inf, int(counts[rest])))
+                elif not endless:
                     continue
-                whole.append((math.inf, int(counts[rest])))
             yield place, whole
 
 

@@ -46,6 +46,11 @@ class Series:
         """Equal for two lines about the same series, in whatever order their labels stand."""
         return self.name, tuple(sorted(self.labels.items()))
 
+    def __str__(self) -> str:
+        """As it would stand on a page, its labels in order."""
+        inside = ",".join(f'{name}="{value}"' for name, value in sorted(self.labels.items()))
+        return f"{self.name}{{{inside}}}" if inside else self.name
+
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Layout:

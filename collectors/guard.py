@@ -9,24 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from collectors.scraped import Scrape
-from outrider import log
+from collectors.scraped import Explosion, Scrape
 from outrider.errors import CollectError, CollectReason
 
 _NAME = re.compile(rb"\s*\{?\"?([^{\s\"]+)")
 _LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _LOOKED_AT = 2_000  # lines of the greatest family, to tell which label it is
-
-
-@dataclass(frozen=True, slots=True)
-class Explosion:
-    """What makes a page too large: the family with most series, and its label with most values."""
-
-    family: str
-    series: int
-    label: str | None
 
 
 def within_limit(scrape: Scrape, reads: Callable[[str], bool]) -> Scrape:
@@ -43,26 +33,17 @@ def within_limit(scrape: Scrape, reads: Callable[[str], bool]) -> Scrape:
     known = {name for name in set(map(_name, samples)) if reads(name.decode(errors="replace"))}
     kept = [line for line in samples if _name(line) in known]
     found, name = explosion(samples), scrape.target.name
-    where = f"{found.series} of them are {found.family}" + (f", most by label {found.label}" if found.label else "")
     if len(kept) > limit:
         error = CollectError(
-            f"{name}: the page has {len(samples)} series, more than the {limit} that are allowed; {where}",
+            f"{name}: the page has {len(samples)} series, more than the {limit} that are allowed; {found.what}",
             reason=CollectReason.TOO_MANY_SERIES,
             hint="drop the label at the exporter, or raise limit_series of the target",
         )
         return replace(scrape, body=None, error=error)
-    log.get("collect").warning(
-        "series_exploded",
-        target=name,
-        series=len(samples),
-        limit=limit,
-        kept=len(kept),
-        family=found.family,
-        label=found.label,
-    )
+    found = replace(found, samples=len(samples), limit=limit, kept=len(kept))
     types = [line for line in body.split(b"\n") if line.startswith(b"# TYPE ")]
     end = [b"# EOF"] if body.rstrip().endswith(b"# EOF") else []
-    return replace(scrape, body=b"\n".join([*types, *kept, *end, b""]), samples=len(samples), exploded=True)
+    return replace(scrape, body=b"\n".join([*types, *kept, *end, b""]), samples=len(samples), exploded=found)
 
 
 def explosion(samples: Collection[bytes]) -> Explosion:

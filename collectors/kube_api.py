@@ -145,7 +145,7 @@ class KubeApi:
         try:
             read = json.loads(answer.body)
             status = read if isinstance(read, Mapping) else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             status = {}
         return self._failed({"code": answer.status, **status}, path)
 

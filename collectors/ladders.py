@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
+Counts = Sequence[tuple[float, float]]  # (upper bound, cumulative count), bounds rising
+
 
 def spread(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int, float]]:
     """How the cumulative counts of a page's buckets make up the increments of a ladder's.
@@ -40,15 +42,46 @@ def spread(bounds: Sequence[float], ladder: Sequence[float]) -> list[dict[int, f
     return increments
 
 
-def quantile_of_page(counts: Sequence[tuple[float, float]], quantile: float) -> tuple[float, bool, bool] | None:
+def fault_of(counts: Counts) -> str:
+    """Why no histogram counts like this, "" when one may: (bound, cumulative count) pairs whose bounds rise."""
+    if not counts or math.isfinite(counts[-1][0]):
+        return 'has no bucket le="+Inf" and no _count'
+    low, below = -math.inf, 0.0
+    for bound, count in counts:
+        if not math.isfinite(count):
+            return f'counts {count:g} at le="{_le(bound)}"'
+        if count < below:
+            beside = f'{below:g} at le="{_le(low)}"' if math.isfinite(low) else "nothing below"
+            return f'falls: {count:g} at le="{_le(bound)}" after {beside}'
+        low, below = bound, count
+    return ""
+
+
+def _le(bound: float) -> str:
+    return "+Inf" if math.isinf(bound) else f"{bound:g}"
+
+
+def merged(parts: Sequence[Counts]) -> Counts:
+    """The counts of several sound histograms as one, at the bounds that all of them have: only there a sum is known."""
+    shared = set.intersection(*({bound for bound, _ in part} for part in parts))
+    total: dict[float, float] = {}
+    for part in parts:
+        for bound, count in part:
+            if bound in shared:
+                total[bound] = total.get(bound, 0.0) + count
+    return sorted(total.items())
+
+
+def quantile_of_page(counts: Counts, quantile: float) -> tuple[float, bool, bool] | None:
     """The quantile of (bound, cumulative count) pairs whose bounds rise and end in +Inf, as PromQL gives it.
 
     The second part is True when the quantile lies in the first bucket: of it only "< bound" is known,
-    and the value is that bound. None when nothing was counted, or all of it in one bucket without end.
+    and the value is that bound. None when nothing was counted, or all of it in one bucket without end,
+    and when the counts fall or do not end: they are no histogram's.
     Above the last finite bound that bound is the answer, and the third part True.
     """
     total = counts[-1][1] if counts else 0.0
-    if not total > 0 or math.isinf(counts[0][0]):
+    if not total > 0 or math.isinf(counts[0][0]) or fault_of(counts):
         return None
     rank = quantile * total
     place = next(number for number, (_, count) in enumerate(counts) if count >= rank)

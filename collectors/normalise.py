@@ -71,7 +71,7 @@ class Normaliser:
         past.keep(page, at, compiled.start_row)
         past.lost.forget_old(at)
         trust = change.trust(
-            status, partial=past.lost.in_doubt(at), exploded=scrape.exploded, repeats=page.layout.repeats
+            status, partial=past.lost.in_doubt(at), exploded=scrape.exploded is not None, repeats=page.layout.repeats
         )
         about = about_target(scrape, past.adapter, samples=scrape.samples or page.samples)
         batches = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from outrider.errors import CollectError, CollectReason
 from outrider.units import format_duration
 
 _MOST_TOLD = 100  # warnings remembered
+_MOST_SAID = 300  # characters of what an answer says
 _MOST_BYTES = 512 * 1024 * 1024
 
 
@@ -54,15 +56,16 @@ class PrometheusApi:
         """Raw samples of ``selector`` in (at - span, at]; native histograms are left out. Raises CollectError."""
         query = f"{selector}[{int(span.total_seconds() * 1000)}ms]"
         found = await self._result(query, at, "matrix")
-        return [
-            RawSeries(
-                series["metric"],
-                tuple(round(float(stamp) * 1000) for stamp, _ in series["values"]),
-                tuple(float(value) for _, value in series["values"]),
-            )
-            for series in found
-            if "values" in series
-        ]
+        with self._of_this_shape():
+            return [
+                RawSeries(
+                    series["metric"],
+                    tuple(round(float(stamp) * 1000) for stamp, _ in series["values"]),
+                    tuple(float(value) for _, value in series["values"]),
+                )
+                for series in found
+                if "values" in series
+            ]
 
     async def vector(self, query: str, at: datetime) -> list[Mapping[str, str]]:
         """The label sets of an instant query's answer. Raises CollectError."""
@@ -70,7 +73,9 @@ class PrometheusApi:
 
     async def values(self, query: str, at: datetime) -> list[tuple[Mapping[str, str], float]]:
         """The label sets and values of an instant query's answer. Raises CollectError."""
-        return [(one["metric"], float(one["value"][1])) for one in await self._result(query, at, "vector")]
+        found = await self._result(query, at, "vector")
+        with self._of_this_shape():
+            return [(one["metric"], float(one["value"][1])) for one in found]
 
     async def last_errors(self) -> dict[tuple[str, str], str]:
         """Why targets failed, by (job, instance); empty where the server does not tell."""
@@ -78,23 +83,35 @@ class PrometheusApi:
             answer = await self._ask("GET", "/api/v1/targets", {"state": "active"})
             active = answer["data"]["activeTargets"]
             return {
-                (one["labels"].get("job", ""), one["labels"].get("instance", "")): str(one.get("lastError", ""))
+                (str(one["labels"].get("job", "")), str(one["labels"].get("instance", ""))): str(
+                    one.get("lastError", "")
+                )
                 for one in active
             }
-        except (CollectError, KeyError, TypeError):
+        except (CollectError, KeyError, TypeError, AttributeError):
             return {}
 
     async def _result(self, query: str, at: datetime, kind: str) -> list[dict[str, Any]]:
         answer = await self._ask(
             "POST", "/api/v1/query", {**self._parameters, "query": query, "time": f"{at.timestamp():.3f}"}
         )
-        found = answer.get("data", {})
-        if answer.get("status") != "success" or found.get("resultType") != kind:
-            raise self._fault(f"refused a query: {answer.get('error', 'no reason given')}", CollectReason.HTTP_STATUS)
+        if answer.get("status") != "success":
+            said = str(answer.get("error") or "no reason given")[:_MOST_SAID]
+            raise self._fault(f"refused a query: {said}", CollectReason.HTTP_STATUS)
         partial = ("the answer is partial",) if answer.get("isPartial") is True else ()  # a cluster of VictoriaMetrics
-        self._warn((*(answer.get("warnings") or ()), *partial))
-        result: list[dict[str, Any]] = found["result"]
-        return result
+        warnings = answer.get("warnings")
+        self._warn((*(warnings if isinstance(warnings, list) else ()), *partial))
+        with self._of_this_shape():
+            return _series(answer["data"], kind)
+
+    @contextmanager
+    def _of_this_shape(self) -> Iterator[None]:
+        """Turn what goes wrong with an answer that is none of the API's into one clear error."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            said = f"answered a query with what is no result of the Prometheus API ({_told(error)})"
+            raise self._fault(said, CollectReason.NOT_METRICS) from error
 
     def _warn(self, warnings: Sequence[Any]) -> None:
         """Note what an answer warns of, such as a store that Thanos could not reach; each is told once."""
@@ -144,7 +161,7 @@ class PrometheusApi:
     def _decode(self, body: bytes, status: int) -> dict[str, Any]:
         try:
             answer = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             said = f"answered HTTP {status} without JSON"
             raise self._fault(
                 said, CollectReason.NOT_METRICS if status == 200 else CollectReason.HTTP_STATUS
@@ -169,3 +186,22 @@ class PrometheusApi:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+def _series(data: Any, kind: str) -> list[dict[str, Any]]:
+    """The series of a result of that kind. Raises KeyError, TypeError or ValueError for another shape."""
+    if data["resultType"] != kind:
+        raise ValueError(f"resultType is {data['resultType']!r}, not {kind!r}")
+    found: list[dict[str, Any]] = data["result"]
+    if not isinstance(found, list):
+        raise TypeError(f"result is {type(found).__name__}, not a list")
+    for one in found:
+        metric = one["metric"]
+        if not isinstance(metric, dict) or not all(isinstance(value, str) for value in metric.values()):
+            raise TypeError("the labels of a series are not strings")
+    return found
+
+
+def _told(error: Exception) -> str:
+    what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+    return what[:_MOST_SAID]

@@ -13,6 +13,7 @@ import hashlib
 import heapq
 import io
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -111,7 +112,7 @@ def read_events(path: Path, cluster: str) -> Iterator[Event]:
             continue
         try:
             yield _event(json.loads(line), cluster, str(path), number)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UsageError(
                 f"{path}:{number}: no event: {error}", hint="expected at, kind, entity, code and text"
             ) from error
@@ -143,7 +144,9 @@ def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:
     try:
         said: dict[str, Any] = json.loads(line)
         at, text, error = from_unix(float(said["t"])), said.get("text"), said.get("error")
-        duration, load = float(said.get("dur") or 0.0), said.get("load")
+        duration, load, health = float(said.get("dur") or 0.0), _load(said.get("load")), said.get("health")
+        if health is not None and (isinstance(health, bool) or not isinstance(health, int)):
+            raise TypeError(f"health is {health!r}, expected an HTTP status as a whole number, or null")  # noqa: TRY301
         if (text is None) is (error is None):
             raise ValueError("expected either text or error")  # noqa: TRY301 (one message for every fault of a line)
         found = Scrape(
@@ -155,11 +158,20 @@ def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:
             probed="health" in said,
             samples=None if said.get("samples") is None else int(said["samples"]),
         )
-        return replace(found, health=said.get("health"), load=None if load is None else float(load))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
+        return replace(found, health=health, load=load)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
         raise UsageError(
             f"{path}:{number}: no scrape: {fault}", hint="expected JSON with t, text or error, dur, health, load"
         ) from fault
+
+
+def _load(said: Any) -> float | None:
+    """Requests in flight. Raises TypeError or ValueError for what is no number of them."""
+    if said is None:
+        return None
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= float(said) < math.inf:
+        raise ValueError(f"load is {said!r}, expected a number of requests, or null")
+    return float(said)
 
 
 def _error(target: Target, text: str) -> CollectError:

@@ -41,7 +41,12 @@ except ImportError:  # pragma: no cover (not on this platform)
 class Scraper:
     """An HTTP client for pages. Open connections are kept between rounds; ``close`` it at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, doors: timedelta | None = None) -> None:
+        """``doors`` is how long an engine's doors are waited for from the beginning of its scrape.
+
+        A page that is there goes on without them. None: as long as the target's timeout.
+        """
+        self._doors = doors
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -56,6 +61,8 @@ class Scraper:
 
     async def scrape_one(self, target: Target, *, at: datetime) -> Scrape:
         """One attempt, with the engine probe beside it; over by the target's timeout whatever happens.
+
+        A door that is silent costs its own answer alone, not the page's nor the other door's.
 
         ``at`` is recorded as the instant of the scrape; the deadline runs on real time. Never raises: a
         fault is ``Scrape.error``, one sentence.
@@ -97,9 +104,9 @@ class Scraper:
         return body, None, is_open
 
     async def _probe(self, session: aiohttp.ClientSession, target: Target) -> Probe:
-        with suppress(TimeoutError, CollectError):
-            async with asyncio.timeout(target.timeout.total_seconds()):
-                return await probe(session, target, _asked(target))
+        within = target.timeout if self._doors is None else min(target.timeout, self._doors)
+        with suppress(CollectError):
+            return await probe(session, target, _asked(target), within)
         return Probe()
 
     def _open(self) -> aiohttp.ClientSession:

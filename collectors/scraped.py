@@ -12,6 +12,33 @@ from outrider.errors import CollectError
 
 
 @dataclass(frozen=True, slots=True)
+class Explosion:
+    """What makes a page too large: the family with most series, and its label with most values (None: no label).
+
+    ``samples`` are the series of the whole page, of which ``limit`` are allowed and ``kept`` are read.
+    """
+
+    family: str
+    series: int
+    label: str | None
+    samples: int = 0
+    limit: int = 0
+    kept: int = 0
+
+    def __str__(self) -> str:
+        """One sentence that says what to do."""
+        return (
+            f"only {self.kept} of its {self.samples} series are read, since {self.limit} are allowed; {self.what}: "
+            "drop the label at the exporter, or raise limit_series of the target"
+        )
+
+    @property
+    def what(self) -> str:
+        """The family and the label, in words."""
+        return f"{self.series} of them are {self.family}" + (f", most by label {self.label}" if self.label else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Scrape:
     """One attempt. Of ``body`` and ``error`` at most one is set; neither when the page comes parsed.
 
@@ -19,8 +46,9 @@ class Scrape:
     code of GET /health, None when nothing answered; ``load`` the requests in flight by GET /load,
     None when the engine does not tell. Both mean something only when ``probed``. ``openmetrics`` is
     what the Content-Type said, None when there was none. ``samples`` is set when the page handed on is
-    only a part of the target's, ``exploded`` when that is because it had more series than it may have. ``saved``:
-    a page from a file, whose lines may be about any time. ``page`` is what came parsed, for those who keep it.
+    only a part of the target's, ``exploded`` says why when that is because it had more series than it may have.
+    ``saved``: a page from a file, whose lines may be about any time. ``page`` is what came parsed, for those who
+    keep it.
     """
 
     target: Target
@@ -33,7 +61,7 @@ class Scrape:
     probed: bool = False
     openmetrics: bool | None = None
     samples: int | None = None
-    exploded: bool = False
+    exploded: Explosion | None = None
     saved: bool = False
     page: Page | None = None
 

@@ -45,7 +45,9 @@ def section(one: Adapter) -> Iterator[str]:
     if one.probe is not None:
         doors = [f"`{path}`" for path in (one.probe.health, one.probe.load) if path]
         where = f" on port {one.probe.port} when the page is on port {one.probe.page_port}" if one.probe.port else ""
-        yield f"Asked beside each scrape: {' and '.join(doors)}{where}."
+        spellings = ", else ".join(f"`{text}`" for text in one.probe.load_as)
+        read = f" Requests in flight are read there at {spellings}." if one.probe.load else ""
+        yield f"Asked beside each scrape: {' and '.join(doors)}{where}.{read}"
     yield from ("", "| signal | unit | from |", "|---|---|---|")
     for name in (one.up, one.health, one.load, *one.seen.values()):
         if name:

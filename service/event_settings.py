@@ -49,7 +49,7 @@ class EventSettings(AccessSettings):
     signals: Literal["auto", "always", "never"] = Field(
         "auto",
         description="kubernetes: signals of nodes, pods and workloads from the API; auto: only without a target "
-        "that reads kube-state-metrics",
+        "that reads the cluster's kube-state-metrics",
     )
     cluster: str | None = Field(None, description="when it is not the cluster above", pattern=r"^[^/]+$")
     every: Duration = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from collectors.collect import TargetHealth
 from collectors.kube_topology import Graph, beside, joined
@@ -13,6 +13,7 @@ from outrider.model import EntityKind, EntityRef, SampleBatch
 from outrider.topology import Topology
 
 STATE_METRICS = "kube_state_metrics"
+AWAY = timedelta(minutes=2)  # an exporter that has been away for longer is not waited for
 
 
 class KubeView:
@@ -39,13 +40,23 @@ class KubeView:
 
     def batches(self, health: Sequence[TargetHealth], at: datetime) -> tuple[SampleBatch, ...]:
         """Signals of the API; none of a cluster whose kube-state-metrics is read, so that nothing counts twice."""
-        has_exporter = any(one.adapter == STATE_METRICS for one in health)
+        exporters = [one for one in health if one.adapter == STATE_METRICS and _is_read(one, at)]
         found: list[SampleBatch] = []
         for cluster in self.clusters:
             wanted = self._signals.get(cluster.name, "auto")
+            has_exporter = any(one.cluster in ("", cluster.cluster) for one in exporters)
             if wanted == "always" or (wanted == "auto" and not has_exporter):
                 found.extend(cluster.batches(at))
         return tuple(found)
+
+
+def _is_read(exporter: TargetHealth, at: datetime) -> bool:
+    """True unless it is known to be away, and has been for longer than an outage in passing lasts.
+
+    Until then nothing changes doors: the two word their values from different instants.
+    """
+    last = exporter.last_success
+    return exporter.up is not False or (last is not None and at - last <= AWAY)
 
 
 def _merged(pages: Topology, graphs: Sequence[Graph]) -> Topology:

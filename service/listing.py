@@ -12,7 +12,7 @@ import numpy as np
 from collectors.since_start import Since
 from outrider import catalog, jsonable
 from outrider.clock import rfc3339
-from outrider.model import CellStatus, SampleBatch, SignalKey, SignalKind
+from outrider.model import CellStatus, EntityRef, SampleBatch, SignalKey, SignalKind
 from outrider.ports import Collected
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -21,6 +21,23 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 def signals(collected: Collected, *, with_instant: bool = False) -> list[dict[str, Any]]:
     """Every value of a round: gauges and deltas as they are, histograms as quantiles."""
     return [row for batch in collected.batches for row in _rows(batch, with_instant=with_instant)]
+
+
+def untrusted(collected: Collected) -> list[dict[str, Any]]:
+    """What a page says and nobody can believe: no value, and that as the reason."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for batch in collected.batches:
+        for row, index in np.argwhere(batch.status == CellStatus.UNTRUSTED):
+            entity, key = batch.entities[row], batch.keys[index]
+            found[entity, key.name, key.quantile] = {**without_value(entity, key.name, "untrusted"), **_statistic(key)}
+    return list(found.values())
+
+
+def without_value(entity: EntityRef, name: str, reason: str) -> dict[str, Any]:
+    """A signal that has no value, and why."""
+    known = catalog.signals().get(name)
+    unit = known.unit if known else ""
+    return {"entity": jsonable.entity(entity), "signal": name, "value": None, "unit": unit, "reason": reason}
 
 
 def newest(collected: Collected) -> Collected:
@@ -55,6 +72,8 @@ def _statistic(key: SignalKey) -> dict[str, Any]:
     """Of a distribution: which quantile the source worked out, or that it gives the mean alone."""
     if key.quantile is not None:
         return {"quantile": key.quantile}
+    if key.bucket is not None:
+        return {}
     known = catalog.signals().get(key.name)
     return {"statistic": "mean"} if known is not None and known.kind is SignalKind.HISTOGRAM else {}
 

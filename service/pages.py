@@ -8,19 +8,21 @@ from typing import Any
 
 from collectors import doctor as examine
 from collectors import registry
-from collectors.change import seconds_off
 from collectors.collect import Collector
-from collectors.exposition import Parser
+from collectors.exposition import Page, Parser
+from collectors.guard import within_limit
+from collectors.page_warnings import warnings_of
 from collectors.promql import PrometheusSource
+from collectors.scraped import Scrape
+from collectors.since_start import odd_histograms
 from collectors.targets import Target
 from collectors.whose_page import refusal
-from outrider import catalog, jsonable
+from outrider import jsonable
 from outrider.clock import Clock, rfc3339
 from outrider.errors import CollectError, CollectReason, UnavailableError
 from outrider.i18n import Language
 from outrider.model import EntityKind
 from outrider.ports import Collected
-from outrider.units import format_duration
 from service import facts, listing, targets
 from service.looks import Fate, Look, looks_of, none_answered
 from service.settings import Settings
@@ -35,15 +37,21 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
     collector = Collector([look.target for look in looks])
     collected = collector.absorb([look.scrape for look in looks], at)
     kept = Collected(tuple(batch for batch in collected.batches if batch.source), collected.events)
-    found = [row for row in listing.signals(kept) if not _is_watcher(row)]
+    found = _rows(kept)
+    odd: dict[str, str | None] = {}
     for look in looks:
-        found += _since_start(collector, look)
+        scrape, page = _page_of(collector, look)
+        if page is not None:
+            found += [listing.since_start(one) for one in collector.normaliser.since_start(look.target, page)]
+            found += [
+                listing.without_value(one.entity, one.signal, "untrusted")
+                for one in odd_histograms(registry.adapter(look.target.adapter), page, look.target)
+            ]
+            odd[look.target.name] = _warning(scrape, page)
         found += [
-            {"entity": jsonable.entity(entity), "signal": name, "value": None, "unit": catalog.signal(name).unit,
-             "reason": "needs_two_scrapes"}
+            listing.without_value(entity, name, "needs_two_scrapes")
             for entity, name in _needs_two(collector, look.target)
-        ]  # fmt: skip
-    odd = {look.target.name: _odd(collector, look) for look in looks}
+        ]
     health = [{**jsonable.target(one), "warning": odd.get(one.target)} for one in (*collector.health, *sources)]
     none_answered(collector.health or sources)
     return {"at": rfc3339(at), "targets": health, "signals": found}
@@ -74,7 +82,7 @@ async def _from_prometheus(settings: Settings, clock: Clock) -> dict[str, Any]:
     if not server.up:
         raise UnavailableError(server.error or "Prometheus cannot be reached", hint="check collect.prometheus.url")
     none_answered(rest)
-    found = [row for row in listing.signals(listing.newest(collected)) if not _is_watcher(row)]
+    found = _rows(listing.newest(collected))
     return {"at": rfc3339(at), "targets": [jsonable.target(one) for one in rest], "signals": found}
 
 
@@ -88,10 +96,12 @@ async def doctor(
     looks, sources = await looks_of(settings, pages, clock.now())
     for look in looks:
         try:
-            if look.scrape.body is None:
-                raise look.scrape.error or CollectError(f"{look.target.name} gave no page", reason=CollectReason.OTHER)
+            adapter = registry.adapter(look.target.adapter)
+            scrape = within_limit(look.scrape, adapter.reads)
+            if scrape.body is None or look.scrape.body is None:
+                raise scrape.error or CollectError(f"{look.target.name} gave no page", reason=CollectReason.OTHER)
             page = parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
-            wrong = refusal(look.target.name, registry.adapter(look.target.adapter), page, had_one=False)
+            wrong = refusal(look.target.name, adapter, page, had_one=False)
             if wrong is not None:
                 raise wrong
         except CollectError as error:
@@ -99,8 +109,8 @@ async def doctor(
             fates.append(Fate(up=False, error=error.message, reason=error.reason, hint=error.hint))
             continue
         fates.append(Fate(up=True))
-        diagnosis = examine.examine(registry.adapter(look.target.adapter), page)
-        found.append(_diagnosed(look.target, diagnosis, language))
+        diagnosis = examine.examine(adapter, page)
+        found.append(_diagnosed(look.target, diagnosis, language, _warning(scrape, page)))
     none_answered(fates or sources)
     found += [_undiagnosed(one.target, one.adapter, str(one.error)) for one in sources if one.error]
     return {"targets": found}
@@ -126,38 +136,34 @@ async def _doctor_of_prometheus(settings: Settings, clock: Clock, language: Lang
     return {"targets": found, "jobs_without_adapter": unread}
 
 
-def _diagnosed(target: Target, diagnosis: examine.Diagnosis, language: Language) -> dict[str, Any]:
-    return {"target": target.name, "adapter": target.adapter, **diagnosis.as_dict(language), "error": None}
+def _diagnosed(
+    target: Target, diagnosis: examine.Diagnosis, language: Language, warning: str | None = None
+) -> dict[str, Any]:
+    about: dict[str, Any] = {"target": target.name, "adapter": target.adapter, **diagnosis.as_dict(language)}
+    return {**about, "error": None, "warning": warning}
 
 
 def _undiagnosed(target: str, adapter: str, error: str) -> dict[str, Any]:
     about: dict[str, Any] = {"target": target, "adapter": adapter, "present": [], "missing": []}
-    return {**about, "unknown_metrics": 0, "error": error}
+    return {**about, "unknown_metrics": 0, "error": error, "warning": None}
 
 
-def _odd(collector: Collector, look: Look) -> str | None:
-    """What speaks against a page that can be read, in a sentence; None when nothing does."""
-    if look.scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
-        return None
-    page = collector.parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
-    found = []
-    off = seconds_off(page, look.scrape.at.timestamp())
-    if off is not None:
-        side = "old" if off > 0 else "in the future"
-        believed = "shown as they are, since this is a file" if look.scrape.saved else "not believed"
-        found.append(f"the newest of its lines is {format_duration(abs(off))} {side}: {believed}")
-    if page.layout.contradicted:
-        read = ", ".join(f"{name} (read as {page.types[name]})" for name in page.layout.contradicted)
-        found.append(f"two types are given of {read}")
-    return "; ".join(found) or None
+def _page_of(collector: Collector, look: Look) -> tuple[Scrape, Page | None]:
+    """The page as the collector read it; None where it could not."""
+    scrape = within_limit(look.scrape, registry.adapter(look.target.adapter).reads)
+    if scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
+        return scrape, None
+    return scrape, collector.parser.parse(scrape.body, openmetrics=scrape.openmetrics)
 
 
-def _since_start(collector: Collector, look: Look) -> list[dict[str, Any]]:
-    """Quantiles over everything the process has seen; said so, and never fed to a detector."""
-    if look.scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
-        return []
-    page = collector.parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
-    return [listing.since_start(one) for one in collector.normaliser.since_start(look.target, page)]
+def _warning(scrape: Scrape, page: Page) -> str | None:
+    """What speaks against a page that can be read; None when nothing does."""
+    return "; ".join(warnings_of(scrape, page, registry.adapter(scrape.target.adapter))) or None
+
+
+def _rows(collected: Collected) -> list[dict[str, Any]]:
+    """Every value, and what is not believed."""
+    return [row for row in (*listing.signals(collected), *listing.untrusted(collected)) if not _is_watcher(row)]
 
 
 def _needs_two(collector: Collector, target: Target) -> list[tuple[Any, str]]:

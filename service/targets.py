@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from collectors import targets as collector_targets
@@ -19,6 +20,8 @@ from service.kube_doors import KubeDoors
 from service.probe_source import with_probes
 from service.settings import Settings
 
+_OF_ROUND = 0.9  # of the time until a round closes: what is left is for handing the page on
+
 
 def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pushed | None = None) -> Source:
     """The source of batches and events that the configuration names, with what others push beside it.
@@ -34,13 +37,18 @@ def source(settings: Settings, clock: Clock, tap: Tap | None = None, pushed: Pus
         )
     else:
         configured, deadline = targets(settings), settings.collect.interval / 4
-        pages = Collector(
-            configured, Scraper(), deadline=deadline, spread=settings.collect.spread, tap=tap, pushed=pushed
-        )
+        spread = settings.collect.spread
+        scraper = Scraper(doors=doors_within(deadline, spread))
+        pages = Collector(configured, scraper, deadline=deadline, spread=spread, tap=tap, pushed=pushed)
         if settings.collect.discover:
             found = discovery.discovery_of(settings, configured, doors)
             pages = discovery.Discovering(pages, found, settings.cluster, deadline=deadline)
     return with_events(with_probes(pages, settings), settings, doors)
+
+
+def doors_within(deadline: timedelta, spread: timedelta) -> timedelta:
+    """How long engines' doors are waited for: the last page to be asked for is still in time for its round."""
+    return max(deadline - spread, deadline / 2) * _OF_ROUND
 
 
 def prometheus_source(prometheus: PrometheusSettings, cluster: str, **more: Any) -> PrometheusSource:

@@ -155,7 +155,7 @@ class GenerationProbe:
             body = await response.content.read(MOST_BYTES)
         try:
             return str(json.loads(body)["data"][0]["id"])
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise ProbeError(Outcome.WRONG_ANSWER, f"{url} lists no model; name one under model") from error
 
     async def _stream(self, response: aiohttp.ClientResponse, course: _Course) -> None:

@@ -20,7 +20,11 @@ from service.cli.common import ON_A_TERMINAL, Context, duration_of, instant_of, 
 from service.cli.progress import bars
 
 app = typer.Typer(help="Collect by hand.", no_args_is_help=ON_A_TERMINAL)
-_TOLD = ("scrape_failed", "prometheus_unreachable", "discovery_failed")  # each target's error stands in the result
+# each target's error and warning stand in the result
+_TOLD = (
+    *("scrape_failed", "prometheus_unreachable", "discovery_failed"),
+    *("series_exploded", "series_more_than_once", "two_types_of_a_metric"),
+)
 Pages = Annotated[list[str] | None, typer.Option("--page", help="ADAPTER=PATH_OR_URL, instead of the configuration")]
 
 
@@ -162,6 +166,7 @@ def _diagnosis(targets: list[dict[str, Any]], language: Language) -> str:
     headings = tables.heads(language, "missing", "expected", "disables", "fix")
     parts = [
         translate("cli.signals_present", language, target=head, count=len(target["present"])),
+        *([target["warning"]] if target.get("warning") else []),
         tables.table(headings, rows, empty=translate("cli.nothing_missing", language)),
         *([tables.table(tables.heads(language, "signal", "old_name"), old, empty="")] if old else []),
     ]

@@ -277,11 +277,13 @@ def test_the_adapter_of_the_how_to_reads_its_page(bench) -> None:
         (("{gauge: up}", "{gauge: up, statistic: mean}"), "signals.node_ready.gauge", "state in the catalogue"),
         (("target: node", "target: node\nprobe: {load: /load}"), "probe", "go together"),
         (
-            ("target: node", "target: node\nprobe: {load: /load, load_as: server_laod}"),
+            ("target: node", "target: node\nprobe: {load: /load, load_as: loads..running}"),
             "probe.load_as",
-            'known are server_load, sglang_loads; did you mean "server_load"?',
+            "'loads..running' is no path into an answer; expected names joined by dots",
         ),
-        (("target: node", "target: node\nprobe: {load: /l, load_as: [a]}"), "probe.load_as", "is no reader of a load"),
+        (("target: node", "target: node\nprobe: {load: /l, load_as: [a, b*]}"), "probe.load_as", "'b*' is no path"),
+        (("target: node", "target: node\nprobe: {load: /l, load_as: a + }"), "probe.load_as", "'a +' is no path"),
+        (("target: node", "target: node\nprobe: {load: /l, load_as: {a: b}}"), "probe.load_as", "expected a name"),
         (("target: node", "target: node\nprobe: {health: healthz}"), "probe.health", "expected a path such as /health"),
         (
             ("target: node", "target: node\nevents: [{kind: xd, entity: gpu, code: a}]"),

@@ -96,6 +96,31 @@ def test_a_late_target_delays_nobody_and_is_handed_over_next_round() -> None:
     assert not collector.health[1].late
 
 
+class Broken(Fetched):
+    """Falls over at the target named ``bad``, as only a fault of ours can make a scraper do."""
+
+    async def scrape_one(self, target, *, at):
+        if target.name == "bad":
+            raise OverflowError("int too large to convert to float")
+        return await super().scrape_one(target, at=at)
+
+
+def test_what_goes_wrong_with_one_target_is_a_failed_scrape_of_it_and_told_once() -> None:
+    async def run():
+        collector = Collector(targets("a", "bad"), Broken())
+        found = [await collector.collect(AT + number * STEP) for number in range(3)]
+        return found, collector
+
+    with structlog.testing.capture_logs() as logs:
+        rounds, collector = asyncio.run(run())
+    assert [up(found) for found in rounds] == [{"a": 1, "bad": 0}] * 3
+    health = collector.health[1]
+    assert (health.up, health.reason) == (False, CollectReason.OTHER)
+    assert health.error == "bad: its scrape broke off (OverflowError: int too large to convert to float)"
+    (told,) = [one for one in logs if one["event"] == "scrape_failed"]
+    assert (told["target"], told["error"]) == ("bad", health.error)
+
+
 def test_a_page_that_cannot_be_parsed_is_a_failed_scrape() -> None:
     collector = Collector(targets("a"))
     found = collector.absorb([Scrape(collector.targets[0], AT, b"a 1\nb", None, 0.01)], AT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from structlog.testing import capture_logs
@@ -44,6 +44,25 @@ def test_an_exploded_page_keeps_what_its_adapter_reads(end: bytes) -> None:
     assert watched.values[0, watched.keys.index(SignalKey("target_trust_code"))] == TrustVerdict.EXPLOSION.code
     (told,) = [one for one in logs if one["event"] == "series_exploded"]
     assert (told["target"], told["family"], told["label"], told["kept"]) == ("chat-0", "http_server_seconds", "path", 1)
+
+
+def test_an_explosion_is_told_once_until_it_is_over() -> None:
+    collector = Collector([TARGET])
+    with capture_logs() as logs:
+        for number, body in enumerate((PATHS + ENGINE, PATHS + ENGINE, ENGINE, PATHS + ENGINE)):
+            collector.absorb([replace(scrape(body), at=AT + number * timedelta(seconds=15))], AT)
+    assert [one["event"] for one in logs] == ["series_exploded"] * 2
+
+
+def test_series_that_stand_twice_are_told_once_until_they_are_gone() -> None:
+    collector, twice = Collector([TARGET]), ENGINE + b'vllm:num_requests_running{engine="0"} 7\n'
+    with capture_logs() as logs:
+        for number, body in enumerate((twice, twice, ENGINE, twice)):
+            found = collector.absorb([replace(scrape(body), at=AT + number * timedelta(seconds=15))], AT)
+            (replica,) = [batch for batch in found.batches if batch.kind is EntityKind.REPLICA]
+            assert replica.trust is (TrustVerdict.FRESH if body is ENGINE else TrustVerdict.DUPLICATE)
+    assert [one["event"] for one in logs] == ["series_more_than_once"] * 2
+    assert (logs[0]["target"], logs[0]["series"]) == ("chat-0", 'vllm:num_requests_running{engine="0"} (3, 7)')
 
 
 def test_a_page_whose_own_series_explode_is_refused() -> None:

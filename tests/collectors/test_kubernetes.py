@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.client import Client
+from collectors.client import Answer, Client
 from collectors.kube_api import Feed, GoneError, KubeApi
 from collectors.kubernetes import Kubernetes, event_sighting
 from collectors.sightings import FIRST_LOOK, Sighting, Whereabouts
@@ -312,6 +312,13 @@ def test_what_may_not_be_read_is_said_and_the_rest_is_read() -> None:
         assert "token_file" in error.hint
 
     play(scene)
+
+
+@pytest.mark.parametrize("body", [b"[" * 200_000, b"[]", b"nonsense"])
+def test_a_refusal_of_any_shape_is_a_sentence(body: bytes) -> None:
+    api = KubeApi(Client("kubernetes", "http://127.0.0.1:9"))
+    error = api._refused("/api/v1/pods", Answer(503, {}, body))
+    assert error.message == "kubernetes: http://127.0.0.1:9/api/v1/pods answered 503"
 
 
 def test_a_dead_endpoint_and_an_unreadable_token_are_sentences(tmp_path) -> None:

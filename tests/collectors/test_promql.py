@@ -221,6 +221,66 @@ def test_an_unreachable_prometheus_says_nothing_of_its_targets(fault, reason, wo
     assert words in health[0].error
 
 
+def _success(data: str) -> bytes:
+    return b'{"status": "success", "data": ' + data.encode() + b"}"
+
+
+MALFORMED = (
+    *(b"[" * 200_000, b"null", b"[]", b"7", _success("[]"), _success("null"), _success("{}"), b'{"status": "success"}'),
+    *(_success(f'{{"resultType": "{kind}"}}') for kind in ("matrix", "vector")),
+    *(
+        _success(f'{{"resultType": "{kind}", "result": {result}}}')
+        for kind in ("matrix", "vector")
+        for result in ("[1]", "{}", '"x"', "null", "[{}]", '[{"metric": []}]', '[{"metric": {"job": 1}}]')
+    ),
+    *(
+        _success(f'{{"resultType": "matrix", "result": [{{"metric": {{"job": "vllm"}}, "values": {values}}}]}}')
+        for values in ("1", "[1]", "[[1]]", '[["x", "1"]]', '[[1, "x"]]', "[[1, []]]", '[[1e999, "1"]]')
+    ),
+)
+
+
+@pytest.mark.parametrize("body", MALFORMED, ids=lambda body: body[:90].decode()[30:])
+@pytest.mark.parametrize("at_query", ["count by", "scrape_", "generation"])
+def test_an_answer_of_another_shape_is_one_clear_error(body, at_query) -> None:
+    api = healthy_api()
+    sound = api.query
+
+    async def query(request):
+        asked = (await request.post())["query"]
+        return web.Response(body=body, content_type="application/json") if at_query in asked else await sound(request)
+
+    api.query = query
+
+    async def use(source):
+        found = await source.collect(AT)
+        with pytest.raises(CollectError):
+            await source.look(AT)
+        return found, source.health[0]
+
+    found, health = with_api(use, api)
+    watch = next(one for one in found.batches if one.entities[0].name == "prometheus")
+    assert watch.values[0, 0] == 0
+    assert (health.up, health.reason) == (False, CollectReason.NOT_METRICS)
+    assert health.error.startswith("Prometheus at http://127.0.0.1:")
+    assert "\n" not in health.error
+
+
+def test_a_list_of_targets_of_another_shape_costs_only_the_reasons() -> None:
+    api = healthy_api()
+    api.series["meta"][0] = matrix("up", (AT.timestamp() - 20, 1), (AT.timestamp() - 5, 0))
+
+    async def targets(request):
+        return web.json_response({"status": "success", "data": {"activeTargets": [{"labels": []}]}})
+
+    api.targets = targets
+
+    async def use(source):
+        return await source.collect(AT)
+
+    assert cell(with_api(use, api, jobs={"vllm": "vllm"}), "engine_up") == 0
+
+
 def test_a_prometheus_that_is_not_there() -> None:
     async def one():
         source = PrometheusSource("http://127.0.0.1:9", cluster="test", jobs={"a": "vllm"})

@@ -123,6 +123,26 @@ def test_a_line_that_is_no_scrape(tmp_path, line) -> None:
         list(read_recording(path))
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ('"health": "ok"', "health is 'ok', expected an HTTP status"),
+        ('"health": 200.5', "health is 200.5"),
+        ('"health": true', "health is True"),
+        ('"health": [1]', r"health is \[1\]"),
+        ('"health": 200, "load": "3"', "load is '3', expected a number of requests"),
+        ('"load": NaN', "load is nan"),
+        ('"load": Infinity', "load is inf"),
+        ('"load": -1', "load is -1"),
+        (f'"load": 1{"0" * 400}', "int too large"),
+    ],
+)
+def test_odd_answers_of_the_probe_are_named_with_their_line(tmp_path, said, words) -> None:
+    path = write(tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', f'{{"t": 2, "text": "a 1\\n", {said}}}')
+    with pytest.raises(UsageError, match=rf"x\.metrics\.jsonl\.gz:2: no scrape: .*{words}"):
+        list(read_recording(path))
+
+
 def test_a_recording_that_breaks_off(tmp_path) -> None:
     whole = (RECORDINGS / "a_idle.metrics.jsonl.gz").read_bytes()
     path = tmp_path / "cut.metrics.jsonl.gz"

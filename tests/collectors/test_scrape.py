@@ -9,13 +9,18 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp import web
 from bad_servers import PAGE, serving  # type: ignore[import-not-found]
 
+from collectors import registry
+from collectors.collect import Collector
+from collectors.loads import load_of_spellings, requests_in_flight
 from collectors.probe import load_of
 from collectors.scrape import Scraper
 from collectors.targets import target_of
 from outrider.access import Access
 from outrider.errors import CollectReason
+from outrider.model import CellStatus, SignalKey
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -154,11 +159,49 @@ def test_the_probe_of_an_engine_without_load_tracking() -> None:
     assert found.error.reason == CollectReason.HTTP_STATUS
 
 
-@pytest.mark.parametrize("body", ["[]", "{}", "nonsense", '{"server_load": "many"}'])
+def test_a_silent_load_takes_nothing_of_health_nor_holds_the_page() -> None:
+    async def one(**doors):
+        async with serving() as base, Scraper(doors=timedelta(seconds=0.2)) as scraper:
+            urls = {"health_url": f"{base}/good", "load_url": f"{base}/load"}
+            probed = target(base, "good", probe=True, timeout=60, **{**urls, **{k: base + v for k, v in doors.items()}})
+            async with asyncio.timeout(20):  # the page is there at once; the target's own timeout is a minute
+                return await scraper.scrape_one(probed, at=AT)
+
+    for path in ("/hang", "/trickle"):
+        found = asyncio.run(one(load_url=path))
+        assert (found.body, found.health, found.load) == (PAGE, 200, None)
+    found = asyncio.run(one(health_url="/hang"))
+    assert (found.body, found.health, found.load) == (PAGE, None, 7.0)
+
+
+def test_without_a_round_a_silent_door_is_waited_for_as_long_as_the_target() -> None:
+    async def one():
+        async with served() as (scraper, base):
+            probed = target(base, "good", probe=True, timeout=0.3, load_url=f"{base}/hang")
+            return await scraper.scrape_one(probed, at=AT)
+
+    assert (asyncio.run(one()).health, asyncio.run(one()).load) == (200, None)
+
+
+ODD = (
+    *("[]", "{}", "nonsense", '{"server_load": "many"}', "[" * 16_000, f'{{"server_load": 1{"0" * 400}}}'),
+    *('{"server_load": NaN}', '{"server_load": Infinity}', '{"server_load": -1}', "[[]]", '{"loads": []}', "null"),
+)
+
+
+@pytest.mark.parametrize("body", ODD, ids=lambda body: body[:24])
 def test_odd_answers_of_load_are_none(body) -> None:
     assert load_of("vllm", 200, body.encode()) is None
     assert load_of("sglang", 200, body.encode()) is None
     assert load_of("vllm", 200, json.dumps({"server_load": 0}).encode()) == 0.0
+
+
+@pytest.mark.parametrize("load", [float("nan"), float("inf"), -1.0])
+def test_what_is_no_number_of_requests_is_never_present(bench, load) -> None:
+    one = bench("vllm")
+    one.scrape("vllm:num_requests_running 1\n", probed=True, health=200, load=load)
+    assert one.cell("engine_inflight_requests") == CellStatus.UNTRUSTED
+    assert one.cell("engine_health_ok") == 1
 
 
 def test_the_load_of_sglang_is_that_of_all_its_ranks() -> None:
@@ -167,6 +210,69 @@ def test_the_load_of_sglang_is_that_of_all_its_ranks() -> None:
     assert load_of("sglang", 200, json.dumps(now).encode()) == 7.0
     assert load_of("sglang", 200, json.dumps(before).encode()) == 8.0
     assert load_of("sglang", 404, json.dumps(now).encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("spellings", "said", "load"),
+    [
+        (("server_load",), {"server_load": 3}, 3.0),
+        (("queue.running + queue.waiting",), {"queue": {"running": 2, "waiting": 5}}, 7.0),
+        (("queue.running + queue.waiting",), {"queue": {"running": 2}}, None),  # a part of a sum is no sum
+        (("new.n", "old"), {"old": 4}, 4.0),
+        (("new.n", "old"), {"new": {"n": 1}, "old": 4}, 1.0),
+        (("new.n", "old"), {"new": {"n": "many"}, "old": 4}, 4.0),
+        (("*.n",), [{"n": 1}, {"n": 2}], 3.0),
+        (("*.n",), {"a": {"n": 1}, "b": {"n": 2}}, 3.0),
+        (("*.n",), [{"n": 1}, {}], None),
+        (("*.n",), [], None),  # nobody is listed: nothing is known
+        (("*.ranks.*",), [{"ranks": [1, 2]}, {"ranks": [4]}], 7.0),
+        (("*.busy",), [{"busy": True}, {"busy": False}, {"busy": True}], 2.0),
+        (("n",), {"n": -1}, None),
+        (("a + b",), {"a": -1, "b": 3}, None),
+        (("*",), [1e308, 1e308, 1e308], None),
+        (("sglang_loads",), {"loads": [{"num_running_reqs": 1, "num_waiting_reqs": 2}]}, 3.0),
+        (("sglang_loads",), [{"num_reqs": 5}], 5.0),
+    ],
+)
+def test_paths_into_the_answer_of_a_load_door(spellings, said, load) -> None:
+    assert requests_in_flight(load_of_spellings(spellings), said) == load
+
+
+OWN = """adapter: acme_door
+title: Acme
+target: replica
+probe: {health: /ready, load: /status, load_as: "*.busy"}
+up: engine_up
+health: engine_health_ok
+load: engine_inflight_requests
+entities: {replica: {target: true}}
+signals: {engine_requests_running: {gauge: acme_running}}
+"""
+
+
+def test_an_adapter_file_describes_a_load_door_of_its_own(tmp_path) -> None:
+    (tmp_path / "acme.yaml").write_text(OWN, encoding="utf-8")
+    registry.add(tmp_path / "acme.yaml")
+
+    async def page(request):
+        return web.Response(text="acme_running 3\n")
+
+    async def status(request):
+        return web.json_response([{"busy": True}, {"busy": False}, {"busy": True}])
+
+    async def one():
+        async with serving({"page": page, "status": status, "ready": page}) as base, Scraper() as scraper:
+            own = target_of("test", {"name": "a", "adapter": "acme_door", "url": f"{base}/page"})
+            return await scraper.scrape_one(own, at=AT)
+
+    try:
+        found = asyncio.run(one())
+        assert (found.health, found.load) == (200, 2.0)
+        cells = Collector([found.target]).absorb([found], AT).batches[0]
+        assert cells.values[0, cells.keys.index(SignalKey("engine_inflight_requests"))] == 2
+    finally:
+        registry.ADAPTERS.pop("acme_door")
+        registry.adapter.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -190,8 +296,6 @@ def test_where_engines_are_asked(adapter, url, health, load) -> None:
 
 
 def test_a_guessed_door_that_does_not_answer_says_nothing(bench) -> None:
-    from outrider.model import CellStatus
-
     for document, wanted in (({}, CellStatus.ABSENT), ({"health_url": "http://a:8000/ready"}, 0.0)):
         one = bench("triton", url="http://a:8002/metrics", **document)
         one.scrape("nv_inference_pending_request_count 1\n", probed=True, health=None)

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -328,7 +329,7 @@ def test_the_noops_share_counts_who_made_each_change() -> None:
 class FakeCluster:
     """A cluster whose signals are counted."""
 
-    name = "kubernetes"
+    name, cluster = "kubernetes", "prod"
 
     def batches(self, at: Any) -> tuple[SampleBatch, ...]:
         key = SignalKey("node_ready")
@@ -338,11 +339,18 @@ class FakeCluster:
 
 
 def test_signals_come_from_the_api_or_from_kube_state_metrics_and_never_from_both() -> None:
-    exporter = TargetHealth("ksm", "kube_state_metrics", False, None, None, None, None)
+    exporter = TargetHealth("ksm", "kube_state_metrics", True, None, None, None, NOW, cluster="prod")
     other = TargetHealth("n1", "node_exporter", True, None, None, None, None)
     for wanted, health, count in (
         ("auto", [other], 1),
-        ("auto", [other, exporter], 0),  # even while the exporter is away: values must not jump between doors
+        ("auto", [other, exporter], 0),
+        ("auto", [replace(exporter, up=None)], 0),
+        # values must not jump between doors while the exporter is away in passing
+        ("auto", [replace(exporter, up=False, last_success=NOW - timedelta(minutes=1))], 0),
+        ("auto", [replace(exporter, up=False, last_success=NOW - timedelta(minutes=3))], 1),
+        ("auto", [replace(exporter, up=False, last_success=None)], 1),
+        ("auto", [replace(exporter, cluster="elsewhere")], 1),
+        ("auto", [replace(exporter, cluster="elsewhere"), exporter], 0),
         ("always", [exporter], 1),
         ("never", [other], 0),
     ):

@@ -22,8 +22,8 @@ ENGINE = 'vllm:num_requests_running{engine="0"} 3\n'
 GPU = 'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-a",gpu="0"} 41\n'
 
 
-def run(*arguments: str):
-    return CliRunner().invoke(app, [*arguments, "-o", "json"])
+def run(*arguments: str, output: str = "json"):
+    return CliRunner().invoke(app, [*arguments, "-o", output])
 
 
 @pytest.fixture
@@ -91,6 +91,108 @@ def test_two_types_of_a_metric_are_named(pages: Path) -> None:
     assert shown["targets"][0]["warning"] == "two types are given of vllm:num_requests_running (read as gauge)"
 
 
+HISTOGRAM = "vllm:time_to_first_token_seconds"
+WELL = f'{HISTOGRAM}_bucket{{{{engine="1",model_name="m",le="{{}}"}}}} {{}}\n'
+
+
+def histogram(**counts: str) -> str:
+    """Buckets of one histogram: ``b01`` is le 0.1, ``b1`` le 1, ``inf`` +Inf."""
+    bounds = {"b01": "0.1", "b1": "1", "inf": "+Inf"}
+    return "".join(WELL.format(bounds[name], count) for name, count in counts.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (histogram(b01="5", b1="3", inf="9"), 'falls: 3 at le="1" after 5 at le="0.1"'),
+        (histogram(b01="5", b1="7", inf="6"), 'falls: 6 at le="+Inf" after 7 at le="1"'),
+        (histogram(b01="-5", b1="7", inf="9"), 'falls: -5 at le="0.1" after nothing below'),
+        (histogram(b01="5", b1="NaN", inf="9"), 'counts nan at le="1"'),
+        (histogram(b01="5", b1="7"), 'has no bucket le="+Inf" and no _count'),
+        (histogram(b01="5", b1="7") + f'{HISTOGRAM}_count{{engine="1",model_name="m"}} 6\n', "falls: 6 at"),
+    ],
+)
+def test_buckets_that_are_no_histogram_have_no_quantile_and_are_named(pages: Path, text: str, why: str) -> None:
+    (pages / "odd.txt").write_text(ENGINE + text, encoding="utf-8")
+    shown = json.loads(run("collect", "once", "--page", "vllm=odd.txt").stdout)
+    told = f'histograms that are not believed: {HISTOGRAM}{{engine="1",model_name="m"}} {why}'
+    assert shown["targets"][0]["warning"].startswith(told)
+    (row,) = [one for one in shown["signals"] if one["signal"] == "engine_ttft_seconds"]
+    assert (row["value"], row["reason"], row["unit"]) == (None, "untrusted", "seconds")
+    assert json.loads(run("doctor", "--page", "vllm=odd.txt").stdout)["targets"][0]["warning"].startswith(told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        histogram(b01="2", b1="7", inf="9"),
+        histogram(b01="2", b1="7") + f'{HISTOGRAM}_count{{engine="1",model_name="m"}} 9\n',
+    ],
+)
+def test_sound_buckets_keep_their_quantiles(pages: Path, text: str) -> None:
+    (pages / "sound.txt").write_text(ENGINE + text, encoding="utf-8")
+    shown = json.loads(run("collect", "once", "--page", "vllm=sound.txt").stdout)
+    assert shown["targets"][0]["warning"] is None
+    rows = [one for one in shown["signals"] if one["signal"] == "engine_ttft_seconds"]
+    assert rows[0]["value"] == pytest.approx(0.55)  # rank 4.5: halfway from 2 to 7, so halfway from 0.1 to 1
+    assert all(one.get("reason") is None for one in rows)
+
+
+def test_what_is_not_believed_is_a_row_without_a_value(pages: Path) -> None:
+    text = 'vllm:num_requests_running{engine="0"} +Inf\nvllm:num_requests_waiting{engine="0"} -3\n'
+    (pages / "inf.txt").write_text(text, encoding="utf-8")
+    shown = json.loads(run("collect", "once", "--page", "vllm=inf.txt").stdout)
+    rows = {one["signal"]: one for one in shown["signals"] if one["entity"]["kind"] == "replica"}
+    for name in ("engine_requests_running", "engine_requests_waiting"):
+        assert (rows[name]["value"], rows[name]["reason"], rows[name]["unit"]) == (None, "untrusted", "requests")
+    assert "not believed" in run("collect", "once", "--page", "vllm=inf.txt", output="table").stdout
+    assert len({(str(one["entity"]), one["signal"]) for one in shown["signals"]}) == len(shown["signals"])
+
+
+def test_a_series_that_stands_twice_is_named_with_its_values(pages: Path) -> None:
+    line = 'vllm:num_requests_running{model_name="m",engine="0"}'
+    (pages / "dup.txt").write_text(f"{line} 1\n{line} 7\nother 2\nother 2\n", encoding="utf-8")
+    told = (
+        "series stand on it more than once, and the first line counts: "
+        'vllm:num_requests_running{engine="0",model_name="m"} (1, 7), other'
+    )
+    for command in (("collect", "once"), ("doctor",)):
+        (target,) = json.loads(run(*command, "--page", "vllm=dup.txt").stdout)["targets"]
+        assert (target["error"], target["warning"]) == (None, told)
+        assert told in " ".join(run(*command, "--page", "vllm=dup.txt", output="table").stdout.split())
+
+
+def test_an_exploded_page_says_so(pages: Path) -> None:
+    paths = "".join(f'http_seconds{{path="/{number}"}} 1\n' for number in range(100_000))
+    (pages / "large.txt").write_text(paths + ENGINE, encoding="utf-8")
+    for command in (("collect", "once"), ("doctor",)):
+        (target,) = json.loads(run(*command, "--page", "vllm=large.txt").stdout)["targets"]
+        assert (
+            "series are read, since 100000 are allowed; 100000 of them are http_seconds, most by label path"
+            in (target["warning"])
+        )
+
+
+def test_doctor_refuses_a_page_that_the_platform_refuses(pages: Path) -> None:
+    own = "".join(f'vllm:num_requests_running{{user="{number}"}} 1\n' for number in range(100_001))
+    (pages / "own.txt").write_text(own, encoding="utf-8")
+    for command in (("collect", "once"), ("doctor",)):
+        found = run(*command, "--page", "vllm=own.txt")
+        assert isinstance(found.exception, UsageError)
+        assert "100001 of them are vllm:num_requests_running, most by label user" in found.exception.message
+
+
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+@pytest.mark.parametrize("body", ["[" * 200_000, '{"status": "success", "data": []}', "null"], ids=len)
+def test_a_prometheus_that_answers_nonsense_is_away(pages: Path, command: tuple[str, ...], body: str) -> None:
+    with answering(200, body) as url:
+        settings = f"collect: {{prometheus: {{url: '{url}'}}}}\n"
+        (pages / "nonsense.yaml").write_text(settings, encoding="utf-8")
+        found = run(*command, "--config", "nonsense.yaml")
+    assert isinstance(found.exception, UnavailableError)  # which ends with 3
+    assert found.exception.message.startswith("Prometheus at http://127.0.0.1:")
+
+
 @pytest.mark.parametrize("name", ["page.gz", "page.txt"])
 @pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
 def test_a_gzipped_page_is_read_whatever_it_is_called(pages: Path, command: tuple[str, ...], name: str) -> None:
@@ -145,6 +247,10 @@ def answering(status: int, page: str = "") -> Iterator[str]:
             self.send_response(status)
             self.end_headers()
             self.wfile.write(page.encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             pass

@@ -1,0 +1,61 @@
+"""What the configuration makes of targets: a door that hangs never brings a page into the next round."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+from aiohttp import web
+
+from collectors.collect import Collector
+from outrider.clock import SystemClock
+from service import targets
+from service.settings import Settings
+
+PAGE = 'vllm:num_requests_running{engine="0"} 3\n'
+
+
+async def _hang(_: web.Request) -> web.Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def _page(_: web.Request) -> web.Response:
+    return web.Response(text=PAGE)
+
+
+def test_a_hanging_load_leaves_page_and_health_in_their_round() -> None:
+    async def one_round() -> tuple[Collector, float]:
+        app = web.Application()
+        app.add_routes([web.get("/metrics", _page), web.get("/health", _page), web.get("/load", _hang)])
+        runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/metrics"
+        # a round closes after 4 s; by itself the target would be waited for as long as its own 60 s
+        one = {"name": "a", "adapter": "vllm", "url": url, "timeout": "60s", "entity": {"kind": "replica", "name": "a"}}
+        settings = Settings.model_validate({"collect": {"interval": "16s", "targets": [one]}})
+        source = targets.source(settings, SystemClock())
+        assert isinstance(source, Collector)
+        begun = time.monotonic()
+        try:
+            await source.collect(SystemClock().now())
+            return source, time.monotonic() - begun
+        finally:
+            await source.close()
+            await runner.cleanup()
+
+    source, seconds = asyncio.run(one_round())
+    (health,) = source.health
+    assert (health.up, health.late, health.error) == (True, False, None)
+    assert seconds < 4
+
+
+@pytest.mark.parametrize(("interval", "spread"), [(15, 1), (15, 0), (4, 1), (1, 1), (1, 30)])
+def test_doors_are_waited_for_as_long_as_the_last_page_of_a_round_can_wait(interval: int, spread: int) -> None:
+    deadline, later = timedelta(seconds=interval) / 4, timedelta(seconds=spread)
+    doors = targets.doors_within(deadline, later)
+    assert timedelta(0) < doors < deadline
+    assert later >= deadline / 2 or later + doors < deadline
