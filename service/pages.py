@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from collectors import doctor as examine
 from collectors import registry
 from collectors.change import seconds_off
-from collectors.collect import Collector
-from collectors.exposition import Parser
+from collectors.collect import Collector, TargetHealth
+from collectors.exposition import Page, Parser
+from collectors.guard import within_limit
 from collectors.promql import PrometheusSource
+from collectors.scraped import Scrape
 from collectors.targets import Target
 from collectors.whose_page import refusal
 from outrider import catalog, jsonable
@@ -31,7 +35,7 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
     at = clock.now()
     if not pages and settings.collect.prometheus is not None:
         return await _from_prometheus(settings, clock)
-    looks, sources = await looks_of(settings, pages, at)
+    looks, sources = await _looks(settings, pages, at)
     collector = Collector([look.target for look in looks])
     collected = collector.absorb([look.scrape for look in looks], at)
     kept = Collected(tuple(batch for batch in collected.batches if batch.source), collected.events)
@@ -45,6 +49,9 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
         ]  # fmt: skip
     odd = {look.target.name: _odd(collector, look) for look in looks}
     health = [{**jsonable.target(one), "warning": odd.get(one.target)} for one in (*collector.health, *sources)]
+    whole = {look.target.name: look.scrape.samples for look in looks if look.scrape.exploded}
+    for row in health:
+        row["samples"] = whole.get(row["target"], row["samples"])
     none_answered(collector.health or sources)
     return {"at": rfc3339(at), "targets": health, "signals": found}
 
@@ -85,25 +92,53 @@ async def doctor(
     if not pages and settings.collect.prometheus is not None:
         return await _doctor_of_prometheus(settings, clock, language)
     found, fates, parser = [], list[Fate](), Parser()
-    looks, sources = await looks_of(settings, pages, clock.now())
+    looks, sources = await _looks(settings, pages, clock.now())
     for look in looks:
         try:
-            if look.scrape.body is None:
-                raise look.scrape.error or CollectError(f"{look.target.name} gave no page", reason=CollectReason.OTHER)
-            page = parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
-            wrong = refusal(look.target.name, registry.adapter(look.target.adapter), page, had_one=False)
-            if wrong is not None:
-                raise wrong
+            page = _page(parser, look)
         except CollectError as error:
             found.append(_undiagnosed(look.target.name, look.target.adapter, error.message))
             fates.append(Fate(up=False, error=error.message, reason=error.reason, hint=error.hint))
             continue
         fates.append(Fate(up=True))
-        diagnosis = examine.examine(registry.adapter(look.target.adapter), page)
-        found.append(_diagnosed(look.target, diagnosis, language))
+        names = None if look.scrape.exploded else ()
+        diagnosis = examine.examine(registry.adapter(look.target.adapter), page, names)
+        warning = {"warning": _cut_down(look.scrape)} if look.scrape.exploded else {}
+        found.append(_diagnosed(look.target, diagnosis, language) | warning)
     none_answered(fates or sources)
     found += [_undiagnosed(one.target, one.adapter, str(one.error)) for one in sources if one.error]
     return {"targets": found}
+
+
+async def _looks(
+    settings: Settings, pages: Sequence[tuple[str, str]], at: datetime
+) -> tuple[list[Look], tuple[TargetHealth, ...]]:
+    """``looks_of``, each page cut down to what its adapter reads when it has more series than its target may."""
+    looks, sources = await looks_of(settings, pages, at)
+    reads = (registry.adapter(look.target.adapter).reads for look in looks)
+    kept = [replace(look, scrape=within_limit(look.scrape, read)) for look, read in zip(looks, reads, strict=True)]
+    return kept, sources
+
+
+def _page(parser: Parser, look: Look) -> Page:
+    """The page of a look. Raises CollectError naming the target."""
+    name, scrape = look.target.name, look.scrape
+    if scrape.body is None:
+        raise scrape.error or CollectError(f"{name} gave no page", reason=CollectReason.OTHER)
+    try:
+        page = parser.parse(scrape.body, openmetrics=scrape.openmetrics)
+    except CollectError as error:
+        raise CollectError(f"{name}: {error.message}", reason=error.reason, hint=error.hint) from error
+    wrong = refusal(name, registry.adapter(look.target.adapter), page, had_one=False)
+    if wrong is not None:
+        raise wrong
+    return page
+
+
+def _cut_down(scrape: Scrape) -> str:
+    most = scrape.target.limit_series
+    said = f"the page has {scrape.samples} series, more than the {most} that are allowed: only those were read"
+    return f"{said} for which the adapter has a use"
 
 
 async def _doctor_of_prometheus(settings: Settings, clock: Clock, language: Language) -> dict[str, Any]:
@@ -149,6 +184,8 @@ def _odd(collector: Collector, look: Look) -> str | None:
     if page.layout.contradicted:
         read = ", ".join(f"{name} (read as {page.types[name]})" for name in page.layout.contradicted)
         found.append(f"two types are given of {read}")
+    if look.scrape.exploded:
+        found.append(_cut_down(look.scrape))
     return "; ".join(found) or None
 
 

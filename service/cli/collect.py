@@ -152,7 +152,7 @@ def _diagnosis(targets: list[dict[str, Any]], language: Language) -> str:
     head = f"{target['target']} ({target['adapter']})"
     head = translate("cli.more_like_it", language, target=head, count=more) if more else head
     if target["error"]:
-        return f"{head}: {target['error']}"
+        return f"{head}: {target['error'].removeprefix(target['target'] + ': ')}"
     rows = [[m["signal"], ", ".join(m["expected"]), ", ".join(m["disables"]), m["fix"]] for m in target["missing"]]
     rows += [
         [translate("cli.quantiles", language, signal=m["signal"]), ", ".join(m["expected"]), "", m["fix"]]
@@ -162,6 +162,7 @@ def _diagnosis(targets: list[dict[str, Any]], language: Language) -> str:
     headings = tables.heads(language, "missing", "expected", "disables", "fix")
     parts = [
         translate("cli.signals_present", language, target=head, count=len(target["present"])),
+        *([target["warning"]] if target.get("warning") else []),
         tables.table(headings, rows, empty=translate("cli.nothing_missing", language)),
         *([tables.table(tables.heads(language, "signal", "old_name"), old, empty="")] if old else []),
     ]
