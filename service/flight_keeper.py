@@ -88,8 +88,7 @@ class FlightKeeper:
 
         While nothing is suspected, those of its alerts.
         """
-        told = (*incident.hypotheses[:3], *incident.rejected[:3])
-        suspected = {found.entity for found in told}
+        suspected = {one.entity for one in incident.hypotheses[:3]} | {one.entity for one in incident.rejected[:3]}
         if not suspected:
             alerts = (self._state.alert(fingerprint) for fingerprint in incident.alerts[:FIRST_ALERTS])
             suspected = {alert.entity for alert in alerts if alert is not None}
