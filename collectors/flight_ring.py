@@ -2,12 +2,14 @@
 
 A round is one zstd frame: pages of like targets differ in their numbers only, so a thousand of them take
 little more than one. Frames stand in segment files of some minutes; old segments go when the span or the
-limit is exceeded. A frame that was cut off by a crash is left out when read.
+limit is exceeded. A frame that was cut off by a crash is left out when read. Each page stands there with what its
+target was, since a target may be gone by the time somebody asks.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -22,7 +24,7 @@ from collectors.targets import Target
 from outrider import log
 from outrider.clock import from_unix
 from outrider.errors import CollectError
-from outrider.model import Event
+from outrider.model import EntityRef, Event
 
 SPAN = timedelta(minutes=30)
 SEGMENT = timedelta(minutes=5)
@@ -40,7 +42,9 @@ class FlightRing:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="flight")
         self._busy: Future[None] | None = None
         self._failed = False
-        self._names: set[str] = set()
+        self._seen: dict[str, tuple[datetime, Target]] = {}  # by name, when last
+        self._guard = threading.Lock()
+        self._recalled = False
         self.left_out = 0
 
     def add(self, scrapes: Sequence[Scrape]) -> None:
@@ -50,8 +54,24 @@ class FlightRing:
         if self._busy is not None and not self._busy.done():
             self.left_out += 1
             return
-        self._names.update(scrape.target.name for scrape in scrapes)
+        with self._guard:
+            self._seen |= {scrape.target.name: (scrape.at, scrape.target) for scrape in scrapes}
+            oldest = max(scrape.at for scrape in scrapes) - self._span - SEGMENT
+            for name in [name for name, (at, _) in self._seen.items() if at < oldest]:
+                del self._seen[name]
         self._busy = self._pool.submit(self._write, tuple(scrapes))
+
+    def targets(self, since: datetime) -> tuple[Target, ...]:
+        """Every target that was scraped since then as it was last, also those of an earlier run and those now gone."""
+        if not self._recalled:
+            self.flush()
+            read = (pair for path in self._segments() for frame in _frames(path) for pair in _described(frame))
+            found = {target.name: (at, target) for at, target in read}
+            with self._guard:
+                self._seen = found | self._seen
+            self._recalled = True
+        with self._guard:
+            return tuple(target for at, target in self._seen.values() if at >= since)
 
     def keep(
         self,
@@ -73,7 +93,9 @@ class FlightRing:
         try:
             for scrape in self._read(wanted, since, until):
                 recorder.add((scrape,))
-            recorder.add_events(event for event in events if event.source not in self._names)
+            with self._guard:
+                names = set(self._seen)
+            recorder.add_events(event for event in events if event.source not in names)
         finally:
             recorder.close()
         return recorder.scrapes
@@ -145,6 +167,9 @@ def _packed(scrape: Scrape) -> tuple[bytes, bytes]:
     body = text or b""
     head: dict[str, Any] = {
         "target": scrape.target.name,
+        "adapter": scrape.target.adapter,
+        "entity": scrape.target.entity.key,
+        "labels": dict(scrape.target.labels),
         "t": scrape.at.timestamp(),
         "dur": scrape.duration_seconds,
         "bytes": None if text is None else len(body),
@@ -158,20 +183,33 @@ def _packed(scrape: Scrape) -> tuple[bytes, bytes]:
     return json.dumps(head).encode() + b"\n", body
 
 
-def _unpacked(frame: bytes, targets: Mapping[str, Target]) -> Iterator[Scrape]:
+def _heads(frame: bytes) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """What is told of each scrape of a round, and from where to where its page stands."""
     position = 0
     while position < len(frame):
         end = frame.index(b"\n", position)
         head = json.loads(frame[position:end])
-        size = head["bytes"] or 0
-        position = end + 1 + size
+        position = end + 1 + (head["bytes"] or 0)
+        yield head, end + 1, position
+
+
+def _described(frame: bytes) -> Iterator[tuple[datetime, Target]]:
+    """The targets of a round. An older program told their names alone: those are left out."""
+    for head, _, _ in _heads(frame):
+        if "entity" in head:
+            entity = EntityRef.from_key(head["entity"])
+            yield from_unix(head["t"]), Target(head["target"], head["adapter"], "", entity, head["labels"])
+
+
+def _unpacked(frame: bytes, targets: Mapping[str, Target]) -> Iterator[Scrape]:
+    for head, begin, end in _heads(frame):
         target = targets.get(head["target"])
         if target is not None:
             error = CollectError(head["error"], reason=head["reason"]) if "error" in head else None
             yield Scrape(
                 target=target,
                 at=from_unix(head["t"]),
-                body=None if head["bytes"] is None else frame[end + 1 : position],
+                body=None if head["bytes"] is None else frame[begin:end],
                 error=error,
                 duration_seconds=head["dur"],
                 health=head.get("health"),
@@ -183,7 +221,10 @@ def _unpacked(frame: bytes, targets: Mapping[str, Target]) -> Iterator[Scrape]:
 
 def _frames(path: Path) -> Iterator[bytes]:
     """The whole frames of a segment, one after the other."""
-    rest = path.read_bytes()
+    try:
+        rest = path.read_bytes()
+    except FileNotFoundError:  # it has become too old meanwhile
+        return
     while rest:
         reader = zstandard.ZstdDecompressor().decompressobj()
         try:
@@ -197,10 +238,14 @@ def _frames(path: Path) -> Iterator[bytes]:
 
 
 def chosen(targets: Sequence[Target], about: Collection[Any], most: int) -> list[Target]:
-    """The targets that speak about some entities: all when there is room, else those, their nodes' first."""
+    """The targets that speak about some entities: all when there is room.
+
+    Else those, then those of their nodes, then those that stand on no node.
+    """
     if len(targets) <= most:
         return list(targets)
-    nodes = {target.node for target in targets if target.entity in about}
-    near = [target for target in targets if target.entity in about]
-    beside = [target for target in targets if target not in near and (target.node in about or target.node in nodes)]
-    return [*near, *beside][:most]
+    near = {target.name: target for target in targets if target.entity in about or target.pod in about}
+    nodes = {target.node for target in near.values()} - {None}
+    beside = [one for one in targets if one.name not in near and (one.node in about or one.node in nodes)]
+    wide = [one for one in targets if one.name not in near and one.node is None]  # a whole cluster's, a gateway's
+    return [*near.values(), *beside, *wide][:most]

@@ -9,29 +9,33 @@ folder with ``targets.yaml``, one recording a target, and optionally ``events.js
 from __future__ import annotations
 
 import gzip
-import hashlib
 import heapq
 import io
 import json
 import math
+import re
 import zlib
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-from collectors.doubles import SOURCES
+from collectors.recorded_events import read_events
+from collectors.recording_lines import NOT_AS_EXPECTED, lines, what
 from collectors.scraped import Scrape
 from collectors.targets import Target, target_of, targets_of
 from outrider import yamlfile
-from outrider.clock import from_unix, parse_rfc3339
-from outrider.errors import CollectError, CollectReason, UsageError
-from outrider.model import EntityKind, EntityRef, Event, EventKind
+from outrider.clock import from_unix
+from outrider.errors import CollectError, CollectReason, ConfigError, UsageError
+from outrider.model import Event
 
 SUFFIX = ".metrics.jsonl.gz"
 MOST_BYTES = 512 * 1024 * 1024  # of a page from a gzipped file
 _GZIP = b"\x1f\x8b"
+_TIME = re.compile(rb'\s*\{\s*"t"\s*:\s*(-?[0-9.eE+-]+)\s*[,}]')  # as the flight recorder writes it
 _REASONS = (
     ("refused", CollectReason.REFUSED),
     ("timed out", CollectReason.TIMEOUT),
@@ -51,10 +55,57 @@ class RecordedFleet:
     targets: tuple[Target, ...]
     events: tuple[Event, ...] = ()
 
+    def tracks(self) -> list[Track]:
+        """The recording of every target, read through once. Raises UsageError as ``track`` does."""
+        return [track(self.folder / f"{target.name}{SUFFIX}", target) for target in self.targets]
+
     def scrapes(self) -> Iterator[Scrape]:
         """Every scrape of every target in order of time. Raises UsageError as ``read_recording`` does."""
-        readers = (read_recording(self.folder / f"{target.name}{SUFFIX}", target) for target in self.targets)
-        yield from heapq.merge(*readers, key=lambda scrape: scrape.at)
+        yield from merged(self.tracks())
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """The recording of one target. ``times`` are unix seconds, in the order the lines stand in.
+
+    ``misplaced`` is the first line that is earlier than the one before it, None when the lines are in order.
+    """
+
+    path: Path
+    target: Target
+    times: array[float]
+    misplaced: int | None
+
+    def scrapes(self) -> Iterator[Scrape]:
+        """The scrapes in order of time. Only of a file whose lines are out of order more than one is held: packed."""
+        if self.misplaced is None:
+            yield from read_recording(self.path, self.target)
+            return
+        read = zip(self.times, lines(self.path), strict=False)  # one that is being written goes on
+        packed = [(at, number, zlib.compress(line, 1)) for at, (number, line) in read]
+        for _, number, line in sorted(packed, key=itemgetter(0, 1)):
+            yield _scrape(self.path, number, zlib.decompress(line), self.target)
+
+
+def track(path: Path, target: Target) -> Track:
+    """Read the times of a recording. Raises UsageError as ``read_recording`` does."""
+    times, misplaced = array("d"), None
+    for number, line in lines(path):
+        found = _TIME.match(line)
+        try:
+            at = float(found[1]) if found else float("nan")
+            from_unix(at)
+        except (ValueError, OverflowError):  # another order of keys, or no scrape at all
+            at = _scrape(path, number, line, target).at.timestamp()
+        if misplaced is None and times and at < times[-1]:
+            misplaced = number
+        times.append(at)
+    return Track(path, target, times, misplaced)
+
+
+def merged(tracks: Iterable[Track]) -> Iterator[Scrape]:
+    """The scrapes of many recordings in order of time, of each of them one at a time."""
+    return heapq.merge(*(one.scrapes() for one in tracks), key=attrgetter("at"))
 
 
 def target_of_file(path: Path, adapter: str = "vllm", cluster: str = "replay") -> Target:
@@ -69,19 +120,7 @@ def read_recording(path: Path, target: Target | None = None, *, adapter: str = "
     Raises UsageError naming file and line when the file cannot be read or a line is no scrape.
     """
     found = target or target_of_file(path, adapter)
-    opened = gzip.open if path.suffix == ".gz" else open
-    number = 0
-    try:
-        with opened(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield _scrape(path, number, line, found)
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no recording {path}", hint="check the path") from error
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise UsageError(
-            f"{path}:{number + 1}: the recording breaks off: {error}", hint="record again, or cut the file there"
-        ) from error
+    return (_scrape(path, number, line, found) for number, line in lines(path))
 
 
 def read_fleet(folder: Path) -> RecordedFleet:
@@ -89,12 +128,7 @@ def read_fleet(folder: Path) -> RecordedFleet:
     file = folder / "targets.yaml"
     if not file.is_file():
         raise UsageError(f"{folder} is no recorded fleet: it has no {file.name}", hint="check the path")
-    parsed = yamlfile.read(file)
-    document = parsed.value if isinstance(parsed.value, dict) else {}
-    if not isinstance(document.get("targets"), list) or not document.get("cluster"):
-        raise yamlfile.refuse([parsed.problem((), "expected the keys cluster and targets (a list)")])
-    cluster = str(document["cluster"])
-    targets = targets_of(cluster, document["targets"], str(file))
+    cluster, targets = _targets(file)
     for target in targets:
         if not (folder / f"{target.name}{SUFFIX}").is_file():
             raise UsageError(
@@ -103,19 +137,16 @@ def read_fleet(folder: Path) -> RecordedFleet:
     return RecordedFleet(cluster, folder, targets, tuple(read_events(folder / "events.jsonl", cluster)))
 
 
-def read_events(path: Path, cluster: str) -> Iterator[Event]:
-    """The events of a fleet, none when there is no such file. Raises UsageError naming file and line."""
-    if not path.is_file():
-        return
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield _event(json.loads(line), cluster, str(path), number)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise UsageError(
-                f"{path}:{number}: no event: {error}", hint="expected at, kind, entity, code and text"
-            ) from error
+def _targets(file: Path) -> tuple[str, tuple[Target, ...]]:
+    try:
+        parsed = yamlfile.read(file)
+        document = parsed.value if isinstance(parsed.value, dict) else {}
+        if not isinstance(document.get("targets"), list) or not document.get("cluster"):
+            raise yamlfile.refuse([parsed.problem((), "expected the keys cluster and targets (a list)")])
+        cluster = str(document["cluster"])
+        return cluster, targets_of(cluster, document["targets"], str(file), parsed)
+    except ConfigError as error:  # of these files ``config check`` knows nothing
+        raise ConfigError(error.message, error.problems, hint="mend the line named, or record again") from error
 
 
 def page_scrape(target: Target, body: bytes, at: datetime) -> Scrape:
@@ -140,15 +171,15 @@ def plain(body: bytes, name: str) -> bytes:
     return found
 
 
-def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:
+def _scrape(path: Path, number: int, line: bytes, target: Target) -> Scrape:
     try:
-        said: dict[str, Any] = json.loads(line)
+        said: dict[str, Any] = json.loads(line.decode())
         at, text, error = from_unix(float(said["t"])), said.get("text"), said.get("error")
         duration, load, health = float(said.get("dur") or 0.0), _load(said.get("load")), said.get("health")
-        if health is not None and (isinstance(health, bool) or not isinstance(health, int)):
-            raise TypeError(f"health is {health!r}, expected an HTTP status as a whole number, or null")  # noqa: TRY301
         if (text is None) is (error is None):
-            raise ValueError("expected either text or error")  # noqa: TRY301 (one message for every fault of a line)
+            raise ValueError("expected either text or error")
+        if health is not None and (isinstance(health, bool) or not isinstance(health, int)):
+            raise ValueError(f"health is {health!r}, expected an HTTP status as a whole number, or null")
         found = Scrape(
             target=target,
             at=at,
@@ -159,9 +190,9 @@ def _scrape(path: Path, number: int, line: str, target: Target) -> Scrape:
             samples=None if said.get("samples") is None else int(said["samples"]),
         )
         return replace(found, health=health, load=load)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
+    except NOT_AS_EXPECTED as fault:
         raise UsageError(
-            f"{path}:{number}: no scrape: {fault}", hint="expected JSON with t, text or error, dur, health, load"
+            f"{path}:{number}: no scrape: {what(fault)}", hint="expected JSON with t, text or error, dur, health, load"
         ) from fault
 
 
@@ -179,22 +210,3 @@ def _error(target: Target, text: str) -> CollectError:
         return CollectError(f"{target.name}: {text}", reason=text)
     reason = next((reason for words, reason in _REASONS if words in text), CollectReason.OTHER)
     return CollectError(f"{target.name}: {text}", reason=reason)
-
-
-def _event(said: Mapping[str, Any], cluster: str, file: str, number: int) -> Event:
-    entity = said["entity"]
-    ref = EntityRef(
-        str(entity.get("cluster") or cluster),
-        EntityKind(entity["kind"]),
-        entity.get("namespace") or None,
-        str(entity["name"]),
-    )
-    at = from_unix(float(said["at"])) if isinstance(said["at"], int | float) else parse_rfc3339(str(said["at"]))
-    code = str(said.get("code", ""))
-    key = f"{said['kind']}/{ref.key}/{code}/{at.timestamp():.3f}/{number}"
-    identity = hashlib.sha256(key.encode()).hexdigest()[:24]
-    text = str(said.get("text", ""))
-    attributes = {"message": text} if text else {}
-    attributes |= {str(name): str(value) for name, value in dict(said.get("attributes") or {}).items()}
-    attributes.pop(SOURCES, None)  # each door tells anew
-    return Event(identity, EventKind(said["kind"]), ref, at, str(said.get("source") or file), code, attributes, key)

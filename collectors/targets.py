@@ -10,6 +10,7 @@ from typing import Any
 
 from collectors.adapter import Probing
 from collectors.registry import ADAPTERS, adapter
+from outrider import yamlfile
 from outrider.access import Access
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import EntityKind, EntityRef
@@ -108,23 +109,33 @@ class Target:
         return found
 
 
-def targets_of(cluster: str, documents: Iterable[Mapping[str, Any]], file: str = "targets") -> tuple[Target, ...]:
+def targets_of(
+    cluster: str,
+    documents: Iterable[Mapping[str, Any]],
+    file: str = "targets",
+    parsed: yamlfile.Document | None = None,
+) -> tuple[Target, ...]:
     """Read the ``targets:`` list of a configuration or of a recorded fleet.
 
-    Raises ConfigError that lists every fault; a name may stand once only.
+    Raises ConfigError that lists every fault; a name may stand once only. ``parsed`` is the file with the list as its
+    key ``targets``, where there is one: each fault is told with its line.
     """
+
+    def problem(index: int, said: str) -> ConfigProblem:
+        key = ("targets", index)
+        return parsed.problem(key, said) if parsed else ConfigProblem(file, 0, f"targets.{index}", said)
+
     problems: list[ConfigProblem] = []
     found: dict[str, Target] = {}
     for index, document in enumerate(documents):
-        key = f"targets.{index}"
         try:
             target = target_of(cluster, document)
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
-            problems.append(ConfigProblem(file, 0, key, what))
+            problems.append(problem(index, what))
             continue
         if target.name in found:
-            problems.append(ConfigProblem(file, 0, key, f"a second target named {target.name!r}"))
+            problems.append(problem(index, f"a second target named {target.name!r}; each needs a name of its own"))
         found[target.name] = target
     if problems:
         raise ConfigError(f"{file} cannot be used: {problems[0]}", tuple(problems), hint="correct the targets named")
@@ -136,6 +147,8 @@ def target_of(cluster: str, document: Mapping[str, Any]) -> Target:
 
     Its entity is of ``cluster`` unless it names another one itself.
     """
+    if not isinstance(document, Mapping):
+        raise TypeError(f"expected the keys of a target, not {document!r}")
     unknown = sorted(set(document) - _KNOWN)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")

@@ -1,4 +1,4 @@
-"""Keeps what led to every P0 and P1 incident: the scrapes of the half hour before it, as a recorded fleet."""
+"""Keeps what led to every P0 and P1 incident: the scrapes of the half hour before it was one, as a recorded fleet."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from pathlib import Path
 
 from collectors.flight_ring import FlightRing, chosen
 from collectors.targets import Target
+from detectors.incidents import PRIORITY_RAISED
 from outrider import log
 from outrider.errors import UsageError
 from outrider.model import EntityRef, Incident, Priority
 from outrider.ports import MetricStore, StateStore
 from outrider.topology import Topology
 from service.collect_settings import FlightSettings
+from service.facts import EVERY
 
 AFTER = timedelta(minutes=1)  # of the incident itself, to see how it began
+LOUD = frozenset({Priority.P0, Priority.P1})
+FIRST_ALERTS = 20  # of an incident of which no cause is known
 _log = log.get("flight")
 
 
@@ -35,17 +39,18 @@ class FlightKeeper:
         self._ring.close()
 
     def look(self, now: datetime, topology: Topology, cluster: str, targets: tuple[Target, ...]) -> list[Path]:
-        """Keep what is due; return the new recordings."""
+        """Keep what is due, the first that was loud first; return the new recordings.
+
+        ``targets`` are those of now. What was scraped of others before they went is kept too.
+        """
         kept = []
-        for incident in self._state.incidents(since=now - self._settings.before, limit=100):
-            age = now - incident.opened_at
-            due = AFTER <= age < self._settings.before and incident.priority in {Priority.P0, Priority.P1}
-            out = self._folder / incident.id
-            if not due or out.exists() or incident.id in self._done:
-                continue
+        for incident, loud in self._due(now):
             self._done.add(incident.id)
-            chosen_targets = chosen(targets, _about(incident, topology), self._settings.targets)
-            since, until = incident.opened_at - self._settings.before, incident.opened_at + AFTER
+            since, until = loud - self._settings.before, loud + AFTER
+            known = {target.name: target for target in (*self._ring.targets(since), *targets)}
+            about = self._about(incident, topology)
+            chosen_targets = chosen(tuple(known.values()), about, self._settings.targets)
+            out = self._folder / incident.id
             try:
                 events = self._metrics.events(since, until)
                 count = self._ring.keep(out, cluster, chosen_targets, since, until, events)
@@ -57,6 +62,40 @@ class FlightKeeper:
         if kept:
             self._drop_old()
         return kept
+
+    def _due(self, now: datetime) -> list[tuple[Incident, datetime]]:
+        """The incidents to keep, and since when each is loud.
+
+        Of a storm only as many as recordings may stay, the loudest and newest; it is over all of them that the choice
+        is made, not over a page of the newest.
+        """
+        found = []
+        for incident in self._state.incidents(since=now - self._settings.before, limit=EVERY):
+            loud = loud_since(incident)
+            if loud is None or not AFTER <= now - loud < self._settings.before or incident.id in self._done:
+                continue
+            if not (self._folder / incident.id).exists():
+                found.append((incident, loud))
+        found.sort(key=lambda pair: (-pair[0].priority.rank, pair[1]))
+        passed_over = found[: -self._settings.incidents]
+        self._done.update(incident.id for incident, _ in passed_over)
+        if passed_over:
+            _log.warning("flight_passed_over", incidents=len(passed_over), kept=self._settings.incidents)
+        return sorted(found[-self._settings.incidents :], key=lambda pair: pair[1])
+
+    def _about(self, incident: Incident, topology: Topology) -> set[EntityRef]:
+        """The components of an incident: those suspected, what they rest on and what rests on them.
+
+        While nothing is suspected, those of its alerts.
+        """
+        suspected = {one.entity for one in incident.hypotheses[:3]} | {one.entity for one in incident.rejected[:3]}
+        if not suspected:
+            alerts = (self._state.alert(fingerprint) for fingerprint in incident.alerts[:FIRST_ALERTS])
+            suspected = {alert.entity for alert in alerts if alert is not None}
+        found = set(suspected)
+        for entity in suspected:
+            found |= set(topology.affected_by(entity)) | set(topology.holds_up(entity))
+        return found
 
     def _drop_old(self) -> None:
         """Only so many recordings and bytes stay; the oldest go first."""
@@ -71,10 +110,11 @@ class FlightKeeper:
             shutil.rmtree(oldest, ignore_errors=True)
 
 
-def _about(incident: Incident, topology: Topology) -> set[EntityRef]:
-    """The components of an incident: those suspected, what they rest on and what rests on them."""
-    suspected = {found.entity for found in incident.hypotheses[:3]} | {found.entity for found in incident.rejected[:3]}
-    found = set(suspected)
-    for entity in suspected:
-        found |= set(topology.affected_by(entity)) | set(topology.holds_up(entity))
-    return found
+def loud_since(incident: Incident) -> datetime | None:
+    """When an incident became P0 or P1: at its opening or when it was raised; None while it is neither."""
+    if incident.priority not in LOUD:
+        return None
+    for entry in incident.timeline:
+        if entry.what == PRIORITY_RAISED and entry.arguments.get("new") in LOUD:
+            return incident.opened_at if entry.arguments.get("old") in LOUD else entry.at
+    return incident.opened_at

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from collectors import doctor as examine
 from collectors import registry
-from collectors.collect import Collector
+from collectors.collect import Collector, TargetHealth
 from collectors.exposition import Page, Parser
 from collectors.guard import within_limit
 from collectors.page_warnings import warnings_of
@@ -33,26 +35,29 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
     at = clock.now()
     if not pages and settings.collect.prometheus is not None:
         return await _from_prometheus(settings, clock)
-    looks, sources = await looks_of(settings, pages, at)
+    looks, sources = await _looks(settings, pages, at)
     collector = Collector([look.target for look in looks])
     collected = collector.absorb([look.scrape for look in looks], at)
     kept = Collected(tuple(batch for batch in collected.batches if batch.source), collected.events)
     found = _rows(kept)
     odd: dict[str, str | None] = {}
     for look in looks:
-        scrape, page = _page_of(collector, look)
+        page = _page_of(collector, look)
         if page is not None:
             found += [listing.since_start(one) for one in collector.normaliser.since_start(look.target, page)]
             found += [
                 listing.without_value(one.entity, one.signal, "untrusted")
                 for one in odd_histograms(registry.adapter(look.target.adapter), page, look.target)
             ]
-            odd[look.target.name] = _warning(scrape, page)
+            odd[look.target.name] = _warning(look.scrape, page)
         found += [
             listing.without_value(entity, name, "needs_two_scrapes")
             for entity, name in _needs_two(collector, look.target)
         ]
     health = [{**jsonable.target(one), "warning": odd.get(one.target)} for one in (*collector.health, *sources)]
+    whole = {look.target.name: look.scrape.samples for look in looks if look.scrape.exploded}
+    for row in health:
+        row["samples"] = whole.get(row["target"], row["samples"])
     none_answered(collector.health or sources)
     return {"at": rfc3339(at), "targets": health, "signals": found}
 
@@ -93,27 +98,45 @@ async def doctor(
     if not pages and settings.collect.prometheus is not None:
         return await _doctor_of_prometheus(settings, clock, language)
     found, fates, parser = [], list[Fate](), Parser()
-    looks, sources = await looks_of(settings, pages, clock.now())
+    looks, sources = await _looks(settings, pages, clock.now())
     for look in looks:
         try:
-            adapter = registry.adapter(look.target.adapter)
-            scrape = within_limit(look.scrape, adapter.reads)
-            if scrape.body is None or look.scrape.body is None:
-                raise scrape.error or CollectError(f"{look.target.name} gave no page", reason=CollectReason.OTHER)
-            page = parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
-            wrong = refusal(look.target.name, adapter, page, had_one=False)
-            if wrong is not None:
-                raise wrong
+            page = _page(parser, look)
         except CollectError as error:
             found.append(_undiagnosed(look.target.name, look.target.adapter, error.message))
             fates.append(Fate(up=False, error=error.message, reason=error.reason, hint=error.hint))
             continue
         fates.append(Fate(up=True))
-        diagnosis = examine.examine(adapter, page)
-        found.append(_diagnosed(look.target, diagnosis, language, _warning(scrape, page)))
+        diagnosis = examine.examine(registry.adapter(look.target.adapter), page, None if look.scrape.exploded else ())
+        found.append(_diagnosed(look.target, diagnosis, language, _warning(look.scrape, page)))
     none_answered(fates or sources)
     found += [_undiagnosed(one.target, one.adapter, str(one.error)) for one in sources if one.error]
     return {"targets": found}
+
+
+async def _looks(
+    settings: Settings, pages: Sequence[tuple[str, str]], at: datetime
+) -> tuple[list[Look], tuple[TargetHealth, ...]]:
+    """``looks_of``, each page cut down to what its adapter reads when it has more series than its target may."""
+    looks, sources = await looks_of(settings, pages, at)
+    reads = (registry.adapter(look.target.adapter).reads for look in looks)
+    kept = [replace(look, scrape=within_limit(look.scrape, read)) for look, read in zip(looks, reads, strict=True)]
+    return kept, sources
+
+
+def _page(parser: Parser, look: Look) -> Page:
+    """The page of a look. Raises CollectError naming the target."""
+    name, scrape = look.target.name, look.scrape
+    if scrape.body is None:
+        raise scrape.error or CollectError(f"{name} gave no page", reason=CollectReason.OTHER)
+    try:
+        page = parser.parse(scrape.body, openmetrics=scrape.openmetrics)
+    except CollectError as error:
+        raise CollectError(f"{name}: {error.message}", reason=error.reason, hint=error.hint) from error
+    wrong = refusal(name, registry.adapter(look.target.adapter), page, had_one=False)
+    if wrong is not None:
+        raise wrong
+    return page
 
 
 async def _doctor_of_prometheus(settings: Settings, clock: Clock, language: Language) -> dict[str, Any]:
@@ -148,12 +171,11 @@ def _undiagnosed(target: str, adapter: str, error: str) -> dict[str, Any]:
     return {**about, "unknown_metrics": 0, "error": error, "warning": None}
 
 
-def _page_of(collector: Collector, look: Look) -> tuple[Scrape, Page | None]:
+def _page_of(collector: Collector, look: Look) -> Page | None:
     """The page as the collector read it; None where it could not."""
-    scrape = within_limit(look.scrape, registry.adapter(look.target.adapter).reads)
-    if scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
-        return scrape, None
-    return scrape, collector.parser.parse(scrape.body, openmetrics=scrape.openmetrics)
+    if look.scrape.body is None or not any(one.target == look.target.name and one.up for one in collector.health):
+        return None
+    return collector.parser.parse(look.scrape.body, openmetrics=look.scrape.openmetrics)
 
 
 def _warning(scrape: Scrape, page: Page) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -11,14 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from outrider import catalog, faults
+from outrider import catalog, faults, model
 from outrider.model import SignalKind
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 LONGEST_FILE = 400
-LONG_ON_PURPOSE = {"outrider/model.py"}  # all types that cross package lines stand in one file
 PLACEHOLDER = re.compile(r"{(\w+)[^}]*}")
 UNITS_IN_NAMES = {
     "seconds": "_seconds",
@@ -45,7 +45,24 @@ def test_no_file_is_long() -> None:
     tests = ROOT / "tests"
     sources = [path for path in tracked(".py") if tests not in path.parents]
     lengths = {path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines()) for path in sources}
-    assert {str(path) for path, lines in lengths.items() if lines > LONGEST_FILE} <= LONG_ON_PURPOSE
+    assert [str(path) for path, lines in lengths.items() if lines > LONGEST_FILE] == []
+
+
+def test_the_shared_types_are_imported_from_one_place() -> None:
+    """Each of them under ``outrider.model``, which is what the files of the package are not."""
+    inner = re.compile(r"(?:from|import) outrider\.model\.\w")
+    own = ROOT / "outrider" / "model"
+    found = [
+        path for path in tracked(".py") if own not in path.parents and inner.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+    defined = {
+        node.name
+        for path in own.glob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    }
+    assert defined <= set(model.__all__)
 
 
 def test_links_have_a_text_wherever_they_are_read() -> None:

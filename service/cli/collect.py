@@ -156,7 +156,7 @@ def _diagnosis(targets: list[dict[str, Any]], language: Language) -> str:
     head = f"{target['target']} ({target['adapter']})"
     head = translate("cli.more_like_it", language, target=head, count=more) if more else head
     if target["error"]:
-        return f"{head}: {target['error']}"
+        return f"{head}: {target['error'].removeprefix(target['target'] + ': ')}"
     rows = [[m["signal"], ", ".join(m["expected"]), ", ".join(m["disables"]), m["fix"]] for m in target["missing"]]
     rows += [
         [translate("cli.quantiles", language, signal=m["signal"]), ", ".join(m["expected"]), "", m["fix"]]

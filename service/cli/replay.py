@@ -34,6 +34,8 @@ def add(app: typer.Typer) -> None:
         result = recorded.replay(
             file, adapter=adapter, emit=wanted, settings=context.settings(), language=context.language
         )
+        for sentence in result["notes"]:
+            typer.echo(f"note: {sentence}", err=True)
         context.show(result, lambda shown: _table(shown, context.language))
 
 

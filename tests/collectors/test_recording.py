@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import resource
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from collectors import recording
 from collectors.collect import Collector
+from collectors.flight import FlightRecorder
 from collectors.recording import page_scrape, read_fleet, read_recording, target_of_file
+from collectors.scraped import Scrape
+from collectors.targets import targets_of
 from outrider.errors import CollectReason, ConfigError, UsageError
 from outrider.model import CellStatus, EntityKind, SignalKey
 
@@ -134,7 +141,7 @@ def test_a_line_that_is_no_scrape(tmp_path, line) -> None:
         ('"load": NaN', "load is nan"),
         ('"load": Infinity', "load is inf"),
         ('"load": -1', "load is -1"),
-        (f'"load": 1{"0" * 400}', "int too large"),
+        (f'"load": 1{"0" * 400}', "out of range"),
     ],
 )
 def test_odd_answers_of_the_probe_are_named_with_their_line(tmp_path, said, words) -> None:
@@ -180,3 +187,104 @@ def test_a_page_from_a_file_may_lack_its_last_newline() -> None:
         target_of_file(Path("x.txt")), b"a 1", next(read_recording(RECORDINGS / "a_idle.metrics.jsonl.gz")).at
     )
     assert scrape.body == b"a 1\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (b"\xff\xfe{}\n", "events.jsonl:1: no event: byte 1 is no UTF-8"),
+        (b'\n{"at": 1e300, "kind": "log", "entity": {"kind": "node", "name": "n"}}\n', "2: no event: a number is out"),
+        (b"[" * 100_000 + b"\n", "events.jsonl:1: no event: it is nested too deeply"),
+        (b'{"at": 1, "kind": "log"}\n', "events.jsonl:1: no event: the key 'entity' is missing"),
+        (b'{"at": 1, "kind": "log", "entity": []}\n', "events.jsonl:1: no event"),
+    ],
+)
+def test_events_that_cannot_be_read_name_their_line(tmp_path, written, said) -> None:
+    fleet = write_fleet(tmp_path)
+    (fleet / "events.jsonl").write_bytes(written)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        read_fleet(fleet)
+
+
+def test_a_line_of_an_event_ends_where_the_line_ends(tmp_path) -> None:
+    fleet = write_fleet(tmp_path)
+    said = {"at": 1, "kind": "log", "entity": {"kind": "node", "name": "n"}, "code": "x", "text": "a\u2028b\x85c"}
+    (fleet / "events.jsonl").write_text(json.dumps(said, ensure_ascii=False) + "\n", encoding="utf-8")
+    (event,) = read_fleet(fleet).events
+    assert event.attributes == {"message": "a\u2028b\x85c"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 100_000, '{"t": 1, "text": "a", "health": "ok"}', '{"t": 1e300, "text": "a"}', '{"t": NaN, "text": ""}'],
+)
+def test_lines_that_json_reads_and_nobody_else(tmp_path, line) -> None:
+    path = write(tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', line)
+    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:2: no scrape"):
+        list(recording.track(path, target_of_file(path)).scrapes())
+
+
+def test_bytes_that_are_no_text_name_their_line(tmp_path) -> None:
+    path = tmp_path / "x.metrics.jsonl.gz"
+    good = b'{"t": 1, "text": "a 1\\n"}\n'
+    path.write_bytes(gzip.compress(good * 3 + b'{"t": 4, "text": "\xff"}\n' + good))
+    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:4: no scrape: byte 19 is no UTF-8"):
+        list(read_recording(path))
+
+
+def test_lines_out_of_order_come_in_order_of_time(tmp_path) -> None:
+    path = write(tmp_path / "x.metrics.jsonl.gz", *(f'{{"t": {at}, "text": "a {at}\\n"}}' for at in (30, 45, 10, 60)))
+    found = recording.track(path, target_of_file(path))
+    assert (list(found.times), found.misplaced) == ([30, 45, 10, 60], 3)
+    assert [one.body for one in found.scrapes()] == [b"a 10\n", b"a 30\n", b"a 45\n", b"a 60\n"]
+    swapped = write(tmp_path / "y.metrics.jsonl.gz", '{"text": "a 1\\n", "t": 7}', '{ "t" :8.5, "text": "a 2\\n"}')
+    assert list(recording.track(swapped, target_of_file(swapped)).times) == [7, 8.5]
+
+
+def test_a_packed_file_in_many_members_and_pieces(tmp_path) -> None:
+    """As ``cat a.gz b.gz`` makes it, with a line longer than what is read at once, and padded by zeros."""
+    path, long = tmp_path / "x.metrics.jsonl.gz", "x" * 3_000_000 + "".join(map(str, range(100_000)))
+    parts = [json.dumps({"t": number, "text": long if number == 1 else "a 1\n"}) + "\n" for number in range(4)]
+    path.write_bytes(b"".join(gzip.compress(part.encode()) for part in parts) + b"\0" * 40_000)
+    assert [one.at.timestamp() for one in read_recording(path)] == [0, 1, 2, 3]
+    assert [len(one.body or b"") for one in read_recording(path)] == [4, len(long), 4, 4]
+
+
+def test_a_fleet_of_more_targets_than_files_may_be_open(tmp_path) -> None:
+    many = targets_of("c", [{"name": f"t{number}", "adapter": "vllm"} for number in range(80)])
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, hard))
+    try:
+        recorder = FlightRecorder(tmp_path / "new", "c", many)
+        for number in range(3):
+            recorder.add([Scrape(one, at + timedelta(seconds=number), b"a 1\n", None, 0.1) for one in many])
+        recorder.close()
+        fleet = read_fleet(tmp_path / "new")
+        assert len(list(fleet.scrapes())) == 240
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_that_cannot_be_opened_is_not_called_broken(tmp_path) -> None:
+    path = tmp_path / "x.metrics.jsonl.gz"
+    path.mkdir()
+    with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz cannot be read: Is a directory") as told:
+        list(read_recording(path))
+    assert "cut" not in told.value.hint
+
+
+def test_faults_of_a_list_of_targets_have_their_lines(tmp_path) -> None:
+    fleet = write_fleet(tmp_path)
+    bad = "- {name: b, adapter: abacus}\n- just a name\n- {name: a, adapter: vllm}\n"
+    written = f"cluster: lab\ntargets:\n- name: a\n  adapter: vllm\n{bad}"
+    (fleet / "targets.yaml").write_text(written, encoding="utf-8")
+    with pytest.raises(ConfigError) as told:
+        read_fleet(fleet)
+    assert [one.line for one in told.value.problems] == [5, 6, 7]
+    assert f"{fleet}/targets.yaml:5: targets[1]: no adapter 'abacus'" in told.value.message
+    assert "config check" not in told.value.hint
+    (fleet / "targets.yaml").write_text("cluster: lab\ncluster: lab\ntargets: []\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="stands twice") as told:
+        read_fleet(fleet)
+    assert "config check" not in told.value.hint

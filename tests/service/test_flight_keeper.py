@@ -9,17 +9,32 @@ from pathlib import Path
 
 import pytest
 
+from collectors import recording
 from collectors.collect import Collector
 from collectors.flight_ring import FlightRing
-from collectors.targets import targets_of
+from collectors.scraped import Scrape
+from collectors.targets import Target, targets_of
+from detectors.incidents import PRIORITY_RAISED
 from outrider.clock import ManualClock
-from outrider.model import CycleRecord, Incident, Layer, Priority
+from outrider.model import (
+    Alert,
+    AlertReason,
+    AlertState,
+    CycleRecord,
+    EntityKind,
+    EntityRef,
+    Hypothesis,
+    Incident,
+    Layer,
+    Priority,
+    TimelineEntry,
+)
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from service import replay, wiring
 from service.collect_settings import FlightSettings
 from service.event_source import pages_of
-from service.flight_keeper import AFTER, FlightKeeper
+from service.flight_keeper import AFTER, FlightKeeper, loud_since
 from service.settings import Settings
 from simulator.exporters import serve
 from simulator.faults import inject
@@ -113,3 +128,98 @@ def test_the_oldest_recordings_go_first(tmp_path: Path) -> None:
         state.commit(CycleCommit(replace(CYCLE, id=str(number)), incidents=(loud,)))
         keeper.look(opened + AFTER, Topology.build((), (), {}, START), "c", targets)
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["2", "3"]
+
+
+TARGETS = targets_of(
+    "c",
+    [
+        {"name": f"chat-{number}", "adapter": "vllm", "labels": {"service": "chat", "pod": f"p{number}", "node": "n"}}
+        for number in range(3)
+    ],
+)
+NOTHING = Topology.build((), (), {}, START)
+
+
+def scraped(ring: FlightRing, at: datetime, *targets: Target) -> None:
+    ring.add([Scrape(target, at, f"a {target.name[-1]}\n".encode(), None, 0.1) for target in targets])
+    ring.flush()
+
+
+def kept_of(keeper: FlightKeeper, now: datetime, *targets: Target) -> list[str]:
+    return sorted(path.name for path in keeper.look(now, NOTHING, "c", targets))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("room", [10, 1])
+def test_the_target_that_died_is_in_the_recording(tmp_path: Path, room: int, restarted: bool) -> None:
+    state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
+    for number in range(-20, 0):
+        scraped(ring, START + number * STEP, *TARGETS)
+    scraped(ring, START, *TARGETS[1:])  # the pod of the first is evicted, discovery knows it no more
+    pod = EntityRef("c", EntityKind.POD, "default", "p0")
+    found = replace(incident("i", START, Priority.P0), hypotheses=(Hypothesis(pod, "pod-evicted", 0.9),))
+    state.commit(CycleCommit(CYCLE, incidents=(found,)))
+    if restarted:
+        ring.close()
+        ring = FlightRing(tmp_path / "ring")
+        scraped(ring, START + STEP, *TARGETS[1:])
+    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(targets=room), tmp_path / "kept")
+    assert kept_of(keeper, START + AFTER, *TARGETS[1:]) == ["i"]
+    fleet = recording.read_fleet(tmp_path / "kept" / "i")
+    (dead,) = [target for target in fleet.targets if target.name == "chat-0"]
+    assert (dead.adapter, dead.entity, dead.labels) == ("vllm", TARGETS[0].entity, TARGETS[0].labels)
+    assert len([scrape for scrape in fleet.scrapes() if scrape.target.name == "chat-0"]) == 20
+    assert len(fleet.targets) == min(room, 3)
+
+
+def test_a_target_that_went_long_ago_is_not(tmp_path: Path) -> None:
+    state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
+    scraped(ring, START - timedelta(minutes=31), *TARGETS)
+    scraped(ring, START, *TARGETS[1:])
+    state.commit(CycleCommit(CYCLE, incidents=(incident("i", START, Priority.P0),)))
+    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
+    assert kept_of(keeper, START + AFTER, *TARGETS[1:]) == ["i"]
+    assert [one.name for one in recording.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1", "chat-2"]
+
+
+def test_in_a_storm_the_loudest_are_kept_whatever_came_after_them(tmp_path: Path) -> None:
+    state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
+    loud = [incident(f"loud-{number}", START - number * STEP, Priority.P0) for number in range(2)]
+    later = [incident(f"later-{number}", START + timedelta(seconds=1), Priority.P1) for number in range(150)]
+    quiet = [incident(f"quiet-{number}", START + timedelta(seconds=2), Priority.P2) for number in range(150)]
+    state.commit(CycleCommit(CYCLE, incidents=(*loud, *later, *quiet)))
+    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(incidents=3), tmp_path / "kept")
+    found = kept_of(keeper, START + 2 * AFTER, *TARGETS)
+    assert [name for name in found if "later" not in name] == ["loud-0", "loud-1"]
+    assert len(found) == 3
+    assert kept_of(keeper, START + 3 * AFTER, *TARGETS) == [], "what was passed over does not push them out"
+
+
+def test_an_incident_is_kept_from_when_it_became_loud(tmp_path: Path) -> None:
+    state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
+    for number in range(-5, 2):
+        scraped(ring, START + number * STEP, *TARGETS)
+    opened = START - timedelta(hours=3)
+    raised = TimelineEntry(START, PRIORITY_RAISED, {"old": "P2", "new": "P1"})
+    once_more = TimelineEntry(START + STEP, PRIORITY_RAISED, {"old": "P1", "new": "P0"})
+    found = replace(incident("i", opened, Priority.P0), timeline=(raised, once_more))
+    state.commit(CycleCommit(CYCLE, incidents=(found,)))
+    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
+    assert kept_of(keeper, START + AFTER / 2, *TARGETS) == []
+    assert kept_of(keeper, START + AFTER, *TARGETS) == ["i"]
+    assert len(list(recording.read_fleet(tmp_path / "kept" / "i").scrapes())) == 7 * 3
+    always = replace(found, timeline=(once_more,))
+    assert (loud_since(always), loud_since(replace(found, priority=Priority.P2))) == (opened, None)
+
+
+def test_of_an_incident_without_a_cause_the_targets_of_its_alerts_are_kept(tmp_path: Path) -> None:
+    state, ring = MemoryStateStore(), FlightRing(tmp_path / "ring")
+    scraped(ring, START, *TARGETS)
+    alert = Alert(
+        "f", "r", Priority.P1, TARGETS[1].entity, AlertState.FIRING, AlertReason.STILL_TRUE, START, START, incident="i"
+    )
+    found = replace(incident("i", START, Priority.P1), alerts=("f",))
+    state.commit(CycleCommit(CYCLE, alerts=(alert,), incidents=(found,)))
+    keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(targets=1), tmp_path / "kept")
+    assert kept_of(keeper, START + AFTER, *TARGETS) == ["i"]
+    assert [one.name for one in recording.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1"]

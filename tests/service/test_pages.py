@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from collectors.exposition import Page, Parser
+from collectors.targets import DEFAULT_LIMIT_SERIES
 from outrider.errors import UnavailableError, UsageError
 from service.cli.tree import app
 
@@ -24,6 +27,10 @@ GPU = 'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-a",gpu="0"} 41\n'
 
 def run(*arguments: str, output: str = "json"):
     return CliRunner().invoke(app, [*arguments, "-o", output])
+
+
+def table_of(*arguments: str) -> str:
+    return CliRunner().invoke(app, [*arguments, "-o", "table"]).stdout
 
 
 @pytest.fixture
@@ -298,3 +305,52 @@ def test_it_is_not_done_when_no_target_of_a_configuration_answered(pages: Path, 
         configured(down, url)
         shown = json.loads(run(*command).stdout)
     assert [bool(one["error"]) for one in shown["targets"]] == [True, False]
+
+
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+def test_an_error_names_the_target_it_is_about(pages: Path, command: tuple[str, ...]) -> None:
+    (pages / "broken.txt").write_text("vllm:num_requests_running{ 1\n", encoding="utf-8")
+    shown = json.loads(run(*command, "--page", "vllm=broken.txt", "--page", "vllm=a/metrics.txt").stdout)
+    broken, whole = shown["targets"]
+    assert broken["error"].startswith("broken: ")
+    assert whole["error"] is None
+    alone = run(*command, "--page", "vllm=broken.txt").exception
+    assert isinstance(alone, UsageError)
+    assert alone.message == broken["error"]
+    if command == ("doctor",):
+        table = table_of(*command, "--page", "vllm=broken.txt", "--page", "vllm=a/metrics.txt")
+        assert f"broken (vllm): {broken['error'].removeprefix('broken: ')}" in table
+
+
+@pytest.mark.parametrize("command", [("collect", "once"), ("doctor",)])
+def test_of_a_page_that_explodes_only_what_is_read_is_parsed(
+    pages: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[int] = []
+    parse = Parser.parse
+
+    def counting(self: Parser, body: bytes, **named: Any) -> Page:
+        parsed.append(body.count(b"\n"))
+        return parse(self, body, **named)
+
+    monkeypatch.setattr(Parser, "parse", counting)
+    noise = "".join(f'requests{{path="/{number}"}} 1\n' for number in range(DEFAULT_LIMIT_SERIES))
+    (pages / "many.txt").write_text(ENGINE + noise, encoding="utf-8")
+    shown = json.loads(run(*command, "--page", "vllm=many.txt").stdout)
+    assert max(parsed) < 100
+    (target,) = shown["targets"]
+    if command == ("doctor",):
+        assert "engine_requests_running" in target["present"]
+        assert target["unknown_metrics"] is None
+        assert f"since {DEFAULT_LIMIT_SERIES} are allowed" in target["warning"]
+        assert target["warning"] in table_of(*command, "--page", "vllm=many.txt")
+    else:
+        assert target["samples"] > DEFAULT_LIMIT_SERIES
+        assert {one["signal"]: one["value"] for one in shown["signals"]}["engine_requests_running"] == 3
+    (pages / "all.txt").write_text(
+        "".join(f'vllm:num_requests_running{{path="{number}"}} 1\n' for number in range(DEFAULT_LIMIT_SERIES + 1)),
+        encoding="utf-8",
+    )
+    refused = run(*command, "--page", "vllm=all.txt").exception
+    assert isinstance(refused, UsageError)
+    assert refused.message.startswith("all: the page has 100001 series")

@@ -1,0 +1,111 @@
+"""The types that cross package lines.
+
+Frozen and slotted. Datetimes are aware and in UTC. Units end names: ``_seconds``, ``_ratio``
+(0-1), ``_per_second``. Arrays carry instants as float64 unix seconds, because numpy has no
+aware datetimes. "No answer" is a type of its own (``NoVerdict``, ``NoRecommendation``), and every
+decision carries an enum reason, which goes unchanged to the log, the metric label, the store and
+the dashboard.
+
+Each subject has a file; everybody imports the names from here.
+"""
+
+from __future__ import annotations
+
+from outrider.model.actions import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    HoldReason,
+    Outcome,
+    OutcomeStatus,
+    RemediationSession,
+    Verdict,
+)
+from outrider.model.alerts import Alert, AlertReason, AlertState, MuteReason
+from outrider.model.cycles import CycleRecord
+from outrider.model.entities import EntityKind, EntityRef
+from outrider.model.events import Event, EventKind
+from outrider.model.findings import (
+    DetectorState,
+    Evidence,
+    Finding,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    Priority,
+    TimeRange,
+)
+from outrider.model.incidents import Hypothesis, Incident, Rejected, TimelineEntry
+from outrider.model.messages import Message, NotifyReason
+from outrider.model.plans import (
+    BacktestScore,
+    Calibration,
+    FleetService,
+    Forecast,
+    ForecastPoint,
+    NoPlanReason,
+    NoRecommendation,
+    Plan,
+    PlanReason,
+    Recommendation,
+)
+from outrider.model.samples import Floats, SampleBatch, Statuses, TrustVerdict, Window
+from outrider.model.signals import HOLDING_STATUSES, SUM_BUCKET, CellStatus, Layer, SignalKey, SignalKind, Statistic
+
+__all__ = [
+    "HOLDING_STATUSES",
+    "SUM_BUCKET",
+    "Action",
+    "ActionKind",
+    "ActionStatus",
+    "Alert",
+    "AlertReason",
+    "AlertState",
+    "BacktestScore",
+    "Calibration",
+    "CellStatus",
+    "CycleRecord",
+    "DecisionReason",
+    "DetectorState",
+    "EntityKind",
+    "EntityRef",
+    "Event",
+    "EventKind",
+    "Evidence",
+    "Finding",
+    "FleetService",
+    "Floats",
+    "Forecast",
+    "ForecastPoint",
+    "HoldReason",
+    "Hypothesis",
+    "Incident",
+    "Interval",
+    "Layer",
+    "Message",
+    "MuteReason",
+    "NoPlanReason",
+    "NoRecommendation",
+    "NoVerdict",
+    "NoVerdictReason",
+    "NotifyReason",
+    "Outcome",
+    "OutcomeStatus",
+    "Plan",
+    "PlanReason",
+    "Priority",
+    "Recommendation",
+    "Rejected",
+    "RemediationSession",
+    "SampleBatch",
+    "SignalKey",
+    "SignalKind",
+    "Statistic",
+    "Statuses",
+    "TimeRange",
+    "TimelineEntry",
+    "TrustVerdict",
+    "Verdict",
+    "Window",
+]

@@ -1,0 +1,61 @@
+"""Rules that hold for an entity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from outrider.model.entities import EntityRef
+from outrider.model.findings import Priority
+
+
+class AlertState(StrEnum):
+    """pending -> firing -> resolved."""
+
+    PENDING = "pending"
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+class AlertReason(StrEnum):
+    """Why an alert is in its state."""
+
+    CONDITION_SEEN = "condition_seen"
+    WAITING_TIME_OVER = "waiting_time_over"
+    STILL_TRUE = "still_true"
+    CONDITION_GONE = "condition_gone"
+    KEPT_WITHOUT_VALUES = "kept_without_values"
+    NEVER_FIRED = "never_fired"
+    RESOLVED_BY_HAND = "resolved_by_hand"
+
+
+class MuteReason(StrEnum):
+    """Why a firing alert sends nothing."""
+
+    ACKNOWLEDGED = "acknowledged"
+    SILENCED = "silenced"
+    FOLDED = "folded"
+    INHIBITED = "inhibited"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A rule holds for an entity. ``fingerprint`` is (rule, entity)."""
+
+    fingerprint: str
+    rule: str
+    priority: Priority
+    entity: EntityRef
+    state: AlertState
+    reason: AlertReason
+    starts_at: datetime
+    seen_at: datetime
+    ends_at: datetime | None = None
+    value: float | None = None
+    fault: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    muted_by: MuteReason | None = None
+    incident: str | None = None

@@ -1,0 +1,62 @@
+"""What a signal, a finding or an action can be about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from outrider.fitting import MOST_NAME_BYTES, fitted, is_fit
+
+
+class EntityKind(StrEnum):
+    """What a signal can be about. ``device`` of ``signals.yaml`` is GPU, ``engine_instance`` REPLICA."""
+
+    CLUSTER = "cluster"
+    POOL = "pool"
+    NODE = "node"
+    SWITCH = "switch"
+    STORAGE = "storage"
+    GPU = "gpu"
+    PORT = "port"
+    POD = "pod"
+    CONTAINER = "container"
+    REPLICA = "replica"
+    WORKLOAD = "workload"
+    SERVICE = "service"
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRef:
+    """One component. A replica is one TP x PP group with one scheduler.
+
+    Names come from outside: what no store could keep is replaced, and what is too long is cut
+    (``outrider.fitting``), so that one bad label harms nothing but its own entity.
+    """
+
+    cluster: str
+    kind: EntityKind
+    namespace: str | None
+    name: str
+
+    def __post_init__(self) -> None:
+        """The usual name is looked at, nothing more."""
+        if not is_fit(f"{self.cluster}{self.namespace}{self.name}"):
+            object.__setattr__(self, "name", fitted(self.name, MOST_NAME_BYTES))
+            object.__setattr__(self, "cluster", fitted(self.cluster, MOST_NAME_BYTES // 2))
+            if self.namespace:
+                object.__setattr__(self, "namespace", fitted(self.namespace, MOST_NAME_BYTES // 2))
+
+    def __str__(self) -> str:
+        """``kind/name``, with the namespace between them where there is one."""
+        return "/".join(part for part in (self.kind.value, self.namespace, self.name) if part)
+
+    @property
+    def key(self) -> str:
+        """The one spelling used as a database and dictionary key: cluster/kind/namespace/name."""
+        return f"{self.cluster}/{self.kind.value}/{self.namespace or ''}/{self.name}"
+
+    @staticmethod
+    def from_key(key: str) -> EntityRef:
+        """Read back what ``key`` wrote. Raises ValueError when a part is missing."""
+        cluster, kind, namespace, name = key.split("/", 3)
+        return EntityRef(cluster, EntityKind(kind), namespace or None, name)
