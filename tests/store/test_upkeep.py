@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from outrider.model import CellStatus, EntityKind, SampleBatch, Statistic
-from store import rewrite, space
+from store import rewrite, schema, space
 from store.database import Database
 from store.memory import MemoryMetricStore
 from store.retention import Because, Retention
@@ -42,7 +42,8 @@ def rows(store_url: str, query: str) -> list[tuple[object, ...]]:
 
 
 def tiers(store_url: str) -> dict[object, object]:
-    return dict(rows(store_url, "SELECT tier, count(*) FROM block GROUP BY tier"))  # type: ignore[arg-type]
+    seen = "SELECT tier, count(*) FROM block WHERE id NOT IN (SELECT block_id FROM hidden) GROUP BY tier"
+    return dict(rows(store_url, seen))  # type: ignore[arg-type]
 
 
 def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
@@ -275,6 +276,73 @@ def test_two_keepers_do_not_take_each_others_rows_away(
     other.close()
     same_answers(metrics, truth)
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
+
+
+def test_rows_that_another_keeper_shows_meanwhile_are_not_deleted(
+    metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(metrics)
+    other = open_metrics(urls_of(store_url)[1])
+    swap, batches = rewrite.swap, rewrite.batches
+    shown: list[bool] = []
+
+    def with_another(access: rewrite.Access, new: list[int], *arguments: object) -> bool:
+        if not new or shown:
+            return swap(access, new, *arguments)  # type: ignore[arg-type]
+
+        def between(sized: object) -> Iterator[list[int]]:
+            listed = list(sized)  # type: ignore[call-overload]
+            if not shown:
+                shown.append(swap(access, new, *arguments))  # type: ignore[arg-type]
+            yield from batches(listed)
+
+        monkeypatch.setattr(rewrite, "batches", between)
+        freed.append(rewrite.purge(other._upkeep._access))
+        monkeypatch.setattr(rewrite, "batches", batches)
+        return shown[0]
+
+    freed: list[int] = []
+    monkeypatch.setattr(rewrite, "swap", with_another)
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    other.close()
+    assert (shown, freed) == ([True], [0]), "what was listed as hidden was shown before it was deleted"
+    same_answers(metrics, truth)
+    assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
+
+
+def test_no_number_is_given_twice_whoever_deletes(metrics: SqlMetricStore, store_url: str) -> None:
+    fill(metrics, end=START + HOUR)
+    access = metrics._upkeep._access
+    copied = rows(store_url, "SELECT count(*) FROM block")[0][0]
+    staged = [stage_again(access) for _ in range(3)]
+    rewrite.purge(access)
+    assert rows(store_url, "SELECT count(*) FROM block") == [(copied + 1,)]  # type: ignore[operator]
+    assert stage_again(access) > max(staged)
+    fill(metrics, start=START + HOUR, end=START + HOUR + EVERY)
+    rewrite.purge(access)
+    assert rows(store_url, "SELECT count(*) FROM hidden") == [(0,)]
+
+
+def stage_again(access: rewrite.Access) -> int:
+    """The oldest block once more, hidden; its number."""
+    with access.reading() as connection:
+        row = connection.execute(sa.select(schema.block).order_by(schema.block.c.id).limit(1)).one()
+    with access.writing() as connection:
+        again = {name: value for name, value in row._mapping.items() if name != "id"}
+        (number,) = connection.execute(sa.insert(schema.block), again).inserted_primary_key  # type: ignore[misc]
+        connection.execute(sa.insert(schema.hidden), {"block_id": number})
+    return int(number)
+
+
+def test_a_history_written_anew_leaves_hidden_rows_to_upkeep(metrics: SqlMetricStore, store_url: str) -> None:
+    times = START.timestamp() + 60.0 * np.arange(30)
+    values = np.arange(30.0).reshape(1, 30, 1)
+    for key in (POWER, lived.ECC):
+        metrics.write_block(EntityKind.GPU, times, [key], GPUS[:1], values)
+    stage_again(metrics._upkeep._access)
+    metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:1], values)
+    window = metrics.read_windows(EntityKind.GPU, [POWER], START, START + 30 * MINUTE, MINUTE)
+    np.testing.assert_array_equal(window.values[:, :, 0], values[:, :, 0])
 
 
 def test_it_stops_when_asked_to(metrics: SqlMetricStore) -> None:
