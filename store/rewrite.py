@@ -108,7 +108,7 @@ def purge(access: Access) -> int:
     with access.reading() as connection:
         asked = sa.select(hidden.c.block_id, sa.func.coalesce(sa.func.length(block.c.payload), 0))
         found = connection.execute(asked.join_from(hidden, block, hidden.c.block_id == block.c.id, isouter=True))
-        sized: dict[int, int] = {number: size for number, size in found}
+        sized: dict[int, int] = {row[0]: row[1] for row in found}
     freed = 0
     for part in batches(sized.items()):
         with access.writing() as connection:
