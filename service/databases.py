@@ -29,8 +29,7 @@ def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, An
     spool = CycleFiles(spool_of(settings), settings.store.spool.limit_bytes)
 
     def spooled() -> checks.Spooled:
-        status = spool.status()
-        return spool.instants(), status.dropped_cycles + status.refused_cycles
+        return checks.Spooled(spool.instants(), spool.given_up(), spool.trouble())
 
     kept_here = settings.store.metrics is None
     reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled if kept_here else None)

@@ -255,11 +255,14 @@ def replace_bulk(
     connection: sa.Connection, numbers: Dictionary, kind: EntityKind, times: Micros, entities: Ids,
     keys: tuple[SignalKey, ...],
 ) -> None:  # fmt: skip
-    """Delete the rows of exactly these entities and columns that lie inside the span of the instants."""
+    """Delete the rows of exactly these entities and columns that lie inside the span of the instants.
+
+    Hidden ones are upkeep's to delete: were a number given again, the new row would be taken for the hidden one.
+    """
     table = schema.block
     connection.execute(
         sa.delete(table)
-        .where(table.c.kind == kind.value, table.c.tier == RAW)
+        .where(table.c.kind == kind.value, table.c.tier == RAW, visible())
         .where(table.c.end_us >= int(times[0]), table.c.end_us <= int(times[-1]), table.c.start_us >= int(times[0]))
         .where(table.c.cohort_id == numbers.cohort(entities))
         .where(table.c.keyset_id == numbers.keyset(numbers.keys.of(keys)))

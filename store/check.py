@@ -5,6 +5,7 @@ Nothing is written. Each database is read as of one instant.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError
 from outrider.model import CycleRecord
 from store import check_blocks, check_rows, codec, migrate, schema, tables
 from store.backend import is_postgresql
+from store.check_blocks import Values
 from store.database import Database
+from store.given_up import Span
 from store.schema import instant
 
 Progress = Callable[[str, float], None]
-Spooled = tuple[Collection[int], int]
 _MOST = 20  # problems told of one database: who has a thousand needs a backup, not a list
 _BLOCKS = 0.9  # share of the time of a metrics database that its blocks take
 RESTORE = "Restore a backup: outrider db restore FILE --force"
@@ -34,6 +36,18 @@ class Problem:
 
     message: str
     hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """Cycles whose decisions stand without values, microseconds: those that wait, and spans that were given up.
+
+    ``trouble`` is a sentence when it is not known what was given up.
+    """
+
+    waiting: Collection[int] = ()
+    given_up: Collection[Span] = ()
+    trouble: str = ""
 
 
 @dataclass(slots=True)
@@ -56,13 +70,12 @@ class Report:
 
 
 def check(
-    store_url: str, *, deep: bool, progress: Progress, spooled: Callable[[], Spooled] | None = lambda: ((), 0)
+    store_url: str, *, deep: bool, progress: Progress, spooled: Callable[[], Spooled] | None = Spooled
 ) -> tuple[Report, ...]:
     """A report a database. ``deep`` unpacks every value and record, too.
 
-    ``spooled`` tells which cycles (microseconds) wait for the store in a spool, and how many it gave up: their
-    decisions stand without values. None: values are kept elsewhere. Raises StoreError when there is no store,
-    StoreAwayError when it does not answer.
+    ``spooled`` tells which cycles wait for the store in a spool, and which it gave up. None: values are kept
+    elsewhere. Raises StoreError when there is no store, StoreAwayError when it does not answer.
     """
     databases = migrate.databases(store_url, create=False)
     reports = {name: Report(name, database.place) for name, database in databases.items()}
@@ -76,8 +89,8 @@ def check(
                 _inside(database, reports[name], found, spooled, partial(progress, name), deep=deep)
         if spooled is None:
             reports["metrics"].notes.append("values are kept by the server of store.metrics: they were not looked at")
-        elif found.instants is not None:
-            _half(found.cycles, found.instants, reports["metrics"], found.elsewhere)
+        elif found.values is not None:
+            _half(found.cycles, found.values, reports["metrics"], found.elsewhere)
     finally:
         for database in databases.values():
             database.close()
@@ -86,11 +99,11 @@ def check(
 
 @dataclass(slots=True)
 class _Found:
-    """What must be known of both databases to compare them. ``instants`` None: the blocks could not be read."""
+    """What must be known of both databases to compare them. ``values`` None: the blocks could not be read."""
 
     cycles: dict[int, str] = field(default_factory=dict)
-    elsewhere: Spooled = ((), 0)
-    instants: Collection[int] | None = None
+    elsewhere: Spooled = field(default_factory=Spooled)
+    values: Values | None = None
 
 
 def _is_sound_outside(database: Database, report: Report) -> bool:
@@ -118,7 +131,7 @@ def _inside(
             )  # later than the decisions, earlier than the blocks
         else:
             before, blocks = _BLOCKS, partial(_part_of, progress, 0.0, _BLOCKS)
-            found.instants = check_blocks.check(connection, deep=deep, tell=report.add, progress=blocks)
+            found.values = check_blocks.check(connection, deep=deep, tell=report.add, progress=blocks)
     with _told(report):
         rows = partial(_part_of, progress, before, 1.0)
         check_rows.check(database, report.name, deep=deep, tell=report.add, progress=rows)
@@ -248,26 +261,38 @@ def _cycles(connection: sa.Connection) -> dict[int, str]:
     return found
 
 
-def _half(cycles: Mapping[int, str], instants: Collection[int], report: Report, elsewhere: Spooled) -> None:
+def _half(cycles: Mapping[int, str], values: Values, report: Report, elsewhere: Spooled) -> None:
     """Cycles whose decisions are there and whose values are not, as far back as values are kept."""
-    waiting, given_up = elsewhere
-    oldest = min(instants, default=None)
-    if oldest is None:
+    if elsewhere.trouble:
+        report.notes.append(f"it is not known which cycles the spool gave up: {elsewhere.trouble}")
+    if values.since is None:
         return
-    without = sorted(at for at in cycles if at >= oldest and at not in instants)
-    lost = [at for at in without if at not in waiting]
-    if len(without) > len(lost):
-        report.notes.append(f"{len(without) - len(lost)} cycles wait for the store in its spool")
-    if not lost:
-        return
-    said = f"{len(lost)} cycles have decisions and no values, the first at {rfc3339(instant(lost[0]))}"
-    if len(lost) <= given_up:
-        report.notes.append(f"{said}: the spool was full and gave them up")
-    else:
+    without = sorted(at for at in cycles if at >= values.since and at not in values.instants)
+    absent = [at for at in without if at not in elsewhere.waiting]
+    if len(without) > len(absent):
+        report.notes.append(f"{len(without) - len(absent)} cycles wait for the store in its spool")
+    lost = _unexplained(absent, elsewhere.given_up)
+    if len(absent) > len(lost):
+        report.notes.append(f"{_without_values(sorted(set(absent) - set(lost)))}: the spool gave them up")
+    if lost:
         report.add(
-            f"{report.place}: {said}, the last at {rfc3339(instant(lost[-1]))}.",
+            f"{report.place}: {_without_values(lost)}, the last at {rfc3339(instant(lost[-1]))}.",
             "Look for lost writes: the disk's log.",
         )
+
+
+def _without_values(cycles: Sequence[int]) -> str:
+    return f"{len(cycles)} cycles have decisions and no values, the first at {rfc3339(instant(cycles[0]))}"
+
+
+def _unexplained(absent: Sequence[int], given_up: Collection[Span]) -> list[int]:
+    """Those outside of every span that was given up. A span explains no more cycles than it says it has."""
+    explained: set[int] = set()
+    for span in given_up:
+        inside = absent[bisect_left(absent, span.first) : bisect_right(absent, span.last)]
+        if len(inside) <= span.cycles:
+            explained.update(inside)
+    return [at for at in absent if at not in explained]
 
 
 def as_plain(reports: Collection[Report]) -> list[dict[str, Any]]:

@@ -27,6 +27,17 @@ Tell = Callable[[str], None]
 _UNREADABLE = (StoreError, ValueError, IndexError, struct.error, zstandard.ZstdError)
 
 
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Instants of which reads see raw values, microseconds; ``since``: from when each cycle must have some.
+
+    ``since`` None: nothing was ever kept.
+    """
+
+    instants: Collection[int]
+    since: int | None
+
+
 @dataclass(slots=True)
 class _Known:
     """The lists that blocks refer to. A list that is damaged is None."""
@@ -47,8 +58,8 @@ class _Seen:
     instants: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
-def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callable[[float], None]) -> Collection[int]:
-    """Tell what is wrong with the blocks and their lists; returns the instants that raw values have.
+def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callable[[float], None]) -> Values:
+    """Tell what is wrong with the blocks and their lists; returns what must be there of the cycles.
 
     Rows that upkeep is still writing, or has yet to delete, overlap those that reads see, and may.
     ``deep`` unpacks every value. Memory: 48 bytes a block, and 8 an instant.
@@ -61,10 +72,10 @@ def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callab
         new = []
         for row in part:
             block = _one(row, known, tell, deep=deep)
-            if block is not None and row.tier == RAW:
-                new.append(block.times)
             if row.id in hidden:
                 continue
+            if block is not None and row.tier == RAW:
+                new.append(block.times)
             group = seen.groups.setdefault((row.kind, row.tier), len(seen.groups))
             values = (group, row.id, row.start_us, row.end_us, row.cohort_id, row.keyset_id)
             for numbers, value in zip(seen.numbers.values(), values, strict=True):
@@ -73,7 +84,14 @@ def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callab
         done += len(part)
         progress(done / total)
     _overlaps(seen, known, tell)
-    return frozenset(seen.instants.tolist())
+    return Values(frozenset(seen.instants.tolist()), _since(connection, seen.instants))
+
+
+def _since(connection: sa.Connection, instants: NDArray[np.int64]) -> int | None:
+    """The later of the oldest raw values and of where retention cut them: a cycle that came late may stand before."""
+    cut = sa.select(sa.func.max(schema.kept_from.c.start_us)).where(schema.kept_from.c.tier == RAW)
+    known = [connection.execute(cut).scalar(), int(instants[0]) if instants.size else None]
+    return max((at for at in known if at is not None), default=None)
 
 
 # --- lists ----------------------------------------------------------------------------------------

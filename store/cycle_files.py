@@ -7,7 +7,6 @@ name and renamed, so that a kill leaves a whole file or none.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,10 +19,8 @@ import zstandard
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, TrustVerdict
 from store import codec
+from store.given_up import REFUSED, WAITING, GivenUp, Span, instant_of, number_of, replace
 from store.schema import instant, micros
-
-_WAITING, _REFUSED = ".cycle", ".refused"
-_DROPPED = "dropped.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +34,16 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """What waits, since when, and what was given up for want of room since the folder was made."""
+    """What waits, since when, and what was given up for want of room since the folder was made.
+
+    ``dropped_cycles`` None: the file that says it cannot be read.
+    """
 
     cycles: int
     bytes: int
     oldest_at: datetime | None
     limit_bytes: int
-    dropped_cycles: int
+    dropped_cycles: int | None
     refused_cycles: int
 
 
@@ -53,30 +53,34 @@ class CycleFiles:
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         """Makes nothing before the first ``put``."""
         self._folder, self._limit = folder, limit_bytes
+        self._given_up = GivenUp(folder)
 
     def put(self, cycle: Kept) -> int:
         """Keep a cycle durably; returns how many older ones it took to make room. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         payload = _packed(cycle)
         dropped = self._make_room(len(payload))
-        last = max((_number(path) for path in self._folder.iterdir() if path.suffix in (_WAITING, _REFUSED)), default=0)
-        path = self._folder / f"{last + 1:012d}-{micros(cycle.at)}{_WAITING}"
-        part = path.with_suffix(".part")
-        with part.open("wb") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-        _sync(self._folder)
+        last = max((number_of(path) for path in self._folder.iterdir() if path.suffix in (WAITING, REFUSED)), default=0)
+        replace(self._folder / f"{last + 1:012d}-{micros(cycle.at)}{WAITING}", payload)
         return dropped
 
     def waiting(self) -> list[Path]:
         """The files that wait, oldest first."""
-        return self._of(_WAITING)
+        return self._of(WAITING)
 
     def instants(self) -> frozenset[int]:
         """The instants of the cycles that wait, microseconds since 1970."""
-        return frozenset(int(path.stem.split("-")[1]) for path in self.waiting())
+        return frozenset(map(instant_of, self.waiting()))
+
+    def given_up(self) -> tuple[Span, ...]:
+        """The cycles that went for want of room, and those that the store refused."""
+        record = self._given_up.read()
+        refused = (instant_of(path) for path in self._of(REFUSED))
+        return (*(record.spans if record else ()), *(Span(at, at, 1) for at in refused))
+
+    def trouble(self) -> str:
+        """Why it is not known what was given up: one sentence, or nothing."""
+        return self._given_up.trouble()
 
     def read(self, path: Path) -> Kept:
         """A cycle back. Raises StoreError when the file is damaged."""
@@ -93,46 +97,35 @@ class CycleFiles:
 
     def set_aside(self, path: Path) -> None:
         """Keep what the store refuses under another name, out of the way of those behind it."""
-        path.rename(path.with_suffix(_REFUSED))
+        path.rename(path.with_suffix(REFUSED))
 
     def status(self) -> SpoolStatus:
         """What waits. An absent folder is empty."""
         waiting = self.waiting()
-        oldest = instant(int(waiting[0].stem.split("-")[1])) if waiting else None
-        return SpoolStatus(
-            len(waiting), sum(map(_size, waiting)), oldest, self._limit, self._dropped(), len(self._of(_REFUSED))
-        )
+        oldest = instant(instant_of(waiting[0])) if waiting else None
+        record = self._given_up.read()
+        dropped = None if record is None else record.cycles
+        return SpoolStatus(len(waiting), sum(map(_size, waiting)), oldest, self._limit, dropped, len(self._of(REFUSED)))
 
     def _of(self, suffix: str) -> list[Path]:
         if not self._folder.is_dir():
             return []
         return sorted(path for path in self._folder.iterdir() if path.suffix == suffix)
 
-    def _dropped(self) -> int:
-        try:
-            return int(json.loads((self._folder / _DROPPED).read_text(encoding="utf-8"))["cycles"])
-        except (OSError, ValueError, KeyError):
-            return 0
-
     def _make_room(self, needed: int) -> int:
         """Give up the oldest, those set aside first: the newest tell what is going on now."""
-        held = [*self._of(_REFUSED), *self.waiting()]
+        held = [*self._of(REFUSED), *self.waiting()]
         total = sum(map(_size, held)) + needed
-        gone = 0
+        going = []
         for path in held:
             if total <= self._limit:
                 break
             total -= _size(path)
+            going.append(path)
+        dropped = self._given_up.add(going) if going else 0
+        for path in going:
             path.unlink(missing_ok=True)
-            gone += 1
-        if gone:
-            text = json.dumps({"cycles": self._dropped() + gone})
-            (self._folder / _DROPPED).write_text(text, encoding="utf-8")
-        return gone
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.split("-")[0])
+        return dropped
 
 
 def _size(path: Path) -> int:
@@ -140,14 +133,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:  # the engine took it meanwhile
         return 0
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _packed(cycle: Kept) -> bytes:

@@ -45,29 +45,37 @@ class Dictionary:
 
     def __init__(self) -> None:
         """Knows nothing yet; numbers of others are found when they are first asked for."""
-        self.connection: sa.Connection | None = None
+        self._connection: sa.Connection | None = None
         self.at: int | None = None
         self.entities: Numbers[EntityRef] = Numbers(self._add_entities)
         self.keys: Numbers[SignalKey] = Numbers(self._add_keys)
-        self._lists: dict[tuple[str, bytes], int] = {}
+        self._cohorts: dict[bytes, int] = {}
+        self._keysets: dict[bytes, int] = {}
+
+    @property
+    def connection(self) -> sa.Connection | None:
+        """The writer's, None between transactions."""
+        return self._connection
+
+    @connection.setter
+    def connection(self, given: sa.Connection | None) -> None:
+        self._connection = given
+        self._cohorts.clear()  # retention deletes those that no row names, in another process, too
 
     def forget(self) -> None:
         """Drop every number: they are read again when needed."""
         self.entities.forget()
         self.keys.forget()
-        self._lists.clear()
-
-    def forget_lists(self) -> None:
-        """Drop the numbers of cohorts and keysets: some were deleted."""
-        self._lists.clear()
+        self._cohorts.clear()
+        self._keysets.clear()
 
     def cohort(self, entities: Ids) -> int:
-        """The number of a list of entities."""
-        return self._list(schema.cohort, entities)
+        """The number of a list of entities, asked for once a transaction."""
+        return self._list(schema.cohort, self._cohorts, entities)
 
     def keyset(self, keys: Ids) -> int:
         """The number of a list of columns."""
-        return self._list(schema.keyset, keys)
+        return self._list(schema.keyset, self._keysets, keys)
 
     def _writer(self) -> sa.Connection:
         if self.connection is None:
@@ -93,16 +101,19 @@ class Dictionary:
             found.update((row.key, row.id) for row in connection.execute(asked))
         return [found[fitted(key)] for key in keys]
 
-    def _list(self, table: sa.Table, members: Ids) -> int:
+    def _list(self, table: sa.Table, known: dict[bytes, int], members: Ids) -> int:
         packed = members.astype("<i4").tobytes()
         digest = hashlib.sha256(packed).digest()[:16]
-        known = self._lists.get((table.name, digest))
-        if known is None:
+        if digest not in known:
             connection = self._writer()
-            connection.execute(insert(connection, table).values(digest=digest, members=packed).on_conflict_do_nothing())
-            known = int(connection.execute(sa.select(table.c.id).where(table.c.digest == digest)).scalar_one())
-            self._lists[table.name, digest] = known
-        return known
+            asked = sa.select(table.c.id).where(table.c.digest == digest)
+            found = connection.execute(asked).scalar()
+            if found is None:
+                new = insert(connection, table).values(digest=digest, members=packed)
+                connection.execute(new.on_conflict_do_nothing())
+                found = connection.execute(asked).scalar_one()
+            known[digest] = int(found)
+        return known[digest]
 
 
 class Names:

@@ -14,10 +14,11 @@ NULL where the hour brought no value, no row where it brought none at all. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, cast
 
 import numpy as np
 import sqlalchemy as sa
@@ -32,7 +33,8 @@ from store.rolling import Columns
 from store.rollup import Fold
 from store.schema import instant
 
-ROWS_AT_ONCE = 150  # some 12 ms
+ROWS_AT_ONCE = 2000
+"""Rows that one transaction writes or deletes: an hour of a kind that has no more entities is shown at once."""
 _NUMBER = "DOUBLE PRECISION"  # which SQLite takes as REAL
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
 Says = Literal["last", "mean", "min", "max", "sum", "count", "p50", "p99"]
@@ -201,12 +203,42 @@ def _of_buckets(cell: Cell, keys: Sequence[SignalKey], sums: Floats) -> Floats:
     return values
 
 
-def write(connection: sa.Connection, kind: EntityKind, rows: Sequence[dict[str, object]], *, anew: bool) -> None:
-    """Write rows of one hour; ``anew`` first deletes what the hour had."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one transaction writes of an hour: rows of rising entities, in place of all with ``after`` < id <= ``to``.
+
+    None: no bound.
+    """
+
+    rows: Sequence[dict[str, object]]
+    after: int | None
+    to: int | None
+
+
+def parts(rows: Sequence[dict[str, object]]) -> Iterator[Part]:
+    """An hour cut into what one transaction writes: mostly one part."""
+    cuts = [*range(0, len(rows), ROWS_AT_ONCE), len(rows)]
+    last = len(cuts) - 2
+    ends = [
+        None if number == last else cast("int", rows[cuts[number + 1] - 1]["entity_id"]) for number in range(last + 1)
+    ]
+    for number, (first, end) in enumerate(pairwise(cuts)):
+        yield Part(rows[first:end], ends[number - 1] if number else None, ends[number])
+
+
+def write(connection: sa.Connection, kind: EntityKind, part: Part) -> None:
+    """Write rows of one hour in place of those that it had."""
     one = table(kind)
-    if anew:
-        connection.execute(sa.delete(one).where(one.c.at == rows[0]["at"]))
-    connection.execute(sa.insert(one), list(rows))
+    old = sa.delete(one).where(one.c.at == part.rows[0]["at"])
+    if part.after is not None:
+        old = old.where(one.c.entity_id > part.after)
+    if part.to is not None:
+        old = old.where(one.c.entity_id <= part.to)
+    connection.execute(old)
+    new = sa.insert(one).compile(dialect=connection.dialect)  # handed to the driver: four times faster than row by row
+    order = new.positiontup
+    rows: list[Any] = list(part.rows) if order is None else [tuple(row[name] for name in order) for row in part.rows]
+    connection.exec_driver_sql(str(new), rows)
 
 
 def older(kind: EntityKind, before: int) -> sa.Select[Any]:
@@ -216,13 +248,8 @@ def older(kind: EntityKind, before: int) -> sa.Select[Any]:
 
 
 def forget(connection: sa.Connection, kind: EntityKind) -> int:
-    """Delete the oldest hour; how many rows it had."""
+    """Delete the oldest hour, or as many rows of it as one transaction may; how many."""
     one = table(kind)
     oldest = sa.select(sa.func.min(one.c.at)).scalar_subquery()
-    return int(connection.execute(sa.delete(one).where(one.c.at == oldest)).rowcount)
-
-
-def parts(rows: Sequence[dict[str, object]]) -> Iterable[Sequence[dict[str, object]]]:
-    """What one transaction writes."""
-    for first in range(0, len(rows), ROWS_AT_ONCE):
-        yield rows[first : first + ROWS_AT_ONCE]
+    some = sa.select(one.c.entity_id).where(one.c.at == oldest).limit(ROWS_AT_ONCE)
+    return int(connection.execute(sa.delete(one).where(one.c.at == oldest, one.c.entity_id.in_(some))).rowcount)

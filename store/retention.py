@@ -89,10 +89,15 @@ class Forgetting:
         hours = micros(self._now - self._retention.hourly_tables)
         for kind in EntityKind:
             self._hourly(kind, hours, Because.AGE)
-        with self._access.writing() as connection:
-            longest = micros(self._now - self._retention.hours)
-            gone = connection.execute(sa.delete(event).where(event.c.at_us < longest)).rowcount
-        self.found.add("event", Because.AGE, int(gone))
+        self._events(micros(self._now - self._retention.hours))
+
+    def _events(self, before: int) -> None:
+        old = sa.select(event.c.dedup_key).where(event.c.at_us < before)
+        while self._any(old):
+            with self._access.writing() as connection:
+                some = old.order_by(event.c.at_us).limit(_ROWS_AT_ONCE).scalar_subquery()
+                gone = connection.execute(sa.delete(event).where(event.c.dedup_key.in_(some))).rowcount
+            self.found.add("event", Because.AGE, int(gone))
 
     def unused_cohorts(self) -> None:
         """Lists of entities that no row names any more. The newest stays, so that no number is given twice."""
@@ -105,7 +110,6 @@ class Forgetting:
             part = ids[first : first + _COHORTS_AT_ONCE]
             with self._access.writing() as connection:
                 gone = connection.execute(sa.delete(cohort).where(cohort.c.id.in_(part), ~used)).rowcount
-                self._access.numbers.forget_lists()
             self.found.add("cohort", Because.UNUSED, int(gone))
 
     def by_size(self) -> None:
@@ -122,7 +126,7 @@ class Forgetting:
 
     def _excess(self, limit: int, slack: float = 0.0) -> int:
         with self._access.reading() as connection:
-            return space.measure(connection).used - int(limit * (1 - slack))
+            return space.measure(connection, exact=True).used - int(limit * (1 - slack))
 
     def _oldest(self, tier: str, limit: int, because: Because) -> None:
         """Cut one tier of all kinds at one instant. Deleting frees less than its rows hold, hence the rounds."""
@@ -201,18 +205,25 @@ class Forgetting:
         for work in (Work.COMPACT, Work.TEN_MINUTES):
             marks.done(connection, [mark for mark in marks.waiting(connection, work, before) if mark.kind is kind])
 
-    def _hourly(self, kind: EntityKind, before: int, because: Because) -> None:
+    def _hourly(self, kind: EntityKind, before: int, because: Because) -> int:
+        total = 0
         while self._any(hourly.older(kind, before)):
             with self._access.writing() as connection:
-                self.found.add("hourly", because, hourly.forget(connection, kind))
+                total += (gone := hourly.forget(connection, kind))
+            self.found.add("hourly", because, gone)
+        return total
 
     def _oldest_hourly(self, limit: int) -> None:
-        """A day of all kinds at a time."""
+        """A day of all kinds at a time, as long as that makes room."""
+        excess = self._excess(limit, _SLACK)
         for before in self._days_of_hourly():
-            if self._excess(limit, _SLACK) <= 0:
+            if excess <= 0:
                 return
-            for kind in EntityKind:
-                self._hourly(kind, before, Because.SIZE)
+            if sum(self._hourly(kind, before, Because.SIZE) for kind in EntityKind):
+                left = self._excess(limit, _SLACK)
+                if left >= excess:
+                    return
+                excess = left
 
     def _days_of_hourly(self) -> Iterator[int]:
         longest = self._retention.hourly_tables // timedelta(hours=1)

@@ -100,16 +100,30 @@ def _parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def purge(access: Access) -> int:
-    """Delete what is hidden, some megabytes a transaction; returns the bytes of the rows."""
+    """Delete what is hidden, some megabytes a transaction; returns the bytes of the rows.
+
+    Between the look and a delete another keeper may have shown a row: each transaction asks again. The newest
+    row stays until there is a newer one, because SQLite gives the number of a deleted last row once more.
+    """
     with access.reading() as connection:
         asked = sa.select(hidden.c.block_id, sa.func.coalesce(sa.func.length(block.c.payload), 0))
         found = connection.execute(asked.join_from(hidden, block, hidden.c.block_id == block.c.id, isouter=True))
-        sized: list[tuple[int, int]] = [(number, size) for number, size in found]
-    for part in batches(sized):
+        sized: dict[int, int] = {row[0]: row[1] for row in found}
+    freed = 0
+    for part in batches(sized.items()):
         with access.writing() as connection:
-            connection.execute(sa.delete(block).where(block.c.id.in_(part)))
-            connection.execute(sa.delete(hidden).where(hidden.c.block_id.in_(part)))
-    return sum(size for _, size in sized)
+            gone = _to_delete(connection, part)
+            connection.execute(sa.delete(block).where(block.c.id.in_(gone)))
+            connection.execute(sa.delete(hidden).where(hidden.c.block_id.in_(gone)))
+        freed += sum(sized[number] for number in gone)
+    return freed
+
+
+def _to_delete(connection: sa.Connection, ids: Sequence[int]) -> list[int]:
+    """Those still hidden, without the newest row of all."""
+    newest = connection.execute(sa.select(sa.func.max(block.c.id))).scalar()
+    still = sa.select(hidden.c.block_id).where(hidden.c.block_id.in_(ids)).with_for_update()
+    return [number for number in connection.scalars(still) if number != newest]
 
 
 def batches(sized: Iterable[tuple[int, int]]) -> Iterator[list[int]]:

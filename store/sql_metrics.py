@@ -1,4 +1,4 @@
-"""The metric store on SQLite: one block a cycle and kind, read back into matrices."""
+"""The metric store on SQLite and PostgreSQL: one block a cycle and kind, read back into matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state store on SQLite: whole cycles, claims, and what people decide."""
+"""The state store on SQLite and PostgreSQL: whole cycles, claims, and what people decide."""
 
 from __future__ import annotations
 

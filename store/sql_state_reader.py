@@ -1,4 +1,4 @@
-"""The read side of the state store on SQLite."""
+"""The read side of the state store on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -18,11 +18,14 @@ from store.backend import BUSY_TIMEOUT, Opened
 
 _PAGE_BYTES = 16_384  # blocks are tens of kilobytes: four times fewer pages than by default
 
+_WAL_BYTES = 64 << 20
+
 _SHRINKS = "auto_vacuum=INCREMENTAL"
 _ON_CONNECT = (
     f"page_size={_PAGE_BYTES}",
     _SHRINKS,  # takes effect in a new file alone, before its first table
     "journal_mode=WAL",
+    f"journal_size_limit={_WAL_BYTES}",  # of one that a long reader let grow, the rest is cut off
     "synchronous=FULL",
     "foreign_keys=ON",
     "temp_store=MEMORY",

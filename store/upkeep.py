@@ -212,9 +212,9 @@ class Upkeep:
 
     def _write_hourly(self, kind: EntityKind, hours: Iterator[tuple[int, list[dict[str, object]]]]) -> None:
         for _, rows in hours:
-            for number, part in enumerate(hourly.parts(rows)):
+            for part in hourly.parts(rows):
                 with self._access.writing() as connection:
-                    hourly.write(connection, kind, part, anew=number == 0)
+                    hourly.write(connection, kind, part)
 
     def _merge(self, tier: str, mark: Mark, found: Upkept) -> None:
         """One row for what is rolled up alike of a signal in a day, once the day waits for nothing else."""
@@ -244,8 +244,10 @@ class Upkeep:
     def _shrink(self, found: Upkept) -> bool:
         """Cut some megabytes off the file; False when there is nothing to cut."""
         with self._access.reading() as connection:
+            if not space.shrinks(connection):
+                return False
             before = space.measure(connection)
-            if not before.surplus or not space.shrinks(connection):
+            if not before.surplus:
                 return False
         with self._access.writing() as connection:
             space.give_back(connection)

@@ -94,7 +94,8 @@ class StoreSpoolCollector(Collector):
             ("dropped", "Cycles given up for want of room.", found.dropped_cycles),
             ("refused", "Cycles that the store refused and that were set aside.", found.refused_cycles),
         ):
-            yield CounterMetricFamily(f"outrider_store_spool_{name}_cycles", help_text, value=float(value))
+            if value is not None:
+                yield CounterMetricFamily(f"outrider_store_spool_{name}_cycles", help_text, value=float(value))
 
 
 class StoreCollector(Collector):

@@ -87,7 +87,6 @@ def main() -> None:
     hours: queue.SimpleQueue[datetime] = queue.SimpleQueue()
     threading.Thread(target=keep, args=(metrics, hours), daemon=True).start()
     status = np.zeros((len(GPUS), len(KEYS)), dtype=np.uint8)
-    pause = float(sys.argv[3]) if len(sys.argv) > 3 else 0.002  # a lock is not fair: upkeep must get its turn
     for number in itertools.count(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
         at = instant(number)
         values = np.full(status.shape, float(number))
@@ -96,7 +95,7 @@ def main() -> None:
         say(number)
         if number % AN_HOUR == 0:
             hours.put(at)
-        time.sleep(pause)
+        time.sleep(0.002)  # a lock is not fair: without a pause upkeep may never get its turn
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, 
 from outrider.ports import MetricStore
 from store.away import SpooledMetrics
 from store.cycle_files import CycleFiles, Kept
+from store.given_up import Span
 from store.memory import MemoryMetricStore
+from store.schema import micros
 from store.sql import open_metrics, urls_of
 from tests.support import postgres
 
@@ -115,6 +117,73 @@ def test_the_oldest_go_when_there_is_no_room_and_are_counted(store: Store, tmp_p
     assert found.cycles >= 2
     assert found.oldest_at == T0 + (10 - found.cycles) * STEP
     assert SpooledMetrics(store, tmp_path, limit).status().dropped_cycles == found.dropped_cycles
+
+
+def full_spool(folder: Path, cycles: int, room: int = 3) -> tuple[CycleFiles, int]:
+    """A spool with room for so many cycles that was given more; and the bytes of its limit."""
+    CycleFiles(folder, PLENTY).put(Kept(T0, (batch(0.0),), ()))
+    limit = int(CycleFiles(folder, PLENTY).status().bytes * (room + 0.5))
+    files = CycleFiles(folder, limit)
+    for number in range(1, cycles):
+        files.put(Kept(T0 + number * STEP, (batch(float(number)),), ()))
+    return files, limit
+
+
+def test_which_cycles_were_given_up_is_known(tmp_path: Path) -> None:
+    files, limit = full_spool(tmp_path, 10)
+    assert files.given_up() == (Span(micros(T0), micros(T0 + 6 * STEP), 7),)
+    files.set_aside(files.waiting()[0])
+    assert files.given_up()[1:] == (Span(micros(T0 + 7 * STEP), micros(T0 + 7 * STEP), 1),)
+    for path in files.waiting():
+        files.done(path)  # the store has them
+    files.put(Kept(T0 + 30 * STEP, (batch(1.0),), ()))
+    for number in range(31, 35):
+        files.put(Kept(T0 + number * STEP, (batch(float(number)),), ()))
+    assert files.given_up()[:2] == (
+        Span(micros(T0), micros(T0 + 6 * STEP), 7),
+        Span(micros(T0 + 7 * STEP), micros(T0 + 7 * STEP), 1),
+    ), "the store has those in between"
+    assert files.given_up()[2] == Span(micros(T0 + 30 * STEP), micros(T0 + 31 * STEP), 2)
+    assert (files.status().dropped_cycles, files.trouble()) == (10, "")
+    assert CycleFiles(tmp_path, limit).given_up() == files.given_up()
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
+
+
+def test_a_kill_between_the_record_and_the_delete_counts_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, limit = full_spool(tmp_path, 4, room=3)
+    before = files.status().dropped_cycles
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        files.put(Kept(T0 + 4 * STEP, (batch(4.0),), ()))
+    monkeypatch.undo()
+    assert before is not None
+    again = CycleFiles(tmp_path, limit)
+    assert (again.status().cycles, again.status().dropped_cycles) == (3, before + 1)
+    again.put(Kept(T0 + 4 * STEP, (batch(4.0),), ()))
+    assert (again.status().cycles, again.status().dropped_cycles) == (3, before + 1)
+
+
+def test_a_record_that_cannot_be_read_is_told_and_does_not_start_at_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, limit = full_spool(tmp_path, 10)
+    record = tmp_path / "dropped.json"
+    whole = record.read_bytes()
+    record.write_bytes(whole[:20])
+    other = CycleFiles(tmp_path, limit)
+    assert other.status().dropped_cycles is None
+    assert f"{record} cannot be read" in other.trouble()
+    other.put(Kept(T0 + 10 * STEP, (batch(10.0),), ()))
+    assert record.read_bytes() == whole[:20], "what may be mended is not written over"
+    assert other.status().dropped_cycles is None
+    assert (files.status().dropped_cycles, files.trouble()) == (7, ""), "its writer knows"
+    files.put(Kept(T0 + 11 * STEP, (batch(11.0),), ()))
+    assert CycleFiles(tmp_path, limit).status().dropped_cycles == 8
+    record.write_text('{"cycles": 40}', encoding="utf-8")  # as the release before wrote it
+    assert CycleFiles(tmp_path, limit).status().dropped_cycles == 40
+    assert "spool_record_unreadable" in "".join(capsys.readouterr())
 
 
 def test_a_cycle_that_the_store_refuses_does_not_hold_up_the_others(store: Store, tmp_path: Path) -> None:

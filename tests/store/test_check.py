@@ -7,7 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ import pytest
 import sqlalchemy as sa
 
 from outrider.errors import StoreAwayError, StoreError
-from outrider.model import EntityKind
+from outrider.model import EntityKind, SampleBatch
 from store import check as checks
 from store import check_blocks, check_rows, migrate, schema
 from store.database import Database
-from store.sql import open_metrics, urls_of
-from tests.store import full_store
+from store.given_up import Span
+from store.retention import Because, Retention
+from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
+from tests.store import cycle_writer, full_store
 from tests.support import postgres
 
 WRITER = Path(__file__).with_name("cycle_writer.py")
@@ -75,14 +78,17 @@ def test_a_whole_store_has_no_problem_and_every_row_is_counted(filled: str, deep
 
 
 def test_a_store_at_work_is_checked_without_a_false_alarm(store_url: str) -> None:
-    command = [sys.executable, str(WRITER), store_url, "1", "0.2"]  # slower than what is looked at and kept in order
+    command = [sys.executable, str(WRITER), store_url]  # as fast as it can, with an upkeep of its own
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
         drain = threading.Thread(target=writer.stdout.read)
         drain.start()
         store = open_metrics(urls_of(store_url)[1])
-        for _ in range(4):
+        until = time.monotonic() + 20.0  # there is more to look at every time
+        for number in range(4):
+            if number and time.monotonic() > until:
+                break
             store.prune(full_store.T0 + timedelta(days=1))
             assert [said(one) for one in look(store_url, deep=True).values()] == ["", ""]
         store.close()
@@ -345,10 +351,58 @@ def test_a_cycle_of_which_only_the_decisions_are_there(filled: str) -> None:
     database.close()
     (problem,) = look(filled)["metrics"].problems
     assert "1 cycles have decisions and no values, the first at 2026-03-01T13:00:00Z" in problem.message
-    found = look(filled, spooled=lambda: ([at], 0))["metrics"]
+    found = look(filled, spooled=lambda: checks.Spooled([at]))["metrics"]
     assert (found.problems, "wait for the store in its spool" in found.notes[-1]) == ([], True)
-    found = look(filled, spooled=lambda: ([], 1))["metrics"]
-    assert (found.problems, "the spool was full" in found.notes[-1]) == ([], True)
+    found = look(filled, spooled=lambda: checks.Spooled(given_up=[Span(at - 15, at, 2)]))["metrics"]
+    assert (found.problems, "the spool gave them up" in found.notes[-1]) == ([], True)
+    for other in (Span(0, at - 1, 1000), Span(at + 1, at + 9, 1000), Span(0, at, 0)):
+        found = look(filled, spooled=lambda other=other: checks.Spooled(given_up=[other]))["metrics"]
+        assert "1 cycles have decisions and no values" in said(found)
+    found = look(filled, spooled=lambda: checks.Spooled(trouble="dropped.json cannot be read."))["metrics"]
+    assert "dropped.json cannot be read" in found.notes[-1]
+    assert "1 cycles have decisions and no values" in said(found)
+
+
+def cycles(store_url: str, count: int) -> tuple[SqlMetricStore, Callable[[int], None]]:
+    """A store with so many cycles, minutes and decisions; and what writes the values of one without its decisions."""
+    state, metrics = open_state(urls_of(store_url)[0]), open_metrics(urls_of(store_url)[1])
+    status = np.zeros((len(cycle_writer.GPUS), len(cycle_writer.KEYS)), dtype=np.uint8)
+
+    def write(number: int) -> None:
+        at, values = cycle_writer.instant(number), np.full(status.shape, float(number))
+        metrics.write(
+            at, [SampleBatch("dcgm", at, EntityKind.GPU, cycle_writer.KEYS, cycle_writer.GPUS, values, status)]
+        )
+
+    for number in range(count):
+        write(number)
+        state.commit(cycle_writer.commit_of(number, cycle_writer.instant(number)))
+    state.close()
+    return metrics, write
+
+
+def test_a_late_cycle_before_the_cut_does_not_ask_for_those_that_retention_took(store_url: str) -> None:
+    metrics, write = cycles(store_url, 5 * cycle_writer.AN_HOUR)
+    retention, now = Retention(raw=timedelta(hours=2)), cycle_writer.instant(5 * cycle_writer.AN_HOUR + 5)
+    assert metrics.upkeep(now, retention).forgotten.rows["raw", Because.AGE] > 0
+    assert said(look(store_url)["metrics"]) == ""
+    write(65)
+    assert said(look(store_url)["metrics"]) == ""
+    for minute in range(3):
+        metrics.upkeep(now + timedelta(minutes=minute), retention)
+        assert said(look(store_url)["metrics"]) == ""
+    metrics.close()
+    lost = int(cycle_writer.instant(4 * cycle_writer.AN_HOUR + 30).timestamp() * 1e6)
+    change(store_url, "metrics", "DELETE FROM block WHERE tier = 'raw' AND end_us >= :at", at=lost)
+    change(store_url, "metrics", "DELETE FROM hidden WHERE block_id NOT IN (SELECT id FROM block)")
+    assert "cycles have decisions and no values" in said(look(store_url)["metrics"]), "what was not cut must be there"
+
+
+def test_rows_that_no_read_sees_are_no_values(store_url: str) -> None:
+    metrics, _ = cycles(store_url, 10)
+    metrics.close()
+    change(store_url, "metrics", "INSERT INTO hidden (block_id) SELECT max(id) - 1 FROM block")
+    assert "1 cycles have decisions and no values" in said(look(store_url)["metrics"])
 
 
 def test_records_that_cannot_be_read_are_counted_and_the_first_is_named(filled: str) -> None:

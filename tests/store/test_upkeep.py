@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from outrider.model import CellStatus, EntityKind, SampleBatch, Statistic
-from store import rewrite, space
+from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, Statistic
+from store import hourly, retention, rewrite, schema, space
 from store.database import Database
 from store.memory import MemoryMetricStore
 from store.retention import Because, Retention
@@ -42,7 +44,8 @@ def rows(store_url: str, query: str) -> list[tuple[object, ...]]:
 
 
 def tiers(store_url: str) -> dict[object, object]:
-    return dict(rows(store_url, "SELECT tier, count(*) FROM block GROUP BY tier"))  # type: ignore[arg-type]
+    seen = "SELECT tier, count(*) FROM block WHERE id NOT IN (SELECT block_id FROM hidden) GROUP BY tier"
+    return dict(rows(store_url, seen))  # type: ignore[arg-type]
 
 
 def test_every_tier_gives_the_same_answers(metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore) -> None:
@@ -277,6 +280,73 @@ def test_two_keepers_do_not_take_each_others_rows_away(
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
 
 
+def test_rows_that_another_keeper_shows_meanwhile_are_not_deleted(
+    metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(metrics)
+    other = open_metrics(urls_of(store_url)[1])
+    swap, batches = rewrite.swap, rewrite.batches
+    shown: list[bool] = []
+
+    def with_another(access: rewrite.Access, new: list[int], *arguments: object) -> bool:
+        if not new or shown:
+            return swap(access, new, *arguments)  # type: ignore[arg-type]
+
+        def between(sized: object) -> Iterator[list[int]]:
+            listed = list(sized)  # type: ignore[call-overload]
+            if not shown:
+                shown.append(swap(access, new, *arguments))  # type: ignore[arg-type]
+            yield from batches(listed)
+
+        monkeypatch.setattr(rewrite, "batches", between)
+        freed.append(rewrite.purge(other._upkeep._access))
+        monkeypatch.setattr(rewrite, "batches", batches)
+        return shown[0]
+
+    freed: list[int] = []
+    monkeypatch.setattr(rewrite, "swap", with_another)
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    other.close()
+    assert (shown, freed) == ([True], [0]), "what was listed as hidden was shown before it was deleted"
+    same_answers(metrics, truth)
+    assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
+
+
+def test_no_number_is_given_twice_whoever_deletes(metrics: SqlMetricStore, store_url: str) -> None:
+    fill(metrics, end=START + HOUR)
+    access = metrics._upkeep._access
+    copied = rows(store_url, "SELECT count(*) FROM block")[0][0]
+    staged = [stage_again(access) for _ in range(3)]
+    rewrite.purge(access)
+    assert rows(store_url, "SELECT count(*) FROM block") == [(copied + 1,)]  # type: ignore[operator]
+    assert stage_again(access) > max(staged)
+    fill(metrics, start=START + HOUR, end=START + HOUR + EVERY)
+    rewrite.purge(access)
+    assert rows(store_url, "SELECT count(*) FROM hidden") == [(0,)]
+
+
+def stage_again(access: rewrite.Access) -> int:
+    """The oldest block once more, hidden; its number."""
+    with access.reading() as connection:
+        row = connection.execute(sa.select(schema.block).order_by(schema.block.c.id).limit(1)).one()
+    with access.writing() as connection:
+        again = {name: value for name, value in row._mapping.items() if name != "id"}
+        (number,) = connection.execute(sa.insert(schema.block), again).inserted_primary_key  # type: ignore[misc]
+        connection.execute(sa.insert(schema.hidden), {"block_id": number})
+    return int(number)
+
+
+def test_a_history_written_anew_leaves_hidden_rows_to_upkeep(metrics: SqlMetricStore, store_url: str) -> None:
+    times = START.timestamp() + 60.0 * np.arange(30)
+    values = np.arange(30.0).reshape(1, 30, 1)
+    for key in (POWER, lived.ECC):
+        metrics.write_block(EntityKind.GPU, times, [key], GPUS[:1], values)
+    stage_again(metrics._upkeep._access)
+    metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:1], values)
+    window = metrics.read_windows(EntityKind.GPU, [POWER], START, START + 30 * MINUTE, MINUTE)
+    np.testing.assert_array_equal(window.values[:, :, 0], values[:, :, 0])
+
+
 def test_it_stops_when_asked_to(metrics: SqlMetricStore) -> None:
     fill(metrics, end=START + 2 * HOUR)
     answers = iter([False, True])
@@ -401,3 +471,142 @@ def test_the_longest_transaction_is_told(metrics: SqlMetricStore) -> None:
 
 def test_the_helper_covers_both_days() -> None:
     assert lived.START.day != lived.END.day
+
+
+def test_a_list_of_entities_that_another_process_forgot_comes_again(metrics: SqlMetricStore, store_url: str) -> None:
+    other = open_metrics(urls_of(store_url)[1])
+    for minute, names in enumerate([(0, 1), (1, 2), (0, 2), (2, 3)]):
+        at = START + minute * MINUTE
+        metrics.write(at, batch(at, 1.0, names))
+    assert other.prune(START + 2 * HOUR, KEEPS).forgotten.rows["cohort", Because.UNUSED] > 0
+    other.close()
+    at = START + 2 * HOUR
+    assert metrics.write(at, batch(at, 5.0, (0, 1))) == 2
+    assert metrics.latest(EntityKind.GPU, [POWER]).values[:, 0, 0].tolist() == [5.0, 5.0]
+
+
+@contextmanager
+def watched(store: SqlMetricStore, query: str) -> Iterator[list[dict[object, object]]]:
+    """What a query of two columns says after each write transaction."""
+    seen: list[dict[object, object]] = []
+    writing = store._database.writing
+
+    @contextmanager
+    def looked_at() -> Iterator[sa.Connection]:
+        with writing() as connection:
+            yield connection
+        with store._database.reading() as connection:
+            seen.append({row[0]: row[1] for row in connection.execute(sa.text(query))})
+
+    store._database.writing = looked_at  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        store._database.writing = writing  # type: ignore[method-assign]
+
+
+MANY = tuple(EntityRef("prod", EntityKind.GPU, None, f"many-{number:03}") for number in range(400))
+
+
+def write_many(metrics: SqlMetricStore, at: datetime, power: float, entities: tuple[EntityRef, ...] = MANY) -> None:
+    values = np.full((len(entities), 1), power)
+    found = SampleBatch("x", at, EntityKind.GPU, (POWER,), entities, values, np.zeros(values.shape, np.uint8))
+    metrics.write(at, [found])
+
+
+BY_HOUR = "SELECT at, count(*) FROM hourly_gpu GROUP BY at"
+
+
+def test_an_hour_of_the_wide_tables_is_shown_and_goes_at_once(metrics: SqlMetricStore, store_url: str) -> None:
+    write_many(metrics, START, 1.0)
+    write_many(metrics, START + HOUR, 1.0)
+    with watched(metrics, BY_HOUR) as seen:
+        metrics.upkeep(START + 3 * HOUR, KEEPS)
+        write_many(metrics, START + MINUTE, 9.0)
+        metrics.upkeep(START + 3 * HOUR, KEEPS)
+        metrics.upkeep(START + 3 * HOUR, Retention(raw=timedelta(days=3), hourly_tables=HOUR))
+    assert {rows for one in seen for rows in one.values()} == {400}
+    assert [len(one) for one in seen][-1] == 0
+    assert 2 in [len(one) for one in seen]
+
+
+def test_a_large_hour_is_written_anew_and_forgotten_in_parts(
+    metrics: SqlMetricStore, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hourly, "ROWS_AT_ONCE", 150)
+    write_many(metrics, START, 1.0, MANY[:350])
+    metrics.upkeep(START + 2 * HOUR, KEEPS)
+    write_many(metrics, START + MINUTE, 9.0)
+    with watched(metrics, BY_HOUR) as seen:
+        metrics.upkeep(START + 2 * HOUR, KEEPS)
+        said = "SELECT count(*), count(DISTINCT name), max(hw_accel_power_watts), min(hw_accel_power_watts)"
+        assert rows(store_url, f"{said} FROM hourly_gpu") == [(400, 400, 9.0, 5.0)]
+        metrics.upkeep(START + 9 * HOUR, Retention(raw=timedelta(days=3), hourly_tables=HOUR))
+    counts = [next(iter(one.values()), 0) for one in seen]
+    assert counts[-1] == 0
+    assert max(before - after for before, after in itertools.pairwise(counts)) <= 150  # type: ignore[operator,type-var]
+    assert min(counts[: counts.index(400)]) == 350, "what an hour had stays until it is replaced"
+
+
+def test_events_go_some_at_a_time(metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_ROWS_AT_ONCE", 3)
+    times = [START + number * MINUTE for number in range(10)]
+    events = [Event(f"e{n}", EventKind.LOG, GPUS[0], at, "log", "oom", {}, f"k{n}") for n, at in enumerate(times)]
+    metrics.write(START, [], events)
+    with watched(metrics, "SELECT 'event', count(*) FROM event") as seen:
+        found = metrics.upkeep(START + 7 * MINUTE + timedelta(days=400))
+    counts = [one["event"] for one in seen]
+    assert found.forgotten.rows["event", Because.AGE] == 7
+    assert counts[-1] == 3
+    assert max(before - after for before, after in itertools.pairwise([10, *counts])) <= 3  # type: ignore[operator,type-var]
+
+
+def test_size_takes_no_more_of_the_wide_tables_than_it_must(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.retention._SLACK", 0.0)
+    store_url, metrics = postgres_url, open_metrics(urls_of(postgres_url)[1])  # a file has pages, too coarse for this
+    fill(metrics)
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    rolled = {tier: many for tier, many in tiers(store_url).items() if tier != "raw"}
+    used = [measured(metrics).used]
+    hours = dict(rows(store_url, "SELECT at, count(*) FROM hourly_gpu GROUP BY at"))  # type: ignore[arg-type]
+    ((raw, many),) = rows(store_url, "SELECT sum(length(payload)), count(*) FROM block WHERE tier = 'raw'")
+    limit = used[0] - int(raw) - space._ROW_BYTES * int(many) - 500  # type: ignore[call-overload]
+    found = metrics.upkeep(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=limit))
+    assert found.forgotten.rows["raw", Because.SIZE] == many
+    left = rows(store_url, "SELECT at, count(*) FROM hourly_gpu GROUP BY at")
+    assert left == [(max(hours), hours[max(hours)])], "the first day is gone, and that is enough"
+    assert tiers(store_url) == rolled
+    assert measured(metrics).used <= limit
+    metrics.close()
+
+
+def test_size_leaves_the_wide_tables_when_that_makes_no_room(
+    metrics: SqlMetricStore, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(metrics)
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    monkeypatch.setattr(space, "measure", lambda *_, **__: space.Space(1000, 0))
+    metrics.upkeep(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=10))
+    ((left,),) = rows(store_url, "SELECT count(DISTINCT at) FROM hourly_gpu")
+    assert left == 1
+
+
+def measured(store: SqlMetricStore) -> space.Space:
+    with store._database.reading() as connection:
+        return space.measure(connection, exact=True)
+
+
+def test_what_a_server_estimates_is_near_what_it_counts(postgres_url: str) -> None:
+    metrics = open_metrics(urls_of(postgres_url)[1])
+    fill(metrics)
+    metrics.prune(NEXT_DAYS, KEEPS, vacuum=True)
+    with metrics._database.reading() as connection:
+        assert space.measure(connection) == space.measure(connection, exact=True)
+    metrics.close()
+
+
+def test_a_journal_that_grew_is_cut_off_again(tmp_path: Path) -> None:
+    with contextlib.closing(open_metrics(f"sqlite:///{tmp_path}/m.db")) as store:
+        with store._database.reading() as connection:
+            limit = connection.exec_driver_sql("PRAGMA journal_size_limit").scalar_one()
+        assert limit == 64 << 20
