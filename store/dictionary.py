@@ -10,15 +10,36 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 import sqlalchemy as sa
 
+from outrider.errors import StoreError
 from outrider.fitting import fitted
 from outrider.model import EntityKind, EntityRef, SignalKey
-from store import schema
+from store import marks, schema
 from store.backend import insert
 from store.merge import Ids, Numbers
+
+ENTITY: Final = "entity"
+"""The tier under which ``kept_from`` says that entities were forgotten: it changes whenever some were."""
+
+
+class StaleNumbersError(StoreError):
+    """Upkeep forgot entities whose numbers are remembered here; everything was forgotten here, too: try again."""
+
+    def __init__(self) -> None:
+        """Nothing of the transaction was kept."""
+        super().__init__("Upkeep forgot entities while they were written.", hint="Write once more.")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The entities of a kind. Nobody changes it: what comes is in the next one."""
+
+    by_number: Mapping[int, EntityRef]
+    numbers: Mapping[EntityRef, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +71,21 @@ class Dictionary:
         self.entities: Numbers[EntityRef] = Numbers(self._add_entities)
         self.keys: Numbers[SignalKey] = Numbers(self._add_keys)
         self._lists: dict[tuple[str, bytes], int] = {}
+        self._gone: int | None = None  # ``_forgotten`` before the first number was learned
 
     def forget(self) -> None:
         """Drop every number: they are read again when needed."""
         self.entities.forget()
         self.keys.forget()
         self._lists.clear()
+        self._gone = None
 
     def forget_lists(self) -> None:
         """Drop the numbers of cohorts and keysets: some were deleted."""
         self._lists.clear()
 
     def cohort(self, entities: Ids) -> int:
-        """The number of a list of entities."""
+        """The number of a list of entities. Raises StaleNumbersError when some of them may be gone."""
         return self._list(schema.cohort, entities)
 
     def keyset(self, keys: Ids) -> int:
@@ -75,6 +98,8 @@ class Dictionary:
         return self.connection
 
     def _add_entities(self, new: Sequence[EntityRef]) -> list[int]:
+        if self._gone is None:
+            self._gone = self._forgotten()
         ordered = sorted(new, key=lambda found: found.key)  # rising numbers in sorted order make reads one slice
         seen = {"first_seen_us": self.at, "last_seen_us": self.at}
         rows = [{"kind": found.kind.value, "key": found.key, **seen} for found in ordered]
@@ -99,18 +124,32 @@ class Dictionary:
         known = self._lists.get((table.name, digest))
         if known is None:
             connection = self._writer()
+            if table is schema.cohort and not self._is_stored(digest) and self._gone != self._forgotten():
+                raise StaleNumbersError
             connection.execute(insert(connection, table).values(digest=digest, members=packed).on_conflict_do_nothing())
             known = int(connection.execute(sa.select(table.c.id).where(table.c.digest == digest)).scalar_one())
             self._lists[table.name, digest] = known
         return known
 
+    def _is_stored(self, digest: bytes) -> bool:
+        asked = sa.select(schema.cohort.c.id).where(schema.cohort.c.digest == digest)
+        return self._writer().execute(asked).first() is not None
+
+    def _forgotten(self) -> int:
+        """Where forgetting stands, of all kinds together: another number whenever some entity was forgotten."""
+        cuts = sa.select(sa.func.sum(schema.kept_from.c.start_us)).where(schema.kept_from.c.tier == ENTITY)
+        return int(self._writer().execute(cuts).scalar() or 0)
+
 
 class Names:
-    """The read side: what the numbers mean. Rows are never changed, so what was read once stays true."""
+    """The read side: what the numbers mean.
+
+    Rows are never changed, so what was read once stays true, but for entities that upkeep forgot.
+    """
 
     def __init__(self) -> None:
         """Reads nothing yet."""
-        self._entities: dict[int, EntityRef] = {}
+        self._entities: dict[EntityKind, tuple[int, Known]] = {}
         self._keys: dict[int, SignalKey] = {}
         self._cohorts: dict[int, Ids] = {}
         self._keysets: dict[int, Keyset] = {}
@@ -137,10 +176,18 @@ class Names:
             self._cohorts[number] = np.frombuffer(packed, dtype="<i4")
         return self._cohorts[number]
 
-    def entities(self, connection: sa.Connection, kind: EntityKind) -> dict[int, EntityRef]:
-        """Every entity of a kind by number."""
+    def entities(self, connection: sa.Connection, kind: EntityKind) -> Known:
+        """Every entity of a kind."""
+        forgotten = marks.cuts(connection, kind).get(ENTITY, 0)
+        at, known = self._entities.get(kind, (forgotten, Known({}, {})))
+        if at != forgotten:
+            known = Known({}, {})
         table = schema.entity
-        newest = max(self._entities, default=0)
-        for number, key in connection.execute(sa.select(table.c.id, table.c.key).where(table.c.id > newest)):
-            self._entities[number] = EntityRef.from_key(key)
-        return {number: found for number, found in self._entities.items() if found.kind is kind}
+        newest = max(known.by_number, default=0)
+        asked = sa.select(table.c.id, table.c.key).where(table.c.kind == kind.value, table.c.id > newest)
+        fresh = {number: EntityRef.from_key(key) for number, key in connection.execute(asked)}
+        if fresh:
+            numbers = {found: number for number, found in fresh.items()}
+            known = Known({**known.by_number, **fresh}, {**known.numbers, **numbers})
+        self._entities[kind] = forgotten, known
+        return known

@@ -15,9 +15,9 @@ from outrider.clock import SystemClock
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
 from store import blocks, bulk, condition, event_rows, hourly, latest, marks, room, schema, tiers
-from store.chunks import without_hollows
+from store.chunks import Micros, Numeric, without_hollows
 from store.condition import Condition, TooLate
-from store.dictionary import Dictionary, Names
+from store.dictionary import Dictionary, Names, StaleNumbersError
 from store.grid import Grid, empty_window, wants
 from store.latest import LatestTables
 from store.merge import SCRAPE_OFFSET, Merged, Merger, column_order
@@ -66,6 +66,12 @@ class SqlMetricStore:
         known are left out. Values older than all that retention keeps are refused and counted
         (``condition``), not in the answer.
         """
+        try:
+            return self._write(at, batches, events)
+        except StaleNumbersError:
+            return self._write(at, batches, events)
+
+    def _write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event]) -> int:
         splits = self._splits(micros(at), {batch.kind for batch in batches})
         hidden: list[int] = []
         with self._writing(micros(at)) as connection:
@@ -118,14 +124,28 @@ class SqlMetricStore:
         with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
             narrow = values.astype(np.float32)
         said = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
-        first = int(instants[0])
-        with self._writing(first):
-            self._dictionary.entities.prepare([tuple(entities)])
-            numbers = self._dictionary.entities.of(tuple(entities))
-        drafts = list(bulk.pack(kind, instants, numbers, keys, narrow, said))
-        access = Access(self._database.reading, lambda: self._writing(first), self._dictionary)
-        bulk.write(access, kind, instants, drafts)
+        try:
+            self._write_history(kind, instants, keys, tuple(entities), narrow, said)
+        except StaleNumbersError:
+            self._write_history(kind, instants, keys, tuple(entities), narrow, said)
         return int(np.count_nonzero(~np.isnan(narrow)))
+
+    def _write_history(
+        self,
+        kind: EntityKind,
+        times: Micros,
+        keys: Sequence[SignalKey],
+        entities: tuple[EntityRef, ...],
+        values: Numeric,
+        status: Statuses,
+    ) -> None:
+        first = int(times[0])
+        with self._writing(first):
+            self._dictionary.entities.prepare([entities])
+            numbers = self._dictionary.entities.of(entities)
+        drafts = list(bulk.pack(kind, times, numbers, keys, values, status))
+        access = Access(self._database.reading, lambda: self._writing(first), self._dictionary)
+        bulk.write(access, kind, times, drafts)
 
     # --- upkeep -----------------------------------------------------------------------------------
 
@@ -237,9 +257,9 @@ class SqlMetricStore:
         known = self._names.entities(connection, kind)
         if asked is None:
             present = np.unique(np.concatenate([*members.values(), np.empty(0, dtype=np.int32)]))
-            asked = sorted_entities([known[number] for number in present.tolist()], kind)
+            asked = sorted_entities([known.by_number[number] for number in present.tolist()], kind)
         grid.open(len(asked))
-        places = Rows(asked, {found: number for number, found in known.items()})
+        places = Rows(asked, known.numbers)
         columns = [grid.column(want) for want in wanted]
         for part, rows in zip(parts, of_parts, strict=True):
             for found in blocks.payloads(connection, rows):
@@ -291,9 +311,9 @@ class SqlMetricStore:
         return tuple(sorted(found, key=column_order))
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """Every entity of a kind that has ever been written, sorted."""
+        """Every entity of a kind that retention has left anything of, sorted."""
         with self._database.reading() as connection:
-            return sorted_entities(self._names.entities(connection, kind), kind)
+            return sorted_entities(self._names.entities(connection, kind).by_number, kind)
 
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
         """Events in [start, end), oldest first."""
