@@ -30,7 +30,7 @@ def check(settings: Settings, *, deep: bool, progress: Progress) -> dict[str, An
 
     def spooled() -> checks.Spooled:
         status = spool.status()
-        return spool.instants(), status.dropped_cycles + status.refused_cycles
+        return spool.instants(), status.dropped_cycles + status.refused_cycles + status.failed_cycles
 
     kept_here = settings.store.metrics is None
     reports = checks.check(settings.store.url, deep=deep, progress=progress, spooled=spooled if kept_here else None)

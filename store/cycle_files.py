@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,8 +23,8 @@ from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey,
 from store import codec
 from store.schema import instant, micros
 
-_WAITING, _REFUSED = ".cycle", ".refused"
-_DROPPED = "dropped.json"
+_WAITING, _REFUSED, _PART = ".cycle", ".refused", ".part"
+_DROPPED, _FAILED = "dropped.json", "failed.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,10 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """What waits, since when, and what was given up for want of room since the folder was made."""
+    """What waits, since when, and what was given up since the folder was made.
+
+    ``dropped_cycles`` went for want of room under the limit; ``failed_cycles`` could not be written at all.
+    """
 
     cycles: int
     bytes: int
@@ -45,6 +49,7 @@ class SpoolStatus:
     limit_bytes: int
     dropped_cycles: int
     refused_cycles: int
+    failed_cycles: int
 
 
 class CycleFiles:
@@ -53,15 +58,27 @@ class CycleFiles:
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         """Makes nothing before the first ``put``."""
         self._folder, self._limit = folder, limit_bytes
+        self._failed = 0  # of which the folder does not know: it could not be written
 
     def put(self, cycle: Kept) -> int:
         """Keep a cycle durably; returns how many older ones it took to make room. Raises OSError."""
+        try:
+            dropped = self._put(cycle)
+        except OSError:
+            self._failed += 1
+            raise
+        self._tell_failed()
+        return dropped
+
+    def _put(self, cycle: Kept) -> int:
         self._folder.mkdir(parents=True, exist_ok=True)
+        for part in self._of(_PART):  # of a put that was killed, or for which the disk had no room
+            part.unlink(missing_ok=True)
         payload = _packed(cycle)
         dropped = self._make_room(len(payload))
         last = max((_number(path) for path in self._folder.iterdir() if path.suffix in (_WAITING, _REFUSED)), default=0)
         path = self._folder / f"{last + 1:012d}-{micros(cycle.at)}{_WAITING}"
-        part = path.with_suffix(".part")
+        part = path.with_suffix(_PART)
         with part.open("wb") as file:
             file.write(payload)
             file.flush()
@@ -100,7 +117,13 @@ class CycleFiles:
         waiting = self.waiting()
         oldest = instant(int(waiting[0].stem.split("-")[1])) if waiting else None
         return SpoolStatus(
-            len(waiting), sum(map(_size, waiting)), oldest, self._limit, self._dropped(), len(self._of(_REFUSED))
+            cycles=len(waiting),
+            bytes=sum(map(_size, waiting)),
+            oldest_at=oldest,
+            limit_bytes=self._limit,
+            dropped_cycles=self._given_up(_DROPPED),
+            refused_cycles=len(self._of(_REFUSED)),
+            failed_cycles=self._given_up(_FAILED) + self._failed,
         )
 
     def _of(self, suffix: str) -> list[Path]:
@@ -108,9 +131,20 @@ class CycleFiles:
             return []
         return sorted(path for path in self._folder.iterdir() if path.suffix == suffix)
 
-    def _dropped(self) -> int:
+    def _tell_failed(self) -> None:
+        """Let the folder know, for others and for the next start, once it can be written again."""
+        if self._failed:
+            with suppress(OSError):
+                self._write_given_up(_FAILED, self._failed)
+                self._failed = 0
+
+    def _write_given_up(self, name: str, more: int) -> None:
+        text = json.dumps({"cycles": self._given_up(name) + more})
+        (self._folder / name).write_text(text, encoding="utf-8")
+
+    def _given_up(self, name: str) -> int:
         try:
-            return int(json.loads((self._folder / _DROPPED).read_text(encoding="utf-8"))["cycles"])
+            return int(json.loads((self._folder / name).read_text(encoding="utf-8"))["cycles"])
         except (OSError, ValueError, KeyError):
             return 0
 
@@ -126,8 +160,7 @@ class CycleFiles:
             path.unlink(missing_ok=True)
             gone += 1
         if gone:
-            text = json.dumps({"cycles": self._dropped() + gone})
-            (self._folder / _DROPPED).write_text(text, encoding="utf-8")
+            self._write_given_up(_DROPPED, gone)
         return gone
 
 

@@ -1,4 +1,4 @@
-"""A disk that is really full: a small file system of memory under an SQLite store."""
+"""A disk that is really full, or read-only: a small file system of memory under an SQLite store."""
 
 from __future__ import annotations
 
@@ -30,9 +30,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip() or os.geteuid()}")
+        pytest.skip(f"missing: the right to mount a file system: {done.stderr.strip() or os.geteuid()}")
     yield disk
     subprocess.run(["umount", str(disk)], check=True)
+
+
+def mounted(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
 
 
 def batch(number: int) -> SampleBatch:
@@ -66,5 +70,27 @@ def test_values_wait_elsewhere_until_there_is_room(small_disk: Path, tmp_path: P
     assert spooled.status().cycles == 0
     window = spooled.read_windows(EntityKind.REPLICA, KEYS, T0, T0 + (written + 3) * STEP, STEP, REPLICAS)
     for number in range(written + 3):
+        np.testing.assert_array_equal(window.values[:, number], batch(number).values)
+    spooled.close()
+
+
+def test_values_wait_elsewhere_while_the_disk_is_read_only(small_disk: Path, tmp_path: Path) -> None:
+    """As a kernel mounts it after an error of the disk; what had the file open lost it."""
+    store = open_metrics(f"sqlite:///{small_disk}/x.db")
+    spooled = SpooledMetrics(store, tmp_path / "spool", 1 << 24)
+    spooled.write(T0, [batch(0)])
+    store._database._opened.pool.dispose()
+    mounted("-o", "remount,ro", str(small_disk))
+    with pytest.raises(StoreAwayError, match=r"cannot be (written|opened)"):
+        store.write(T0 + STEP, [batch(1)])
+    for number in (1, 2, 3):
+        spooled.write(T0 + number * STEP, [batch(number)])
+    assert spooled.status().cycles == 3
+    store._database._opened.pool.dispose()
+    mounted("-o", "remount,rw", str(small_disk))
+    spooled.write(T0 + 4 * STEP, [batch(4)])
+    assert (spooled.status().cycles, spooled.status().dropped_cycles) == (0, 0)
+    window = spooled.read_windows(EntityKind.REPLICA, KEYS, T0, T0 + 5 * STEP, STEP, REPLICAS)
+    for number in range(5):
         np.testing.assert_array_equal(window.values[:, number], batch(number).values)
     spooled.close()
