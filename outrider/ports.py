@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -11,6 +11,7 @@ from outrider.audit import AuditRecord
 from outrider.drill import Drill, DrillWindow
 from outrider.model import (
     Action,
+    ActionStatus,
     Alert,
     AlertState,
     Calibration,
@@ -202,11 +203,17 @@ class StateReader(Protocol):
         self,
         *,
         incident: str | None = None,
+        sessions: Collection[str] | None = None,
+        statuses: Collection[ActionStatus] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
         after: Place | None = None,
     ) -> tuple[Action, ...]:
-        """Actions, newest first."""
+        """Actions, newest first. ``sessions`` are ids; what is None leaves nothing out."""
+        ...
+
+    def action(self, action_id: str) -> Action | None:
+        """One action, None when unknown."""
         ...
 
     def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:

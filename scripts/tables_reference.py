@@ -58,7 +58,7 @@ KEPT = {
     "pushed": "until the engine has written them",
     "pushed_left_out": "always",
     "posted": "a day, and the newest 20,000 at most",
-    "entity": "always: its number stands in blocks",
+    "entity": "as long as a tier may speak of it: the longest of `store.retention`, and two days",
     "signal": "always: its number stands in blocks",
 }
 
@@ -71,6 +71,7 @@ def page() -> str:
     for title, metadata in (("State", schema.state), ("Metrics", schema.metrics)):
         tables = sorted(metadata.tables.values(), key=lambda table: table.name)
         parts += [f"## {title}\n", *("\n".join(_table(table)) + "\n" for table in tables)]
+    parts += ["## Versions\n\n" + "\n".join(_versions())]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
@@ -137,7 +138,8 @@ def _latest() -> Iterator[str]:
     yield (
         "One row an entity, rewritten each cycle: the newest value of every signal that is not a histogram. "
         "NULL where the entity's newest cycle brought no value. "
-        "New signals of the catalogue become columns when a store is opened.\n"
+        "New signals of the catalogue become columns when a store is opened. "
+        "Kept: as long as raw values (`store.retention.raw`) after the last cycle that brought the entity.\n"
     )
     yield "| column | type | meaning |"
     yield "|---|---|---|"
@@ -153,9 +155,11 @@ def _latest() -> Iterator[str]:
     yield from _signals([one.name for one in catalog.signals().values() if one.layer is Layer.MONITORING])
     for kind in EntityKind:
         own = [name for name in latest.columns(kind) if catalog.signal(name).layer is not Layer.MONITORING]
+        yield f"\n### latest_{kind.value}\n"
         if own:
-            yield f"\n### latest_{kind.value}\n"
             yield from _signals(own)
+        else:
+            yield "No columns but those of every table."
 
 
 _SAYS = {
@@ -185,6 +189,16 @@ def _hourly() -> Iterator[str]:
         "\nOf a gauge or state the highest value stands there where high ones are what one looks for (or both ends may "
         "be), the lowest where low ones are; units and meaning are those of the signal."
     )
+
+
+def _versions() -> Iterator[str]:
+    yield "| table | column | meaning |"
+    yield "|---|---|---|"
+    for database, table in sorted(schema.VERSION_TABLES.items()):
+        yield (
+            f"| `{table}` | `version_num` | text: the revision of the *{database}* tables, now "
+            f"`{schema.HEADS[database]}`. One row; a program that knows less refuses the store |"
+        )
 
 
 def _cells(kind: SignalKind) -> Iterator[hourly.Cell]:

@@ -49,6 +49,7 @@ from service.planning import NoPlanning, Planning
 _log = log.get("cycle")
 EVENTS_LOOKED_BACK = timedelta(minutes=45)  # a rollout shows its fault once it has taken its share of the load
 ACTS_LOOKED_BACK = timedelta(hours=1)
+DECISIONS_LOOKED_BACK = timedelta(hours=24)  # the limits are by the day at most
 DRILLS_LOOKED_BACK = timedelta(hours=24)  # what a drill opened may take as long to close
 TOPOLOGY_EVERY = timedelta(minutes=5)  # also when it stands still, should another engine have written meanwhile
 _STOPWATCH = SystemClock()  # how long a cycle takes is real time, whatever clock the fleet lives by
@@ -201,7 +202,7 @@ class Cycle:
 
     def _our_own_acts(self, topology: Topology, since: datetime, now: datetime) -> Iterator[Event]:
         """What the dispatcher did since an instant, as events: a restart of ours is no crash."""
-        for action in self.parts.state.actions(since=now - ACTS_LOOKED_BACK):
+        for action in facts.acts_of(self.parts.state, now - ACTS_LOOKED_BACK):
             if action.status is not ActionStatus.DONE or action.ended_at is None or action.ended_at < since:
                 continue
             for entity in (action.target, *topology.above(action.target, EntityKind.REPLICA)):
@@ -261,13 +262,14 @@ class Cycle:
         self._facts = facts.fleet_facts(
             parts.state, incidents, alerts, parts.planning.latest, topology, parts.detection
         )
+        sessions = parts.state.sessions()
         return policy.decide(
             parts.policy,
             incidents,
             alerts,
             parts.planning.latest,
-            parts.state.actions(since=now - timedelta(hours=24)),
-            parts.state.sessions(),
+            facts.weighed_actions(parts.state, sessions, now - DECISIONS_LOOKED_BACK),
+            sessions,
             topology,
             self._facts,
             now,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from alerts.context import service_context as context_of
 from outrider import windows
 from outrider.faults import faults
 from outrider.model import (
+    Action,
     Alert,
     AlertState,
     EntityKind,
@@ -20,6 +21,7 @@ from outrider.model import (
     Layer,
     Plan,
     Recommendation,
+    RemediationSession,
     SignalKey,
     TrustVerdict,
 )
@@ -49,6 +51,21 @@ def active_alerts(state: StateReader) -> tuple[Alert, ...]:
 def open_incidents(state: StateReader) -> tuple[Incident, ...]:
     """All that are open."""
     return state.incidents(open_only=True, limit=EVERY)
+
+
+def acts_of(state: StateReader, since: datetime) -> tuple[Action, ...]:
+    """Every action decided since an instant."""
+    return state.actions(since=since, limit=EVERY)
+
+
+def weighed_actions(state: StateReader, sessions: Sequence[RemediationSession], since: datetime) -> tuple[Action, ...]:
+    """What the guard rails weigh: every action since an instant, and older ones of these sessions."""
+    found = {action.id: action for action in acts_of(state, since)}
+    if sessions:
+        first = min(since, *(session.opened_at for session in sessions))
+        own = state.actions(sessions=[session.id for session in sessions], since=first, limit=EVERY)
+        found |= {action.id: action for action in own}
+    return tuple(found.values())
 
 
 def targets(collected: Collected) -> tuple[int, int]:

@@ -29,9 +29,6 @@ MAX_SPAN = timedelta(days=1)  # no row spans more, so that a read knows how far 
 MAX_INSTANTS = 240  # an hour of cycles: what a read of minutes must unpack at most
 _READ_BYTES = 32 << 20
 _MICROSECOND = timedelta(microseconds=1)
-_SPANS = sa.text(
-    "SELECT 1 FROM block WHERE kind = :kind AND tier = :tier AND end_us >= :at AND start_us <= :at LIMIT 1"
-)
 _PLACES = {Statistic.LAST: 0, Statistic.MEAN: 1, Statistic.MIN: 2, Statistic.MAX: 3}  # in ``Fold.GAUGE``
 
 
@@ -70,9 +67,8 @@ def draft(
 
 
 def write_tail(connection: sa.Connection, numbers: Dictionary, at: datetime, cycle: Merged) -> None:
-    """Write one cycle of one kind, in place of what its instant held before."""
+    """Write one cycle of one kind; what its instant held before has made room (``store.room``)."""
     time = micros(at)
-    make_room(connection, cycle.kind, time)
     spans = sections_of(cycle.keys).values()
     sections = [Section(cycle.values[first:end, :, None], cycle.status[first:end, :, None]) for _, first, end in spans]
     payload = encode(np.array([time]), sections, level=TAIL_LEVEL)
@@ -158,7 +154,7 @@ class Piece:
             return self
         part = slice(int(np.searchsorted(self.times, start)), int(np.searchsorted(self.times, end)))
         weights = None if self.weights is None else self.weights[..., part]
-        return Piece(self.cohort, self.keys, self.times[part], _part(self.cells, part), weights)
+        return Piece(self.cohort, self.keys, self.times[part], instants_of(self.cells, part), weights)
 
 
 Groups = Iterator[tuple[Row, Keyset, list[Block]]]
@@ -223,47 +219,7 @@ def _rolled(cohort: int, keys: tuple[SignalKey, ...], blocks: list[Block], stati
     return Piece(cohort, keys, times, Section(means, cells.status), weights)
 
 
-def make_room(connection: sa.Connection, kind: EntityKind, at: int) -> None:
-    """Take an instant out of the rows that span it: a tail goes, a row of many instants is split in two."""
-    if connection.execute(_SPANS, {"kind": kind.value, "tier": RAW, "at": at}).first() is None:
-        return
-    table = schema.block
-    for row in rows_between(connection, kind, at, at + 1):
-        ((_, block),) = _fetch(connection, [row])
-        stored: Any = connection.execute(sa.select(table).where(table.c.id == row.id)).one()._mapping  # noqa: SLF001
-        connection.execute(sa.delete(table).where(table.c.id == row.id))
-        for part in (block.times < at, block.times > at):
-            times = block.times[part]
-            if times.size:
-                sections = [_part(decode([block], section), part) for section in range(block.sections)]
-                changed: dict[str, Any] = {
-                    "start_us": int(times[0]),
-                    "end_us": int(times[-1]),
-                    "instants": int(times.size),
-                }
-                changed["payload"] = encode(times, sections, level=BULK_LEVEL)
-                kept = {name: value for name, value in stored.items() if name != "id"}
-                connection.execute(sa.insert(table), {**kept, **changed})
-
-
-def _part(section: Section, instants: Any) -> Section:
+def instants_of(section: Section, instants: Any) -> Section:
+    """Some instants of cells of shape (keys, entities, times)."""
     status = None if section.status is None else section.status[..., instants]
     return Section(section.values[..., instants], status)
-
-
-def replace_bulk(
-    connection: sa.Connection, numbers: Dictionary, kind: EntityKind, times: Micros, entities: Ids,
-    keys: tuple[SignalKey, ...],
-) -> None:  # fmt: skip
-    """Delete the rows of exactly these entities and columns that lie inside the span of the instants.
-
-    Hidden ones are upkeep's to delete: were a number given again, the new row would be taken for the hidden one.
-    """
-    table = schema.block
-    connection.execute(
-        sa.delete(table)
-        .where(table.c.kind == kind.value, table.c.tier == RAW, visible())
-        .where(table.c.end_us >= int(times[0]), table.c.end_us <= int(times[-1]), table.c.start_us >= int(times[0]))
-        .where(table.c.cohort_id == numbers.cohort(entities))
-        .where(table.c.keyset_id == numbers.keyset(numbers.keys.of(keys)))
-    )

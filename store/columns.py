@@ -45,7 +45,7 @@ class Key(sa.types.TypeDecorator[str]):
         super().__init__()
         self.most_bytes = most_bytes
 
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect | None) -> str | None:
         """On the way to the database, in rows and in conditions alike."""
         del dialect
         return None if value is None else fitted(value, self.most_bytes)

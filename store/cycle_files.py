@@ -19,8 +19,11 @@ import zstandard
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, TrustVerdict
 from store import codec
-from store.given_up import REFUSED, WAITING, GivenUp, Span, instant_of, number_of, replace
+from store.given_up import DROPPED, FAILED, REFUSED, WAITING, GivenUp, Span, instant_of, number_of, replace
 from store.schema import instant, micros
+
+_PART = ".part"
+_PUTS_OF_A_PROCESS = 10_000_000  # more than it makes in years: numbers of two processes never follow each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,10 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """What waits, since when, and what was given up for want of room since the folder was made.
+    """What waits, since when, and what was given up since the folder was made.
 
-    ``dropped_cycles`` None: the file that says it cannot be read.
+    ``dropped_cycles`` went for want of room under the limit, ``failed_cycles`` could not be written at all; None:
+    the file that says it cannot be read.
     """
 
     cycles: int
@@ -45,6 +49,7 @@ class SpoolStatus:
     limit_bytes: int
     dropped_cycles: int | None
     refused_cycles: int
+    failed_cycles: int | None
 
 
 class CycleFiles:
@@ -53,11 +58,24 @@ class CycleFiles:
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         """Makes nothing before the first ``put``."""
         self._folder, self._limit = folder, limit_bytes
-        self._given_up = GivenUp(folder)
+        self._dropped, self._failed = GivenUp(folder, DROPPED), GivenUp(folder, FAILED)
+        self._puts, self._unwritten = 0, list[Path]()  # failed puts of which the folder does not know yet
 
     def put(self, cycle: Kept) -> int:
         """Keep a cycle durably; returns how many older ones it took to make room. Raises OSError."""
+        self._puts += 1
+        try:
+            dropped = self._put(cycle)
+        except OSError:
+            self._unwritten.append(self._folder / self._name_of_failed(cycle))
+            raise
+        self._tell_failed()
+        return dropped
+
+    def _put(self, cycle: Kept) -> int:
         self._folder.mkdir(parents=True, exist_ok=True)
+        for part in self._of(_PART):  # of a put that was killed, or for which the disk had no room
+            part.unlink(missing_ok=True)
         payload = _packed(cycle)
         dropped = self._make_room(len(payload))
         last = max((number_of(path) for path in self._folder.iterdir() if path.suffix in (WAITING, REFUSED)), default=0)
@@ -73,14 +91,15 @@ class CycleFiles:
         return frozenset(map(instant_of, self.waiting()))
 
     def given_up(self) -> tuple[Span, ...]:
-        """The cycles that went for want of room, and those that the store refused."""
-        record = self._given_up.read()
-        refused = (instant_of(path) for path in self._of(REFUSED))
-        return (*(record.spans if record else ()), *(Span(at, at, 1) for at in refused))
+        """The cycles that went for want of room, that could not be written, and that the store refused."""
+        records = (self._dropped.read(), self._failed.read())
+        alone = (instant_of(path) for path in (*self._of(REFUSED), *self._unwritten))
+        spans = (span for record in records if record for span in record.spans)
+        return (*spans, *(Span(at, at, 1) for at in alone))
 
     def trouble(self) -> str:
-        """Why it is not known what was given up: one sentence, or nothing."""
-        return self._given_up.trouble()
+        """Why it is not known what was given up: a sentence a file, or nothing."""
+        return " ".join(filter(None, (self._dropped.trouble(), self._failed.trouble())))
 
     def read(self, path: Path) -> Kept:
         """A cycle back. Raises StoreError when the file is damaged."""
@@ -103,14 +122,33 @@ class CycleFiles:
         """What waits. An absent folder is empty."""
         waiting = self.waiting()
         oldest = instant(instant_of(waiting[0])) if waiting else None
-        record = self._given_up.read()
-        dropped = None if record is None else record.cycles
-        return SpoolStatus(len(waiting), sum(map(_size, waiting)), oldest, self._limit, dropped, len(self._of(REFUSED)))
+        dropped, failed = self._dropped.read(), self._failed.read()
+        return SpoolStatus(
+            cycles=len(waiting),
+            bytes=sum(map(_size, waiting)),
+            oldest_at=oldest,
+            limit_bytes=self._limit,
+            dropped_cycles=None if dropped is None else dropped.cycles,
+            refused_cycles=len(self._of(REFUSED)),
+            failed_cycles=None if failed is None else failed.cycles + len(self._unwritten),
+        )
 
     def _of(self, suffix: str) -> list[Path]:
         if not self._folder.is_dir():
             return []
         return sorted(path for path in self._folder.iterdir() if path.suffix == suffix)
+
+    def _name_of_failed(self, cycle: Kept) -> str:
+        """What the file would be called: numbers of puts that failed one after the other follow each other."""
+        known = self._failed.read()
+        number = ((known.cycles if known else 0) + 1) * _PUTS_OF_A_PROCESS + self._puts
+        return f"{number:012d}-{micros(cycle.at)}{WAITING}"
+
+    def _tell_failed(self) -> None:
+        """Let the folder know, for others and for the next start, now that it can be written again."""
+        if self._unwritten:
+            self._failed.add(self._unwritten)
+            self._unwritten.clear()
 
     def _make_room(self, needed: int) -> int:
         """Give up the oldest, those set aside first: the newest tell what is going on now."""
@@ -122,7 +160,7 @@ class CycleFiles:
                 break
             total -= _size(path)
             going.append(path)
-        dropped = self._given_up.add(going) if going else 0
+        dropped = self._dropped.add(going) if going else 0
         for path in going:
             path.unlink(missing_ok=True)
         return dropped

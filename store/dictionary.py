@@ -10,15 +10,36 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 import sqlalchemy as sa
 
+from outrider.errors import StoreError
 from outrider.fitting import fitted
 from outrider.model import EntityKind, EntityRef, SignalKey
-from store import schema
+from store import marks, schema
 from store.backend import insert
 from store.merge import Ids, Numbers
+
+ENTITY: Final = "entity"
+"""The tier under which ``kept_from`` says that entities were forgotten: it changes whenever some were."""
+
+
+class StaleNumbersError(StoreError):
+    """Upkeep forgot entities whose numbers are remembered here; everything was forgotten here, too: try again."""
+
+    def __init__(self) -> None:
+        """Nothing of the transaction was kept."""
+        super().__init__("Upkeep forgot entities while they were written.", hint="Write once more.")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The entities of a kind. Nobody changes it: what comes is in the next one."""
+
+    by_number: Mapping[int, EntityRef]
+    numbers: Mapping[EntityRef, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +72,7 @@ class Dictionary:
         self.keys: Numbers[SignalKey] = Numbers(self._add_keys)
         self._cohorts: dict[bytes, int] = {}
         self._keysets: dict[bytes, int] = {}
+        self._gone: int | None = None  # ``_forgotten`` before the first number was learned
 
     @property
     def connection(self) -> sa.Connection | None:
@@ -68,9 +90,13 @@ class Dictionary:
         self.keys.forget()
         self._cohorts.clear()
         self._keysets.clear()
+        self._gone = None
 
     def cohort(self, entities: Ids) -> int:
-        """The number of a list of entities, asked for once a transaction."""
+        """The number of a list of entities, asked for once a transaction.
+
+        Raises StaleNumbersError when some of them may be gone.
+        """
         return self._list(schema.cohort, self._cohorts, entities)
 
     def keyset(self, keys: Ids) -> int:
@@ -83,6 +109,8 @@ class Dictionary:
         return self.connection
 
     def _add_entities(self, new: Sequence[EntityRef]) -> list[int]:
+        if self._gone is None:
+            self._gone = self._forgotten()
         ordered = sorted(new, key=lambda found: found.key)  # rising numbers in sorted order make reads one slice
         seen = {"first_seen_us": self.at, "last_seen_us": self.at}
         rows = [{"kind": found.kind.value, "key": found.key, **seen} for found in ordered]
@@ -109,19 +137,29 @@ class Dictionary:
             asked = sa.select(table.c.id).where(table.c.digest == digest)
             found = connection.execute(asked).scalar()
             if found is None:
+                if table is schema.cohort and self._gone != self._forgotten():
+                    raise StaleNumbersError
                 new = insert(connection, table).values(digest=digest, members=packed)
                 connection.execute(new.on_conflict_do_nothing())
                 found = connection.execute(asked).scalar_one()
             known[digest] = int(found)
         return known[digest]
 
+    def _forgotten(self) -> int:
+        """Where forgetting stands, of all kinds together: another number whenever some entity was forgotten."""
+        cuts = sa.select(sa.func.sum(schema.kept_from.c.start_us)).where(schema.kept_from.c.tier == ENTITY)
+        return int(self._writer().execute(cuts).scalar() or 0)
+
 
 class Names:
-    """The read side: what the numbers mean. Rows are never changed, so what was read once stays true."""
+    """The read side: what the numbers mean.
+
+    Rows are never changed, so what was read once stays true, but for entities that upkeep forgot.
+    """
 
     def __init__(self) -> None:
         """Reads nothing yet."""
-        self._entities: dict[int, EntityRef] = {}
+        self._entities: dict[EntityKind, tuple[int, Known]] = {}
         self._keys: dict[int, SignalKey] = {}
         self._cohorts: dict[int, Ids] = {}
         self._keysets: dict[int, Keyset] = {}
@@ -148,10 +186,18 @@ class Names:
             self._cohorts[number] = np.frombuffer(packed, dtype="<i4")
         return self._cohorts[number]
 
-    def entities(self, connection: sa.Connection, kind: EntityKind) -> dict[int, EntityRef]:
-        """Every entity of a kind by number."""
+    def entities(self, connection: sa.Connection, kind: EntityKind) -> Known:
+        """Every entity of a kind."""
+        forgotten = marks.cuts(connection, kind).get(ENTITY, 0)
+        at, known = self._entities.get(kind, (forgotten, Known({}, {})))
+        if at != forgotten:
+            known = Known({}, {})
         table = schema.entity
-        newest = max(self._entities, default=0)
-        for number, key in connection.execute(sa.select(table.c.id, table.c.key).where(table.c.id > newest)):
-            self._entities[number] = EntityRef.from_key(key)
-        return {number: found for number, found in self._entities.items() if found.kind is kind}
+        newest = max(known.by_number, default=0)
+        asked = sa.select(table.c.id, table.c.key).where(table.c.kind == kind.value, table.c.id > newest)
+        fresh = {number: EntityRef.from_key(key) for number, key in connection.execute(asked)}
+        if fresh:
+            numbers = {found: number for number, found in fresh.items()}
+            known = Known({**known.by_number, **fresh}, {**known.numbers, **numbers})
+        self._entities[kind] = forgotten, known
+        return known

@@ -1,7 +1,8 @@
-"""Which cycles the spool gave up for want of room: how many since the folder was made, and of which instants.
+"""Which cycles the spool gave up: how many since the folder was made, and of which instants.
 
-``dropped.json`` is replaced whole before the files go, so that a kill in between loses neither. Cycles
-that followed each other in the spool are one span; the newest thousand spans are kept.
+``dropped.json`` (no room left) is replaced whole before the files go, so that a kill in between loses neither;
+``failed.json`` tells of cycles that could not be written. Cycles that followed each other are one span; the newest
+thousand spans are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Final
 from outrider import log
 
 WAITING, REFUSED = ".cycle", ".refused"
-NAME: Final = "dropped.json"
+DROPPED: Final = "dropped.json"
+FAILED: Final = "failed.json"
 _SPANS_KEPT: Final = 1000
 _HINT = "Move the file away; cycles given up are then counted anew."
 _log = log.get("spool")
@@ -47,9 +49,9 @@ class Record:
 class GivenUp:
     """The record of a folder. One writer, which goes on from what it knows when the file cannot be read any more."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         """Reads nothing yet."""
-        self._path = folder / NAME
+        self._path = folder / name
         self._known: Record | None = None
         self._unsaved = self._told = False
 
@@ -60,7 +62,7 @@ class GivenUp:
         try:
             self._known = _parsed(self._path.read_text(encoding="utf-8"))
             self._told = False
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return Record()
         except (OSError, ValueError, KeyError, TypeError) as error:
             if not self._told:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import RLock
@@ -124,6 +124,8 @@ class MemoryStateStore:
         self,
         *,
         incident: str | None = None,
+        sessions: Collection[str] | None = None,
+        statuses: Collection[ActionStatus] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
         after: Place | None = None,
@@ -132,9 +134,16 @@ class MemoryStateStore:
         found = [
             action
             for action in self._actions.values()
-            if (incident is None or action.because == incident) and (since is None or action.decided_at >= since)
+            if (incident is None or action.because == incident)
+            and (sessions is None or action.session in sessions)
+            and (statuses is None or action.status in statuses)
+            and (since is None or action.decided_at >= since)
         ]
         return pages.page(found, after, limit)
+
+    def action(self, action_id: str) -> Action | None:
+        """One action, None when unknown."""
+        return self._actions.get(action_id)
 
     def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
         """Remediation sessions, oldest first."""

@@ -59,7 +59,7 @@ entity = sa.Table(
     instant_column("first_seen_us", "instant of the first value of it that was written"),
     instant_column("last_seen_us", "instant of the last value of it, up to ten minutes behind"),
     sa.Index("entity_by_kind", "kind"),
-    comment="Everything a value was ever written about.",
+    comment="Everything that a kept value was written about.",
 )
 signal = sa.Table(
     "signal",
@@ -118,7 +118,7 @@ due = sa.Table(
 kept_from = sa.Table(
     "kept_from",
     metrics,
-    sa.Column("tier", Key, primary_key=True, comment="raw, 10m or 1h"),
+    sa.Column("tier", Key, primary_key=True, comment="raw, 10m, 1h, or entity: those last seen before are forgotten"),
     sa.Column("kind", Key, primary_key=True, comment="kind of the entities"),
     instant_column("start_us", "everything before this instant is gone", nullable=False),
     comment="What retention left of a tier.",

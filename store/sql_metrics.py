@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Lock
@@ -12,13 +12,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from outrider.clock import SystemClock
+from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
-from store import blocks, condition, event_rows, hourly, latest, marks, schema, seen, tiers
-from store.arrays import cross
-from store.blocks import MAX_INSTANTS, MAX_SPAN
-from store.chunks import Micros, Section, without_hollows
+from store import blocks, bulk, condition, event_rows, hourly, latest, marks, room, schema, tiers
+from store.chunks import Micros, Numeric, without_hollows
 from store.condition import Condition, TooLate
-from store.dictionary import Dictionary, Names
+from store.dictionary import Dictionary, Names, StaleNumbersError
 from store.grid import Grid, empty_window, wants
 from store.latest import LatestTables
 from store.merge import SCRAPE_OFFSET, Merged, Merger, column_order
@@ -28,7 +27,7 @@ from store.retention import Retention
 from store.rewrite import Access
 from store.schema import RAW, instant, micros
 from store.seen import Seen
-from store.tiers import HOUR, ONE_HOUR, Segment
+from store.tiers import ONE_HOUR, Segment
 from store.upkeep import Upkeep, Upkept
 
 DEFAULT_RETENTION = Retention()
@@ -67,19 +66,35 @@ class SqlMetricStore:
         known are left out. Values older than all that retention keeps are refused and counted
         (``condition``), not in the answer.
         """
+        try:
+            return self._write(at, batches, events)
+        except StaleNumbersError:
+            return self._write(at, batches, events)
+
+    def _write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event]) -> int:
+        splits = self._splits(micros(at), {batch.kind for batch in batches})
+        hidden: list[int] = []
         with self._writing(micros(at)) as connection:
             late, self._newest = micros(at) <= self._newest or self._newest < 0, max(micros(at), self._newest)
             merged = list(self._merger.merge(at, batches))
             if late:
                 merged = [one for one in merged if self._lands(connection, at, one)]
             for found in merged:
+                hidden += room.make(connection, found.kind, micros(at), splits)
                 blocks.write_tail(connection, self._dictionary, at, found)
                 marks.written(connection, found.kind, [micros(at)])
                 self._latest.update(connection, found, self._dictionary.entities.named, at)
                 self._seen.note(found.kind, found.entities, micros(at))
             self._seen.tell(connection, micros(at))
             event_rows.add(connection, events)
+        with suppress(StoreError):  # the cycle is there; what is left behind the next upkeep deletes
+            bulk.delete(Access(self._database.reading, self._writing, self._dictionary), hidden)
         return sum(_values(found) for found in merged)
+
+    def _splits(self, at: int, kinds: Collection[EntityKind]) -> room.Splits:
+        """What an instant is taken out of when others wrote around it, worked out before anybody waits for it."""
+        with self._database.reading() as connection:
+            return room.prepare(connection, kinds, at)
 
     def _lands(self, connection: sa.Connection, at: datetime, found: Merged) -> bool:
         """False for values of a time of which retention has left nothing."""
@@ -98,7 +113,7 @@ class SqlMetricStore:
         values: Floats,
         status: Statuses | None = None,
     ) -> int:
-        """Write history of shape (entities, times, keys) in one transaction; return how many cells have a value.
+        """Write history of shape (entities, times, keys), seen all at once; return how many cells have a value.
 
         ``times`` are unix seconds, rising. ``status`` None means: NaN is ABSENT, the rest PRESENT.
         Replaces what an earlier call wrote for the same entities and signals inside the span; a span
@@ -109,23 +124,28 @@ class SqlMetricStore:
         with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
             narrow = values.astype(np.float32)
         said = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
-        ordered = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
-        with self._writing(int(instants[0])) as connection:
-            self._dictionary.entities.prepare([tuple(entities)])
-            numbers = self._dictionary.entities.of(tuple(entities))
-            seen.put_span(connection, numbers, int(instants[0]), int(instants[-1]))
-            rows = np.argsort(numbers)
-            for name in dict.fromkeys(keys[index].name for index in ordered):
-                columns = [index for index in ordered if keys[index].name == name]
-                names = tuple(keys[index] for index in columns)
-                blocks.replace_bulk(connection, self._dictionary, kind, instants, numbers[rows], names)
-                for part in _spans(instants):
-                    where = cross(rows, part, columns)
-                    section = Section(narrow[where].transpose(2, 0, 1), said[where].transpose(2, 0, 1))
-                    row = blocks.draft(RAW, kind, instants[part], numbers[rows], names, [section])
-                    blocks.insert(connection, self._dictionary, row)
-            marks.written(connection, kind, np.unique(instants // HOUR * HOUR).tolist())
+        try:
+            self._write_history(kind, instants, keys, tuple(entities), narrow, said)
+        except StaleNumbersError:
+            self._write_history(kind, instants, keys, tuple(entities), narrow, said)
         return int(np.count_nonzero(~np.isnan(narrow)))
+
+    def _write_history(
+        self,
+        kind: EntityKind,
+        times: Micros,
+        keys: Sequence[SignalKey],
+        entities: tuple[EntityRef, ...],
+        values: Numeric,
+        status: Statuses,
+    ) -> None:
+        first = int(times[0])
+        with self._writing(first):
+            self._dictionary.entities.prepare([entities])
+            numbers = self._dictionary.entities.of(entities)
+        drafts = list(bulk.pack(kind, times, numbers, keys, values, status))
+        access = Access(self._database.reading, lambda: self._writing(first), self._dictionary)
+        bulk.write(access, kind, times, drafts)
 
     # --- upkeep -----------------------------------------------------------------------------------
 
@@ -237,9 +257,9 @@ class SqlMetricStore:
         known = self._names.entities(connection, kind)
         if asked is None:
             present = np.unique(np.concatenate([*members.values(), np.empty(0, dtype=np.int32)]))
-            asked = sorted_entities([known[number] for number in present.tolist()], kind)
+            asked = sorted_entities([known.by_number[number] for number in present.tolist()], kind)
         grid.open(len(asked))
-        places = Rows(asked, {found: number for number, found in known.items()})
+        places = Rows(asked, known.numbers)
         columns = [grid.column(want) for want in wanted]
         for part, rows in zip(parts, of_parts, strict=True):
             for found in blocks.payloads(connection, rows):
@@ -291,9 +311,9 @@ class SqlMetricStore:
         return tuple(sorted(found, key=column_order))
 
     def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
-        """Every entity of a kind that has ever been written, sorted."""
+        """Every entity of a kind that retention has left anything of, sorted."""
         with self._database.reading() as connection:
-            return sorted_entities(self._names.entities(connection, kind), kind)
+            return sorted_entities(self._names.entities(connection, kind).by_number, kind)
 
     def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
         """Events in [start, end), oldest first."""
@@ -312,14 +332,3 @@ class SqlMetricStore:
 
 def _values(found: Merged) -> int:
     return int(np.count_nonzero(~np.isnan(found.values[:-1])))
-
-
-def _spans(times: Micros) -> list[slice]:
-    """Cut rising instants so that no part is too long for a row."""
-    longest = MAX_SPAN // timedelta(microseconds=1)
-    found, start = [], 0
-    for index in range(1, times.size + 1):
-        if index == times.size or index - start >= MAX_INSTANTS or times[index] - times[start] >= longest:
-            found.append(slice(start, index))
-            start = index
-    return found

@@ -15,7 +15,8 @@ from outrider.errors import TakenOverError
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from store import codec, plan_rows, schema, state_rows, state_upkeep
-from store.backend import insert, put
+from store.backend import put
+from store.commit_rows import CommitRows
 from store.migrate import opened
 from store.schema import micros
 from store.sql_state_reader import SqlStateReader
@@ -53,27 +54,16 @@ class SqlStateStore(SqlStateReader):
 
         Actions and messages whose id exists are left alone, except that a CANCELLED action cancels
         one that nobody has claimed. Alerts resolved and incidents acknowledged by hand meanwhile
-        stay so.
+        stay so. Rows that stand as they stood are not written again.
         """
+        rows = CommitRows.of(commit)
         with self._database.writing() as connection:
             if not self._is_owner(connection):
                 raise TakenOverError(
                     "Another engine took over this store; nothing of this cycle was kept.",
                     hint="Nothing: this engine ends, and stands by when it is started again.",
                 )
-            for alert in commit.alerts:
-                put(connection, schema.alert, state_rows.of_alert(_kept_alert(connection, alert)))
-            for incident in commit.incidents:
-                stored = _stored(connection, Incident, schema.incident, incident.id)
-                kept = state_rows.keep_acknowledgement(stored, incident)
-                put(connection, schema.incident, state_rows.of_incident(kept))
-            for session in commit.sessions:
-                put(connection, schema.session, state_rows.of_session(session))
-            for action in commit.actions:
-                _add_action(connection, action)
-            for message in commit.messages:
-                row = state_rows.of_message(message)
-                connection.execute(insert(connection, schema.message).on_conflict_do_nothing(), row)
+            rows.write(connection)
             _put_plan(connection, commit)
             if commit.topology is not None:
                 self._topologies.put(connection, commit.topology, commit.cycle.at)
@@ -272,24 +262,6 @@ def _flag(connection: sa.Connection, name: str) -> str | None:
 def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, found: str) -> T | None:
     body = connection.execute(sa.select(table.c.body).where(table.c.id == found)).scalar()
     return None if body is None else codec.loads(kind, body)
-
-
-def _kept_alert(connection: sa.Connection, alert: Alert) -> Alert:
-    table = schema.alert
-    asked = sa.select(table.c.body).where(
-        table.c.fingerprint == alert.fingerprint, table.c.starts_at_us == micros(alert.starts_at)
-    )
-    body = connection.execute(asked).scalar()
-    return state_rows.keep_hand(None if body is None else codec.loads(Alert, body), alert)
-
-
-def _add_action(connection: sa.Connection, action: Action) -> None:
-    row = state_rows.of_action(action)
-    stored = _stored(connection, Action, schema.action, action.id)
-    if stored is None:
-        connection.execute(sa.insert(schema.action), row)
-    elif state_rows.cancels(stored, action):
-        connection.execute(sa.update(schema.action).where(schema.action.c.id == action.id).values(row))
 
 
 def _put_plan(connection: sa.Connection, commit: CycleCommit) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from outrider.audit import AuditRecord
 from outrider.drill import Drill, DrillWindow
 from outrider.model import (
     Action,
+    ActionStatus,
     Alert,
     AlertState,
     Calibration,
@@ -113,6 +114,8 @@ class SqlStateReader:
         self,
         *,
         incident: str | None = None,
+        sessions: Collection[str] | None = None,
+        statuses: Collection[ActionStatus] | None = None,
         since: datetime | None = None,
         limit: int = 1000,
         after: Place | None = None,
@@ -122,9 +125,18 @@ class SqlStateReader:
         asked = sa.select(table.c.body).order_by(table.c.decided_at_us.desc(), table.c.id.desc()).limit(limit)
         if incident is not None:
             asked = asked.where(table.c.because == incident)
+        if sessions is not None:
+            asked = asked.where(table.c.session.in_(sessions))
+        if statuses is not None:
+            asked = asked.where(table.c.status.in_([one.value for one in statuses]))
         if since is not None:
             asked = asked.where(table.c.decided_at_us >= micros(since))
         return self._read(Action, pages.beyond(asked, table.c.decided_at_us, table.c.id, after))
+
+    def action(self, action_id: str) -> Action | None:
+        """One action, None when unknown."""
+        asked = sa.select(schema.action.c.body).where(schema.action.c.id == action_id)
+        return next(iter(self._read(Action, asked)), None)
 
     def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
         """Remediation sessions, oldest first."""

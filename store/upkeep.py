@@ -16,7 +16,7 @@ from itertools import groupby
 import sqlalchemy as sa
 
 from outrider.model import EntityKind
-from store import compaction, condition, hourly, marks, rewrite, rolling, space
+from store import compaction, condition, gone, hourly, marks, rewrite, rolling, space
 from store.blocks import Row, rows_between
 from store.condition import TooLate
 from store.dictionary import Names
@@ -187,7 +187,7 @@ class Upkeep:
             sealed = start < marks.cuts(connection, kind).get(_FINER[tier], -(1 << 62))
             finer = self._load(connection, kind, start, end, _FINER[tier])
             existing = self._load(connection, kind, start, end, tier)
-            entities = self._names.entities(connection, kind)
+            entities = self._names.entities(connection, kind).by_number
         gathered = Hours(kind, max(start, hourly_from), end)
         gathers = tier == ONE_HOUR and not sealed
         work = Rolling(tier, kind, start, end, finer, existing, sealed, gathered.add if gathers else lambda _: None)
@@ -240,6 +240,7 @@ class Upkeep:
         found.forgotten.bytes += rewrite.purge(self._access)
         forgetting.by_size()
         forgetting.unused_cohorts()
+        gone.forget(self._access, retention, now, found.forgotten)
 
     def _shrink(self, found: Upkept) -> bool:
         """Cut some megabytes off the file; False when there is nothing to cut."""

@@ -91,10 +91,10 @@ def audit(ctx: Ctx, limit: paging.Limit = 100, cursor: paging.Cursor = "") -> di
 
 def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, Any]:
     if not ctx.state.decide_action(action_id, approved, by, ctx.as_of()):
-        if all(found.id != action_id for found in ctx.state.actions(limit=10_000)):
+        if ctx.state.action(action_id) is None:
             raise NotFoundError(f"no action has the id {action_id!r}", hint="GET /api/v1/actions lists them")
         raise ConflictError("The action does not wait for approval.", hint="GET /api/v1/actions shows its status")
-    found = next((each for each in ctx.state.actions(limit=10_000) if each.id == action_id), None)
+    found = ctx.state.action(action_id)
     return jsonable.action(found) if found else {"id": action_id}
 
 

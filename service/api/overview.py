@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from outrider import jsonable
 from outrider.model import AlertState, CycleRecord, EntityKind, EntityRef, Incident
 from outrider.topology import Topology
+from service import facts
 from service.api import places, promise
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
@@ -24,7 +25,7 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """Is the promise kept, what is broken, how many GPUs when, what was done; as of the newest cycle."""
     newest = ctx.newest_cycle()
     now = ctx.as_of()
-    incidents = ctx.state.incidents(open_only=True, limit=1000)
+    incidents = facts.open_incidents(ctx.state)
     recent = ctx.state.incidents(since=now - promise.DAY, limit=_INCIDENTS)
     plan, graph, drills = ctx.state.plan(), ctx.topology(), ctx.drills_around([*incidents, *recent])
     return {
@@ -48,7 +49,7 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
 @router.get("/services")
 def services(ctx: Ctx) -> list[dict[str, Any]]:
     """Every service with its measures, verdict and plan."""
-    return services_json(ctx, ctx.as_of(), ctx.state.incidents(open_only=True, limit=1000))
+    return services_json(ctx, ctx.as_of(), facts.open_incidents(ctx.state))
 
 
 @router.get("/services/{name}")

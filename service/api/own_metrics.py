@@ -92,6 +92,7 @@ class StoreSpoolCollector(Collector):
         yield _gauge("store_spool_oldest_timestamp_seconds", "Instant of the oldest that waits, 0 without any.", oldest)
         for name, help_text, value in (
             ("dropped", "Cycles given up for want of room.", found.dropped_cycles),
+            ("failed", "Cycles lost because the spool itself could not be written.", found.failed_cycles),
             ("refused", "Cycles that the store refused and that were set aside.", found.refused_cycles),
         ):
             if value is not None:
@@ -117,6 +118,11 @@ class StoreCollector(Collector):
             return
         yield _gauge("store_used_bytes", "Bytes of values that the metrics database holds.", float(found.space.used))
         yield _gauge("store_free_bytes", "Bytes of its file that are free to be used again.", float(found.space.free))
+        yield _gauge(
+            "store_longest_upkeep_seconds",
+            "How long upkeep in this process held up writers at most.",
+            self._store.longest_upkeep_seconds,
+        )
         yield _counted(
             "outrider_store_upkeep_waiting",
             "Spans that wait for upkeep, by work; the hour at hand is among them.",

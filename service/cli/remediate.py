@@ -9,7 +9,7 @@ import typer
 
 from outrider import jsonable
 from outrider.model import ActionStatus
-from service import wiring
+from service import facts, wiring
 from service.cli import client, tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
 
@@ -32,7 +32,7 @@ def list_actions(context: Context, limit: Limit = 200) -> None:
 def plan(context: Context) -> None:
     """List what is still to be done: proposed, waiting for a person, about to be performed."""
     with wiring.state_reader(context.settings()) as store:
-        found = [action for action in store.actions(limit=10_000) if action.status in _AHEAD]
+        found = store.actions(statuses=_AHEAD, limit=facts.EVERY)
     context.show([jsonable.action(action) for action in found], lambda shown: tables.actions(shown, context.language))
 
 

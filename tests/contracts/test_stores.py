@@ -646,6 +646,17 @@ def test_actions_by_incident_and_time(state: StateStore) -> None:
     assert state.actions(limit=1) == (other,)
 
 
+def test_actions_by_session_by_status_and_by_id(state: StateStore) -> None:
+    waits = replace(action("a2", ActionStatus.WAITING_APPROVAL, at=T0 + MINUTE), session="s2")
+    state.commit(commit(actions=(action(), waits)))
+    assert state.actions(sessions=["s1", "ghost"]) == (action(),)
+    assert state.actions(sessions=[]) == ()
+    assert state.actions(sessions=["s1", "s2"], since=T0 + MINUTE) == (waits,)
+    assert state.actions(statuses=[ActionStatus.WAITING_APPROVAL, ActionStatus.CLAIMED]) == (waits,)
+    assert state.action("a2") == waits
+    assert state.action("ghost") is None
+
+
 def test_sessions_open_and_closed(state: StateStore) -> None:
     session = RemediationSession("s1", "i1", T0)
     state.commit(commit(sessions=(session,)))

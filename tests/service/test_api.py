@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 from datetime import timedelta
 from unittest import mock
 
@@ -11,6 +12,7 @@ import pytest
 from outrider.audit import AuditEvent
 from outrider.clock import ManualClock
 from outrider.model import ActionStatus, AlertState, Priority
+from outrider.ports import CycleCommit
 from outrider.testing.names import GPU, LOST_GPU, NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
@@ -305,6 +307,14 @@ def test_a_person_acknowledges_approves_and_pauses(fresh):
     assert fresh.post("/remediation/resume").json() == {"paused": False}
     events = {record.event for record in fresh.state.audit() if record.by == "ada"}
     assert events >= {AuditEvent.ACKNOWLEDGED, AuditEvent.ACTION_APPROVED, AuditEvent.PAUSED, AuditEvent.RESUMED}
+
+
+def test_an_action_behind_ten_thousand_newer_ones_is_approved(fresh):
+    (waits,) = [found for found in fresh.state.actions() if found.id == DRAIN]
+    newer = tuple(replace(waits, id=f"n{number}", decided_at=NOW) for number in range(10_001))
+    fresh.state.commit(CycleCommit(fresh.state.cycles(limit=1)[0], actions=newer))
+    assert fresh.post(f"/actions/{DRAIN}/approve").json()["approved_by"] == "ada"
+    assert fresh.post(f"/actions/{DRAIN}/reject").status_code == 409
 
 
 def test_an_alert_is_resolved_by_hand_once(fresh):

@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+import pytest
+
 from collectors.collect import Collector
 from collectors.scraped import Scrape
 from collectors.targets import targets_of
@@ -23,7 +25,9 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit, Silence
 from service import wiring
+from service.facts import UP
 from service.settings import Settings
+from store import check, sql
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -181,6 +185,40 @@ def test_a_clock_that_steps_back_decides_nothing_and_says_so():
     assert "clock_stepped_back" in [entry.event for entry in world.state.audit()]
     world.step(12)
     assert len(world.state.incidents()) == 1, "values of before the step must not hide what is broken now"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request, tmp_path):
+    return f"sqlite:///{tmp_path}/x.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+def test_a_clock_that_steps_back_leaves_a_sound_store(store_url):
+    """Hours were compacted and rolled up when the clock goes back into them, and on from there."""
+    state_url, metrics_url = sql.urls_of(store_url)
+    world = World()
+    parts = world.cycle.parts
+    parts.state, parts.metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
+    world.step(10)
+    hour_later = START + timedelta(hours=1)
+    world.clock.set(hour_later)
+    world.step(10)
+    parts.metrics.upkeep(hour_later + timedelta(hours=2))
+    world.clock.set(START + timedelta(seconds=67))
+    record = world.step()
+    assert record.signals_written > 0
+    assert "clock_stepped_back" in [entry.event for entry in parts.state.audit()]
+    world.step(8)
+    parts.metrics.upkeep(hour_later + timedelta(hours=2))
+    for first, last in ((START + STEP, START + timedelta(seconds=67) + 9 * STEP), (hour_later + STEP, None)):
+        end = (last or hour_later + 10 * STEP) + timedelta(seconds=1)
+        window = parts.metrics.read_windows(EntityKind.REPLICA, [UP], first, end, STEP)
+        assert len(window.entities) == 3
+        assert (window.values == 1.0).all()
+    assert set(parts.metrics.condition().waiting) <= {"merge_10m", "merge_1h"}, "the day goes on"
+    parts.state.close()
+    parts.metrics.close()
+    reports = check.check(store_url, deep=True, progress=lambda *_: None)
+    assert [report.problems for report in reports] == [[], []]
 
 
 def test_a_restart_of_ours_is_no_crash():

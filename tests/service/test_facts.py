@@ -7,18 +7,24 @@ import numpy as np
 import pytest
 
 from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
     Alert,
     AlertReason,
     AlertState,
     CellStatus,
     CycleRecord,
+    DecisionReason,
     EntityKind,
     EntityRef,
     Incident,
     Layer,
     Priority,
+    RemediationSession,
     SampleBatch,
     TrustVerdict,
+    Verdict,
 )
 from outrider.ports import Collected, CycleCommit
 from outrider.topology import Topology
@@ -107,3 +113,24 @@ def test_everything_that_is_active_is_read_not_a_page_of_it() -> None:
     state.commit(CycleCommit(cycle=cycle, alerts=(*many, over), incidents=opened))
     assert {found.fingerprint for found in facts.active_alerts(state)} == {found.fingerprint for found in many}
     assert len(facts.open_incidents(state)) == len(opened)
+
+
+def test_the_guard_rails_weigh_every_action_of_a_day_and_of_open_sessions() -> None:
+    state = MemoryStateStore()
+    day, old = timedelta(days=1), NOW - timedelta(days=3)
+    many = [action(str(place), "s", NOW - timedelta(minutes=place % 60)) for place in range(1_500)]
+    open_session, closed = RemediationSession("open", "inc", old), RemediationSession("closed", "inc", old, NOW)
+    others = [action("kept", "open", old), action("gone", "closed", old)]
+    cycle = CycleRecord("c", NOW, 0.1, 1, 1, 1, 0, 0, 0)
+    state.commit(CycleCommit(cycle=cycle, actions=(*many, *others), sessions=(open_session, closed)))
+    assert len(facts.acts_of(state, NOW - timedelta(hours=1))) == len(many)
+    weighed = facts.weighed_actions(state, state.sessions(), NOW - day)
+    assert {found.id for found in weighed} == {found.id for found in (*many, others[0])}
+    assert len(facts.weighed_actions(state, (), NOW - day)) == len(many)
+
+
+def action(name: str, session: str, at: datetime) -> Action:
+    return Action(
+        name, session, ActionKind.CORDON, NODE, {}, "inc", False, Verdict.ALLOWED, DecisionReason.WITHIN_LIMITS,
+        ActionStatus.DONE, at,
+    )  # fmt: skip

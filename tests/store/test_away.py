@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from outrider.errors import StoreAwayError, StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey, TrustVerdict
 from outrider.ports import MetricStore
-from store.away import SpooledMetrics
+from store import away as store_away
+from store.away import CATCH_UP, SpooledMetrics
 from store.cycle_files import CycleFiles, Kept
 from store.given_up import Span
 from store.memory import MemoryMetricStore
@@ -186,6 +188,70 @@ def test_a_record_that_cannot_be_read_is_told_and_does_not_start_at_nothing(
     assert "spool_record_unreadable" in "".join(capsys.readouterr())
 
 
+class Slow(Store):
+    """Each write takes a while, by a clock of its own."""
+
+    now = 0.0
+
+    def write(self, at: datetime, batches, events=()) -> int:  # type: ignore[no-untyped-def]
+        written = super().write(at, batches, events)
+        self.now += CATCH_UP.total_seconds() / 7
+        return written
+
+
+def test_forty_cycles_are_replayed_over_several_cycles_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Slow()
+    monkeypatch.setattr(store_away, "time", SimpleNamespace(monotonic=lambda: store.now))
+    spooled = SpooledMetrics(store, tmp_path, PLENTY)
+    spooled.write(T0, [batch(0.0)])
+    store.trouble = AWAY
+    for number in range(1, 41):
+        spooled.write(T0 + number * STEP, [batch(float(number))])
+    assert spooled.status().cycles == 40
+    store.trouble = None
+    left = []
+    for number in range(41, 61):
+        spooled.write(T0 + number * STEP, [batch(float(number))])
+        left.append(spooled.status().cycles)
+        if not left[-1]:
+            break
+    assert left[0] > 30, "one cycle does not wait for all that waits"
+    assert 4 < len(left) < 10
+    assert left == sorted(left, reverse=True)
+    assert store.order == [T0 + index * STEP for index in range(number + 1)]
+    assert column(store, number + 1) == [float(index) for index in range(number + 1)]
+    assert spooled.status().dropped_cycles == 0
+
+
+def test_an_outage_beyond_the_limit_loses_the_oldest_and_counts_them(store: Store, tmp_path: Path) -> None:
+    store.trouble = AWAY
+    CycleFiles(tmp_path / "one", PLENTY).put(Kept(T0, (batch(0.0),), ()))
+    one = CycleFiles(tmp_path / "one", PLENTY).status().bytes
+    spooled = SpooledMetrics(store, tmp_path / "spool", one * 12)
+    for number in range(40):
+        spooled.write(T0 + number * STEP, [batch(float(number))])
+    kept, dropped = spooled.status().cycles, spooled.status().dropped_cycles
+    assert 10 <= kept <= 13
+    assert kept + dropped == 40
+    store.trouble = None
+    spooled.write(T0 + 40 * STEP, [batch(40.0)])
+    gone = spooled.status().dropped_cycles
+    assert gone - dropped <= 1, "room for the one that came as the store was back"
+    assert store.order == [T0 + number * STEP for number in range(gone, 41)]
+    assert (spooled.status().cycles, gone + len(store.order)) == (0, 41)
+
+
+def test_what_a_killed_put_left_takes_no_room(store: Store, tmp_path: Path) -> None:
+    part = tmp_path / "000000000002-9.part"
+    part.write_bytes(bytes(PLENTY))
+    store.trouble = AWAY
+    SpooledMetrics(store, tmp_path, PLENTY).write(T0, [batch(1.0)])
+    assert not part.exists()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < PLENTY
+
+
 def test_a_cycle_that_the_store_refuses_does_not_hold_up_the_others(store: Store, tmp_path: Path) -> None:
     spooled = SpooledMetrics(store, tmp_path, PLENTY)
     store.trouble = StoreError("It refused: bad value.")
@@ -217,8 +283,13 @@ def test_a_folder_that_cannot_be_written_costs_the_cycle_but_not_the_loop(store:
     spooled = SpooledMetrics(store, tmp_path / "file" / "spool", PLENTY)
     store.trouble = AWAY
     assert spooled.write(T0, [batch(0.0)]) == 0
-    store.trouble = None
+    assert spooled.status().failed_cycles == 1
+    (tmp_path / "file").unlink()
     assert spooled.write(T0 + STEP, [batch(1.0)]) == 2
+    assert CycleFiles(tmp_path / "file" / "spool", PLENTY).status().failed_cycles == 1
+    store.trouble = None
+    assert spooled.write(T0 + 2 * STEP, [batch(2.0)]) == 2
+    assert (store.order, spooled.status().failed_cycles) == ([T0 + STEP, T0 + 2 * STEP], 1)
 
 
 def test_a_server_that_is_away_for_a_while(postgres_url: str, postgres_server: postgres.Server, tmp_path: Path) -> None:
@@ -234,3 +305,16 @@ def test_a_server_that_is_away_for_a_while(postgres_url: str, postgres_server: p
     assert column(spooled, 4) == [0.0, 1.0, 2.0, 3.0]
     assert spooled.status().cycles == 0
     spooled.close()
+
+
+def test_which_cycles_could_not_be_written_is_known(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    spooled = SpooledMetrics(store, tmp_path / "file" / "spool", PLENTY)
+    store.trouble = AWAY
+    for number in (0, 1):
+        spooled.write(T0 + number * STEP, [batch(0.0)])
+    (tmp_path / "file").unlink()
+    spooled.write(T0 + 2 * STEP, [batch(1.0)])
+    files = CycleFiles(tmp_path / "file" / "spool", PLENTY)
+    assert files.given_up() == (Span(micros(T0), micros(T0 + STEP), 2),)
+    assert files.trouble() == ""

@@ -1,10 +1,11 @@
-"""A disk that is really full: a small file system of memory under an SQLite store."""
+"""A disk that is really full, or read-only: a small file system of memory under an SQLite store."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from outrider.errors import StoreAwayError
 from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
 from store.away import SpooledMetrics
 from store.sql import SqlMetricStore, open_metrics
+from tests.support import postgres
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -22,17 +24,32 @@ KEYS = tuple(SignalKey("engine_ttft_seconds", bucket=index) for index in range(1
 REPLICAS = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", f"r-{index}") for index in range(2000))
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
+@contextmanager
+def disk_of(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of memory on a new folder."""
+    folder.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
-        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip() or os.geteuid()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+        pytest.skip(f"missing: the right to mount a file system: {done.stderr.strip() or os.geteuid()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with disk_of(tmp_path / "disk", "4m") as disk:
+        yield disk
+
+
+def mounted(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
 
 
 def batch(number: int) -> SampleBatch:
@@ -54,10 +71,20 @@ def written_until_full(store: SqlMetricStore) -> int:
 def test_values_wait_elsewhere_until_there_is_room(small_disk: Path, tmp_path: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
-    store = open_metrics(f"sqlite:///{small_disk}/x.db")
+    waits_until_there_is_room(open_metrics(f"sqlite:///{small_disk}/x.db"), ballast, tmp_path / "spool")
+
+
+def test_values_wait_elsewhere_until_a_server_has_room(postgres_server: postgres.Server, tmp_path: Path) -> None:
+    with disk_of(postgres_server.folder / "small", "24m") as disk, postgres_server.database_in(disk) as url:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(2 << 20))
+        waits_until_there_is_room(open_metrics(url), ballast, tmp_path / "spool")
+
+
+def waits_until_there_is_room(store: SqlMetricStore, ballast: Path, folder: Path) -> None:
     written = written_until_full(store)
     assert written > 3
-    spooled = SpooledMetrics(store, tmp_path / "spool", 1 << 24)
+    spooled = SpooledMetrics(store, folder, 1 << 24)
     for number in (written, written + 1):
         spooled.write(T0 + number * STEP, [batch(number)])
     assert spooled.status().cycles == 2
@@ -66,5 +93,27 @@ def test_values_wait_elsewhere_until_there_is_room(small_disk: Path, tmp_path: P
     assert spooled.status().cycles == 0
     window = spooled.read_windows(EntityKind.REPLICA, KEYS, T0, T0 + (written + 3) * STEP, STEP, REPLICAS)
     for number in range(written + 3):
+        np.testing.assert_array_equal(window.values[:, number], batch(number).values)
+    spooled.close()
+
+
+def test_values_wait_elsewhere_while_the_disk_is_read_only(small_disk: Path, tmp_path: Path) -> None:
+    """As a kernel mounts it after an error of the disk; what had the file open lost it."""
+    store = open_metrics(f"sqlite:///{small_disk}/x.db")
+    spooled = SpooledMetrics(store, tmp_path / "spool", 1 << 24)
+    spooled.write(T0, [batch(0)])
+    store._database._opened.pool.dispose()
+    mounted("-o", "remount,ro", str(small_disk))
+    with pytest.raises(StoreAwayError, match=r"cannot be (written|opened)"):
+        store.write(T0 + STEP, [batch(1)])
+    for number in (1, 2, 3):
+        spooled.write(T0 + number * STEP, [batch(number)])
+    assert spooled.status().cycles == 3
+    store._database._opened.pool.dispose()
+    mounted("-o", "remount,rw", str(small_disk))
+    spooled.write(T0 + 4 * STEP, [batch(4)])
+    assert (spooled.status().cycles, spooled.status().dropped_cycles) == (0, 0)
+    window = spooled.read_windows(EntityKind.REPLICA, KEYS, T0, T0 + 5 * STEP, STEP, REPLICAS)
+    for number in range(5):
         np.testing.assert_array_equal(window.values[:, number], batch(number).values)
     spooled.close()

@@ -10,9 +10,9 @@ import random
 from tests.store.killing import kill
 
 
-def test_only_whole_cycles_survive_five_kills_9_one_after_the_other(store_url: str) -> None:
+def test_only_whole_cycles_survive_ten_kills_9_one_after_the_other(store_url: str) -> None:
     rng, cycles = random.Random(1), 0
-    for _ in range(5):
+    for _ in range(10):
         left = kill(store_url, rng, cycles + 1)
         assert left.cycles >= max(left.acknowledged, cycles)
         cycles = left.cycles

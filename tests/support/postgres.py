@@ -80,6 +80,21 @@ class Server:
         return f"postgresql://outrider@127.0.0.1:{self.port}/{database}"
 
     @contextmanager
+    def database_in(self, folder: Path) -> Iterator[str]:
+        """A fresh database whose tables lie in a folder that the server may reach; yields its URL."""
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam(_USER)
+            os.chown(folder, owner.pw_uid, owner.pw_gid)
+        name = f"elsewhere_{next(self._numbers)}"
+        self.sql(f"CREATE TABLESPACE {name} LOCATION '{folder}'")
+        try:
+            self.sql(f"CREATE DATABASE {name} TABLESPACE {name}")
+            yield self.url(name)
+        finally:
+            self.sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            self.sql(f"DROP TABLESPACE {name}")
+
+    @contextmanager
     def database(self) -> Iterator[str]:
         """A fresh database, dropped afterwards; yields its URL."""
         name = f"test_{next(self._numbers)}"

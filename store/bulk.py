@@ -1,0 +1,104 @@
+"""Writes a piece of history: packed outside of any transaction, in parts that nobody sees, then shown all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+import numpy as np
+import sqlalchemy as sa
+
+from outrider.errors import StoreError
+from outrider.model import EntityKind, SignalKey, Statuses
+from store import blocks, marks, rewrite, schema, seen
+from store.arrays import cross
+from store.blocks import MAX_INSTANTS, MAX_SPAN, Draft
+from store.chunks import Micros, Numeric, Section
+from store.merge import Ids, column_order
+from store.rewrite import Access
+from store.schema import RAW
+from store.tiers import HOUR
+
+_ATTEMPTS: Final = 5  # upkeep may take rows that are not shown yet for rubbish
+
+
+def pack(
+    kind: EntityKind, times: Micros, numbers: Ids, keys: Sequence[SignalKey], values: Numeric, status: Statuses
+) -> Iterator[Draft]:
+    """The rows of values of shape (entities, times, keys). Takes no lock."""
+    ordered = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
+    rows = np.argsort(numbers)
+    for name in dict.fromkeys(keys[index].name for index in ordered):
+        columns = [index for index in ordered if keys[index].name == name]
+        names = tuple(keys[index] for index in columns)
+        for part in _spans(times):
+            where = cross(rows, part, columns)
+            section = Section(values[where].transpose(2, 0, 1), status[where].transpose(2, 0, 1))
+            yield blocks.draft(RAW, kind, times[part], numbers[rows], names, [section])
+
+
+def write(access: Access, kind: EntityKind, times: Micros, drafts: Sequence[Draft]) -> None:
+    """Write the rows and show them, in place of those of the same entities and signals inside the span.
+
+    Raises StoreError when upkeep came in between again and again.
+    """
+
+    def then(connection: sa.Connection) -> None:
+        seen.put_span(connection, drafts[0].entities, int(times[0]), int(times[-1]))
+        marks.written(connection, kind, np.unique(times // HOUR * HOUR).tolist())
+
+    for _ in range(_ATTEMPTS):
+        new = rewrite.stage(access, drafts)
+        with access.writing() as connection:
+            old = _alike(connection, access, kind, times, drafts)
+        if rewrite.swap(access, new, old, (), then):
+            return delete(access, old)
+        delete(access, new)
+    raise StoreError("Upkeep of the store came in between each time.", hint="Write this piece of history again.")
+
+
+def _alike(
+    connection: sa.Connection, access: Access, kind: EntityKind, times: Micros, drafts: Sequence[Draft]
+) -> list[int]:
+    """The rows of exactly these entities and columns that lie inside the span of the instants."""
+    table = schema.block
+    numbers = access.numbers
+    keysets = {numbers.keyset(numbers.keys.of(keys)) for keys in {draft.keys for draft in drafts}}
+    asked = (
+        sa.select(table.c.id)
+        .where(table.c.kind == kind.value, table.c.tier == RAW, blocks.visible())
+        .where(table.c.end_us >= int(times[0]), table.c.end_us <= int(times[-1]), table.c.start_us >= int(times[0]))
+        .where(table.c.cohort_id == numbers.cohort(drafts[0].entities), table.c.keyset_id.in_(keysets))
+    )
+    return list(connection.scalars(asked))
+
+
+def delete(access: Access, ids: Sequence[int]) -> None:
+    """Delete hidden rows, little by little; what a kill leaves of them the next upkeep deletes. Raises StoreError."""
+    if not ids:
+        return
+    table = schema.block
+    with access.reading() as connection:
+        sized = [
+            (number, size)
+            for number, size in connection.execute(
+                sa.select(table.c.id, sa.func.length(table.c.payload)).where(table.c.id.in_(ids), ~blocks.visible())
+            )
+        ]
+    for part in rewrite.batches(sized):
+        with access.writing() as connection:
+            hidden = schema.hidden.c.block_id
+            connection.execute(sa.delete(table).where(table.c.id.in_(part), ~blocks.visible()))
+            connection.execute(sa.delete(schema.hidden).where(hidden.in_(part)))
+
+
+def _spans(times: Micros) -> list[slice]:
+    """Cut rising instants so that no part is too long for a row."""
+    longest = MAX_SPAN // timedelta(microseconds=1)
+    found, start = [], 0
+    for index in range(1, times.size + 1):
+        if index == times.size or index - start >= MAX_INSTANTS or times[index] - times[start] >= longest:
+            found.append(slice(start, index))
+            start = index
+    return found

@@ -1,0 +1,139 @@
+"""What is packed is packed while nobody waits: history in bulk, and a late cycle inside a compacted hour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from outrider.errors import StoreError
+from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
+from store import blocks, rewrite, room, schema
+from store.chunks import BULK_LEVEL, encode
+from store.rewrite import Access
+from store.room import Split
+from store.sql import SqlMetricStore
+
+T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+KEYS = (SignalKey("hw_accel_power_watts"), SignalKey("hw_accel_ecc_uncorrectable_total"))
+GPUS = tuple(EntityRef("prod", EntityKind.GPU, None, f"gpu-{index}") for index in range(4))
+TIMES = T0.timestamp() + 15.0 * np.arange(240)
+VALUES = np.arange(4 * 240 * 2, dtype=float).reshape(4, 240, 2)
+
+
+@pytest.fixture
+def packed_under_lock(metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each long row that was packed: whether a write transaction was open then."""
+    real, found, depth = metrics._database.writing, [], 0
+
+    @contextmanager
+    def writing(**options: Any) -> Iterator[sa.Connection]:
+        nonlocal depth
+        with real(**options) as connection:
+            depth += 1
+            try:
+                yield connection
+            finally:
+                depth -= 1
+
+    def noting(*arguments: Any, level: int) -> bytes:
+        if level == BULK_LEVEL:
+            found.append(depth > 0)
+        return encode(*arguments, level=level)
+
+    monkeypatch.setattr(metrics._database, "writing", writing)
+    for module in (blocks, room):
+        monkeypatch.setattr(module, "encode", noting)
+    return found
+
+
+def put_hour(metrics: SqlMetricStore, values: np.ndarray = VALUES) -> None:
+    metrics.write_block(EntityKind.GPU, TIMES, KEYS, GPUS, values)
+
+
+def late(metrics: SqlMetricStore, value: float) -> None:
+    """A cycle whose instant lies between two of the hour."""
+    at = T0 + 100 * STEP + timedelta(seconds=7)
+    cells = np.full((len(GPUS), len(KEYS)), value)
+    metrics.write(at, [SampleBatch("x", at, EntityKind.GPU, KEYS, GPUS, cells, np.zeros(cells.shape, np.uint8))])
+
+
+def read(metrics: SqlMetricStore, step: timedelta = STEP) -> np.ndarray:
+    window = metrics.read_windows(EntityKind.GPU, KEYS, T0, T0 + timedelta(hours=1), step, GPUS)
+    assert (window.status == CellStatus.PRESENT).all()
+    return window.values
+
+
+def left(metrics: SqlMetricStore) -> tuple[int, int]:
+    with metrics._database.reading() as connection:
+        every, hidden = (sa.select(sa.func.count()).select_from(table) for table in (schema.block, schema.hidden))
+        return connection.execute(every).scalar_one(), connection.execute(hidden).scalar_one()
+
+
+def test_history_is_packed_outside_of_write_transactions(
+    metrics: SqlMetricStore, packed_under_lock: list[bool]
+) -> None:
+    put_hour(metrics)
+    put_hour(metrics, VALUES + 1)
+    assert packed_under_lock == [False] * 4
+    np.testing.assert_array_equal(read(metrics), VALUES + 1)
+    assert left(metrics) == (2, 0)
+
+
+def test_a_late_cycle_is_made_room_for_outside_of_its_transaction(
+    metrics: SqlMetricStore, packed_under_lock: list[bool]
+) -> None:
+    put_hour(metrics)
+    packed_under_lock.clear()
+    late(metrics, 5.0)
+    late(metrics, 7.0)
+    assert packed_under_lock == [False] * 4
+    expected = VALUES.copy()
+    expected[:, 100, 0] = 7.0
+    expected[:, 100, 1] += 7.0
+    np.testing.assert_array_equal(read(metrics), expected)
+    assert left(metrics) == (5, 0)
+
+
+def test_rows_that_changed_meanwhile_are_split_as_they_are_now(
+    metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_hour(metrics)
+    prepare = room.prepare
+
+    def outdated(*arguments: Any) -> dict[int, Split]:
+        return {number: Split(b"as it was", ()) for number in prepare(*arguments)}
+
+    monkeypatch.setattr(room, "prepare", outdated)
+    late(metrics, 7.0)
+    np.testing.assert_array_equal(read(metrics)[:, :100], VALUES[:, :100])
+    np.testing.assert_array_equal(read(metrics)[:, 101:], VALUES[:, 101:])
+
+
+def test_history_is_written_again_when_upkeep_took_it_for_rubbish(
+    metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, times = rewrite.stage, 0
+
+    def cleared(access: Access, drafts: Sequence[blocks.Draft]) -> list[int]:
+        nonlocal times
+        times += 1
+        ids = stage(access, drafts)
+        if times < 3:
+            rewrite.purge(access)
+        return ids
+
+    monkeypatch.setattr(rewrite, "stage", cleared)
+    put_hour(metrics)
+    np.testing.assert_array_equal(read(metrics), VALUES)
+    assert (times, left(metrics)) == (3, (2, 0))
+    times = -9
+    with pytest.raises(StoreError, match="came in between"):
+        put_hour(metrics, VALUES + 1)
+    np.testing.assert_array_equal(read(metrics), VALUES)
