@@ -37,8 +37,8 @@ class RetentionSettings(Section):
     size_limit_bytes: Annotated[int, Field(ge=100_000_000)] | None = Field(
         None,
         description="most that the metrics database may take; beyond it the oldest goes: raw values, hourly_<kind>, "
-        "ten minutes, hours. Without a limit about 6 GB for 1,000 GPUs and 1,000 replicas every 15 s: raw values 1.1, "
-        "ten minutes 1.0, hours 2.7, hourly_<kind> 1.2",
+        "ten minutes, hours. Without a limit about 5 GB for 1,000 GPUs and 1,000 replicas every 15 s: raw values 1.1, "
+        "ten minutes 1.0, hours 2.7, hourly_<kind> .3",
     )
 
     @property

@@ -30,7 +30,7 @@ class Retention:
     raw: timedelta = timedelta(hours=48)
     ten_minutes: timedelta = timedelta(days=30)
     hours: timedelta = timedelta(days=400)
-    hourly_tables: timedelta = timedelta(days=30)
+    hourly_tables: timedelta = timedelta(days=7)
     size_bytes: int | None = None
 
     def of(self, tier: str) -> timedelta:
