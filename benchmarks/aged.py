@@ -39,6 +39,7 @@ from outrider.ports import CycleCommit
 from store import codec, hourly, migrate, schema
 from store.database import Database
 from store.schema import micros
+from store.retention import Retention
 from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
 from store.state_rows import KEPT_CYCLES
 from store.tiers import ONE_HOUR, TEN_MINUTES
@@ -48,7 +49,7 @@ STEP = timedelta(seconds=15)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 RAW_HOURS = 48
 DAYS = {TEN_MINUTES: 30, ONE_HOUR: 365}
-HOURLY_DAYS, QUICK_DAYS = 30, 7
+HOURLY_DAYS, QUICK_DAYS = Retention().hourly_tables.days, 7
 QUICK_KINDS = (EntityKind.GPU, EntityKind.SERVICE)
 PLACES = 48  # six nodes of eight GPUs, nearly a service of replicas
 ALERTS_A_DAY, ALERTS_AT_ONCE = 60, 500
@@ -57,7 +58,7 @@ ALERTS_A_DAY, ALERTS_AT_ONCE = 60, 500
 def aged(until: datetime) -> Path:
     """The folder of a SQLite store ``store.db`` that ends at ``until``, from the cache or made now."""
     day = fleet_day()
-    parameters = [until, day.name, schema.HEADS, DAYS, quick()]
+    parameters = [until, day.name, schema.HEADS, DAYS, HOURLY_DAYS, quick()]
     return cached("aged-store", parameters, [Path(__file__)], lambda folder: build_aged(folder, day, until))
 
 
