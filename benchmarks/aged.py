@@ -38,8 +38,8 @@ from outrider.model import (
 from outrider.ports import CycleCommit
 from store import codec, hourly, migrate, schema
 from store.database import Database
-from store.schema import micros
 from store.retention import Retention
+from store.schema import micros
 from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
 from store.state_rows import KEPT_CYCLES
 from store.tiers import ONE_HOUR, TEN_MINUTES
