@@ -6,10 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from detectors import isolation, seasonal
+from detectors.enginelogs import EngineLogDetector
+from detectors.entries import EntryDetector
 from detectors.hardfaults import GpuFaultDetector
+from detectors.hostfaults import HostFaultDetector
 from detectors.isolation import IsolationDetector
 from detectors.liveness import LivenessDetector
 from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
+from detectors.podfaults import PodFaultDetector
 from detectors.saturation import SaturationDetector, SurgeDetector
 from detectors.seasonal import SeasonalDetector
 from detectors.targets import TargetsDetector
@@ -24,6 +28,10 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
     "port-faults": PortFaultDetector,
+    "host-faults": HostFaultDetector,
+    "pod-faults": PodFaultDetector,
+    "engine-logs": EngineLogDetector,
+    "entries": EntryDetector,
     "seasonal-service": partial(SeasonalDetector, EntityKind.SERVICE, seasonal.WATCHED[EntityKind.SERVICE]),
     "seasonal-replica": partial(SeasonalDetector, EntityKind.REPLICA, seasonal.WATCHED[EntityKind.REPLICA]),
     "seasonal-gpu": partial(SeasonalDetector, EntityKind.GPU, seasonal.WATCHED[EntityKind.GPU]),
