@@ -37,7 +37,10 @@ GROWTH_RATIO, ABOVE_STEADY = 0.02, 1.05  # within the climb; of the level that w
 STEADY_RATIO = 0.01  # spread of a level that counts as steady
 MORE_WORK = 1.2  # CPU against the begin of the climb: memory may grow with work
 
-_DEFAULTS = {"steady": np.nan, "leaks_since": np.nan}
+WARM_SECONDS = 1800.0  # a process that is younger still fills its caches and pools
+FALL_RATIO = 0.7  # of the level before: a new process
+
+_DEFAULTS = {"steady": np.nan, "leaks_since": np.nan, "level": np.nan, "born": np.nan}
 
 
 class ContainerFaultDetector:
@@ -69,7 +72,11 @@ class ContainerFaultDetector:
         found: list[Finding | NoVerdict] = [*self._throttled(window, topology, now)]
         used = window.column("container_memory_working_set_bytes")
         level, growth, climbing = _climb(window, used)
-        leaks = climbing & (level > ABOVE_STEADY * memory["steady"]) & ~_works_more(window)
+        anew = np.isnan(memory["born"]) | (level < FALL_RATIO * memory["level"])
+        memory["born"] = np.where(anew & ~np.isnan(level), now.timestamp(), memory["born"])
+        memory["level"] = np.where(np.isnan(level), memory["level"], level)
+        warm = now.timestamp() - memory["born"] >= WARM_SECONDS
+        leaks = warm & climbing & (level > ABOVE_STEADY * memory["steady"]) & ~_works_more(window)
         begun = now.timestamp() - CLIMB.total_seconds()
         memory["leaks_since"] = np.where(leaks, np.fmin(memory["leaks_since"], begun), np.nan)
         for row in np.flatnonzero(leaks):

@@ -56,6 +56,7 @@ class _Starts:
     memory: Arrays
     waiting: np.ndarray
     usual_pull: float
+    usual: Floats
     usual_load: Floats
     now: float
 
@@ -104,7 +105,9 @@ class StartupDetector:
 
     def _pulls(self, starts: _Starts, topology: Topology, now: datetime) -> list[Finding]:
         usual = starts.usual_pull
-        limit = PULL_UNKNOWN_SECONDS if np.isnan(usual) else max(LEAST_PULL_SECONDS, PULL_FACTOR * usual)
+        # Where no pull was ever told: one that takes as long as the whole start of a peer is none of the usual.
+        unknown = np.where(np.isnan(starts.usual), PULL_UNKNOWN_SECONDS, starts.usual)
+        limit = unknown if np.isnan(usual) else np.full(unknown.shape, max(LEAST_PULL_SECONDS, PULL_FACTOR * usual))
         nodes: dict[EntityRef, list[int]] = defaultdict(list)
         for row in np.flatnonzero(starts.pulling > limit):
             for node in topology.below(starts.pods[row], EntityKind.NODE):
@@ -113,9 +116,9 @@ class StartupDetector:
         for node, rows in nodes.items():
             longest = max(rows, key=lambda row: starts.pulling[row])
             seconds, since = float(starts.pulling[longest]), float(starts.memory["scheduled"][rows].min())
-            within = Interval(None, limit)
-            told = {"pod": starts.pods[longest].name, "seconds": round(seconds), "limit": round(limit)}
-            one = evidence("pod_waiting_reason", 1.0, "pull_lasts", within, **told)
+            most = float(limit[longest])
+            told = {"pod": starts.pods[longest].name, "seconds": round(seconds), "limit": round(most)}
+            one = evidence("pod_startup_seconds", seconds, "pull_lasts", Interval(None, most), **told)
             found.append(finding(self.name, node, "image-pull-slow", score=0.8, since=since, now=now, because=(one,)))
         return found
 
@@ -182,10 +185,16 @@ def _look(window: Window, memory: Arrays, topology: Topology, now: datetime) -> 
     value = newest(window, ready)
     memory["took"] = np.where((value == 1) & (newest(window, took) > 0), newest(window, took), memory["took"])
     waiting = value == 0
-    usual_pull = float(np.nanmedian(memory["pull"])) if (~np.isnan(memory["pull"])).any() else np.nan
+    usual_pull = _middle(memory["pull"][~waiting])
     usual = _usual(window.entities, memory["took"], waiting, topology)
-    load = usual - (0.0 if np.isnan(usual_pull) else usual_pull)
-    return _Starts(window.entities, memory, waiting, usual_pull, load, now.timestamp())
+    load = usual if np.isnan(usual_pull) else np.maximum(usual - usual_pull, LEAST_LOAD_SECONDS)
+    return _Starts(window.entities, memory, waiting, usual_pull, usual, load, now.timestamp())
+
+
+def _middle(values: Floats) -> float:
+    """The median of what is known; NaN where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else np.nan
 
 
 def _take_events(events: Sequence[Event], pods: Sequence[EntityRef], memory: Arrays, now: datetime) -> None:
@@ -215,9 +224,7 @@ def _usual(pods: Sequence[EntityRef], took: Floats, waiting: np.ndarray, topolog
     """What a start of each waiting pod should take: the median of its service's pods, itself included; else NaN."""
     usual = np.full(len(pods), np.nan)
     for row in np.flatnonzero(waiting):
-        mine = took[_peers(int(row), pods, topology)]
-        if (~np.isnan(mine)).any():
-            usual[row] = np.nanmedian(mine)
+        usual[row] = _middle(took[_peers(int(row), pods, topology)])
     return usual
 
 
