@@ -151,7 +151,8 @@ def _mean(values: Floats) -> Floats:
     known = ~np.isnan(values)
     count = known.sum(axis=1)
     total = np.where(known, values, 0.0).sum(axis=1)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    mean: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return mean
 
 
 def _pod_of(container: EntityRef, topology: Topology) -> EntityRef:
