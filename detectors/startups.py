@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 import numpy as np
 
@@ -164,8 +165,9 @@ class StartupDetector:
         run = spell(~np.isnan(waits), waits == 1, window.times)
         pools: dict[EntityRef, list[int]] = defaultdict(list)
         held = (newest(window, waits) == 1) & (run.seconds >= PENDING_SECONDS)
+        peers = _Peers(window.entities, topology)
         for row in np.flatnonzero(held):
-            for pool in _pools(int(row), window.entities, topology):
+            for pool in _pools(peers.of(int(row)), window.entities, topology):
                 pools[pool].append(int(row))
         found = []
         for pool, rows in pools.items():
@@ -222,20 +224,43 @@ def _pull_seconds(text: str) -> float | None:
 
 def _usual(pods: Sequence[EntityRef], took: Floats, waiting: np.ndarray, topology: Topology) -> Floats:
     """What a start of each waiting pod should take: the median of its service's pods, itself included; else NaN."""
-    usual = np.full(len(pods), np.nan)
+    usual, peers, middles = np.full(len(pods), np.nan), _Peers(pods, topology), dict[int, float]()
     for row in np.flatnonzero(waiting):
-        usual[row] = _middle(took[_peers(int(row), pods, topology)])
+        mine = peers.of(int(row))
+        if id(mine) not in middles:
+            middles[id(mine)] = _middle(took[mine])
+        usual[row] = middles[id(mine)]
     return usual
 
 
-def _peers(row: int, pods: Sequence[EntityRef], topology: Topology) -> list[int]:
-    """The rows of the pods of the same services, its own among them; by name where the topology does not know it."""
-    services = topology.above(pods[row], EntityKind.SERVICE)
-    wanted = {pod for service in services for pod in topology.below(service, EntityKind.POD)}
-    if not wanted:
-        stem, namespace = _stem(pods[row].name), pods[row].namespace
-        wanted = {pod for pod in pods if pod.namespace == namespace and _stem(pod.name) == stem}
-    return [place for place, pod in enumerate(pods) if place == row or pod in wanted]
+class _Peers:
+    """The rows of the pods of the same services; by name where the topology does not know any. Each group once."""
+
+    def __init__(self, pods: Sequence[EntityRef], topology: Topology) -> None:
+        self._pods, self._topology = pods, topology
+        self._groups: dict[tuple[EntityRef, ...], list[int]] = {}
+
+    @cached_property
+    def _place(self) -> dict[EntityRef, int]:
+        return {pod: row for row, pod in enumerate(self._pods)}
+
+    @cached_property
+    def _named_alike(self) -> dict[tuple[str | None, str], list[int]]:
+        found: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+        for row, pod in enumerate(self._pods):
+            found[pod.namespace, _stem(pod.name)].append(row)
+        return found
+
+    def of(self, row: int) -> list[int]:
+        """Those of the pod in a row, which is among them."""
+        pod = self._pods[row]
+        services = self._topology.above(pod, EntityKind.SERVICE)
+        if not services:
+            return self._named_alike[pod.namespace, _stem(pod.name)]
+        if services not in self._groups:
+            beside = {one for service in services for one in self._topology.below(service, EntityKind.POD)}
+            self._groups[services] = [self._place[one] for one in beside if one in self._place]
+        return self._groups[services]
 
 
 def _stem(name: str) -> str:
@@ -244,9 +269,9 @@ def _stem(name: str) -> str:
     return head if last.isdigit() else head.rpartition("-")[0] or head
 
 
-def _pools(row: int, pods: Sequence[EntityRef], topology: Topology) -> list[EntityRef]:
+def _pools(peers: Sequence[int], pods: Sequence[EntityRef], topology: Topology) -> list[EntityRef]:
     """The pools whose nodes carry the peers of a pod that has no node."""
-    nodes = {node for peer in _peers(row, pods, topology) for node in topology.below(pods[peer], EntityKind.NODE)}
+    nodes = {node for peer in peers for node in topology.below(pods[peer], EntityKind.NODE)}
     named = {(node.cluster, topology.label(node, "pool")) for node in nodes}
     return [EntityRef(cluster, EntityKind.POOL, None, name) for cluster, name in sorted(named) if name]
 
