@@ -37,7 +37,7 @@ GROWTH_RATIO, ABOVE_STEADY = 0.02, 1.05  # within the climb; of the level that w
 STEADY_RATIO = 0.01  # spread of a level that counts as steady
 MORE_WORK = 1.2  # CPU against the begin of the climb: memory may grow with work
 
-WARM_SECONDS = 1800.0  # a process that is younger still fills its caches and pools
+WARM_SECONDS = 1200.0  # a process that is younger still fills its caches and pools
 FALL_RATIO = 0.7  # of the level before: a new process
 
 _DEFAULTS = {"steady": np.nan, "leaks_since": np.nan, "level": np.nan, "born": np.nan}
