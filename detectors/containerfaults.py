@@ -72,6 +72,8 @@ class ContainerFaultDetector:
         found: list[Finding | NoVerdict] = [*self._throttled(window, topology, now)]
         used = window.column("container_memory_working_set_bytes")
         level, growth, climbing = _climb(window, used)
+        if not state.entities:  # what is there at the first look has mostly been there for long
+            memory["born"] = np.where(np.isnan(level), np.nan, 0.0)
         anew = np.isnan(memory["born"]) | (level < FALL_RATIO * memory["level"])
         memory["born"] = np.where(anew & ~np.isnan(level), now.timestamp(), memory["born"])
         memory["level"] = np.where(np.isnan(level), memory["level"], level)
