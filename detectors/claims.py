@@ -190,23 +190,28 @@ def _on_paths(
 
 
 def _among_peers(claims: Sequence[Claim], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
-    """Per symptom and service only the earliest cause in time: they would all say the same."""
-    causes: dict[tuple[EntityRef, str | None], list[int]] = {}
+    """Per symptom and service only the earliest cause in time: they would all say the same.
+
+    But for its like on another replica, which says nothing of where both come from: that one counts beside it.
+    """
+    causes: dict[tuple[EntityRef, str | None, bool], list[int]] = {}
     for number in sorted(range(len(claims)), key=lambda index: (not claims[index].firing, claims[index].order[1:])):
-        known = _known(claims[number], knowledge)
+        cause = claims[number]
+        known = _known(cause, knowledge)
         if known is None or not known.consequences("peers"):
             continue
-        for service in reach.services(claims[number].entity):
+        for service in reach.services(cause.entity):
             for fault in (None, *known.consequences("peers")):
-                causes.setdefault((service, fault), []).append(number)
+                causes.setdefault((service, fault, fault == cause.fault), []).append(number)
     for number, symptom in enumerate(claims):
         if symptom.fault is None and symptom.entity.kind not in USER_FACING:
             continue
         for service in reach.services(symptom.entity):
-            for cause in causes.get((service, symptom.fault), ()):
-                if cause != number and _in_peer_time(claims[cause], symptom):
-                    yield Pair(cause, number, Tie.PEERS)
-                    break
+            for alike in (False, True):
+                for cause_number in causes.get((service, symptom.fault, alike), ()):
+                    if cause_number != number and _in_peer_time(claims[cause_number], symptom):
+                        yield Pair(cause_number, number, Tie.PEERS)
+                        break
 
 
 def _known(claim: Claim, knowledge: Knowledge) -> FaultKnowledge | None:

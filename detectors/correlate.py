@@ -185,13 +185,13 @@ def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Boar
             board.add(cause, marks=board.pinned if backed else board.fixed)
         for alert in case.alive.values():
             if cause is None or (alert.entity, alert.fault) != (cause.entity, cause.fault):
-                board.add(_claim(alert, case.incident.id), marks=board.fixed if backed else None)
+                board.add(_claim(alert, case.incident.id, scene), marks=board.fixed if backed else None)
     spoken: dict[tuple[EntityRef, str | None], list[Alert]] = {}
     for alert in fresh:
         spoken.setdefault((alert.entity, alert.fault), []).append(alert)
     for same in spoken.values():
         first = min(same, key=lambda alert: (alert.starts_at, alert.fingerprint))
-        board.add(replace(_claim(first, None), alerts=tuple(sorted(alert.fingerprint for alert in same))))
+        board.add(replace(_claim(first, None, scene), alerts=tuple(sorted(alert.fingerprint for alert in same))))
     named = {(claim.entity, claim.fault) for claim in board.claims}
     for standing in scene.standing.values():
         for claim in standing:
@@ -201,8 +201,8 @@ def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Boar
     return board
 
 
-def _claim(alert: Alert, home: str | None) -> Claim:
-    return Claim(alert.entity, alert.fault, alert.starts_at, scenes.ALERT_STRENGTH, True, (alert.fingerprint,), home)
+def _claim(alert: Alert, home: str | None, scene: Scene) -> Claim:
+    return Claim(alert.entity, alert.fault, scene.since(alert), scenes.ALERT_STRENGTH, True, (alert.fingerprint,), home)
 
 
 def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], explains: Sequence[Pair]) -> int | None:

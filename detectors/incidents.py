@@ -139,7 +139,7 @@ def cause_claim(case: Case, scene: Scene) -> Claim | None:
         return None
     own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
     standing = scene.claim(cause.entity, cause.fault)
-    since = min((alert.starts_at for alert in own), default=standing.since if standing else case.incident.opened_at)
+    since = min((scene.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
     return Claim(cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), (), case.incident.id)
 
 
@@ -202,7 +202,7 @@ def _open(case: Case, now: datetime) -> None:
 
 
 def _judge(case: Case, scene: Scene, now: datetime) -> None:
-    claims = _claims(case)
+    claims = _claims(case, scene)
     old = case.incident.suspected_cause
     remembered = _remembered(case, scene)
     hypotheses, rejected = rootcause.ranked((*claims, *remembered), scene)
@@ -226,10 +226,10 @@ def _same(one: Hypothesis, other: Hypothesis) -> bool:
     return (one.entity, one.fault) == (other.entity, other.fault)
 
 
-def _claims(case: Case) -> list[Claim]:
+def _claims(case: Case, scene: Scene) -> list[Claim]:
     """What stands: firing alerts, and candidates that detectors or change records suggest."""
     claims = [
-        Claim(alert.entity, alert.fault, alert.starts_at, scenes.ALERT_STRENGTH, True, (alert.fingerprint,))
+        Claim(alert.entity, alert.fault, scene.since(alert), scenes.ALERT_STRENGTH, True, (alert.fingerprint,))
         for alert in case.alive.values()
     ]
     named = {(claim.entity, claim.fault) for claim in claims}

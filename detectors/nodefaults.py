@@ -1,10 +1,12 @@
-"""Hard faults of nodes and their ports: a count too low, a link down, a kubelet that says no.
+"""Hard faults of nodes and their ports: a count too low, a link or a whole switch down, a kubelet that says no.
 
 What every page of a node goes dark together is ``targets``' business; here the pages answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -30,6 +32,9 @@ from outrider.topology import Topology
 
 LASTING_SCRAPES = 2
 EVENT_HOLD = timedelta(minutes=10)
+SWITCH_NODES = 2  # faults.yaml, switch-down: links of several nodes of one rack
+SWITCH_SHARE = 0.5  # of the nodes behind it: less is a matter of single links
+TOGETHER_SECONDS = 60.0  # links that one switch takes down are seen down within a few scrapes
 
 
 class NodeFaultDetector:
@@ -114,7 +119,7 @@ class NodeFaultDetector:
 
 
 class PortFaultDetector:
-    """ib-link-down: a scale-out port that was up and is not; named by its node."""
+    """A scale-out port that was up and is not: ib-link-down of its node, or switch-down where a rack's go together."""
 
     name = "port-faults"
     kind = EntityKind.PORT
@@ -129,7 +134,7 @@ class PortFaultDetector:
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """A finding per node with ports down; a port that was never up is not cabled."""
+        """A finding per switch and per node with ports down; a port that was never up is not cabled."""
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
@@ -142,14 +147,44 @@ class PortFaultDetector:
         ports: dict[EntityRef, list[int]] = {}
         for row in np.flatnonzero(down):
             ports.setdefault(_node_of(window.entities[row], topology), []).append(int(row))
+        began = {node: float(window.times[run.start[rows]].min()) for node, rows in ports.items()}
+        wired = {_node_of(window.entities[row], topology) for row in np.flatnonzero(~np.isnan(value))}
         found: list[Finding | NoVerdict] = []
+        for switch, nodes in _behind_one_switch(began, wired, topology).items():
+            names = ", ".join(sorted(node.name for node in nodes))
+            one = evidence("hw_link_up", 0.0, "links_down_together", Interval(1.0, 1.0), nodes=names)
+            since = min(began[node] for node in nodes)
+            found.append(finding(self.name, switch, "switch-down", score=0.95, since=since, now=now, because=(one,)))
+            ports = {node: rows for node, rows in ports.items() if node not in nodes}
         for node, rows in ports.items():
             names = ", ".join(sorted(window.entities[row].name for row in rows))
             one = evidence("hw_link_up", 0.0, "link_down", Interval(1.0, 1.0), ports=names)
-            since = float(window.times[run.start[rows]].min())
-            found.append(finding(self.name, node, "ib-link-down", score=0.9, since=since, now=now, because=(one,)))
+            found.append(
+                finding(self.name, node, "ib-link-down", score=0.9, since=began[node], now=now, because=(one,))
+            )
         quiet = silences(self.name, window.entities, window.column_status("hw_link_up"), np.isnan(value))
         return DetectorState(self.state_version, window.entities, memory), (*found, *quiet)
+
+
+def _behind_one_switch(
+    began: Mapping[EntityRef, float], wired: AbstractSet[EntityRef], topology: Topology
+) -> dict[EntityRef, list[EntityRef]]:
+    """The nodes whose links went down together with those of most others behind the same switch.
+
+    ``began`` is when each node's first link went down, ``wired`` are all nodes with a port that is seen.
+    """
+    behind: dict[EntityRef, list[EntityRef]] = {}
+    for node in sorted(began, key=lambda node: node.key):
+        for switch in topology.below(node, EntityKind.SWITCH):
+            behind.setdefault(switch, []).append(node)
+    found = {}
+    for switch, nodes in behind.items():
+        middle = float(np.median([began[node] for node in nodes]))
+        together = [node for node in nodes if abs(began[node] - middle) <= TOGETHER_SECONDS]
+        all_there = [node for node in topology.above(switch, EntityKind.NODE) if node in wired]
+        if len(together) >= SWITCH_NODES and len(together) >= SWITCH_SHARE * len(all_there):
+            found[switch] = together
+    return found
 
 
 def _node_of(port: EntityRef, topology: Topology) -> EntityRef:

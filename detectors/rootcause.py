@@ -131,8 +131,13 @@ def _strength(number: int, claims: Sequence[Claim], explains: Sequence[Pair], sc
     strength = claim.strength + SUPPORT_BONUS * min(2, len(scene.supporting(claim, known)))
     if claim.fault in scenes.CHANGE_FAULTS and not claim.alerts:
         failing = {claims[pair.symptom].entity for pair in explains if claims[pair.symptom].fault}
-        strength += COMMON_CAUSE_BONUS if len(failing) >= 2 else 0.0
+        strength += COMMON_CAUSE_BONUS if len(_apart(failing, scene)) >= 2 else 0.0
     return min(1.0, strength)
+
+
+def _apart(failing: set[EntityRef], scene: Scene) -> set[EntityRef]:
+    """Those that rest on no other of them: a pod and the replica in it are one component that fails."""
+    return {one for one in failing if not any(one in scene.reach.up(other) for other in failing if other != one)}
 
 
 def _raw_score(number: int, claims: Sequence[Claim], explains: Sequence[Pair], strength: float) -> float:

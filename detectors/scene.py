@@ -49,6 +49,12 @@ class Scene:
         """Findings that name this fault of this entity."""
         return [finding for finding in self.findings_at.get(claim.entity, ()) if finding.fault == claim.fault]
 
+    def since(self, alert: Alert) -> datetime:
+        """When what an alert says began: a detector that has to wait for a proof knows an earlier instant."""
+        findings = self.findings_at.get(alert.entity, ()) if alert.fault is not None else ()
+        begun = (finding.window.start for finding in findings if finding.fault == alert.fault)
+        return min((alert.starts_at, *begun))
+
     def supporting(self, claim: Claim, known: FaultKnowledge) -> list[tuple[Finding, Sign]]:
         """Findings without a fault whose signal moves the way the fault's signs do."""
         signs = {sign.signal: sign for sign in known.signs}

@@ -44,6 +44,7 @@ from remediation import guards, policy
 from service import audit_trail, facts
 from service.detection import Detection
 from service.drills import marking
+from service.lately import Lately
 from service.planning import NoPlanning, Planning
 
 _log = log.get("cycle")
@@ -104,6 +105,7 @@ class Cycle:
         self._facts: policy.FleetFacts | None = None
         self._standing = audit_trail.Standing()
         self._acts_told: datetime | None = None
+        self._lately = Lately()
         self._doubles = Doubles()  # two pages of one device, a recorded event and the page that shows it
 
     def may_act(self) -> bool:
@@ -251,7 +253,8 @@ class Cycle:
     ) -> tuple[tuple[Incident, ...], tuple[Incident, ...]]:
         before = facts.open_incidents(self.parts.state)
         events = self.parts.metrics.events(now - EVENTS_LOOKED_BACK, now + timedelta(seconds=1))
-        changed = correlate.correlate(before, alerts, findings, events, topology, self.parts.knowledge, now)
+        recent = self._lately.widened(topology, now)
+        changed = correlate.correlate(before, alerts, findings, events, recent, self.parts.knowledge, now)
         by_id = {incident.id: incident for incident in before} | {incident.id: incident for incident in changed}
         return before, tuple(by_id.values())
 

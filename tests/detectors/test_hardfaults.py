@@ -198,6 +198,29 @@ def test_a_link_that_was_up_is_named_by_its_node(window_of, findings_of):
     assert found.evidence[0].arguments == {"ports": "mlx5_0"}
 
 
+def test_links_that_go_together_behind_one_switch_are_the_switchs(window_of, findings_of, ref):
+    switch, other = (EntityRef("lab", EntityKind.SWITCH, None, name) for name in ("rack-1", "rack-2"))
+    nodes = {name: ref(EntityKind.NODE, name) for name in "abcd"}
+    ports = {name: ref(EntityKind.PORT, f"{name}/mlx5_0") for name in "abcd"}
+    behind = [(switch, nodes[name]) for name in "abc"] + [(other, nodes["d"])]
+    topology = Topology.build([*behind, *((nodes[name], ports[name]) for name in "abcd")])
+
+    def find(**down_from):
+        rows = {
+            f"{name}/mlx5_0": {"hw_link_up": [float(place < down_from.get(name, 99)) for place in range(60)]}
+            for name in "abcd"
+        }
+        found = findings_of(PortFaultDetector(), window_of(EntityKind.PORT, rows), topology)
+        return [(item.fault, item.entity.name) for item in found]
+
+    assert find(a=50, b=51, c=52) == [("switch-down", "rack-1")]
+    assert find(a=50, b=50) == [("switch-down", "rack-1")], "most of them"
+    assert find(a=50) == [("ib-link-down", "a")]
+    assert find(a=50, d=50) == [("ib-link-down", "a"), ("ib-link-down", "d")], "of two racks"
+    assert find(a=10, b=50) == [("ib-link-down", "a"), ("ib-link-down", "b")], "minutes apart"
+    assert find(a=50, b=50, d=50) == [("switch-down", "rack-1"), ("ib-link-down", "d")]
+
+
 def test_the_table_names_faults_that_exist():
     assert len(xids()) > 100
     assert {entry.fault for entry in xids().values() if entry.fault} <= set(faults())

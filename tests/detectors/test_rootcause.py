@@ -15,6 +15,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     finding,
     fleet,
     gpu,
+    pod,
     replica,
 )
 
@@ -146,3 +147,33 @@ engine-hung:
     assert [item.fault for item in rejected(3.0)] == ["engine-idle"]
     assert rejected(0.0) == ()
     assert rejected(None) == ()
+
+
+def test_a_cause_that_is_over_goes_on_explaining_replicas_that_are_also_each_others_peers():
+    full = [alert(replica(number), "kv-pressure", since=60 + number) for number in (0, 1, 2)]
+    over = Claim(replica(3), "engine-dead", at(0), 0.75, firing=False)
+    hypotheses, _ = rank(full, candidates=(over,))
+    assert (hypotheses[0].entity, hypotheses[0].fault) == (replica(3), "engine-dead")
+
+
+def test_a_pod_and_the_replica_in_it_are_one_component_that_fails_after_a_change():
+    alerts = [alert(pod(0), "crash-loop"), alert(replica(0), "model-load-failed")]
+    hypotheses, _ = rank(
+        alerts,
+        [finding(replica(0), "model-load-failed", score=0.9)],
+        [change(CHAT, -60)],
+        [Claim(CHAT, "bad-rollout", at(-60), 0.55, firing=False)],
+    )
+    assert hypotheses[0].fault == "model-load-failed"
+
+
+def test_a_cause_that_took_long_to_prove_began_when_its_finding_says():
+    desk, surge = Desk(), alert(CHAT, "traffic-surge", since=60)
+    desk.step(60, [surge])
+    late = alert(replica(0), "slow-start", since=600)
+    desk.step(600, [surge, late], [finding(replica(0), "slow-start", score=0.8)])
+    assert desk.cause() == (replica(0), "slow-start")
+    apart = Desk()
+    apart.step(60, [surge])
+    apart.step(600, [surge, late])
+    assert len(apart.open) == 2
