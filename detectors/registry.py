@@ -6,12 +6,18 @@ from collections.abc import Callable
 from functools import partial
 
 from detectors import isolation, seasonal
+from detectors.entry import EntryDetector
 from detectors.hardfaults import GpuFaultDetector
 from detectors.isolation import IsolationDetector
+from detectors.kpi import KpiDetector
 from detectors.liveness import LivenessDetector
 from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
-from detectors.saturation import SaturationDetector, SurgeDetector
+from detectors.outcomes import OutcomeDetector
+from detectors.saturation import SaturationDetector
+from detectors.scaling import ScalingDetector
 from detectors.seasonal import SeasonalDetector
+from detectors.skew import SkewDetector
+from detectors.surge import SurgeDetector
 from detectors.targets import TargetsDetector
 from outrider.model import EntityKind
 from outrider.ports import Detector
@@ -20,6 +26,11 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "liveness": LivenessDetector,
     "saturation": SaturationDetector,
     "surge": SurgeDetector,
+    "entry": EntryDetector,
+    "outcomes": OutcomeDetector,
+    "skew": SkewDetector,
+    "kpi": KpiDetector,
+    "scaling": ScalingDetector,
     "targets": TargetsDetector,
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
