@@ -135,7 +135,7 @@ class EntryDetector:
         near, before = _now_and_before(window, memory, rate, each)
         healthy = _healthy(window)
         self._judge(memory, probe, near, before, np.where(ripe, usual.level[:, 0], np.nan), healthy, at)
-        self._learn(window, memory, rate, each, last)
+        self._learn(window, memory, rate, each, healthy, last)
         found = self._findings(window, memory, probe, near, before, usual.level[:, 0], now)
         told = np.isnan(rate).all(axis=1)
         quiet = silences(self.name, window.entities, window.column_status("svc_requests_total"), told)
@@ -168,8 +168,10 @@ class EntryDetector:
         memory["dropped"] = standing
         memory["since"] = np.where(standing | memory["shut"], begun, np.nan)
 
-    def _learn(self, window: Window, memory: Arrays, rate: Floats, each: Floats, last: float) -> None:
-        frozen = memory["shut"] | memory["dropped"]
+    def _learn(
+        self, window: Window, memory: Arrays, rate: Floats, each: Floats, healthy: Flags, last: float
+    ) -> None:
+        frozen = memory["shut"] | memory["dropped"] | ~healthy
         step = window.step.total_seconds()
         for name, values in (("arriving", rate), ("each", each)):
             newest_value = arrivals.newest_rate(window, values)
@@ -280,15 +282,13 @@ def _below(near: tuple[Floats, Floats], before: tuple[Floats, Floats], ratio: fl
 
 def _healthy(window: Window) -> Flags:
     """True where engines are ready, do not fail, and nobody queues for them."""
-    columns = windows.recent(window, MINUTE)
-    queue, flight = newest(window, window.column("svc_queue_requests")), newest(
-        window, window.column("svc_inflight_requests")
-    )
+    columns = windows.recent(window, PROBES)  # a probe that failed while users queued failed for that
+    queue, flight = window.column("svc_queue_requests")[:, columns], window.column("svc_inflight_requests")[:, columns]
     answered = np.nan_to_num(window.column("svc_requests_total")[:, columns]).sum(axis=1)
     failed = np.nan_to_num(window.column("svc_failed_total")[:, columns]).sum(axis=1)
     ready = newest(window, window.column("svc_ready_backends"))
     with np.errstate(invalid="ignore"):
-        free = ~(queue > np.maximum(1.0, QUEUE_SHARE * flight))
+        free = ~(queue > np.maximum(1.0, QUEUE_SHARE * flight)).any(axis=1)
         found: Flags = free & ~(ready < 1) & (failed <= FAILED_MOST * np.maximum(answered, 20.0))
     return found
 

@@ -189,17 +189,17 @@ class SaturationDetector:
         score = 0.8 if queue.ttft[row] > TTFT_LIMIT_SECONDS else 0.6
         since = queue.since[row]
         told = finding(self.name, entity, "kv-pressure", score=score, since=since, now=now, because=tuple(why))
-        return told if named else unnamed(told, "engine_kv_cache_usage_ratio")
+        return told if named else unnamed(told, "engine_kv_cache_usage_ratio", Priority.P3)
 
 
-def unnamed(told: Finding, signal: str) -> Finding:
+def unnamed(told: Finding, signal: str, severity: Priority) -> Finding:
     """The finding as a symptom: users wait, and this alone does not say why."""
     return replace(
         told,
         detector=SYMPTOM,
         fault=None,
         score=min(told.score, 0.5),
-        severity=Priority.P2,
+        severity=severity,
         fingerprint=fingerprint(SYMPTOM, told.entity, signal),
     )
 

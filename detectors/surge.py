@@ -30,6 +30,7 @@ from outrider.model import (
     Floats,
     Interval,
     NoVerdict,
+    Priority,
     SignalKey,
     Window,
 )
@@ -127,7 +128,7 @@ class SurgeDetector:
         )
         if fault:
             return told
-        return unnamed(told, "svc_queue_requests")
+        return unnamed(told, "svc_queue_requests", Priority.P2)
 
 
 def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
