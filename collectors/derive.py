@@ -29,8 +29,8 @@ from outrider.topology import Topology
 
 _SCALARS = (
     "engine_http_requests_total", "engine_requests_finished_total", "engine_http_failed_total",
-    "engine_requests_failed_total", "engine_http_refused_total", "engine_aborted_per_second", "engine_prompt_tokens_total",
-    "engine_generation_tokens_total", "engine_generation_tokens_per_second",
+    "engine_requests_failed_total", "engine_http_refused_total", "engine_aborted_per_second",
+    "engine_prompt_tokens_total", "engine_generation_tokens_total", "engine_generation_tokens_per_second",
     "engine_inflight_requests", "engine_requests_running", "engine_requests_waiting", "engine_up",
     "engine_health_ok", "engine_sleep_state",
 )  # fmt: skip

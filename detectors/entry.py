@@ -8,15 +8,15 @@ through. What the calendar names, a view that loses engines, and the end of a bu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 import numpy as np
 
-from detectors import arrivals, readings
+from detectors import arrivals, probes, readings
 from detectors.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Baseline, follow
 from detectors.memory import Arrays, align
+from detectors.probes import Probes
 from detectors.spells import Flags, newest, silences, unusable
 from detectors.verdicts import evidence, finding
 from outrider import windows
@@ -35,7 +35,6 @@ from outrider.model import (
 from outrider.topology import Topology
 
 MINUTE = timedelta(minutes=1)
-PROBES = timedelta(minutes=2)
 FAILED_PROBES = 2  # of two minutes; one may be a blip of the network between
 FEWER = 0.85  # a gateway that loses less than this share of the requests is a matter of the error budget
 DROP_RATIO = 0.4  # of the level before; a day the calendar names leaves about half
@@ -47,20 +46,8 @@ QUEUE_SHARE = 0.1
 FAILED_MOST = 0.05
 CALENDAR_SECONDS = 86400.0
 HELD_AT_MOST = 12 * 3600.0  # then what was low is the new usual
-DNS_TLS = (3.0, 4.0, 18.0)  # probe_outcome_code: dns, tls, cert_expired
 _RATE = "svc_requests_per_second"
 _BLOCK = 256
-
-
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    """What the probes of the last two minutes found, arrays of shape (entities,)."""
-
-    failed: Floats
-    asked: Floats
-    lately: Flags
-    unreached: Flags
-    status: Floats
 
 
 class EntryDetector:
@@ -70,6 +57,7 @@ class EntryDetector:
     kind = EntityKind.SERVICE
     keys: tuple[SignalKey, ...] = (
         *arrivals.KEYS,
+        *probes.KEYS,
         *(
             SignalKey(name)
             for name in (
@@ -77,10 +65,6 @@ class EntryDetector:
                 "svc_failed_total",
                 "svc_queue_requests",
                 "svc_ready_backends",
-                "probe_success",
-                "probe_outcome_code",
-                "probe_http_status_code",
-                "probe_cert_expiry_seconds",
             )
         ),
     )
@@ -130,21 +114,21 @@ class EntryDetector:
         at = float(window.times[-1])
         usual = self._baseline.usual(memory, at)
         ripe = memory["slot_seconds"][:, 0, int(at % 86400.0 / SLOT_SECONDS) % SLOTS] >= MATURE_SLOT_SECONDS
-        probe = _probe(window)
+        probe = probes.read(window)
         rate, each = _rates(window)
         near, before = _now_and_before(window, memory, rate, each)
         healthy = _healthy(window)
         self._judge(memory, probe, near, before, np.where(ripe, usual.level[:, 0], np.nan), healthy, at)
         self._learn(window, memory, rate, each, healthy, last)
         found = self._findings(window, memory, probe, near, before, usual.level[:, 0], now)
-        told = np.isnan(rate).all(axis=1)
-        quiet = silences(self.name, window.entities, window.column_status("svc_requests_total"), told)
+        untold = np.asarray(np.isnan(rate).all(axis=1), dtype=np.bool_)
+        quiet = silences(self.name, window.entities, window.column_status("svc_requests_total"), untold)
         return self._state(window, memory, last), (*found, *quiet)
 
     def _judge(
         self,
         memory: Arrays,
-        probe: _Probe,
+        probe: Probes,
         near: tuple[Floats, Floats],
         before: tuple[Floats, Floats],
         usual: Floats,
@@ -168,9 +152,7 @@ class EntryDetector:
         memory["dropped"] = standing
         memory["since"] = np.where(standing | memory["shut"], begun, np.nan)
 
-    def _learn(
-        self, window: Window, memory: Arrays, rate: Floats, each: Floats, healthy: Flags, last: float
-    ) -> None:
+    def _learn(self, window: Window, memory: Arrays, rate: Floats, each: Floats, healthy: Flags, last: float) -> None:
         frozen = memory["shut"] | memory["dropped"] | ~healthy
         step = window.step.total_seconds()
         for name, values in (("arriving", rate), ("each", each)):
@@ -186,7 +168,7 @@ class EntryDetector:
         self,
         window: Window,
         memory: Arrays,
-        probe: _Probe,
+        probe: Probes,
         near: tuple[Floats, Floats],
         before: tuple[Floats, Floats],
         usual: Floats,
@@ -196,7 +178,8 @@ class EntryDetector:
         for row in np.flatnonzero(memory["shut"] | memory["dropped"]):
             rate, held = float(near[0][row]), float(before[0][row])
             if memory["shut"][row]:
-                fault, because = "gateway-fault", (_why_probe(probe, int(row)), _why_fewer(rate, held, FEWER))
+                because: tuple[Evidence, ...] = (probes.why(probe, int(row)), _why_fewer(rate, held, FEWER))
+                fault = "gateway-fault"
             else:
                 fault, because = "traffic-drop", _why_dropped(rate, held, float(usual[row]), probe, int(row))
             since = memory["since"][row]
@@ -224,28 +207,6 @@ def _note_calendar(window: Window, memory: Arrays) -> None:
         if row is not None and event.kind is EventKind.CHANGE and event.code == "calendar":
             until = event.at.timestamp() + CALENDAR_SECONDS
             memory["named_until"][row] = np.fmax(memory["named_until"][row], until)
-
-
-def _probe(window: Window) -> _Probe:
-    columns = windows.recent(window, PROBES)
-    success = window.column("probe_success")[:, columns]
-    failed = success < 0.5
-    code = window.column("probe_outcome_code")[:, columns]
-    status = window.column("probe_http_status_code")[:, columns]
-    expiry = window.column("probe_cert_expiry_seconds")[:, columns]
-    with np.errstate(invalid="ignore"):
-        # Without an outcome: nothing answered, and no valid certificate was seen on the way.
-        no_way = np.isnan(code) & (status == 0) & ~(expiry > 0)
-        unreached = failed & (np.isin(code, DNS_TLS) | no_way)
-    counted = unreached.sum(axis=1)
-    lately = failed[:, -max(1, (failed.shape[1] + 1) // 2) :].any(axis=1)
-    return _Probe(
-        failed=failed.sum(axis=1).astype(np.float64),
-        asked=(~np.isnan(success)).sum(axis=1).astype(np.float64),
-        lately=lately,
-        unreached=(counted > 0) & (2 * counted >= failed.sum(axis=1)),
-        status=newest(window, np.where(window.column("probe_success") < 0.5, window.column("probe_http_status_code"), np.nan)),
-    )
 
 
 def _rates(window: Window) -> tuple[Floats, Floats]:
@@ -282,7 +243,7 @@ def _below(near: tuple[Floats, Floats], before: tuple[Floats, Floats], ratio: fl
 
 def _healthy(window: Window) -> Flags:
     """True where engines are ready, do not fail, and nobody queues for them."""
-    columns = windows.recent(window, PROBES)  # a probe that failed while users queued failed for that
+    columns = windows.recent(window, probes.PROBES)  # a probe that failed while users queued failed for that
     queue, flight = window.column("svc_queue_requests")[:, columns], window.column("svc_inflight_requests")[:, columns]
     answered = np.nan_to_num(window.column("svc_requests_total")[:, columns]).sum(axis=1)
     failed = np.nan_to_num(window.column("svc_failed_total")[:, columns]).sum(axis=1)
@@ -293,17 +254,11 @@ def _healthy(window: Window) -> Flags:
     return found
 
 
-def _why_probe(probe: _Probe, row: int) -> Evidence:
-    failed, asked, status = int(probe.failed[row]), int(probe.asked[row]), probe.status[row]
-    text = "probe_answered_wrongly" if status > 0 else "probe_fails"
-    return evidence("probe_success", 0.0, text, Interval(1.0, 1.0), failed=failed, asked=asked, status=f"{status:.0f}")
-
-
 def _why_fewer(rate: float, before: float, ratio: float) -> Evidence:
     return evidence(_RATE, rate, "engines_get_less", Interval(ratio * before, None), rate=rate, before=before)
 
 
-def _why_dropped(rate: float, before: float, usual: float, probe: _Probe, row: int) -> tuple[Evidence, ...]:
+def _why_dropped(rate: float, before: float, usual: float, probe: Probes, row: int) -> tuple[Evidence, ...]:
     limit = Interval(DROP_RATIO * before, None)
     told = [evidence(_RATE, rate, "arrivals_fell", limit, rate=rate, before=before, usual=usual)]
     if probe.asked[row] > 0:

@@ -13,7 +13,7 @@ import numpy as np
 
 from detectors import arrivals
 from detectors.memory import align, empty
-from detectors.spells import newest, silences, unusable
+from detectors.spells import Flags, newest, silences, unusable
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import DetectorState, EntityKind, Evidence, Finding, Interval, NoVerdict, SignalKey, Window
@@ -93,7 +93,8 @@ class KpiDetector:
             for row in np.flatnonzero(memory["low"])
         ]
         status = window.column_status(KPI)
-        quiet = silences(self.name, window.entities, status, np.isnan(values).all(axis=1)) if window.entities else ()
+        untold = np.asarray(np.isnan(values).all(axis=1), dtype=np.bool_)
+        quiet = silences(self.name, window.entities, status, untold) if window.entities else ()
         return DetectorState(self.state_version, window.entities, memory), (*found, *quiet)
 
 

@@ -108,12 +108,10 @@ class OutcomeDetector:
                 one = evidence(_SIGNAL[fault], observed, _TEXT[fault], limit, share=observed, before=usual)
                 started = memory[f"{short}_since"][row] - SPAN.total_seconds()
                 verdicts.append(
-                    finding(
-                        self.name, window.entities[row], fault, score=0.85, since=started, now=now, because=(one,)
-                    )
+                    finding(self.name, window.entities[row], fault, score=0.85, since=started, now=now, because=(one,))
                 )
         status = window.column_status("svc_refused_total")
-        untold = np.isnan(window.column("svc_refused_total")).all(axis=1)
+        untold = np.asarray(np.isnan(window.column("svc_refused_total")).all(axis=1), dtype=np.bool_)
         verdicts.extend(silences(self.name, window.entities, status, untold))
         learning = ~untold & np.isnan(memory["refused"])
         verdicts.extend(

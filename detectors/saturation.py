@@ -100,6 +100,7 @@ def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
 
 
 def why_queue(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]:
+    """How long the queue of a row is, and how late first tokens come where that is known."""
     length, running = float(queue.length[row]), float(queue.running[row])
     found = [evidence(waiting, length, "queue_grows", Interval(None, running), waiting=length, running=running)]
     if not np.isnan(queue.ttft[row]):
@@ -149,7 +150,7 @@ class SaturationDetector:
         return empty(self.state_version, self._defaults)
 
     def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """A finding while the queue stands and memory is short; silence where there is no queue to read."""
         reason = unusable(window, now.timestamp())

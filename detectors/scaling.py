@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from detectors.memory import empty
-from detectors.spells import silences, spell, unusable
+from detectors.spells import Flags, silences, spell, unusable
 from detectors.verdicts import evidence, finding
 from outrider.model import DetectorState, EntityKind, EntityRef, Finding, Interval, NoVerdict, SignalKey, Window
 from outrider.topology import Topology
@@ -41,7 +41,8 @@ class ScalingDetector:
         if reason is not None or not window.entities:
             return state, (NoVerdict(self.name, None, reason),) if reason else ()
         values = window.column(ERRORS)
-        seen = ~np.isnan(values)
+        seen: Flags = ~np.isnan(values)
+        untold = np.asarray(~seen.any(axis=1), dtype=np.bool_)
         run = spell(seen, np.nan_to_num(values) > 0, window.times)
         stuck = (run.scrapes >= LASTING_SCRAPES) & (run.seconds >= LASTING_SECONDS)
         found = [
@@ -52,12 +53,14 @@ class ScalingDetector:
                 score=0.9,
                 since=window.times[run.start[row]],
                 now=now,
-                because=(evidence(ERRORS, None, "autoscaler_blind", Interval(None, 0.0), scrapes=int(run.scrapes[row])),),
+                because=(
+                    evidence(ERRORS, None, "autoscaler_blind", Interval(None, 0.0), scrapes=int(run.scrapes[row])),
+                ),
             )
             for row in np.flatnonzero(stuck)
             for service in _services(window.entities[row], topology)
         ]
-        return state, (*found, *silences(self.name, window.entities, window.column_status(ERRORS), ~seen.any(axis=1)))
+        return state, (*found, *silences(self.name, window.entities, window.column_status(ERRORS), untold))
 
 
 def _services(workload: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:

@@ -69,15 +69,16 @@ class SkewDetector:
         usual, usual_held = peers.medians(np.column_stack((came, held)), group).T
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(usual >= FEWEST, came / usual, np.nan)
+            known = memory["share_weight"] >= arrivals.RECENT.total_seconds()
             before = np.fmax(memory["share"], 1.0)
             sure = came - usual * before > SIGMAS * np.sqrt(np.maximum(usual * before, 1.0))
             more = held > IN_FLIGHT * np.maximum(usual_held, 1.0)
-            starts: Flags = (share > SHARE * before) & sure & more
+            starts: Flags = (share > SHARE * before) & sure & more & known
             holds = memory["skewed"] & (share > SHARE_HOLDS * before)
         memory["skewed"] = starts | holds
         begun = np.where(np.isnan(memory["since"]), window.times[-1] - SPAN.total_seconds(), memory["since"])
         memory["since"] = np.where(memory["skewed"], begun, np.nan)
-        unsure = memory["skewed"] | (np.nan_to_num(share) > SHARE_HOLDS * before)
+        unsure = memory["skewed"] | known & (np.nan_to_num(share) > SHARE_HOLDS * before)
         arrivals.follow(memory, "share", share, window.step.total_seconds(), unsure)
         found = []
         for row in np.flatnonzero(memory["skewed"]):

@@ -38,7 +38,7 @@ from outrider.topology import Topology
 
 SURGE_RATIO = 1.3  # above the scatter of two minutes of Poisson arrivals at 1/s and more
 PROMPT_RATIO = 1.6  # a shifted mix inside its objectives has prompts up to half longer
-LEFT_SHARE = 0.15  # of the answers nobody waited for: a queue alone loses fewer
+LEFT_SHARE = 0.25  # of the answers nobody waited for; in a surge alone fewer have left while it rises
 RETRY_SHARE = 0.1
 STEP_RATIO = 1.2  # slower steps than this are another fault
 CEILING_SPREAD = 0.15  # a batch that grows and shrinks with its requests moves more than this in a minute
@@ -114,18 +114,16 @@ class SurgeDetector:
         traffic = _read(window, memory, was, queue)
         _note_changes(window, memory)
         names = _names(traffic, memory, was, now.timestamp())
-        found = tuple(self._tell(window, int(row), queue, traffic, names[row], now) for row in np.flatnonzero(memory["surging"]))
+        found = tuple(
+            self._tell(window, int(row), queue, traffic, names[row], now) for row in np.flatnonzero(memory["surging"])
+        )
         return DetectorState(self.state_version, window.entities, memory), found
 
-    def _tell(
-        self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime
-    ) -> Finding:
+    def _tell(self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime) -> Finding:
         entity = window.entities[row]
         because = (*why_queue(queue, row, "svc_queue_requests", "svc_ttft_seconds"), *_why(traffic, row, fault))
         since = queue.since[row]
-        told = finding(
-            self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because
-        )
+        told = finding(self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because)
         if fault:
             return told
         return unnamed(told, "svc_queue_requests", Priority.P2)
@@ -167,7 +165,8 @@ def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
 
 
 def _sum(window: Window, name: str) -> Floats:
-    return np.nan_to_num(window.column(name)[:, windows.recent(window, arrivals.RECENT)]).sum(axis=1)
+    found: Floats = np.nan_to_num(window.column(name)[:, windows.recent(window, arrivals.RECENT)]).sum(axis=1)
+    return found
 
 
 def _mean_step(window: Window) -> Floats:
@@ -209,7 +208,7 @@ def _names(traffic: _Traffic, memory: Arrays, was: Flags, now_seconds: float) ->
         changed = now_seconds - memory["changed_at"] <= CHANGED
     # A surge stays one while its backlog is served, though the arrivals have fallen again.
     memory["rose"] = surging & (rose | (was & memory["rose"]))
-    memory["stormed"] = surging & ((again & memory["rose"]) | (was & memory["stormed"]))
+    memory["stormed"] = surging & ((again & rose) | (was & memory["stormed"]))
     choices = (
         (memory["stormed"], "retry-storm"),
         (memory["rose"], "traffic-surge"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -52,7 +52,7 @@ _PLAIN = (
     "http_5xx",
     "kv_transfer_failures",
 )
-_ENDED_OTHERWISE = ("http_failed", "http_refused", "requests_finished")
+_ENDED_OTHERWISE = ("engine_http_failed_total", "engine_http_refused_total", "engine_requests_finished_total")
 _LOST_TRANSFERS = _PLAIN.index("kv_transfer_failures")
 _STEPS = len(_PLAIN)  # column of the iterations, then of the tokens in them
 _FIRST_BUCKET = _STEPS + 2
@@ -167,7 +167,7 @@ def service_sheet(
         "svc_refused_total": total(replicas.grown["engine_http_refused_total"], new),
         "svc_abandoned_total": _abandoned(
             requests,
-            *(total(replicas.grown[f"engine_{name}_total"], new) for name in _ENDED_OTHERWISE),
+            [total(replicas.grown[name], new) for name in _ENDED_OTHERWISE],
             total(replicas.grown["engine_aborted_per_second"] * grown.seconds, new),
         ),
         "svc_prompt_tokens_total": total(replicas.grown["engine_prompt_tokens_total"], new),
@@ -184,9 +184,10 @@ def service_sheet(
     return Sheet(EntityKind.SERVICE, "services", gauges, columns), *_of_services(of_slot, counted, new, grown, size)
 
 
-def _abandoned(requests: Floats, failed: Floats, refused: Floats, finished: Floats, aborted: Floats) -> Floats:
-    """Requests whose client left: answered well and never finished, or aborted."""
-    return np.maximum(0.0, requests - failed - refused - finished) + np.nan_to_num(aborted)
+def _abandoned(requests: Floats, otherwise: Sequence[Floats], aborted: Floats) -> Floats:
+    """Requests whose client left: answered well and never finished, or aborted. ``otherwise``: how others ended."""
+    unfinished: Floats = np.maximum(0.0, requests - np.sum(otherwise, axis=0))
+    return unfinished + np.nan_to_num(aborted)
 
 
 def _of_services(
