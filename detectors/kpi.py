@@ -13,7 +13,7 @@ import numpy as np
 
 from detectors import arrivals
 from detectors.memory import align, empty
-from detectors.spells import Flags, newest, silences, unusable
+from detectors.spells import newest, silences, unusable
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import DetectorState, EntityKind, Evidence, Finding, Interval, NoVerdict, SignalKey, Window
