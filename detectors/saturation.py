@@ -42,7 +42,7 @@ DRAINING = 0.9  # a queue a tenth below its peak of the last minute is draining
 KV_FULL_RATIO = 0.95  # MEASURES, memory rule
 KV_RISE = 1.4  # cache per running request against that of before; contexts grow and shrink by less
 RUNNING_FEWEST = 4.0  # of fewer requests one long context is a rise
-SYMPTOM = "queue"
+SERVICE_WAITS, REPLICA_WAITS = "queue", "cache"  # what symptoms without a name are told as; no rule is about the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +190,18 @@ class SaturationDetector:
         score = 0.8 if queue.ttft[row] > TTFT_LIMIT_SECONDS else 0.6
         since = queue.since[row]
         told = finding(self.name, entity, "kv-pressure", score=score, since=since, now=now, because=tuple(why))
-        return told if named else unnamed(told, "engine_kv_cache_usage_ratio", Priority.P3)
+        return told if named else unnamed(told, REPLICA_WAITS, Priority.P3)
 
 
-def unnamed(told: Finding, signal: str, severity: Priority) -> Finding:
+def unnamed(told: Finding, detector: str, severity: Priority) -> Finding:
     """The finding as a symptom: users wait, and this alone does not say why."""
     return replace(
         told,
-        detector=SYMPTOM,
+        detector=detector,
         fault=None,
         score=min(told.score, 0.5),
         severity=severity,
-        fingerprint=fingerprint(SYMPTOM, told.entity, signal),
+        fingerprint=fingerprint(detector, told.entity, told.signals[0]),
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from detectors import arrivals
 from detectors.memory import Arrays, align, empty
-from detectors.saturation import Queue, read_queue, unnamed, why_queue
+from detectors.saturation import SERVICE_WAITS, Queue, read_queue, unnamed, why_queue
 from detectors.spells import Flags, unusable
 from detectors.verdicts import evidence, finding
 from outrider import catalog, windows
@@ -126,7 +126,7 @@ class SurgeDetector:
         told = finding(self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because)
         if fault:
             return told
-        return unnamed(told, "svc_queue_requests", Priority.P2)
+        return unnamed(told, SERVICE_WAITS, Priority.P2)
 
 
 def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:

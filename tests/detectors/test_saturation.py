@@ -69,7 +69,7 @@ def test_a_cache_filled_by_more_requests_is_a_symptom(pressed):
     row = replica(GROWING)
     row["engine_requests_running"] = [8.0 if not queued else 24.0 for queued in GROWING]
     (found,) = pressed(r0=row)
-    assert (found.fault, found.detector, found.severity) == (None, "queue", Priority.P3)
+    assert (found.fault, found.detector, found.severity) == (None, "cache", Priority.P3)
 
 
 def test_a_cache_filled_by_longer_prompts_is_a_symptom(pressed):
