@@ -29,7 +29,8 @@ from outrider.topology import Topology
 
 _SCALARS = (
     "engine_http_requests_total", "engine_requests_finished_total", "engine_http_failed_total",
-    "engine_requests_failed_total", "engine_generation_tokens_total", "engine_generation_tokens_per_second",
+    "engine_requests_failed_total", "engine_http_refused_total", "engine_aborted_per_second",
+    "engine_prompt_tokens_total", "engine_generation_tokens_total", "engine_generation_tokens_per_second",
     "engine_inflight_requests", "engine_requests_running", "engine_requests_waiting", "engine_up",
     "engine_health_ok", "engine_sleep_state",
 )  # fmt: skip
@@ -40,7 +41,8 @@ _HISTOGRAMS = {
     "svc_tpot_seconds": "engine_tpot_seconds",
 }
 _SUMMED = (
-    "svc_requests_total", "svc_failed_total", "svc_requests_per_second", "svc_success_ratio",
+    "svc_requests_total", "svc_failed_total", "svc_refused_total", "svc_abandoned_total",
+    "svc_requests_per_second", "svc_success_ratio", "svc_prompt_tokens_total",
     "svc_generation_tokens_total", "svc_tokens_per_second", "svc_inflight_requests", "svc_queue_requests",
     "svc_ready_backends",
 )  # fmt: skip
@@ -197,8 +199,11 @@ def _summed(
     columns = [
         requests,
         failed,
+        table.total(column("engine_http_refused_total")),
+        _abandoned(table, seconds),
         rate,
         success,
+        table.total(column("engine_prompt_tokens_total")),
         table.total(column("engine_generation_tokens_total")),
         table.total(column("engine_generation_tokens_per_second"), newest),
         table.total(inflight, newest & (whole | ~told)),
@@ -209,7 +214,8 @@ def _summed(
     values = np.column_stack((*columns, buckets))
     worst = np.column_stack(
         [
-            *(table.worst(name) for name in ("engine_requests_finished_total",) * 4),
+            *(table.worst(name) for name in ("engine_requests_finished_total",) * 6),
+            table.worst("engine_prompt_tokens_total"),
             *(table.worst(name) for name in ("engine_generation_tokens_total",) * 2),
             table.worst("engine_requests_running"),
             table.worst("engine_requests_waiting"),
@@ -220,6 +226,18 @@ def _summed(
     status = np.where(np.isfinite(values), CellStatus.PRESENT, np.maximum(worst, CellStatus.UNDEFINED))
     status[(requests == 0), _SUMMED.index("svc_success_ratio")] = CellStatus.UNDEFINED
     return values, status.astype(np.uint8)
+
+
+def _abandoned(table: _Table, seconds: Floats) -> Floats:
+    """Requests whose client left: answered well over HTTP and never finished, or aborted in the engine.
+
+    NaN where the engines do not tell well answered from refused and failed ones.
+    """
+    column = table.column
+    well = table.total(column("engine_http_requests_total")) - table.total(column("engine_http_failed_total"))
+    well -= table.total(column("engine_http_refused_total"))
+    unfinished = np.maximum(0.0, well - table.total(column("engine_requests_finished_total")))
+    return unfinished + np.nan_to_num(table.total(column("engine_aborted_per_second") * seconds))
 
 
 def _buckets(table: _Table) -> Floats:

@@ -87,3 +87,15 @@ def _counted(there: NDArray[np.bool_], group: NDArray[np.intp], groups_of: int) 
     columns = there.shape[1]
     place = group[:, None] * columns + np.arange(columns)
     return np.bincount(place[there], minlength=groups_of * columns).reshape(groups_of, columns)
+
+
+def medians(values: Floats, group: NDArray[np.intp]) -> Floats:
+    """The median of each entity's group, shape of ``values`` (entities, signals); NaN under three values in it."""
+    found = np.full(values.shape, np.nan)
+    grouped = group >= 0
+    if grouped.any():
+        part, numbers = values[grouped], group[grouped]
+        groups_of = int(numbers.max()) + 1
+        enough = _counted(np.isfinite(part), numbers, groups_of) >= FEWEST
+        found[grouped] = np.where(enough, _medians(part, numbers, groups_of), np.nan)[numbers]
+    return found

@@ -8,17 +8,23 @@ from functools import partial
 from detectors import isolation, seasonal
 from detectors.containerfaults import ContainerFaultDetector
 from detectors.enginelogs import EngineLogDetector
-from detectors.entries import EntryDetector
+from detectors.entry import EntryDetector
 from detectors.hardfaults import GpuFaultDetector
 from detectors.hostfaults import HostFaultDetector
 from detectors.isolation import IsolationDetector
+from detectors.kpi import KpiDetector
 from detectors.liveness import LivenessDetector
 from detectors.neighbours import NeighbourDetector
 from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
+from detectors.outcomes import OutcomeDetector
+from detectors.outside import OutsideDetector
 from detectors.podfaults import PodFaultDetector
-from detectors.saturation import SaturationDetector, SurgeDetector
+from detectors.saturation import SaturationDetector
+from detectors.scaling import ScalingDetector
 from detectors.seasonal import SeasonalDetector
+from detectors.skew import SkewDetector
 from detectors.startups import StartupDetector
+from detectors.surge import SurgeDetector
 from detectors.targets import TargetsDetector
 from outrider.model import EntityKind
 from outrider.ports import Detector
@@ -27,6 +33,11 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "liveness": LivenessDetector,
     "saturation": SaturationDetector,
     "surge": SurgeDetector,
+    "entry": EntryDetector,
+    "outcomes": OutcomeDetector,
+    "skew": SkewDetector,
+    "kpi": KpiDetector,
+    "scaling": ScalingDetector,
     "targets": TargetsDetector,
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
@@ -37,7 +48,7 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "pod-faults": PodFaultDetector,
     "startups": StartupDetector,
     "engine-logs": EngineLogDetector,
-    "entries": EntryDetector,
+    "outside": OutsideDetector,
     "seasonal-service": partial(SeasonalDetector, EntityKind.SERVICE, seasonal.WATCHED[EntityKind.SERVICE]),
     "seasonal-replica": partial(SeasonalDetector, EntityKind.REPLICA, seasonal.WATCHED[EntityKind.REPLICA]),
     "seasonal-gpu": partial(SeasonalDetector, EntityKind.GPU, seasonal.WATCHED[EntityKind.GPU]),

@@ -7,15 +7,16 @@ minute, and not already draining. So the backlog that an outage leaves behind be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 import numpy as np
 
+from detectors import arrivals
 from detectors.memory import Arrays, align, empty
-from detectors.spells import Flags, gaps, newest, previous_index, spell, unusable
-from detectors.verdicts import evidence, finding
+from detectors.spells import Flags, newest, spell, unusable
+from detectors.verdicts import evidence, finding, fingerprint
 from outrider import catalog, windows
 from outrider.model import (
     DetectorState,
@@ -25,6 +26,7 @@ from outrider.model import (
     Floats,
     Interval,
     NoVerdict,
+    Priority,
     SignalKey,
     Window,
 )
@@ -38,13 +40,13 @@ SUSTAINED_SCRAPES = 3
 RECENT = timedelta(minutes=2)
 DRAINING = 0.9  # a queue a tenth below its peak of the last minute is draining
 KV_FULL_RATIO = 0.95  # MEASURES, memory rule
-SURGE_RATIO = 1.3  # above the scatter of two minutes of Poisson arrivals at 1/s and more
-LEVEL_SECONDS = 1800.0  # the level before: half an hour's memory, short against a day's rhythm
-LEVEL_KNOWN_SECONDS = 30.0
+KV_RISE = 1.4  # cache per running request against that of before; contexts grow and shrink by less
+RUNNING_FEWEST = 4.0  # of fewer requests one long context is a rise
+SERVICE_WAITS, REPLICA_WAITS = "queue", "cache"  # what symptoms without a name are told as; no rule is about the second
 
 
 @dataclass(frozen=True, slots=True)
-class _Queue:
+class Queue:
     """A queue now; arrays of shape (entities,). ``since`` is unix seconds."""
 
     length: Floats
@@ -55,7 +57,7 @@ class _Queue:
     holds: Flags
 
 
-def _queue(window: Window, waiting: Floats, running: Floats, tokens: str, ttft: str) -> _Queue:
+def read_queue(window: Window, waiting: Floats, running: Floats, tokens: str, ttft: str) -> Queue:
     """Read the queue; ``waiting`` and ``running`` have shape (entities, times).
 
     ``starts``: users wait for at least ``SUSTAINED``, tokens flow and the queue is not draining.
@@ -73,7 +75,7 @@ def _queue(window: Window, waiting: Floats, running: Floats, tokens: str, ttft: 
     late, fine, value = _first_tokens(window, ttft)
     overlong = _lasts(longer.seconds, longer.scrapes) & ~fine
     alive = flowing & (length > 0)
-    return _Queue(
+    return Queue(
         length=length,
         running=batch,
         ttft=value,
@@ -97,7 +99,8 @@ def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
     return enough & slow, enough & ~slow, np.where(enough, value, np.nan)
 
 
-def _why_queue(queue: _Queue, row: int, waiting: str, ttft: str) -> list[Evidence]:
+def why_queue(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]:
+    """How long the queue of a row is, and how late first tokens come where that is known."""
     length, running = float(queue.length[row]), float(queue.running[row])
     found = [evidence(waiting, length, "queue_grows", Interval(None, running), waiting=length, running=running)]
     if not np.isnan(queue.ttft[row]):
@@ -108,7 +111,12 @@ def _why_queue(queue: _Queue, row: int, waiting: str, ttft: str) -> list[Evidenc
 
 
 class SaturationDetector:
-    """kv-pressure: a replica whose KV cache is what keeps its queue from being served."""
+    """kv-pressure: a replica whose KV cache is what keeps its queue from being served.
+
+    A full cache under a queue is told in any case. It is called kv-pressure where each running request
+    holds more of the cache than before, and prompts do not explain it: then cache is missing. Where each
+    holds what it did, the load is what fills it, and the finding is a symptom without a name.
+    """
 
     name = "saturation"
     kind = EntityKind.REPLICA
@@ -121,16 +129,25 @@ class SaturationDetector:
                 "engine_kv_cache_usage_ratio",
                 "engine_preemptions_per_second",
                 "engine_generation_tokens_total",
+                "engine_prompt_tokens_total",
             )
         ),
         *catalog.signal("engine_ttft_seconds").bucket_keys,
     )
     window = timedelta(minutes=10)
-    state_version = 1
+    state_version = 2
+    _defaults: ClassVar[dict[str, bool | float]] = {
+        "pressed": False,
+        "short": False,
+        "held": np.nan,
+        "held_weight": 0.0,
+        "prompt": np.nan,
+        "prompt_weight": 0.0,
+    }
 
     def initial(self) -> DetectorState:
         """No replica under pressure."""
-        return empty(self.state_version, {"pressed": False})
+        return empty(self.state_version, self._defaults)
 
     def detect(
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
@@ -139,8 +156,8 @@ class SaturationDetector:
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, {"pressed": False})
-        queue = _queue(
+        memory = align(state, window.entities, self._defaults)
+        queue = read_queue(
             window,
             window.column("engine_requests_waiting"),
             window.column("engine_requests_running"),
@@ -150,143 +167,58 @@ class SaturationDetector:
         columns = windows.recent(window, RECENT)
         fullest = np.nan_to_num(window.column("engine_kv_cache_usage_ratio")[:, columns]).max(axis=1, initial=0.0)
         evicted = np.nan_to_num(window.column("engine_preemptions_per_second")[:, columns]).max(axis=1, initial=0.0)
-        short = (fullest >= KV_FULL_RATIO) | (evicted > 0)
-        memory["pressed"] = (queue.starts & short) | (memory["pressed"] & queue.holds)
-        found: list[Finding | NoVerdict] = []
-        for row in np.flatnonzero(memory["pressed"]):
-            full = evidence(
-                "engine_kv_cache_usage_ratio",
-                fullest[row],
-                "kv_full",
-                Interval(None, KV_FULL_RATIO),
-                ratio=float(fullest[row]),
-            )
-            because = (full, *_why_queue(queue, int(row), "engine_requests_waiting", "engine_ttft_seconds"))
-            found.append(
-                finding(
-                    self.name,
-                    window.entities[row],
-                    "kv-pressure",
-                    score=0.8 if queue.ttft[row] > TTFT_LIMIT_SECONDS else 0.6,
-                    since=queue.since[row],
-                    now=now,
-                    because=because,
-                )
-            )
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
-
-
-class SurgeDetector:
-    """traffic-surge: a service that gets more than it can serve, on all its replicas together."""
-
-    name = "surge"
-    kind = EntityKind.SERVICE
-    keys: tuple[SignalKey, ...] = (
-        *(
-            SignalKey(name)
-            for name in (
-                "svc_queue_requests",
-                "svc_inflight_requests",
-                "svc_generation_tokens_total",
-                "svc_requests_total",
-            )
-        ),
-        *catalog.signal("svc_ttft_seconds").bucket_keys,
-    )
-    window = timedelta(minutes=10)
-    state_version = 1
-    _defaults: ClassVar[dict[str, bool | float]] = {
-        "surging": False,
-        "rose": False,
-        "level": np.nan,
-        "weight_seconds": 0.0,
-        "before": np.nan,
-    }
-
-    def initial(self) -> DetectorState:
-        """No service surging, no level known."""
-        return empty(self.state_version, self._defaults)
-
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """A finding while users wait; its score says whether the arrivals explain it."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, self._defaults)
-        waiting = window.column("svc_queue_requests")
-        inflight = window.column("svc_inflight_requests")
-        queue = _queue(window, waiting, inflight - waiting, "svc_generation_tokens_total", "svc_ttft_seconds")
-        rate = _arrivals(window)
-        recent = _mean(rate[:, windows.recent(window, RECENT)])
-        was = memory["surging"].copy()
-        memory["surging"] = queue.starts | (was & queue.holds)
-        usual = _level(window, rate, memory["level"], memory["weight_seconds"])
-        memory["before"] = np.where(was, memory["before"], usual)
-        _follow(memory, newest(window, rate), window.step.total_seconds(), memory["surging"])
-        # A surge stays one while its backlog is served, though the arrivals have fallen again.
-        rose = recent > SURGE_RATIO * memory["before"]
-        memory["rose"] = memory["surging"] & (rose | (was & memory["rose"]))
+        full = (fullest >= KV_FULL_RATIO) | (evicted > 0)
+        memory["pressed"] = (queue.starts & full) | (memory["pressed"] & queue.holds)
+        grown = _grown(window, memory, queue, full)
+        memory["short"] = memory["pressed"] & (memory["short"] | (grown > KV_RISE))
         found = tuple(
-            finding(
-                self.name,
-                window.entities[row],
-                "traffic-surge",
-                score=0.85 if memory["rose"][row] else 0.5,
-                since=queue.since[row],
-                now=now,
-                because=_why_surge(queue, int(row), recent, memory),
-            )
-            for row in np.flatnonzero(memory["surging"])
+            self._tell(window, int(row), queue, fullest, grown, now, named=bool(memory["short"][row]))
+            for row in np.flatnonzero(memory["pressed"])
         )
         return DetectorState(self.state_version, window.entities, memory), found
 
-
-def _why_surge(queue: _Queue, row: int, recent: Floats, memory: Arrays) -> tuple[Evidence, ...]:
-    rate, before = float(recent[row]), float(memory["before"][row])
-    why = _why_queue(queue, row, "svc_queue_requests", "svc_ttft_seconds")
-    if np.isnan(before) or np.isnan(rate):
-        return (*why, evidence("svc_requests_per_second", rate, "arrivals_level_unknown"))
-    text = "arrivals_rose" if memory["rose"][row] else "arrivals_as_before"
-    limit = Interval(None, SURGE_RATIO * before)
-    return (*why, evidence("svc_requests_per_second", rate, text, limit, rate=rate, before=before))
-
-
-def _arrivals(window: Window) -> Floats:
-    """Requests arriving per second, (entities, times): what was answered plus what was added to flight."""
-    answered = window.column("svc_requests_total")
-    inflight = window.column("svc_inflight_requests")
-    seen = ~np.isnan(answered)
-    between = gaps(seen, window.times)
-    held = np.where(seen, np.nan_to_num(inflight), np.nan)
-    earlier = np.take_along_axis(held, np.maximum(previous_index(seen), 0), axis=1)
-    rate: Floats = np.maximum(0.0, (answered + held - earlier) / between)
-    return rate
+    def _tell(
+        self, window: Window, row: int, queue: Queue, fullest: Floats, grown: Floats, now: datetime, *, named: bool
+    ) -> Finding:
+        entity, limit = window.entities[row], Interval(None, KV_FULL_RATIO)
+        ratio = float(fullest[row])
+        why = [evidence("engine_kv_cache_usage_ratio", ratio, "kv_full", limit, ratio=ratio)]
+        if named and not np.isnan(grown[row]):
+            times = float(grown[row])
+            why.append(evidence("engine_kv_cache_usage_ratio", times, "kv_per_request", None, times=times))
+        why += why_queue(queue, row, "engine_requests_waiting", "engine_ttft_seconds")
+        score = 0.8 if queue.ttft[row] > TTFT_LIMIT_SECONDS else 0.6
+        since = queue.since[row]
+        told = finding(self.name, entity, "kv-pressure", score=score, since=since, now=now, because=tuple(why))
+        return told if named else unnamed(told, REPLICA_WAITS, Priority.P3)
 
 
-def _mean(values: Floats) -> Floats:
-    known = ~np.isnan(values)
+def unnamed(told: Finding, detector: str, severity: Priority) -> Finding:
+    """The finding as a symptom: users wait, and this alone does not say why."""
+    return replace(
+        told,
+        detector=detector,
+        fault=None,
+        score=min(told.score, 0.5),
+        severity=severity,
+        fingerprint=fingerprint(detector, told.entity, told.signals[0]),
+    )
+
+
+def _grown(window: Window, memory: Arrays, queue: Queue, full: Flags) -> Floats:
+    """Cache a running request holds, as a multiple of before and of what longer prompts explain; NaN unknown."""
+    running = newest(window, window.column("engine_requests_running"))
+    used = newest(window, window.column("engine_kv_cache_usage_ratio"))
+    firsts = windows.buckets(window, "engine_ttft_seconds", RECENT).sum(axis=1)
+    prompt = arrivals.per_first_token(window, "engine_prompt_tokens_total", firsts, RECENT)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: Floats = np.nan_to_num(values).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+        held = np.where(running >= RUNNING_FEWEST, used / running, np.nan)
+        grown = held / memory["held"]
+        longer = np.fmax(prompt / memory["prompt"], 1.0)
+    step = window.step.total_seconds()
+    pressed = memory["pressed"] | full | (np.nan_to_num(queue.length) > 0)
+    arrivals.follow(memory, "held", held, step, pressed)
+    arrivals.follow(memory, "prompt", prompt, step, pressed)
+    with np.errstate(invalid="ignore"):
+        found: Floats = grown / longer
     return found
-
-
-def _level(window: Window, rate: Floats, level: Floats, weight: Floats) -> Floats:
-    """The arrival rate before the recent minutes: the lower of the window's own and the remembered one."""
-    earlier = rate[:, : windows.recent(window, RECENT).start]
-    known = (~np.isnan(earlier)).sum(axis=1) * window.step.total_seconds()
-    own = np.where(known >= LEVEL_KNOWN_SECONDS, _mean(earlier), np.nan)
-    remembered = np.where(weight >= RECENT.total_seconds() + LEVEL_KNOWN_SECONDS, level, np.nan)
-    lower: Floats = np.fmin(own, remembered)
-    return lower
-
-
-def _follow(memory: Arrays, newest_rate: Floats, step_seconds: float, frozen: Flags) -> None:
-    """Move the remembered level towards the newest rate; not during a surge, which is no level."""
-    use = ~np.isnan(newest_rate) & ~frozen
-    weight = np.minimum(memory["weight_seconds"] + step_seconds, LEVEL_SECONDS)
-    share = step_seconds / np.maximum(weight, step_seconds)
-    moved = np.where(np.isnan(memory["level"]), newest_rate, memory["level"] + share * (newest_rate - memory["level"]))
-    memory["level"] = np.where(use, moved, memory["level"])
-    memory["weight_seconds"] = np.where(use, weight, memory["weight_seconds"])

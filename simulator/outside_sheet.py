@@ -30,6 +30,7 @@ class OutsideSheets:
         found = self._probe.look()
         gauges = {
             "probe_success": found.success,
+            "probe_http_status_code": found.status,
             "probe_ttft_seconds": found.ttft,
             "probe_itl_seconds": found.itl,
             "probe_e2e_seconds": found.e2e,

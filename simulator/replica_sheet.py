@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -52,6 +52,7 @@ _PLAIN = (
     "http_5xx",
     "kv_transfer_failures",
 )
+_ENDED_OTHERWISE = ("engine_http_failed_total", "engine_http_refused_total", "engine_requests_finished_total")
 _LOST_TRANSFERS = _PLAIN.index("kv_transfer_failures")
 _STEPS = len(_PLAIN)  # column of the iterations, then of the tokens in them
 _FIRST_BUCKET = _STEPS + 2
@@ -125,6 +126,7 @@ def _grown_columns(grown: Grown) -> dict[str, Floats]:
         "engine_requests_failed_total": each["finished_error"],
         "engine_http_requests_total": each["http_ok"] + each["http_4xx"] + each["http_5xx"],
         "engine_http_failed_total": each["http_5xx"],
+        "engine_http_refused_total": each["http_4xx"],
     }
     first = _FIRST_BUCKET
     for signal in _OF_HISTOGRAM:
@@ -162,6 +164,13 @@ def service_sheet(
     columns = {
         "svc_requests_total": requests,
         "svc_failed_total": failed,
+        "svc_refused_total": total(replicas.grown["engine_http_refused_total"], new),
+        "svc_abandoned_total": _abandoned(
+            requests,
+            [total(replicas.grown[name], new) for name in _ENDED_OTHERWISE],
+            total(replicas.grown["engine_aborted_per_second"] * grown.seconds, new),
+        ),
+        "svc_prompt_tokens_total": total(replicas.grown["engine_prompt_tokens_total"], new),
         "svc_requests_per_second": total(replicas.grown["engine_http_requests_total"] / grown.seconds, new),
         "svc_success_ratio": success,
         "svc_generation_tokens_total": total(replicas.grown["engine_generation_tokens_total"], new),
@@ -173,6 +182,12 @@ def service_sheet(
         summed = member @ np.where(np.isfinite(found), found, 0.0)
         columns[signal] = np.where(member.any(axis=1)[:, None], summed, np.nan)
     return Sheet(EntityKind.SERVICE, "services", gauges, columns), *_of_services(of_slot, counted, new, grown, size)
+
+
+def _abandoned(requests: Floats, otherwise: Sequence[Floats], aborted: Floats) -> Floats:
+    """Requests whose client left: answered well and never finished, or aborted. ``otherwise``: how others ended."""
+    unfinished: Floats = np.maximum(0.0, requests - np.sum(otherwise, axis=0))
+    return unfinished + np.nan_to_num(aborted)
 
 
 def _of_services(

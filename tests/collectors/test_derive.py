@@ -22,6 +22,9 @@ KEYS = (
             "engine_http_requests_total",
             "engine_requests_finished_total",
             "engine_http_failed_total",
+            "engine_http_refused_total",
+            "engine_aborted_per_second",
+            "engine_prompt_tokens_total",
             "engine_requests_failed_total",
             "engine_generation_tokens_total",
             "engine_requests_running",
@@ -61,6 +64,27 @@ def cell(found, signal):
     column = found.keys.index(SignalKey.parse(signal))
     status = CellStatus(int(found.status[0, column]))
     return float(found.values[0, column]) if status is CellStatus.PRESENT else status
+
+
+def test_clients_that_left_are_answered_well_and_never_finished() -> None:
+    told = {
+        "engine_http_requests_total": 100,
+        "engine_http_failed_total": 5,
+        "engine_http_refused_total": 15,
+        "engine_requests_finished_total": 60,
+        "engine_aborted_per_second": 0.2,
+        "engine_prompt_tokens_total": 9000,
+    }
+    found = derived(batch("a", **told), batch("b", **told))
+    assert cell(found, "svc_refused_total") == 30
+    assert cell(found, "svc_abandoned_total") == 2 * (100 - 5 - 15 - 60) + 2 * 0.2 * 10
+    assert cell(found, "svc_prompt_tokens_total") == 18000
+
+
+def test_who_left_is_unknown_where_refused_requests_are_not_told() -> None:
+    found = derived(batch("a", engine_http_requests_total=100, engine_requests_finished_total=60))
+    assert cell(found, "svc_abandoned_total") is not CellStatus.PRESENT
+    assert isinstance(cell(found, "svc_abandoned_total"), CellStatus)
 
 
 def test_sums_over_replicas() -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import numpy as np
 import pytest
 
-from detectors.saturation import SaturationDetector, SurgeDetector
+from detectors.saturation import SaturationDetector
+from detectors.surge import SurgeDetector
 from outrider.catalog import signal
-from outrider.model import EntityKind
+from outrider.model import EntityKind, Event, EventKind, Priority
 
 R, S = EntityKind.REPLICA, EntityKind.SERVICE
+START = 1_800_000_000.0
 BOUNDS = signal("engine_ttft_seconds").bounds
 
 
@@ -22,7 +26,8 @@ def replica(waiting, *, running=8.0, kv=0.97, ttft=5.0, tokens=700.0, preempted=
     return {
         "engine_requests_waiting": waiting,
         "engine_requests_running": [running] * length,
-        "engine_kv_cache_usage_ratio": [kv] * length,
+        # a running request holds far more of the cache once the queue grows: cache is missing
+        "engine_kv_cache_usage_ratio": [kv if queued else min(kv, 0.4) for queued in waiting],
         "engine_preemptions_per_second": [preempted] * length,
         "engine_generation_tokens_total": [tokens] * length,
         **first_tokens("engine_ttft_seconds", length, ttft),
@@ -56,7 +61,28 @@ GROWING = [0.0] * 5 + [float(10 + 3 * i) for i in range(15)]
 def test_a_growing_queue_on_a_full_cache_is_kv_pressure(pressed):
     (found,) = pressed(r0=replica(GROWING))
     assert (found.fault, found.observed) == ("kv-pressure", 0.97)
-    assert [item.text for item in found.evidence] == ["findings.kv_full", "findings.queue_grows", "findings.ttft_late"]
+    texts = [item.text.removeprefix("findings.") for item in found.evidence]
+    assert texts == ["kv_full", "kv_per_request", "queue_grows", "ttft_late"]
+
+
+def test_a_cache_filled_by_more_requests_is_a_symptom(pressed):
+    row = replica(GROWING)
+    row["engine_requests_running"] = [8.0 if not queued else 24.0 for queued in GROWING]
+    (found,) = pressed(r0=row)
+    assert (found.fault, found.detector, found.severity) == (None, "cache", Priority.P3)
+
+
+def test_a_cache_filled_by_longer_prompts_is_a_symptom(pressed):
+    row = replica(GROWING)
+    row["engine_prompt_tokens_total"] = [5000.0 if not queued else 20000.0 for queued in GROWING]
+    (found,) = pressed(r0=row)
+    assert found.fault is None
+
+
+def test_a_full_cache_from_the_first_scrape_on_has_no_level_to_compare_with(pressed):
+    row = replica([float(10 + 3 * i) for i in range(15)])
+    (found,) = pressed(r0=row)
+    assert found.fault is None
 
 
 def test_a_queue_shorter_than_a_minute_is_what_queues_are_for(pressed):
@@ -99,12 +125,50 @@ def test_arrivals_above_their_level_make_a_surge(surging):
     assert found.evidence[-1].text == "findings.arrivals_rose"
 
 
-def test_a_queue_under_the_usual_arrivals_is_named_with_little_confidence(surging):
+def test_a_queue_under_the_usual_arrivals_has_no_name(surging):
     queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
     answered = [8.0] * 60 + [5.0] * 30  # as many arrive, fewer are served
     (found,) = surging(s=service(queue, answered))
-    assert found.score == pytest.approx(0.5)
+    assert (found.fault, found.detector, found.severity) == (None, "queue", Priority.P2)
     assert found.evidence[-1].text == "findings.arrivals_as_before"
+
+
+def test_longer_prompts_at_the_same_rate_are_a_burst_of_long_prompts(surging):
+    queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
+    row = service(queue, [8.0] * 60 + [5.0] * 30)
+    row["svc_prompt_tokens_total"] = [4000.0] * 60 + [15000.0] * 30
+    (found,) = surging(s=row)
+    assert found.fault == "long-prompt-burst"
+    assert found.evidence[-1].text == "findings.prompts_longer"
+
+
+@pytest.mark.parametrize(("left", "fault"), [(0.0, "traffic-surge"), (3.0, "retry-storm")])
+def test_clients_that_leave_while_more_come_make_a_storm_of_a_surge(surging, left, fault):
+    queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
+    row = service(queue, [8.0] * 90)
+    row["svc_abandoned_total"] = [0.0] * 60 + [left] * 30
+    (found,) = surging(s=row)
+    assert found.fault == fault
+
+
+def flags_changed(ref, at):
+    when = datetime.fromtimestamp(at, tz=UTC)
+    attributes = {"from": "--max-num-seqs=64", "to": "--max-num-seqs=16"}
+    return Event("e", EventKind.CHANGE, ref(S, "s"), when, "change", "flags", attributes, "e")
+
+
+@pytest.mark.parametrize(("changed", "running", "fault"), [
+    (True, [4.0] * 30, "batch-misconfigured"),
+    (False, [4.0] * 30, None),
+    (True, [4.0 + i % 2 for i in range(30)], None),
+])  # fmt: skip
+def test_a_batch_at_a_ceiling_since_a_change_of_flags(ref, window_of, findings_of, changed, running, fault):
+    queue = [0.0] * 60 + [float(3 * i) for i in range(1, 31)]
+    row = service(queue, [8.0] * 60 + [5.0] * 30)
+    row["svc_inflight_requests"] = [8.0] * 60 + [wait + run for wait, run in zip(queue[60:], running, strict=True)]
+    events = [flags_changed(ref, START + 300)] if changed else []
+    (found,) = findings_of(SurgeDetector(), window_of(S, {"s": row}, events=events))
+    assert found.fault == fault
 
 
 def test_more_traffic_that_is_served_in_time_is_no_surge(surging):

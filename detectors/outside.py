@@ -56,10 +56,10 @@ class _Entries:
     viewed: Flags
 
 
-class EntryDetector:
+class OutsideDetector:
     """cert-or-dns of a service and cluster-lost of a cluster; the second explains the first."""
 
-    name = "entries"
+    name = "outside"
     kind = EntityKind.SERVICE
     keys: tuple[SignalKey, ...] = tuple(
         map(
