@@ -6,13 +6,20 @@ from collections.abc import Callable
 from functools import partial
 
 from detectors import isolation, seasonal
+from detectors.devicememory import DeviceMemoryDetector
+from detectors.engineerrors import EngineErrorDetector
 from detectors.hardfaults import GpuFaultDetector
 from detectors.isolation import IsolationDetector
 from detectors.liveness import LivenessDetector
 from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
+from detectors.powercap import PowerCapDetector
+from detectors.prefixcache import PrefixCacheDetector
 from detectors.saturation import SaturationDetector, SurgeDetector
 from detectors.seasonal import SeasonalDetector
+from detectors.slowness import SlownessDetector
 from detectors.targets import TargetsDetector
+from detectors.validity import ValidityDetector
+from detectors.vanished import VanishedDetector
 from outrider.model import EntityKind
 from outrider.ports import Detector
 
@@ -21,6 +28,13 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "saturation": SaturationDetector,
     "surge": SurgeDetector,
     "targets": TargetsDetector,
+    "slowness": SlownessDetector,
+    "engine-errors": EngineErrorDetector,
+    "prefix-cache": PrefixCacheDetector,
+    "validity": ValidityDetector,
+    "vanished-metrics": VanishedDetector,
+    "device-memory": DeviceMemoryDetector,
+    "power-cap": PowerCapDetector,
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
     "port-faults": PortFaultDetector,
