@@ -44,30 +44,69 @@ DEFAULTS: dict[str, float] = {f"sum_{name}": 0.0 for name in SUMS}
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of a step, sequences in it and prompt tokens beside them; each (entities, times), NaN unknown."""
+    """What each scrape tells, (entities, times), NaN unknown.
 
-    step: Floats
+    ``gap_seconds`` and ``gaps`` are the sum and the number of gaps between tokens, ``batch`` the tokens of a
+    step and ``prompt`` the prompt tokens beside them.
+    """
+
+    gap_seconds: Floats
+    gaps: Floats
     batch: Floats
     prompt: Floats
 
+    @property
+    def step(self) -> Floats:
+        """Seconds of a step; NaN where too few tokens were made to say."""
+        return np.divide(
+            self.gap_seconds, self.gaps, out=np.full_like(self.gaps, np.nan), where=self.gaps >= MIN_TOKENS
+        )
 
-def read(window: Window, seconds: float) -> Pace:
-    """The pace over the trailing ``seconds`` before each column; 0 for each column by itself."""
-    gaps = [_gaps(window, name, seconds) for name in _GAPS]
-    step = np.where(np.isnan(gaps[0]), gaps[1], gaps[0])
-    tokens, steps, prompt = (_trailing(window, _delta(window, name), seconds, np.nansum) for name in SIGNALS[:3])
-    running = _trailing(window, window.column("engine_requests_running"), seconds, np.nanmean)
-    per_step = _trailing(window, window.column("engine_batch_tokens"), seconds, np.nanmean)
+
+def read(window: Window) -> Pace:
+    """The pace at each scrape by itself."""
+    itl, tpot = (_gaps(window, name) for name in _GAPS)
+    # Where an engine tells the mean gap of finished answers only, each of them counts as many gaps.
+    known = itl[1] > 0
+    seconds, gaps = (np.where(known, one, other * MIN_TOKENS) for one, other in zip(itl, tpot, strict=True))
+    tokens, steps, prompt = (_delta(window, name) for name in SIGNALS[:3])
+    per_step = window.column("engine_batch_tokens")
     with np.errstate(invalid="ignore", divide="ignore"):
-        batch = np.where(steps > 0, tokens / steps, running)
+        batch = np.where(steps > 0, tokens / steps, window.column("engine_requests_running"))
         beside = np.where(np.isnan(per_step), np.where(steps > 0, prompt / steps, 0.0), per_step - batch)
-    return Pace(step, batch, np.maximum(np.nan_to_num(beside), 0.0))
+    return Pace(seconds, gaps, batch, np.maximum(np.nan_to_num(beside), 0.0))
+
+
+def trailing(window: Window, values: Floats, seconds: float) -> Floats:
+    """Sums over the trailing ``seconds`` that end at each column, NaN counting as nothing."""
+    sums = np.concatenate((np.zeros((values.shape[0], 1)), np.cumsum(np.nan_to_num(values), axis=1)), axis=1)
+    ends = np.arange(window.times.size)
+    begins = np.minimum(np.searchsorted(window.times, window.times - seconds + 1e-6, side="right"), ends)
+    found: Floats = sums[:, ends + 1] - sums[:, begins]
+    return found
+
+
+def stretched(window: Window, pace: Pace, expected: Floats, error: Floats) -> tuple[Floats, Floats]:
+    """By which share the gaps of the trailing minute were longer than they should be, and the error of that share.
+
+    Every scrape is compared at its own batch, and weighs by its tokens: while a batch fills or empties, its
+    mean over the minute is not the one that most tokens were made in.
+    """
+    judged = ~np.isnan(expected) & (pace.gaps > 0)
+    gaps = np.where(judged, pace.gaps, 0.0)
+    due = trailing(window, np.where(judged, gaps * expected, 0.0), TRAILING_SECONDS)
+    took = trailing(window, np.where(judged, pace.gap_seconds, 0.0), TRAILING_SECONDS)
+    unsure = trailing(window, np.where(judged, gaps * expected * error, 0.0), TRAILING_SECONDS)
+    enough = (trailing(window, gaps, TRAILING_SECONDS) >= MIN_TOKENS) & (due > 0)
+    over = np.divide(took, due, out=np.full_like(due, np.nan), where=enough) - 1.0
+    return over, np.divide(unsure, due, out=np.full_like(due, np.nan), where=enough)
 
 
 def learn(memory: Arrays, pace: Pace, where: NDArray[np.bool_], forget: float) -> None:
     """Take up the cells ``where`` (entities, times), after multiplying what is known by ``forget``."""
-    use = where & ~np.isnan(pace.step) & ~np.isnan(pace.batch)
-    values = {"n": np.ones_like(pace.step), "x": pace.batch, "p": pace.prompt, "y": pace.step}
+    step = pace.step
+    use = where & ~np.isnan(step) & ~np.isnan(pace.batch)
+    values = {"n": np.ones_like(step), "x": pace.batch, "p": pace.prompt, "y": step}
     for name in SUMS:
         product = values[name[0]] * (values[name[1]] if len(name) == 2 else 1.0)
         memory[f"sum_{name}"] = memory[f"sum_{name}"] * forget + np.where(use, product, 0.0).sum(axis=1)
@@ -140,32 +179,18 @@ def _solve(sums: tuple[Floats, ...], noise: Floats) -> tuple[tuple[Floats, Float
     return (np.clip(one, 0.0, 1.0), np.clip(two, 0.0, 1.0)), covariance
 
 
-def _gaps(window: Window, name: str, seconds: float) -> Floats:
-    """Mean gap between tokens by the histogram ``name``."""
+def _gaps(window: Window, name: str) -> tuple[Floats, Floats]:
+    """Sum and number of what the histogram ``name`` counted at each scrape."""
     counts = np.zeros(window.values.shape[:2])
     for key in catalog.signal(name).bucket_keys:
         if key.bucket != SUM_BUCKET:
             counts += np.nan_to_num(_delta(window, key))
-    over = _trailing(window, np.nan_to_num(_delta(window, SignalKey(name, bucket=SUM_BUCKET))), seconds, np.nansum)
-    under = _trailing(window, counts, seconds, np.nansum)
-    least = MIN_TOKENS if name == _GAPS[0] else 3.0
-    return np.divide(over, under, out=np.full_like(over, np.nan), where=(under >= least) & (over > 0))
+    sums = np.nan_to_num(_delta(window, SignalKey(name, bucket=SUM_BUCKET)))
+    there = (counts > 0) & (sums > 0)
+    return np.where(there, sums, 0.0), np.where(there, counts, 0.0)
 
 
 def _delta(window: Window, key: SignalKey | str) -> Floats:
     """Increases; NaN where a counter began anew."""
     values: Floats = np.where(window.column_status(key) <= CellStatus.BELOW_FIRST_BUCKET, window.column(key), np.nan)
     return values
-
-
-def _trailing(window: Window, values: Floats, seconds: float, what: object) -> Floats:
-    """Sum or mean (``what`` is np.nansum or np.nanmean) over the span that ends at each column."""
-    known = ~np.isnan(values)
-    zero = np.zeros((values.shape[0], 1))
-    sums = np.concatenate((zero, np.cumsum(np.nan_to_num(values), axis=1)), axis=1)
-    counts = np.concatenate((zero, np.cumsum(known, axis=1)), axis=1)
-    ends = np.arange(window.times.size)
-    begins = np.minimum(np.searchsorted(window.times, window.times - seconds + 1e-6, side="right"), ends)
-    total, count = sums[:, ends + 1] - sums[:, begins], counts[:, ends + 1] - counts[:, begins]
-    over = count if what is np.nanmean else 1.0
-    return np.divide(total, over, out=np.full_like(total, np.nan), where=count > 0)

@@ -200,11 +200,11 @@ def _is_new(memory: Arrays, row: int | np.intp, now: datetime) -> bool:
 
 def _look(window: Window, memory: Arrays, topology: Topology) -> _Sight:
     group = peers.groups(window.entities, topology)
-    shown = pace.read(window, pace.TRAILING_SECONDS)
+    shown = pace.read(window)
     expected, error = pace.fit(memory, group).expected(shown)
+    over, unsure = pace.stretched(window, shown, expected, error)
     with np.errstate(invalid="ignore"):
-        over = shown.step / expected - 1.0
-        slow: Flags = over > SLOW + SURE * error
+        slow: Flags = over > SLOW + SURE * unsure
     return _Sight(window, memory, group, shown, expected, over, slow)
 
 
@@ -229,7 +229,7 @@ def _learn(sight: _Sight) -> None:
     where = (times[None, :] > memory["learnt_until"][:, None]) & (times <= until)[None, :] & ~frozen[:, None]
     where &= ~sight.slow
     forget = float(np.exp(-sight.window.step.total_seconds() / pace.MEMORY_SECONDS))
-    pace.learn(memory, pace.read(sight.window, 0.0), where, forget)
+    pace.learn(memory, sight.pace, where, forget)
     memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
 
 
