@@ -25,18 +25,21 @@ _SAME_ENGINE = NOT_IN_SERVICE | {
 }
 
 
-def changed_at(window: Window, before: Floats, topology: Topology, now: datetime) -> Floats:
+def changed_at(
+    window: Window, before: Floats, topology: Topology, now: datetime, *, until_rollback: bool = True
+) -> Floats:
     """Unix seconds of the newest change of the engines of each entity, -inf where none is known.
 
     ``before`` is what was known, shape (entities,). A change is told of a service, a workload or a pod, and is
-    about every replica that rests on it or that it rests on. A rollback ends what a change began.
+    about every replica that rests on it or that it rests on. A rollback ends what a change began, but for the
+    processes that it has not replaced yet: without ``until_rollback`` it changes nothing.
     """
     found = before.copy()
     place = {entity: row for row, entity in enumerate(window.entities)}
     for event in sorted(window.events, key=lambda item: item.at):
         if event.kind is not EventKind.CHANGE or event.at > now:
             continue
-        back = event.code == "rollback"
+        back = until_rollback and event.code == "rollback"
         if event.code in _SAME_ENGINE and not back:
             continue
         reached = topology.causes_of(event.entity) | topology.affected_by(event.entity)

@@ -53,6 +53,7 @@ _DEFAULTS: dict[str, float | bool] = {
     "first_seen": np.nan,
     "well_seen": False,
     "changed_at": -np.inf,
+    "revised_at": -np.inf,
 }
 
 
@@ -96,7 +97,8 @@ class SlownessDetector:
             return state, (NoVerdict(self.name, None, reason),)
         sight = _look(window, align(state, window.entities, _DEFAULTS), topology)
         _processes(sight)
-        sight.memory["changed_at"] = changed_at(window, sight.memory["changed_at"], topology, now)
+        for name, ends in (("changed_at", True), ("revised_at", False)):
+            sight.memory[name] = changed_at(window, sight.memory[name], topology, now, until_rollback=ends)
         verdicts: list[Finding | NoVerdict] = []
         known = ~np.isnan(sight.over)
         run = spell(known, sight.slow, window.times)
@@ -194,8 +196,8 @@ class SlownessDetector:
 
 def _is_new(memory: Arrays, row: int | np.intp, now: datetime) -> bool:
     """True for the first of a new revision to be slow from its start: that is not its place's doing."""
-    recent = now.timestamp() - memory["changed_at"][row] <= CHANGE_HOLD.total_seconds()
-    return bool(recent and memory["process"][row] >= memory["changed_at"][row] and not memory["well_seen"][row])
+    recent = now.timestamp() - memory["revised_at"][row] <= CHANGE_HOLD.total_seconds()
+    return bool(recent and memory["process"][row] >= memory["revised_at"][row] and not memory["well_seen"][row])
 
 
 def _look(window: Window, memory: Arrays, topology: Topology) -> _Sight:

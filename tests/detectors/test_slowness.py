@@ -143,6 +143,8 @@ def test_slow_from_its_first_minute_is_its_place(find):
 def test_the_first_of_a_new_revision_says_nothing_about_its_place(find):
     rows = {name: replica(number) for number, name in enumerate(NAMES)}
     assert find({**rows, "r4": restarted(4, 1.4)}, [change("rollout", FAULT - 10)]) == []
+    back = change("rollback", LENGTH - 3)
+    assert find({**rows, "r4": restarted(4, 1.4)}, [change("rollout", FAULT - 10), back]) == []
 
 
 def test_a_replica_without_peers_is_compared_with_its_own_past(find):
