@@ -206,7 +206,8 @@ def _look(window: Window, memory: Arrays, topology: Topology) -> _Sight:
     expected, error = pace.fit(memory, group).expected(shown)
     over, unsure = pace.stretched(window, shown, expected, error)
     with np.errstate(invalid="ignore"):
-        slow: Flags = over > SLOW + SURE * unsure
+        alone = shown.step / expected - 1.0  # a series that comes back may bring a long past in one scrape
+        slow: Flags = (over > SLOW + SURE * unsure) & ~(alone <= SLOW / 2)
     return _Sight(window, memory, group, shown, expected, over, slow)
 
 

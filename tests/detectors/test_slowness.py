@@ -95,6 +95,13 @@ def test_a_batch_that_empties_within_the_minute_is_judged_at_what_it_was(find):
     assert find(rows) == []
 
 
+def test_one_scrape_that_brings_a_long_past_is_no_slowness(find):
+    rows = {name: replica(number) for number, name in enumerate(NAMES)}
+    rows["r2"]["engine_itl_seconds#5"][LENGTH - 11] *= 100
+    rows["r2"]["engine_itl_seconds#-1"][LENGTH - 11] *= 140
+    assert find(rows) == []
+
+
 def test_all_slower_since_a_change_are_a_regression(find):
     assert find(events=[change()], **{name: {"factor": 1.35} for name in NAMES}) == [("kernel-regression", SVC)]
 
