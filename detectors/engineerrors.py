@@ -46,7 +46,15 @@ _COUNTS = (
     ("engine_requests_failed_total", "engine_requests_finished_total"),
     ("engine_http_failed_total", "engine_http_requests_total"),
 )
-_DEFAULTS: dict[str, float] = {"process": np.nan, "changed_at": -np.inf}
+# What a process did is its revision's doing until it is replaced; a replica on its way out is short of capacity.
+BAD_HOLD = timedelta(minutes=5)
+_DEFAULTS: dict[str, float] = {
+    "process": np.nan,
+    "changed_at": -np.inf,
+    "bad_process": np.nan,
+    "bad_at": -np.inf,
+    "bad_ratio": np.nan,
+}
 
 
 class EngineErrorDetector:
@@ -121,25 +129,31 @@ class EngineErrorDetector:
         new: Flags = recent & (memory["process"] >= memory["changed_at"])
         failing: Flags = (share >= ERROR_RATIO) & (count >= ERRORS)
         failing[list(told)] = False  # their log says why
-        if not (failing & new).any():
+        bad_now, held = failing & new, _held(memory, now)
+        held[list(told)] = False
+        if not (bad_now | held).any():
             return []
         members: dict[EntityRef, list[int]] = defaultdict(list)
         wanted = {
             service
-            for row in np.flatnonzero(failing & new)
+            for row in np.flatnonzero(bad_now | held)
             for service in topology.above(window.entities[row], EntityKind.SERVICE)
         }
-        for row in np.flatnonzero(~np.isnan(share)):
+        for row in np.flatnonzero(~np.isnan(share) | held):
             for service in topology.above(window.entities[row], EntityKind.SERVICE):
                 if service in wanted:
                     members[service].append(int(row))
         found = []
         for service, rows in members.items():
-            bad = [row for row in rows if failing[row] and new[row]]
-            old = [row for row in rows if not new[row]]
-            if not bad or any(share[row] > WELL_RATIO and count[row] >= ERRORS for row in old):
+            bad = [row for row in rows if bad_now[row] or held[row]]
+            old = [row for row in rows if not new[row] and not held[row]]
+            begins = not held[bad].any()
+            if begins and any(share[row] > WELL_RATIO and count[row] >= ERRORS for row in old):
                 continue
-            worst = float(share[bad].max())
+            fresh = [row for row in bad if bad_now[row]]
+            memory["bad_process"][fresh], memory["bad_at"][fresh] = memory["process"][fresh], now.timestamp()
+            memory["bad_ratio"][fresh] = np.fmax(memory["bad_ratio"][fresh], share[fresh])
+            worst = float(np.nanmax(memory["bad_ratio"][bad]))
             one = evidence(
                 "engine_error_ratio",
                 worst,
@@ -190,6 +204,12 @@ def _lines(window: Window, memory: Arrays, topology: Topology, now: datetime) ->
             if row is not None and not at < memory["process"][row]:
                 found.setdefault(row, {}).setdefault(event.code, []).append(at)
     return found
+
+
+def _held(memory: Arrays, now: datetime) -> Flags:
+    """True for processes that were found bad a short while ago and are not replaced yet."""
+    found: Flags = memory["bad_process"] == memory["process"]
+    return found & (now.timestamp() - memory["bad_at"] <= BAD_HOLD.total_seconds())
 
 
 def _errors(window: Window) -> tuple[Floats, Floats]:

@@ -52,6 +52,15 @@ def test_a_new_revision_that_fails_where_the_old_one_does_well(find):
     assert find([event("rollout", 5)], r0=replica(4.0, started=20.0)) == [("bad-rollout", SVC)]
 
 
+def test_it_is_the_rollout_until_its_processes_are_replaced(find):
+    gone = replica(4.0, started=20.0)
+    gone = {name: [*values[:30], *[None] * 10] for name, values in gone.items()}
+    events = [event("rollout", 5), event("rollback", 140)]
+    assert find(events, r0=gone) == [("bad-rollout", SVC)]
+    gone["engine_start_time_seconds"][36:] = [START + 170.0] * 4
+    assert find(events, r0=gone) == []
+
+
 def test_errors_of_an_old_process_are_not_the_rollout(find):
     assert find([event("rollout", 5)], r0=replica(4.0)) == []
     assert find([event("rollout", 5)], r0=replica(4.0, started=20.0), r1=replica(4.0)) == []
