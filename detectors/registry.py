@@ -7,6 +7,8 @@ from functools import partial
 
 from detectors import isolation, seasonal
 from detectors.containerfaults import ContainerFaultDetector
+from detectors.devicememory import DeviceMemoryDetector
+from detectors.engineerrors import EngineErrorDetector
 from detectors.enginelogs import EngineLogDetector
 from detectors.entry import EntryDetector
 from detectors.hardfaults import GpuFaultDetector
@@ -19,13 +21,18 @@ from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
 from detectors.outcomes import OutcomeDetector
 from detectors.outside import OutsideDetector
 from detectors.podfaults import PodFaultDetector
+from detectors.powercap import PowerCapDetector
+from detectors.prefixcache import PrefixCacheDetector
 from detectors.saturation import SaturationDetector
 from detectors.scaling import ScalingDetector
 from detectors.seasonal import SeasonalDetector
 from detectors.skew import SkewDetector
+from detectors.slowness import SlownessDetector
 from detectors.startups import StartupDetector
 from detectors.surge import SurgeDetector
 from detectors.targets import TargetsDetector
+from detectors.validity import ValidityDetector
+from detectors.vanished import VanishedDetector
 from outrider.model import EntityKind
 from outrider.ports import Detector
 
@@ -39,6 +46,13 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "kpi": KpiDetector,
     "scaling": ScalingDetector,
     "targets": TargetsDetector,
+    "slowness": SlownessDetector,
+    "engine-errors": EngineErrorDetector,
+    "prefix-cache": PrefixCacheDetector,
+    "validity": ValidityDetector,
+    "vanished-metrics": VanishedDetector,
+    "device-memory": DeviceMemoryDetector,
+    "power-cap": PowerCapDetector,
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
     "port-faults": PortFaultDetector,

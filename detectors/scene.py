@@ -14,7 +14,16 @@ from outrider.topology import Topology
 
 CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
 # changes that put nothing new into service; any other code may
-_NO_NEW_REVISION = NOT_IN_SERVICE | {"scale", "rollback", "restart", "traffic", "entry", "calendar", "power-limit"}
+_NO_NEW_REVISION = NOT_IN_SERVICE | {
+    "scale",
+    "rollback",
+    "restart",
+    "traffic",
+    "entry",
+    "calendar",
+    "power-limit",
+    "template",
+}
 CHANGE_FAULTS = ("bad-rollout", "kernel-regression")
 CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"
 ALERT_STRENGTH = 0.8  # of an alert whose finding is gone or was never handed in

@@ -13,7 +13,18 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.model import CellStatus, EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses, Window
+from outrider.model import (
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Floats,
+    SampleBatch,
+    SignalKey,
+    Statuses,
+    Window,
+)
 
 _GROWTH = 1.5
 _MOST_MAPS = 1_000
@@ -159,7 +170,9 @@ class WindowCache:
             values=ring.values[place],
             status=ring.status[place],
             step=step,
-            events=tuple(event for event in self._events if event.entity.kind is kind),
+            events=tuple(
+                event for event in self._events if event.entity.kind is kind or event.kind is EventKind.CHANGE
+            ),
         )
 
     def _order(self, span: timedelta) -> NDArray[np.intp]:

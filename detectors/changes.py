@@ -1,0 +1,50 @@
+"""When something new was last put into service, per replica: what a regression must follow."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from outrider.ledger import NOT_IN_SERVICE
+from outrider.model import EventKind, Floats, Window
+from outrider.topology import Topology
+
+CHANGE_HOLD = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
+# Changes that leave code and flags of the engine as they were; any other code may not.
+_SAME_ENGINE = NOT_IN_SERVICE | {
+    "scale",
+    "rollback",
+    "restart",
+    "restart_pod",
+    "traffic",
+    "entry",
+    "calendar",
+    "power-limit",
+    "template",
+}
+
+
+def changed_at(
+    window: Window, before: Floats, topology: Topology, now: datetime, *, until_rollback: bool = True
+) -> Floats:
+    """Unix seconds of the newest change of the engines of each entity, -inf where none is known.
+
+    ``before`` is what was known, shape (entities,). A change is told of a service, a workload or a pod, and is
+    about every replica that rests on it or that it rests on. A rollback ends what a change began, but for the
+    processes that it has not replaced yet: without ``until_rollback`` it changes nothing.
+    """
+    found = before.copy()
+    place = {entity: row for row, entity in enumerate(window.entities)}
+    for event in sorted(window.events, key=lambda item: item.at):
+        if event.kind is not EventKind.CHANGE or event.at > now:
+            continue
+        back = until_rollback and event.code == "rollback"
+        if event.code in _SAME_ENGINE and not back:
+            continue
+        reached = topology.causes_of(event.entity) | topology.affected_by(event.entity)
+        rows = [place[entity] for entity in reached if entity in place]
+        at = event.at.timestamp()
+        held = found[rows]
+        found[rows] = np.where(held < at, -np.inf if back else at, held)
+    return found

@@ -1,0 +1,151 @@
+"""gpu-memory-leak: device memory that climbs although what the engine may use is taken already.
+
+An engine that reserves its share at the start stays where it is once it is warm: its KV cache fills inside the
+reservation. So a climb that goes on is not load. Where no reservation is known, memory may follow the load, and
+only a climb at a load that does not grow counts. A young process fills caches and graphs, and is left out.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from detectors.memory import Arrays, align, empty
+from detectors.spells import Flags, newest, silences, unusable
+from detectors.verdicts import evidence, finding
+from outrider import windows
+from outrider.model import (
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+USED, TOTAL = "hw_accel_memory_used_bytes", "hw_accel_memory_total_bytes"
+RESERVED, BUSY = "engine_memory_reserved_ratio", "hw_accel_utilization_ratio"
+NEW_PROCESS_RATIO = 0.1  # of the memory, between two scrapes: weights come or go
+WARM_UP = timedelta(minutes=20)
+CLIMBS = timedelta(minutes=4)
+CLIMBING_SHARE = 0.8  # of the scrapes: a buffer that is taken once is one step
+RISEN_RATIO = 0.01  # of the memory, above the lowest since the process was warm
+SLOW_RISE_RATIO, SLOW = 0.02, timedelta(minutes=30)
+LOAD_GROWS = 0.1
+_DEFAULTS: dict[str, float | bool] = {
+    "before": np.nan,
+    "fresh_at": -np.inf,
+    "floor": np.nan,
+    "floor_at": np.nan,
+    "top": np.nan,
+    "leaks": False,
+    "since": np.nan,
+}
+
+
+class DeviceMemoryDetector:
+    """One verdict per replica, read from its accelerators."""
+
+    name = "device-memory"
+    kind = EntityKind.GPU
+    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (USED, TOTAL, RESERVED, BUSY))
+    window = timedelta(minutes=10)
+    state_version = 1
+
+    def initial(self) -> DetectorState:
+        """No level known."""
+        return empty(self.state_version, _DEFAULTS)
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """A finding from the climb on until the memory is given back."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None:
+            return state, (NoVerdict(self.name, None, reason),)
+        memory = align(state, window.entities, _DEFAULTS)
+        used = newest(window, window.column(USED))
+        total = np.nanmax(np.nan_to_num(window.column(TOTAL)), axis=1, initial=0.0)
+        total = np.where(total > 0, total, np.nan)
+        warm = _follow(memory, used, total, float(window.times[-1]))
+        rise = (used - memory["floor"]) / total
+        climbs = warm & _climbs(window) & _not_by_load(window)
+        slow = float(window.times[-1]) - memory["floor_at"] >= SLOW.total_seconds()
+        reserves = ~np.isnan(newest(window, window.column(RESERVED)))
+        creeps = warm & reserves & slow & (rise >= SLOW_RISE_RATIO) & (used >= memory["top"]) & _grows(window)
+        still = memory["leaks"] & (rise >= RISEN_RATIO / 2)
+        memory["leaks"] = np.where(np.isnan(used), memory["leaks"], (climbs & (rise >= RISEN_RATIO)) | creeps | still)
+        leaks = memory["leaks"].astype(np.bool_)
+        memory["since"] = np.where(leaks, np.fmin(memory["since"], memory["floor_at"]), np.nan)
+        memory["top"] = np.fmax(memory["top"], used)
+        named: dict[EntityRef, Finding] = {}
+        for row in np.flatnonzero(leaks & ~np.isnan(used)):
+            entity = window.entities[row]
+            for replica in topology.above(entity, EntityKind.REPLICA) or (entity,):
+                floor, value = float(memory["floor"][row]), float(used[row])
+                one = evidence(
+                    USED,
+                    value,
+                    "device_memory_climbs",
+                    Interval(None, floor + RISEN_RATIO * float(total[row])),
+                    gigabytes=value / 1e9,
+                    before=floor / 1e9,
+                    card=entity.name,
+                )
+                since = float(memory["since"][row])
+                named.setdefault(
+                    replica,
+                    finding(self.name, replica, "gpu-memory-leak", score=0.85, since=since, now=now, because=(one,)),
+                )
+        quiet = silences(self.name, window.entities, window.column_status(USED), np.isnan(used))
+        return DetectorState(self.state_version, window.entities, memory), (*named.values(), *quiet)
+
+
+def _follow(memory: Arrays, used: Floats, total: Floats, now: float) -> Flags:
+    """Take up the newest level; True for processes that are warm."""
+    with np.errstate(invalid="ignore"):
+        fresh = np.abs(used - memory["before"]) > NEW_PROCESS_RATIO * total
+    memory["fresh_at"] = np.where(fresh, now, memory["fresh_at"])
+    memory["before"] = np.where(np.isnan(used), memory["before"], used)
+    warm: Flags = now - memory["fresh_at"] >= WARM_UP.total_seconds()
+    with np.errstate(invalid="ignore"):
+        lower = ~(used > memory["floor"]) & ~np.isnan(used)
+    for name, value in (("floor", used), ("floor_at", np.full(used.size, now))):
+        memory[name] = np.where(warm, np.where(lower, value, memory[name]), np.nan)
+    memory["top"] = np.where(warm, memory["top"], np.nan)
+    return warm
+
+
+def _climbs(window: Window) -> Flags:
+    """True where nearly every scrape of the last minutes shows more than the one before it."""
+    recent = windows.recent(window, CLIMBS)
+    values = window.column(USED)[:, recent]
+    long = window.times[recent][-1] - window.times[recent][0] >= 0.8 * CLIMBS.total_seconds()
+    more = np.diff(values, axis=1)
+    known = (~np.isnan(more)).sum(axis=1)
+    up, down = (np.nan_to_num(more) > 0).sum(axis=1), (np.nan_to_num(more) < 0).sum(axis=1)
+    found: Flags = long & (known > 1) & (up >= CLIMBING_SHARE * known) & (down <= (1 - CLIMBING_SHARE) / 2 * known)
+    return found
+
+
+def _grows(window: Window) -> Flags:
+    """True where the window ends higher than it begins."""
+    values = window.column(USED)
+    found: Flags = newest(window, values) > values[:, 0]
+    return found
+
+
+def _not_by_load(window: Window) -> Flags:
+    """True where the engine reserved its memory beforehand, or the card is no busier than it was."""
+    reserves = ~np.isnan(newest(window, window.column(RESERVED)))
+    recent = windows.recent(window, CLIMBS)
+    busy = np.nan_to_num(window.column(BUSY)[:, recent])
+    half = max(1, busy.shape[1] // 2)
+    grows = busy[:, half:].mean(axis=1) - busy[:, :half].mean(axis=1) > LOAD_GROWS if busy.shape[1] > 1 else False
+    found: Flags = reserves | ~np.asarray(grows)
+    return found

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from detectors.devicememory import DeviceMemoryDetector
+from outrider.model import EntityKind, EntityRef, NoVerdictReason
+from outrider.topology import Topology
+
+GPU, REPLICA = EntityKind.GPU, EntityRef("lab", EntityKind.REPLICA, "default", "r0")
+TOPOLOGY = Topology.build([(EntityRef("lab", GPU, None, name), REPLICA) for name in ("g0", "g1")])
+GIB = 2.0**30
+LENGTH = 120  # ten minutes
+
+
+def card(used, *, reserved=0.9, busy=0.5, total=80.0):
+    length = len(used)
+    row = {
+        "hw_accel_memory_used_bytes": [None if value is None else value * GIB for value in used],
+        "hw_accel_memory_total_bytes": [total * GIB] * length,
+        "hw_accel_utilization_ratio": busy if isinstance(busy, list) else [busy] * length,
+    }
+    return row if reserved is None else {**row, "engine_memory_reserved_ratio": [reserved] * length}
+
+
+def climbing(length=LENGTH, begins=40, per_scrape=0.03, level=72.0):
+    return [level + max(0, column - begins) * per_scrape for column in range(length)]
+
+
+@pytest.fixture
+def find(window_of, findings_of):
+    def run(topology=TOPOLOGY, verdicts=None, **rows):
+        found = findings_of(DeviceMemoryDetector(), window_of(GPU, rows), topology, verdicts=verdicts)
+        return [(item.fault, item.entity) for item in found]
+
+    return run
+
+
+FLAT = [72.0] * LENGTH
+
+
+def test_memory_that_stays(find):
+    assert find(g0=card(FLAT), g1=card(FLAT)) == []
+
+
+def test_a_climb_is_a_leak_of_its_replica_told_once(find):
+    assert find(g0=card(climbing()), g1=card(FLAT)) == [("gpu-memory-leak", REPLICA)]
+    assert find(g0=card(climbing()), g1=card(climbing())) == [("gpu-memory-leak", REPLICA)]
+
+
+def test_a_card_that_nobody_claims_is_named_itself(find):
+    assert find(Topology.build(()), g0=card(climbing())) == [("gpu-memory-leak", EntityRef("lab", GPU, None, "g0"))]
+
+
+def test_one_large_buffer_is_a_step_and_no_climb(find):
+    assert find(g0=card([72.0] * 60 + [75.0] * 60)) == []
+
+
+def test_noise_is_no_climb(find):
+    assert find(g0=card([72.0 + (column % 2) for column in range(LENGTH)])) == []
+
+
+def test_a_fresh_process_warms_up(find):
+    assert find(g0=card([0.01] * 20 + climbing(100, begins=10))) == []
+
+
+def test_a_climb_that_stopped_at_the_end_of_memory_is_still_there(find):
+    assert find(g0=card([min(value, 73.5) for value in climbing()])) == [("gpu-memory-leak", REPLICA)]
+
+
+def test_it_is_over_when_the_memory_is_given_back(find):
+    assert find(g0=card([*climbing(110), *[72.0] * 10])) == []
+
+
+def test_without_a_reservation_memory_may_follow_the_load(find):
+    rising = [min(1.0, 0.1 + 0.008 * column) for column in range(LENGTH)]
+    assert find(g0=card(climbing(), reserved=None, busy=rising)) == []
+    assert find(g0=card(climbing(), reserved=None)) == [("gpu-memory-leak", REPLICA)]
+
+
+def test_a_slow_creep_of_hours(find):
+    creep = [72.0 + 0.004 * column for column in range(600)]  # 2.4 GiB in fifty minutes
+    assert find(g0=card(creep)) == [("gpu-memory-leak", REPLICA)]
+    assert find(g0=card([72.0 + 0.0005 * column for column in range(600)])) == []
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_too_few_scrapes(find, length):
+    assert find(g0=card([72.0] * length)) == []
+
+
+def test_no_values_is_no_verdict(find):
+    verdicts = []
+    assert find(verdicts=verdicts, g0=card([None] * LENGTH)) == []
+    assert [item.reason for item in verdicts] == [NoVerdictReason.NO_VALUES]

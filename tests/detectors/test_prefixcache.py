@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.prefixcache import PrefixCacheDetector
+from outrider.catalog import signal
+from outrider.model import EntityKind, EntityRef, NoVerdictReason
+from outrider.topology import Topology
+
+START = 1_800_000_000.0
+LENGTH, FAULT = 90, 66
+R, SVC = EntityKind.REPLICA, EntityRef("lab", EntityKind.SERVICE, "default", "chat")
+NAMES = ("r0", "r1", "r2", "r3")
+TOPOLOGY = Topology.build([(EntityRef("lab", R, "default", name), SVC) for name in NAMES])
+BUCKETS = len(signal("engine_prompt_length_tokens").bounds) + 1
+
+
+def replica(after=0.5, *, before=0.5, prompt=1000.0, longer=1.0, started=-9000.0, length=LENGTH):
+    """The hit ratio from FAULT on, and the mean length of prompts, ``longer`` from then on."""
+    lengths = [prompt if column < FAULT else prompt * longer for column in range(length)]
+    return {
+        "engine_prefix_cache_hit_ratio": [before if column < FAULT else after for column in range(length)],
+        "engine_start_time_seconds": [START + started] * length,
+        **{f"engine_prompt_length_tokens#{i}": [20.0 if i == 3 else 0.0] * length for i in range(BUCKETS)},
+        "engine_prompt_length_tokens#-1": [20.0 * value for value in lengths],
+    }
+
+
+@pytest.fixture
+def find(window_of, findings_of):
+    def run(verdicts=None, **rows):
+        rows = {name: rows.get(name, replica()) for name in NAMES}
+        found = findings_of(PrefixCacheDetector(), window_of(R, rows), TOPOLOGY, verdicts=verdicts)
+        return [(item.fault, item.entity) for item in found]
+
+    return run
+
+
+def test_caches_that_find_what_they_found(find):
+    assert find() == []
+
+
+def test_every_cache_finds_little(find):
+    assert find(**{name: replica(0.05) for name in NAMES}) == [("prefix-cache-collapse", SVC)]
+
+
+def test_one_cache_alone_is_not_the_service(find):
+    assert find(r0=replica(0.05)) == []
+
+
+def test_longer_prompts_with_the_same_beginning_are_another_mix(find):
+    assert find(**{name: replica(0.2, longer=5.0) for name in NAMES}) == []
+
+
+def test_a_cache_that_never_found_much_has_nothing_to_lose(find):
+    assert find(**{name: replica(0.0, before=0.05) for name in NAMES}) == []
+
+
+def test_young_processes_have_cold_caches(find):
+    assert find(**{name: replica(0.05, started=5.0 * FAULT) for name in NAMES}) == []
+
+
+def test_without_prompt_lengths_the_ratio_decides(find):
+    rows = {name: {k: v for k, v in replica(0.05).items() if "prompt" not in k} for name in NAMES}
+    assert find(**rows) == [("prefix-cache-collapse", SVC)]
+
+
+@pytest.mark.parametrize("values", [[None] * LENGTH, [0.0] * LENGTH])
+def test_nothing_to_compare_with(find, values):
+    verdicts = []
+    rows = {name: {**replica(), "engine_prefix_cache_hit_ratio": values} for name in NAMES}
+    assert find(verdicts, **rows) == []
+    assert [item.reason for item in verdicts] == [NoVerdictReason.WARMING_UP]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_the_first_scrapes(find, length):
+    assert find(**{name: replica(0.0, length=length) for name in NAMES}) == []
+
+
+def test_a_dip_of_two_scrapes(find):
+    ratio = np.full(LENGTH, 0.5)
+    ratio[-2:] = 0.0
+    rows = {name: {**replica(), "engine_prefix_cache_hit_ratio": ratio.tolist()} for name in NAMES}
+    assert find(**rows) == []
