@@ -1,4 +1,4 @@
-"""Write docs/reference/drill-figures.md from the last saved run of the benchmarks; --check compares."""
+"""Write docs/reference/drill-figures.md and the table of README.md from the last saved benchmarks; --check compares."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from generated import write_or_check
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "drill-figures.md"
+README = ROOT / "README.md"
+BEGIN = "<!-- drill figures: written by scripts/drill_figures.py -->\n"
+END = "<!-- end of drill figures -->"
 RIVALS = ("static thresholds", "z-score per metric", "pooled isolation forest", "shipped Prometheus rules")
 FIGURES = {
     "precision": "precision",
@@ -42,13 +45,8 @@ This page is written by `scripts/drill_figures.py` from `benchmarks/results.json
 
 def page(results: dict[str, dict[str, Any]]) -> str:
     """The whole page."""
-    took = results["drill_seconds"]
-    seeds = ", ".join(map(str, took["seeds"]))
-    watched = results["drill_target_days"]
-    ran = (
-        f"{took['scenarios']} runs with {took['events']} faults on seeds {seeds}, {watched['value']:g} target-days; "
-        f"the slowest seed took {took['value']:.0f} s (limit {took['target']:.0f} s)."
-    )
+    took, watched = results["drill_seconds"], results["drill_target_days"]
+    ran = f"{_ran(results)}; the slowest seed took {took['value']:.0f} s (limit {took['target']:.0f} s)."
     rows = [_row(title, results[f"drill_{name}"]) for name, title in FIGURES.items()]
     table = (
         f"| figure | Outrider | goal | holds | {' | '.join(RIVALS)} |\n|{'---|' * (4 + len(RIVALS))}\n{''.join(rows)}"
@@ -59,12 +57,28 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     return f"{HEAD}## All scenarios\n\n{ran}\n\n{table}{quiet}\n## By fault\n\n{head}{by_fault}"
 
 
-def _row(title: str, found: dict[str, Any]) -> str:
+def readme(text: str, results: dict[str, dict[str, Any]]) -> str:
+    """README.md with its table as the last run had it."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    rows = "".join(_row(title, results[f"drill_{name}"], ()) for name, title in FIGURES.items())
+    table = f"| figure | Outrider | goal | holds |\n|---|---|---|---|\n{rows}"
+    return f"{before}{BEGIN}The last saved run, {_ran(results)}:\n\n{table}\n{END}{after}"
+
+
+def _ran(results: dict[str, dict[str, Any]]) -> str:
+    took = results["drill_seconds"]
+    seeds = ", ".join(map(str, took["seeds"]))
+    days = results["drill_target_days"]["value"]
+    return f"{took['scenarios']} runs with {took['events']} faults on seeds {seeds}, {days:g} target-days"
+
+
+def _row(title: str, found: dict[str, Any], against: tuple[str, ...] = RIVALS) -> str:
     unit = found["unit"]
     goal = "" if found["target"] is None else _said(found["target"], unit)
     holds = {None: "", True: "yes", False: "**no**"}[found["holds"]]
-    rivals = " | ".join(_said(found["rivals"].get(rival), unit) for rival in RIVALS)
-    return f"| {title} | {_said(found['value'], unit)} | {goal} | {holds} | {rivals} |\n"
+    cells = (_said(found["value"], unit), goal, holds, *(_said(found["rivals"].get(rival), unit) for rival in against))
+    return f"| {title} | {' | '.join(cells)} |\n"
 
 
 def _fault(name: str, found: dict[str, Any]) -> str:
@@ -101,9 +115,11 @@ def _said(value: float | None, unit: str) -> str:
 
 
 def main() -> int:
-    """Write the page, or compare it."""
+    """Write both, or compare them."""
     listed = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
-    return write_or_check(PAGE, page({one["name"]: one for one in listed}))
+    results = {one["name"]: one for one in listed}
+    text = readme(README.read_text(encoding="utf-8"), results)
+    return write_or_check(PAGE, page(results)) | write_or_check(README, text)
 
 
 if __name__ == "__main__":
