@@ -95,7 +95,8 @@ class PodFaultDetector:
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
         lives = _lives(window.events, now)
-        restarts = np.nan_to_num(np.maximum(window.column("pod_restarts"), 0.0))
+        told = window.column("pod_restarts")
+        restarts = np.where(np.isfinite(told), np.maximum(told, 0.0), 0.0)
         found = self._killed(window, lives, restarts, now)
         for entity, verdict in self._loops(window, lives, restarts, now).items():
             found.setdefault(entity, verdict)

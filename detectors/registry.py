@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from detectors import isolation, seasonal
+from detectors import isolation, saturation, seasonal
 from detectors.containerfaults import ContainerFaultDetector
 from detectors.devicememory import DeviceMemoryDetector
 from detectors.engineerrors import EngineErrorDetector
@@ -71,3 +71,6 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "isolation-gpu": partial(IsolationDetector, EntityKind.GPU, isolation.WATCHED[EntityKind.GPU]),
     "isolation-node": partial(IsolationDetector, EntityKind.NODE, isolation.WATCHED[EntityKind.NODE]),
 }
+
+SYMPTOMS = {"saturation": saturation.REPLICA_WAITS, "surge": saturation.SERVICE_WAITS}
+"""The second name of a detector: under it a symptom is told that none of its faults explains."""

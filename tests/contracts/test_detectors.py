@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from detectors.registry import DETECTORS
+from detectors.registry import DETECTORS, SYMPTOMS
 from detectors.threshold import compile_rules
 from outrider import catalog
 from outrider.faults import faults
@@ -77,7 +77,7 @@ def detect(detector, state, part, topology=None, now=None):
     assert state.version == detector.state_version
     for verdict in verdicts:
         assert isinstance(verdict, Finding | NoVerdict)
-        assert verdict.detector == detector.name
+        assert verdict.detector in (detector.name, SYMPTOMS.get(detector.name))
         if isinstance(verdict, Finding):
             assert 0.0 <= verdict.score <= 1.0
             assert verdict.evidence
