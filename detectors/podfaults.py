@@ -37,6 +37,7 @@ EVENT_HOLD = timedelta(minutes=10)
 CRASH_LOOP = 3.0  # pod_waiting_reason: CrashLoopBackOff
 ENDS = 2  # a process that ends once may be started anew and be well
 RESTARTS_UNHEARD = 3.0  # restarts in the window that are a loop where nobody reads the kubelet's events
+UNHEARD_SCORE = 0.6  # an engine that died once and cannot start again restarts as often
 KILLED = frozenset({"oom-kill", "OOMKilling", "OOMKilled"})
 STARTED, BACK_OFF = "Started", "BackOff"
 _MADE_ANEW = frozenset({"Scheduled", "Killing", "Evicted"})
@@ -143,12 +144,12 @@ class PodFaultDetector:
         if not any(event.kind is EventKind.KUBERNETES for event in window.events):
             for row in np.flatnonzero(waits & (counted >= RESTARTS_UNHEARD)):
                 pod = window.entities[row]
-                found[pod] = self._loop(pod, float(counted[row]), float(since[row]), now)
+                found[pod] = self._loop(pod, float(counted[row]), float(since[row]), now, score=UNHEARD_SCORE)
         return found
 
-    def _loop(self, pod: EntityRef, ends: float, since: float, now: datetime) -> Finding:
+    def _loop(self, pod: EntityRef, ends: float, since: float, now: datetime, score: float = 0.9) -> Finding:
         one = evidence("pod_restarts", ends, "crash_loop", Interval(None, 1.0), times=round(ends))
-        return finding(self.name, pod, "crash-loop", score=0.9, since=since, now=now, because=(one,))
+        return finding(self.name, pod, "crash-loop", score=score, since=since, now=now, because=(one,))
 
 
 def _lives(events: Sequence[Event], now: datetime) -> dict[EntityRef, _Life]:

@@ -137,7 +137,7 @@ class Dictionary:
             asked = sa.select(table.c.id).where(table.c.digest == digest)
             found = connection.execute(asked).scalar()
             if found is None:
-                if table is schema.cohort and self._gone != self._forgotten():
+                if table is schema.cohort and self._gone not in (None, self._forgotten()):
                     raise StaleNumbersError
                 new = insert(connection, table).values(digest=digest, members=packed)
                 connection.execute(new.on_conflict_do_nothing())

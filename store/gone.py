@@ -65,6 +65,7 @@ def _entities(access: Access, before: int) -> int:
             if _last_list(connection) != last_list:
                 break  # a new list may name some of them: the next run looks again
             gone += _delete(connection, part, before)
+            access.numbers.forget()  # others learn it from the cut
     return gone
 
 

@@ -31,7 +31,7 @@ PUBLISHED = {
     # made by SGLang's own code without a request over HTTP and without stages
     "sglang": ("sglang", _SGLANG | {
         "engine_prefill_seconds", "engine_decode_seconds", "engine_error_ratio", "engine_rejected_per_second",
-        "engine_http_requests_total", "engine_http_failed_total",
+        "engine_http_requests_total", "engine_http_failed_total", "engine_http_refused_total",
     }),
     "tgi": ("tgi", set()),
     "triton": ("triton", _TRITON),

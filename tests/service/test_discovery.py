@@ -163,7 +163,7 @@ def test_found_targets_are_listed_like_configured_ones(tmp_path: Path, pages: Pa
     assert [row["target"] for row in seen["targets"]] == list(rows)
     with structlog.testing.capture_logs():
         table = CliRunner().invoke(app, ["doctor", "--config", str(file), "-o", "table"], standalone_mode=False).stdout
-    assert "http (discovery): http: no adapter is known to read" in table
+    assert "http (discovery): no adapter is known to read" in table
 
 
 def test_a_source_that_is_away_is_listed_with_its_fault(tmp_path: Path, pages: Pages) -> None:

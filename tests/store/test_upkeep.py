@@ -81,7 +81,7 @@ def test_old_raw_values_go_and_roll_ups_answer(
     fill(metrics)
     found = metrics.upkeep(NEXT_DAYS, Retention(raw=NEXT_DAYS - START - 3 * HOUR))
     assert found.forgotten.rows.pop(("cohort", Because.UNUSED)) > 0
-    assert found.forgotten.rows == {("raw", Because.AGE): 3 * 9}
+    assert found.forgotten.rows == {("raw", Because.AGE): 3 * 9, ("latest", Because.AGE): 2}
     same_answers(metrics, truth, (10 * MINUTE, 30 * MINUTE, HOUR))
     ecc = metrics.read_windows(EntityKind.GPU, [GPU_KEYS[1]], START, START + HOUR, 5 * MINUTE, GPUS)
     assert np.flatnonzero((ecc.status[:, :, 0] != CellStatus.ABSENT).any(axis=0)).tolist() == [0, 2, 4, 6, 8, 10]
