@@ -121,10 +121,17 @@ class Reach:
                 everything = self.topology.of_kind(EntityKind.SERVICE)
                 found = tuple(service for service in everything if service.cluster == entity.cluster)
             else:
-                reached = (other for other in self.up(entity) if other.kind is EntityKind.SERVICE)
+                roots = (entity, *self._labelled(entity)) if entity.kind is EntityKind.POOL else (entity,)
+                reached = {other for root in roots for other in self.up(root) if other.kind is EntityKind.SERVICE}
                 found = tuple(sorted(reached, key=lambda other: other.key))
             self._services[entity] = found
         return found
+
+    def _labelled(self, pool: EntityRef) -> Iterator[EntityRef]:
+        """The nodes that name a pool in their label: not every source of topology draws the edge."""
+        for node in self.topology.of_kind(EntityKind.NODE):
+            if node.cluster == pool.cluster and self.topology.label(node, "pool") == pool.name:
+                yield node
 
     def nodes(self, entity: EntityRef) -> frozenset[EntityRef]:
         """The nodes it rests on, itself when it is one."""
