@@ -10,7 +10,7 @@ from datetime import timedelta
 import numpy as np
 
 from detectors.memory import Arrays
-from detectors.spells import Flags, gaps, newest, previous_index
+from detectors.spells import Flags, gaps, previous_index
 from outrider import windows
 from outrider.model import Floats, SignalKey, Window
 
@@ -32,24 +32,16 @@ def arrivals(window: Window) -> Floats:
     return rate
 
 
-def mean(values: Floats) -> Floats:
-    """The mean of each row's known values, NaN where none is."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Floats = np.nan_to_num(values).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
-    return found
-
-
 def recent(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
     """The mean of the newest ``span``, shape (entities,)."""
-    return mean(values[:, windows.recent(window, span)])
+    return windows.row_means(values[:, windows.recent(window, span)])
 
 
 def earlier(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
     """The mean of what the window holds before the newest ``span``; NaN under half a minute of it."""
     before = values[:, : windows.recent(window, span).start]
     known = (~np.isnan(before)).sum(axis=1) * window.step.total_seconds()
-    return np.where(known >= LEVEL_KNOWN_SECONDS, mean(before), np.nan)
+    return np.where(known >= LEVEL_KNOWN_SECONDS, windows.row_means(before), np.nan)
 
 
 def level(window: Window, values: Floats, held: Floats, weight: Floats) -> Floats:
@@ -79,12 +71,7 @@ def follow(memory: Arrays, name: str, value: Floats, step_seconds: float, frozen
 
 def per_first_token(window: Window, amount: str, count: Floats, span: timedelta) -> Floats:
     """``amount`` of the span for each of ``count`` requests, NaN under ten of them."""
-    total = np.nan_to_num(window.column(amount)[:, windows.recent(window, span)]).sum(axis=1)
+    total = np.nan_to_num(windows.total(window, amount, span))
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Floats = np.where(count >= 10.0, total / count, np.nan)
     return found
-
-
-def newest_rate(window: Window, rate: Floats) -> Floats:
-    """The newest known value of each row."""
-    return newest(window, rate)

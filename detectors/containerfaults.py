@@ -143,18 +143,9 @@ def _works_more(window: Window) -> Flags:
     """True where the container uses clearly more CPU than when the climb began."""
     cores = window.column("container_cpu_usage_cores")[:, windows.recent(window, CLIMB)]
     half = max(1, cores.shape[1] // 2)
-    early, late = (_mean(part) for part in (cores[:, :half], cores[:, half:]))
+    early, late = (windows.row_means(part) for part in (cores[:, :half], cores[:, half:]))
     more: Flags = late > MORE_WORK * early
     return more
-
-
-def _mean(values: Floats) -> Floats:
-    """Row means of what is known; NaN where nothing is."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=1)
-    total = np.where(known, values, 0.0).sum(axis=1)
-    mean: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-    return mean
 
 
 def _pod_of(container: EntityRef, topology: Topology) -> EntityRef:

@@ -7,16 +7,17 @@ only a climb at a load that does not grow counts. A young process fills caches a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.memory import Arrays, align, empty
-from detectors.spells import Flags, newest, silences, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Flags, newest, silences
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import (
-    DetectorState,
     EntityKind,
     EntityRef,
     Finding,
@@ -48,7 +49,7 @@ _DEFAULTS: dict[str, float | bool] = {
 }
 
 
-class DeviceMemoryDetector:
+class DeviceMemoryDetector(Remembering):
     """One verdict per replica, read from its accelerators."""
 
     name = "device-memory"
@@ -56,19 +57,10 @@ class DeviceMemoryDetector:
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (USED, TOTAL, RESERVED, BUSY))
     window = timedelta(minutes=10)
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No level known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding from the climb on until the memory is given back."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, _DEFAULTS)
         used = newest(window, window.column(USED))
         total = np.nanmax(np.nan_to_num(window.column(TOTAL)), axis=1, initial=0.0)
         total = np.where(total > 0, total, np.nan)
@@ -103,7 +95,7 @@ class DeviceMemoryDetector:
                     finding(self.name, replica, "gpu-memory-leak", score=0.85, since=since, now=now, because=(one,)),
                 )
         quiet = silences(self.name, window.entities, window.column_status(USED), np.isnan(used))
-        return DetectorState(self.state_version, window.entities, memory), (*named.values(), *quiet)
+        return (*named.values(), *quiet)
 
 
 def _follow(memory: Arrays, used: Floats, total: Floats, now: float) -> Flags:

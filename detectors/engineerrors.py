@@ -7,18 +7,18 @@ began with the new revision's processes, while the old ones do well, are a bad-r
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import numpy as np
 
 from detectors.changes import CHANGE_HOLD, changed_at
-from detectors.memory import Arrays, align, empty
-from detectors.spells import Flags, newest, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Flags, newest
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import (
-    CellStatus,
-    DetectorState,
     EntityKind,
     EntityRef,
     EventKind,
@@ -57,7 +57,7 @@ _DEFAULTS: dict[str, float] = {
 }
 
 
-class EngineErrorDetector:
+class EngineErrorDetector(Remembering):
     """bad-rollout of a service; kv-transfer-fail and gpu-memory-fragmentation of a replica."""
 
     name = "engine-errors"
@@ -69,19 +69,10 @@ class EngineErrorDetector:
     )
     window = timedelta(minutes=10)
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No process and no change known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judge every replica on its newest minutes."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, _DEFAULTS)
         started = newest(window, window.column("engine_start_time_seconds"))
         memory["process"] = np.where(np.isnan(started), memory["process"], started)
         memory["changed_at"] = changed_at(window, memory["changed_at"], topology, now)
@@ -89,7 +80,7 @@ class EngineErrorDetector:
         found: list[Finding | NoVerdict] = list(self._said(window, lines, now))
         found.extend(self._transfers(window, lines, now))
         found.extend(self._rollouts(window, memory, set(lines), topology, now))
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+        return found
 
     def _said(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
         found = []
@@ -217,10 +208,7 @@ def _errors(window: Window) -> tuple[Floats, Floats]:
     columns = windows.recent(window, RECENT)
     share, most = np.full(len(window.entities), np.nan), np.zeros(len(window.entities))
     for failures, answers in _COUNTS:
-        bad, every = (
-            np.where(window.column_status(name) < CellStatus.ABSENT, window.column(name), np.nan)[:, columns]
-            for name in (failures, answers)
-        )
+        bad, every = (windows.believed(window, name)[:, columns] for name in (failures, answers))
         known = ~np.isnan(bad).all(axis=1)
         failed, all_of = np.nan_to_num(bad).sum(axis=1), np.nan_to_num(every).sum(axis=1)
         value = np.divide(failed, np.maximum(all_of, failed), out=np.zeros_like(failed), where=failed > 0)

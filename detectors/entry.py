@@ -156,7 +156,7 @@ class EntryDetector:
         frozen = memory["shut"] | memory["dropped"] | ~healthy
         step = window.step.total_seconds()
         for name, values in (("arriving", rate), ("each", each)):
-            newest_value = arrivals.newest_rate(window, values)
+            newest_value = newest(window, values)
             with np.errstate(invalid="ignore"):
                 far = newest_value < DROP_RATIO * arrivals.remembered(memory[name], memory[f"{name}_weight"])
             arrivals.follow(memory, name, newest_value, step, frozen | far)

@@ -8,19 +8,20 @@ reported for ever. A gauge that merely still shows the last XID is never read: o
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.memory import Arrays, align, empty
-from detectors.spells import Counts, Flags, newest, silences, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Counts, Flags, newest, silences, spell
 from detectors.verdicts import evidence, finding
 from detectors.xid import xid_findings
 from outrider import windows
 from outrider.model import (
-    DetectorState,
     EntityKind,
     EntityRef,
     Finding,
@@ -79,7 +80,7 @@ class _Sign:
     since: Floats
 
 
-class GpuFaultDetector:
+class GpuFaultDetector(Remembering):
     """gpu-lost, XIDs, memory errors, heat and links of each accelerator."""
 
     name = "gpu-faults"
@@ -87,19 +88,10 @@ class GpuFaultDetector:
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in _GPU_SIGNALS)
     window = EVENT_HOLD
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No accelerator known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Every fault of every accelerator; a lost one is only lost."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, _DEFAULTS)
         lost, unseen = _lost(window, memory, topology)
         verdicts: dict[str, Finding] = {}
         signs = (_missing(window, lost, memory), *_memory_errors(window), *_heat(window), *_links(window))
@@ -111,7 +103,7 @@ class GpuFaultDetector:
         gone = {window.entities[row] for row in np.flatnonzero(lost)}
         kept = [item for item in verdicts.values() if item.entity not in gone or item.fault == "gpu-lost"]
         quiet = silences(self.name, window.entities, window.column_status("hw_accel_seen"), unseen)
-        return DetectorState(self.state_version, window.entities, memory), (*kept, *quiet)
+        return (*kept, *quiet)
 
 
 def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Flags]:

@@ -7,24 +7,23 @@ model that loads keeps it busy for minutes, so it takes the kernel's word, or fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.memory import Arrays, align, empty
-from detectors.spells import Flags, newest, silences, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Flags, newest, silences, spell
 from detectors.verdicts import evidence, finding
 from outrider.model import (
-    DetectorState,
     EntityKind,
     EntityRef,
     Event,
     EventKind,
     Evidence,
     Finding,
-    Floats,
     Interval,
     NoVerdict,
     SignalKey,
@@ -34,7 +33,7 @@ from outrider.topology import Topology
 
 EVENT_HOLD = timedelta(minutes=10)
 ALARM_HOLD_SECONDS = 1800.0  # a power supply says once that it failed and stays so
-LASTING_SECONDS = 60.0
+LASTING_SECONDS, LASTING_SCRAPES = 60.0, 2
 DISK_FULL_RATIO = 0.05  # the kubelet evicts below 0.10; below this writes begin to fail
 DISK_SHORT_RATIO = 0.15  # the kubelet's word about a disk with more room than this is history
 DISK_BUSY_RATIO, IO_STALL_RATIO = 0.9, 0.1
@@ -66,7 +65,7 @@ class _Lines:
         return np.array([len(self.at.get(entity, ())) >= least for entity in entities], dtype=np.bool_)
 
 
-class HostFaultDetector:
+class HostFaultDetector(Remembering):
     """disk-full, disk-slow, clock-skew, network-loss and psu-or-fan-failed of each node."""
 
     name = "host-faults"
@@ -74,19 +73,12 @@ class HostFaultDetector:
     keys: tuple[SignalKey, ...] = tuple(map(SignalKey, _SIGNALS))
     window = EVENT_HOLD
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No node known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
         """Judge every node on its newest scrapes and the lines of the window."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, _DEFAULTS)
         found: list[Finding | NoVerdict] = [
             *self._disk_full(window, now),
             *self._disk_slow(window, now),
@@ -99,7 +91,7 @@ class HostFaultDetector:
             seen |= ~np.isnan(newest(window, window.column(key)))
         status = window.column_status("node_filesystem_available_ratio")
         found.extend(silences(self.name, window.entities, status, ~seen))
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+        return found
 
     def _disk_full(self, window: Window, now: datetime) -> list[Finding]:
         """No room left, or the kubelet says that it makes room."""
@@ -151,7 +143,7 @@ class HostFaultDetector:
         run = spell(~np.isnan(offset), np.abs(offset) > CLOCK_SECONDS, window.times)
         value = newest(window, offset)
         found = []
-        for row in np.flatnonzero((np.abs(value) > CLOCK_SECONDS) & _lasts(run.seconds, run.scrapes)):
+        for row in np.flatnonzero((np.abs(value) > CLOCK_SECONDS) & run.lasts(LASTING_SECONDS, LASTING_SCRAPES)):
             limit = Interval(-CLOCK_SECONDS, CLOCK_SECONDS)
             seconds = float(value[row])
             one = evidence("node_clock_offset_seconds", seconds, "clock_off", limit, seconds=seconds)
@@ -168,7 +160,7 @@ class HostFaultDetector:
         bad = (share >= PACKETS_LOST_RATIO) & (errors >= LEAST_ERRORS_PER_SECOND)
         run = spell(~np.isnan(share), bad, window.times)
         found = []
-        for row in np.flatnonzero(_lasts(run.seconds, run.scrapes)):
+        for row in np.flatnonzero(run.lasts(LASTING_SECONDS, LASTING_SCRAPES)):
             rate, part = float(newest(window, errors)[row]), float(newest(window, share)[row])
             limit = Interval(None, LEAST_ERRORS_PER_SECOND)
             one = evidence("node_network_errors_per_second", rate, "packets_lost", limit, rate=rate, share=part)
@@ -192,11 +184,6 @@ class HostFaultDetector:
         self, node: EntityRef, fault: str, score: float, since: float, now: datetime, because: tuple[Evidence, ...]
     ) -> Finding:
         return finding(self.name, node, fault, score=score, since=since, now=now, because=because)
-
-
-def _lasts(seconds: Floats, scrapes: np.ndarray) -> Flags:
-    found: Flags = (seconds >= LASTING_SECONDS) & (scrapes >= 2)
-    return found
 
 
 def _lines(events: Sequence[Event], codes: frozenset[str], now: datetime, until: str = "") -> _Lines:

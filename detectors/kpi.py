@@ -6,17 +6,19 @@ below is a relative fall, and far outside the figure's own scatter. With hardly 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 import numpy as np
 
 from detectors import arrivals
-from detectors.memory import align, empty
-from detectors.spells import newest, silences, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import newest, silences
 from detectors.verdicts import evidence, finding
 from outrider import windows
-from outrider.model import DetectorState, EntityKind, Evidence, Finding, Interval, NoVerdict, SignalKey, Window
+from outrider.model import EntityKind, Evidence, Finding, Interval, NoVerdict, SignalKey, Window
 from outrider.topology import Topology
 
 SPAN = timedelta(minutes=1)
@@ -30,7 +32,7 @@ KPI, INVALID = "svc_kpi_value", "svc_output_invalid_ratio"
 INVALID_MOST = 0.001  # MEASURES: output validity of 99.9 %
 
 
-class KpiDetector:
+class KpiDetector(Remembering):
     """One finding per service whose KPI has fallen."""
 
     name = "kpi"
@@ -38,7 +40,7 @@ class KpiDetector:
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (KPI, INVALID, "svc_requests_total"))
     window = timedelta(minutes=10)
     state_version = 1
-    _defaults: ClassVar[dict[str, bool | float]] = {
+    defaults: ClassVar[dict[str, bool | float]] = {
         "low": False,
         "since": np.nan,
         "usual": np.nan,
@@ -47,18 +49,10 @@ class KpiDetector:
         "scatter_weight": 0.0,
     }
 
-    def initial(self) -> DetectorState:
-        """No figure known."""
-        return empty(self.state_version, self._defaults)
-
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
         """A finding while the figure stands below what it was."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, self._defaults)
         values = window.column(KPI)
         value = newest(window, values)
         columns = windows.recent(window, SPAN)
@@ -79,7 +73,7 @@ class KpiDetector:
         step, frozen = window.step.total_seconds(), memory["low"] | odd | (answered < FEWEST)
         arrivals.follow(memory, "scatter", np.abs(value - memory["usual"]), step, frozen)
         arrivals.follow(memory, "usual", value, step, frozen)
-        invalid = arrivals.mean(window.column(INVALID)[:, columns])
+        invalid = windows.row_means(window.column(INVALID)[:, columns])
         found = [
             finding(
                 self.name,
@@ -95,7 +89,7 @@ class KpiDetector:
         status = window.column_status(KPI)
         untold = np.asarray(np.isnan(values).all(axis=1), dtype=np.bool_)
         quiet = silences(self.name, window.entities, status, untold) if window.entities else ()
-        return DetectorState(self.state_version, window.entities, memory), (*found, *quiet)
+        return (*found, *quiet)
 
 
 def _why(value: float, usual: float, invalid: float) -> tuple[Evidence, ...]:

@@ -8,6 +8,7 @@ is never hung, however long its queue.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import progress
-from detectors.memory import Arrays, align, empty
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
 from detectors.spells import (
     Counts,
     Flags,
@@ -26,11 +28,9 @@ from detectors.spells import (
     newest_index,
     silences,
     spell,
-    unusable,
 )
 from detectors.verdicts import evidence, finding
 from outrider.model import (
-    DetectorState,
     EntityKind,
     EntityRef,
     Event,
@@ -90,7 +90,7 @@ class _Sight:
     health: Floats
 
 
-class LivenessDetector:
+class LivenessDetector(Remembering):
     """One verdict per replica and cycle; the gravest that holds."""
 
     name = "liveness"
@@ -98,19 +98,11 @@ class LivenessDetector:
     keys: tuple[SignalKey, ...] = progress.REPLICA_KEYS
     window = timedelta(minutes=10)
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """Nothing known of any replica."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judge every replica of the window; see the module for how."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        sight = _look(window, align(state, window.entities, _DEFAULTS))
+        sight = _look(window, memory)
         _learn(sight)
         planned = _planned(window, now)
         dead, mute = self._dead(sight, planned, topology, now)
@@ -126,7 +118,7 @@ class LivenessDetector:
         ):
             verdicts.extend(NoVerdict(self.name, window.entities[row], why) for row in np.flatnonzero(rows))
         verdicts.extend(silences(self.name, window.entities, window.column_status("engine_up"), ~sight.known))
-        return DetectorState(self.state_version, window.entities, sight.memory), tuple(verdicts)
+        return verdicts
 
     def _dead(
         self, sight: _Sight, planned: Flags, topology: Topology, now: datetime

@@ -6,15 +6,17 @@ is a neighbour's. A surge rises everywhere, and a model that loads keeps the dis
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.memory import align, empty
+from detectors.memory import Arrays
 from detectors.readings import spacing
-from detectors.spells import newest, silences, spell, unusable
+from detectors.remembering import Remembering
+from detectors.spells import newest, silences, spell
 from detectors.verdicts import evidence, finding
-from outrider.model import DetectorState, EntityKind, Finding, Interval, NoVerdict, NoVerdictReason, SignalKey, Window
+from outrider.model import EntityKind, Finding, Interval, NoVerdict, NoVerdictReason, SignalKey, Window
 from outrider.topology import Topology
 
 RISE = 0.3  # of all cores: several times what an engine takes
@@ -26,7 +28,7 @@ KNOWN_SECONDS = 240.0
 _DEFAULTS = {"usual": np.nan, "seen": 0.0, "risen_since": np.nan}
 
 
-class NeighbourDetector:
+class NeighbourDetector(Remembering):
     """noisy-neighbour of each node."""
 
     name = "neighbours"
@@ -34,19 +36,12 @@ class NeighbourDetector:
     keys: tuple[SignalKey, ...] = (SignalKey("node_cpu_utilization_ratio"), SignalKey("node_disk_busy_ratio"))
     window = timedelta(minutes=5)
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No node known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
         """Compare each node's CPU with its own usual and with how far the others have risen."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, _DEFAULTS)
         busy = window.column("node_cpu_utilization_ratio")
         value = newest(window, busy)
         known = memory["seen"] >= KNOWN_SECONDS
@@ -76,7 +71,7 @@ class NeighbourDetector:
         found.extend(silences(self.name, window.entities, status, np.isnan(value)))
         learning = np.flatnonzero(~known & ~np.isnan(value))
         found.extend(NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in learning)
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+        return found
 
 
 def _common(over: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -5,18 +5,19 @@ What every page of a node goes dark together is ``targets``' business; here the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
+from typing import Any, ClassVar
 
 import numpy as np
 
-from detectors.memory import align, empty
-from detectors.spells import newest, silences, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import newest, silences, spell
 from detectors.verdicts import evidence, finding, fingerprint
 from detectors.xid import xid_findings
 from outrider.model import (
-    DetectorState,
     EntityKind,
     EntityRef,
     Finding,
@@ -37,7 +38,7 @@ SWITCH_SHARE = 0.5  # of the nodes behind it: less is a matter of single links
 TOGETHER_SECONDS = 60.0  # links that one switch takes down are seen down within a few scrapes
 
 
-class NodeFaultDetector:
+class NodeFaultDetector(Remembering):
     """gpu-lost by count, XIDs that only name a node, and a node that is not ready."""
 
     name = "node-faults"
@@ -49,26 +50,17 @@ class NodeFaultDetector:
     )
     window = timedelta(minutes=10)
     state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {"most": 0.0}
 
-    def initial(self) -> DetectorState:
-        """No node known."""
-        return empty(self.state_version, {"most": 0.0})
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judge every node on its newest scrapes."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, {"most": 0.0})
         shown = np.nan_to_num(window.column("hw_accel_present"))
         memory["most"] = np.maximum(memory["most"], shown.max(axis=1, initial=0.0))
         found: list[Finding | NoVerdict] = []
         found.extend(self._short_of_accelerators(window, memory["most"], now))
         found.extend(self._not_ready(window, now))
         found.extend(xid_findings(self.name, window.events, topology, now, EVENT_HOLD))
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+        return found
 
     def _short_of_accelerators(self, window: Window, most: Floats, now: datetime) -> list[Finding]:
         """Fewer accelerators than the kubelet counts, where the missing one has never been seen.
@@ -118,7 +110,7 @@ class NodeFaultDetector:
         ]
 
 
-class PortFaultDetector:
+class PortFaultDetector(Remembering):
     """A scale-out port that was up and is not: ib-link-down of its node, or switch-down where a rack's go together."""
 
     name = "port-faults"
@@ -126,19 +118,10 @@ class PortFaultDetector:
     keys: tuple[SignalKey, ...] = (SignalKey("hw_link_up"),)
     window = timedelta(minutes=10)
     state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {"up_seen": False}
 
-    def initial(self) -> DetectorState:
-        """No port known."""
-        return empty(self.state_version, {"up_seen": False})
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding per switch and per node with ports down; a port that was never up is not cabled."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, {"up_seen": False})
         link = window.column("hw_link_up")
         memory["up_seen"] = memory["up_seen"] | (link == 1).any(axis=1)
         value = newest(window, link)
@@ -163,7 +146,7 @@ class PortFaultDetector:
                 finding(self.name, node, "ib-link-down", score=0.9, since=began[node], now=now, because=(one,))
             )
         quiet = silences(self.name, window.entities, window.column_status("hw_link_up"), np.isnan(value))
-        return DetectorState(self.state_version, window.entities, memory), (*found, *quiet)
+        return (*found, *quiet)
 
 
 def _behind_one_switch(

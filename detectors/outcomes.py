@@ -7,19 +7,20 @@ users wait, or the engines fail, clients leave because of that, and it is no fau
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 import numpy as np
 
 from detectors import arrivals
-from detectors.memory import align, empty
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
 from detectors.saturation import TTFT_EVENTS, TTFT_LIMIT_SECONDS, TTFT_QUANTILE
-from detectors.spells import Flags, silences, unusable
+from detectors.spells import Flags, silences
 from detectors.verdicts import evidence, finding
 from outrider import catalog, windows
 from outrider.model import (
-    DetectorState,
     EntityKind,
     Finding,
     Floats,
@@ -43,7 +44,7 @@ _TEXT = {"bad-requests": "refused_share", "client-aborts": "left_share"}
 _SHORT = {"bad-requests": "refused", "client-aborts": "left"}
 
 
-class OutcomeDetector:
+class OutcomeDetector(Remembering):
     """bad-requests and client-aborts of services."""
 
     name = "outcomes"
@@ -63,7 +64,7 @@ class OutcomeDetector:
     )
     window = timedelta(minutes=5)
     state_version = 1
-    _defaults: ClassVar[dict[str, float | bool]] = {
+    defaults: ClassVar[dict[str, float | bool]] = {
         name: value
         for short in _SHORT.values()
         for name, value in (
@@ -74,23 +75,15 @@ class OutcomeDetector:
         )
     }
 
-    def initial(self) -> DetectorState:
-        """No share known."""
-        return empty(self.state_version, self._defaults)
-
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
         """A finding while a share stands above that of before and nobody waits."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, self._defaults)
-        answered = _sum(window, "svc_requests_total")
+        answered = windows.total(window, "svc_requests_total", SPAN)
         calm = _calm(window, answered)
         verdicts: list[Finding | NoVerdict] = []
         for fault, short in _SHORT.items():
-            count = _sum(window, _SIGNAL[fault])
+            count = windows.total(window, _SIGNAL[fault], SPAN)
             share, above = _above(answered, count, memory[short], RISE[fault])
             above &= calm
             below = np.isfinite(share) & (share <= memory[short] + RISE[fault] / 2.0)
@@ -117,12 +110,7 @@ class OutcomeDetector:
         verdicts.extend(
             NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in np.flatnonzero(learning)
         )
-        return DetectorState(self.state_version, window.entities, memory), tuple(verdicts)
-
-
-def _sum(window: Window, name: str) -> Floats:
-    values = window.column(name)[:, windows.recent(window, SPAN)]
-    return np.where(np.isnan(values).all(axis=1), np.nan, np.nan_to_num(values).sum(axis=1))
+        return verdicts
 
 
 def _above(answered: Floats, count: Floats, before: Floats, rise: float) -> tuple[Floats, Flags]:
@@ -139,7 +127,7 @@ def _calm(window: Window, answered: Floats) -> Flags:
     counted = windows.buckets(window, "svc_ttft_seconds", SPAN)
     late, _ = catalog.quantile_of_buckets(counted, catalog.signal("svc_ttft_seconds").bounds, TTFT_QUANTILE)
     slow = (counted.sum(axis=1) >= TTFT_EVENTS) & (np.nan_to_num(late) > TTFT_LIMIT_SECONDS)
-    failed = np.nan_to_num(_sum(window, "svc_failed_total")) > FAILED_MOST * np.nan_to_num(answered)
+    failed = np.nan_to_num(windows.total(window, "svc_failed_total", SPAN)) > FAILED_MOST * np.nan_to_num(answered)
     queue = np.nan_to_num(window.column("svc_queue_requests")[:, windows.recent(window, SPAN)])
     queueing = (queue > 0).all(axis=1) if queue.shape[1] else np.zeros(answered.size, dtype=np.bool_)
     calm: Flags = ~slow & ~failed & ~queueing

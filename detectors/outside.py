@@ -8,16 +8,17 @@ A gateway that answers with an error has shaken hands and is no business of this
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.memory import Arrays, align, empty
-from detectors.spells import Counts, Flags, at_index, newest, newest_index, silences, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Counts, Flags, at_index, newest, newest_index, silences, spell
 from detectors.verdicts import evidence, finding
 from outrider.model import (
-    DetectorState,
     EntityKind,
     EntityRef,
     Event,
@@ -56,7 +57,7 @@ class _Entries:
     viewed: Flags
 
 
-class OutsideDetector:
+class OutsideDetector(Remembering):
     """cert-or-dns of a service and cluster-lost of a cluster; the second explains the first."""
 
     name = "outside"
@@ -72,25 +73,19 @@ class OutsideDetector:
     )
     window = timedelta(minutes=5)
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No service known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
         """Judge all entries together."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        entries = _look(window, align(state, window.entities, _DEFAULTS))
+        entries = _look(window, memory)
         lost = self._lost_clusters(entries, now)
         gone = {item.entity.cluster for item in lost}
         found: list[Finding | NoVerdict] = [*lost]
         found.extend(item for item in self._shut(entries, now) if item.entity.cluster not in gone)
         found.extend(silences(self.name, window.entities, window.column_status("probe_success"), ~entries.probed))
-        return DetectorState(self.state_version, window.entities, entries.memory), tuple(found)
+        return found
 
     def _lost_clusters(self, entries: _Entries, now: datetime) -> list[Finding]:
         """Clusters whose every entry is out of reach from outside, and whose services we no longer see ourselves."""

@@ -6,16 +6,18 @@ lowered, or where one card is held far below the clock of its peers at the same 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Any, ClassVar
 
 import numpy as np
 
 from detectors import peers
-from detectors.memory import align, empty
-from detectors.spells import Flags, newest, silences, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Flags, newest, silences, spell
 from detectors.verdicts import evidence, finding
 from outrider.model import (
-    DetectorState,
     EntityKind,
     Evidence,
     Finding,
@@ -38,7 +40,7 @@ BUSY_RATIO = 0.3  # an idle board lowers its clock by itself
 LASTING_SCRAPES = 2
 
 
-class PowerCapDetector:
+class PowerCapDetector(Remembering):
     """One verdict per accelerator that its power limit slows down."""
 
     name = "power-cap"
@@ -46,19 +48,10 @@ class PowerCapDetector:
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (THROTTLED, POWER, LIMIT, CLOCK, BUSY))
     window = timedelta(minutes=10)
     state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {"limit": np.nan}
 
-    def initial(self) -> DetectorState:
-        """No limit known."""
-        return empty(self.state_version, {"limit": np.nan})
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judge the newest scrapes of every accelerator."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, {"limit": np.nan})
         told, power, limit, clock, busy = (window.column(key) for key in self.keys)
         memory["limit"] = np.fmax(memory["limit"], np.nanmax(np.nan_to_num(limit), axis=1, initial=0.0))
         most = np.where(memory["limit"] > 0, memory["limit"], np.nan)
@@ -78,7 +71,7 @@ class PowerCapDetector:
             entity, fault = window.entities[row], "gpu-power-throttle"
             found.append(finding(self.name, entity, fault, score=score, since=since, now=now, because=because))
         found.extend(silences(self.name, window.entities, window.column_status(POWER), np.isnan(newest(window, power))))
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+        return found
 
     def _clock_of_peers(self, window: Window, clock: Floats, works: Flags, topology: Topology) -> Floats:
         """The median clock of each card's working peers; NaN for cards without three of them."""

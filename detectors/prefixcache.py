@@ -8,18 +8,18 @@ requests is none. A process that is young has a cold cache and is left out.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import numpy as np
 
 from detectors import readings
-from detectors.memory import align, empty
-from detectors.spells import newest, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import newest, spell
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import (
-    CellStatus,
-    DetectorState,
     EntityKind,
     EntityRef,
     Finding,
@@ -52,7 +52,7 @@ _DEFAULTS: dict[str, float] = {
 }
 
 
-class PrefixCacheDetector:
+class PrefixCacheDetector(Remembering):
     """One verdict per service whose caches stopped finding what they found before."""
 
     name = "prefix-cache"
@@ -64,20 +64,11 @@ class PrefixCacheDetector:
     )
     window = timedelta(minutes=10)
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No level known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Compare the newest minute of every replica with its usual level; name services."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, _DEFAULTS)
-        ratio = np.where(window.column_status(HITS) < CellStatus.ABSENT, window.column(HITS), np.nan)
+        ratio = windows.believed(window, HITS)
         length = _length(window)
         tokens = ratio * length[:, None]
         known = (memory["weight_seconds"] >= KNOWN_SECONDS) & (memory["level"] >= LEAST_RATIO)
@@ -87,7 +78,7 @@ class PrefixCacheDetector:
             low = (ratio < FALLEN * memory["level"][:, None]) & ~(tokens >= FALLEN * memory["tokens"][:, None])
         run = spell(~np.isnan(ratio), low, window.times)
         judged = known & ~np.isnan(newest(window, ratio))
-        lasting = judged & (run.scrapes >= LASTING_SCRAPES) & (run.seconds >= LASTING.total_seconds())
+        lasting = judged & run.lasts(LASTING.total_seconds(), LASTING_SCRAPES)
         members: dict[EntityRef, list[int]] = defaultdict(list)
         for row in np.flatnonzero(judged) if lasting.any() else ():
             for service in topology.above(window.entities[row], EntityKind.SERVICE):
@@ -107,7 +98,7 @@ class PrefixCacheDetector:
         _learn(window, memory, ratio, tokens, low)
         if not judged.any():
             found.append(NoVerdict(self.name, None, NoVerdictReason.WARMING_UP))
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+        return found
 
 
 def _length(window: Window) -> Floats:

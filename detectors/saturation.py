@@ -7,6 +7,7 @@ minute, and not already draining. So the backlog that an outage leaves behind be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -14,12 +15,12 @@ from typing import ClassVar
 import numpy as np
 
 from detectors import arrivals
-from detectors.memory import Arrays, align, empty
-from detectors.spells import Flags, newest, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Flags, newest, spell
 from detectors.verdicts import evidence, finding, fingerprint
 from outrider import catalog, windows
 from outrider.model import (
-    DetectorState,
     EntityKind,
     Evidence,
     Finding,
@@ -68,12 +69,12 @@ def read_queue(window: Window, waiting: Floats, running: Floats, tokens: str, tt
     batch = np.nan_to_num(newest(window, running))
     queueing = spell(seen, np.nan_to_num(waiting) > 0, window.times)
     longer = spell(seen, np.nan_to_num(waiting) > np.maximum(np.nan_to_num(running), 1.0), window.times)
-    lasting = _lasts(queueing.seconds, queueing.scrapes)
+    lasting = queueing.lasts(SUSTAINED.total_seconds(), SUSTAINED_SCRAPES)
     peak = np.nan_to_num(waiting[:, windows.recent(window, SUSTAINED)]).max(axis=1, initial=0.0)
     growing = length >= DRAINING * peak
     flowing = (np.nan_to_num(window.column(tokens)[:, windows.recent(window, SUSTAINED)]) > 0).any(axis=1)
     late, fine, value = _first_tokens(window, ttft)
-    overlong = _lasts(longer.seconds, longer.scrapes) & ~fine
+    overlong = longer.lasts(SUSTAINED.total_seconds(), SUSTAINED_SCRAPES) & ~fine
     alive = flowing & (length > 0)
     return Queue(
         length=length,
@@ -83,11 +84,6 @@ def read_queue(window: Window, waiting: Floats, running: Floats, tokens: str, tt
         starts=alive & lasting & growing & (late | overlong),
         holds=alive & (late | (length > batch) & ~fine),
     )
-
-
-def _lasts(seconds: Floats, scrapes: np.ndarray) -> Flags:
-    found: Flags = (seconds >= SUSTAINED.total_seconds()) & (scrapes >= SUSTAINED_SCRAPES)
-    return found
 
 
 def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
@@ -110,7 +106,7 @@ def why_queue(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]
     return found
 
 
-class SaturationDetector:
+class SaturationDetector(Remembering):
     """kv-pressure: a replica whose KV cache is what keeps its queue from being served.
 
     A full cache under a queue is told in any case. It is called kv-pressure where each running request
@@ -136,7 +132,7 @@ class SaturationDetector:
     )
     window = timedelta(minutes=10)
     state_version = 2
-    _defaults: ClassVar[dict[str, bool | float]] = {
+    defaults: ClassVar[dict[str, bool | float]] = {
         "pressed": False,
         "short": False,
         "held": np.nan,
@@ -145,18 +141,10 @@ class SaturationDetector:
         "prompt_weight": 0.0,
     }
 
-    def initial(self) -> DetectorState:
-        """No replica under pressure."""
-        return empty(self.state_version, self._defaults)
-
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
         """A finding while the queue stands and memory is short; silence where there is no queue to read."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, self._defaults)
         queue = read_queue(
             window,
             window.column("engine_requests_waiting"),
@@ -171,11 +159,10 @@ class SaturationDetector:
         memory["pressed"] = (queue.starts & full) | (memory["pressed"] & queue.holds)
         grown = _grown(window, memory, queue, full)
         memory["short"] = memory["pressed"] & (memory["short"] | (grown > KV_RISE))
-        found = tuple(
+        return tuple(
             self._tell(window, int(row), queue, fullest, grown, now, named=bool(memory["short"][row]))
             for row in np.flatnonzero(memory["pressed"])
         )
-        return DetectorState(self.state_version, window.entities, memory), found
 
     def _tell(
         self, window: Window, row: int, queue: Queue, fullest: Floats, grown: Floats, now: datetime, *, named: bool

@@ -44,7 +44,7 @@ class ScalingDetector:
         seen: Flags = ~np.isnan(values)
         untold = np.asarray(~seen.any(axis=1), dtype=np.bool_)
         run = spell(seen, np.nan_to_num(values) > 0, window.times)
-        stuck = (run.scrapes >= LASTING_SCRAPES) & (run.seconds >= LASTING_SECONDS)
+        stuck = run.lasts(LASTING_SECONDS, LASTING_SCRAPES)
         found = [
             finding(
                 self.name,

@@ -7,17 +7,19 @@ has always been uneven is how it is meant: the share of before counts, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 import numpy as np
 
 from detectors import arrivals, peers
-from detectors.memory import align, empty
-from detectors.spells import Flags, gaps, newest, previous_index, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Flags, gaps, newest, previous_index
 from detectors.verdicts import evidence, finding
 from outrider import windows
-from outrider.model import DetectorState, EntityKind, Finding, Floats, Interval, NoVerdict, SignalKey, Window
+from outrider.model import EntityKind, Finding, Floats, Interval, NoVerdict, SignalKey, Window
 from outrider.topology import Topology
 
 SPAN = timedelta(seconds=90)
@@ -28,7 +30,7 @@ SIGMAS = 5.0
 FEWEST = 20.0  # arrivals at a peer
 
 
-class SkewDetector:
+class SkewDetector(Remembering):
     """One finding per replica that is sent far more than its peers."""
 
     name = "skew"
@@ -45,25 +47,15 @@ class SkewDetector:
     )
     window = timedelta(minutes=5)
     state_version = 1
-    _defaults: ClassVar[dict[str, bool | float]] = {
+    defaults: ClassVar[dict[str, bool | float]] = {
         "skewed": False,
         "since": np.nan,
         "share": np.nan,
         "share_weight": 0.0,
     }
 
-    def initial(self) -> DetectorState:
-        """No share known."""
-        return empty(self.state_version, self._defaults)
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding while a replica gets far more than its peers; silence for those without two peers."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, self._defaults)
         came, held = _came(window), _in_flight(window)
         group = peers.groups(window.entities, topology) if window.entities else np.zeros(0, dtype=np.intp)
         usual, usual_held = peers.medians(np.column_stack((came, held)), group).T
@@ -93,7 +85,7 @@ class SkewDetector:
             since = memory["since"][row]
             entity = window.entities[row]
             found.append(finding(self.name, entity, "traffic-skew", score=0.85, since=since, now=now, because=because))
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+        return found
 
 
 def _came(window: Window) -> Floats:

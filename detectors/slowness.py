@@ -10,6 +10,7 @@ kernel-regression. Where every engine of a node is slow the card is not to blame
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -17,11 +18,11 @@ import numpy as np
 
 from detectors import pace, peers
 from detectors.changes import CHANGE_HOLD, changed_at
-from detectors.memory import Arrays, align, empty
-from detectors.spells import Flags, Spell, newest, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Flags, Spell, newest, spell
 from detectors.verdicts import evidence, finding
 from outrider.model import (
-    DetectorState,
     EntityKind,
     EntityRef,
     Evidence,
@@ -70,7 +71,7 @@ class _Sight:
     slow: Flags
 
 
-class SlownessDetector:
+class SlownessDetector(Remembering):
     """gpu-slow-peer and tp-topology-bad of a replica, kernel-regression of a service."""
 
     name = "slowness"
@@ -83,19 +84,11 @@ class SlownessDetector:
     )
     window = timedelta(minutes=10)
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No pace known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Findings of services and replicas; silence while too little is learnt."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        sight = _look(window, align(state, window.entities, _DEFAULTS), topology)
+        sight = _look(window, memory, topology)
         _processes(sight)
         for name, ends in (("changed_at", True), ("revised_at", False)):
             sight.memory[name] = changed_at(window, sight.memory[name], topology, now, until_rollback=ends)
@@ -108,7 +101,7 @@ class SlownessDetector:
         _learn(sight)
         if not known.any():
             verdicts.append(NoVerdict(self.name, None, NoVerdictReason.WARMING_UP))
-        return DetectorState(self.state_version, window.entities, sight.memory), tuple(verdicts)
+        return verdicts
 
     def _services(
         self,

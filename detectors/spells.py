@@ -33,6 +33,11 @@ class Spell:
     start: Counts
     seconds: Floats
 
+    def lasts(self, seconds: float, scrapes: int) -> Flags:
+        """Where it has gone on for so long, and has been seen so often."""
+        found: Flags = (self.seconds >= seconds) & (self.scrapes >= scrapes)
+        return found
+
 
 def spell(seen: Flags, holds: Flags, times: Floats) -> Spell:
     """The newest unbroken run of ``holds`` over the columns ``seen``, both (entities, times)."""

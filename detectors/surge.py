@@ -9,6 +9,7 @@ fault, and what else is found on the way to the service explains it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -16,13 +17,13 @@ from typing import ClassVar
 import numpy as np
 
 from detectors import arrivals
-from detectors.memory import Arrays, align, empty
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
 from detectors.saturation import SERVICE_WAITS, Queue, read_queue, unnamed, why_queue
-from detectors.spells import Flags, unusable
+from detectors.spells import Flags, newest
 from detectors.verdicts import evidence, finding
 from outrider import catalog, windows
 from outrider.model import (
-    DetectorState,
     EntityKind,
     EventKind,
     Evidence,
@@ -62,7 +63,7 @@ class _Traffic:
     capped: Flags
 
 
-class SurgeDetector:
+class SurgeDetector(Remembering):
     """One finding per service whose users wait, named by its traffic where that says why."""
 
     name = "surge"
@@ -85,7 +86,7 @@ class SurgeDetector:
     )
     window = timedelta(minutes=10)
     state_version = 2
-    _defaults: ClassVar[dict[str, bool | float]] = {
+    defaults: ClassVar[dict[str, bool | float]] = {
         "surging": False,
         "rose": False,
         "stormed": False,
@@ -94,18 +95,10 @@ class SurgeDetector:
         "changed_at": np.nan,
     }
 
-    def initial(self) -> DetectorState:
-        """No service surging, no level known."""
-        return empty(self.state_version, self._defaults)
-
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
         """A finding while users wait; named when arrivals, prompts or a change of flags explain it."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, self._defaults)
         waiting = window.column("svc_queue_requests")
         inflight = window.column("svc_inflight_requests")
         queue = read_queue(window, waiting, inflight - waiting, "svc_generation_tokens_total", "svc_ttft_seconds")
@@ -114,10 +107,9 @@ class SurgeDetector:
         traffic = _read(window, memory, was, queue)
         _note_changes(window, memory)
         names = _names(traffic, memory, was, now.timestamp())
-        found = tuple(
+        return tuple(
             self._tell(window, int(row), queue, traffic, names[row], now) for row in np.flatnonzero(memory["surging"])
         )
-        return DetectorState(self.state_version, window.entities, memory), found
 
     def _tell(self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime) -> Finding:
         entity = window.entities[row]
@@ -135,10 +127,13 @@ def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
     firsts = windows.buckets(window, "svc_ttft_seconds", arrivals.RECENT).sum(axis=1)
     prompt = arrivals.per_first_token(window, "svc_prompt_tokens_total", firsts, arrivals.RECENT)
     step = _mean_step(window)
-    answered = _sum(window, "svc_requests_total")
+    answered, gone = (
+        np.nan_to_num(windows.total(window, name, arrivals.RECENT))
+        for name in ("svc_requests_total", "svc_abandoned_total")
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
-        left = np.where(answered >= 20.0, _sum(window, "svc_abandoned_total") / answered, 0.0)
-    values = {"level": arrivals.newest_rate(window, rate), "prompt": prompt, "step": step}
+        left = np.where(answered >= 20.0, gone / answered, 0.0)
+    values = {"level": newest(window, rate), "prompt": prompt, "step": step}
     usual = {
         "level": arrivals.level(window, rate, memory["level"], memory["level_weight"]),
         "prompt": memory["prompt"],
@@ -162,11 +157,6 @@ def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
         step_before=memory["step_before"],
         capped=_capped(window),
     )
-
-
-def _sum(window: Window, name: str) -> Floats:
-    found: Floats = np.nan_to_num(window.column(name)[:, windows.recent(window, arrivals.RECENT)]).sum(axis=1)
-    return found
 
 
 def _mean_step(window: Window) -> Floats:

@@ -9,16 +9,17 @@ own fault. Engines that do not answer are the liveness detector's business.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.memory import Arrays, align, empty
-from detectors.spells import Flags, at_index, newest, newest_index, silences, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Flags, at_index, newest, newest_index, silences, spell
 from detectors.verdicts import evidence, finding
 from outrider.model import (
-    DetectorState,
     EntityKind,
     EntityRef,
     Finding,
@@ -65,7 +66,7 @@ class _Posts:
         return found
 
 
-class TargetsDetector:
+class TargetsDetector(Remembering):
     """exporter-down, node-lost or monitor-blind; the widest that fits, and only that one; and stale-metrics."""
 
     name = "targets"
@@ -73,19 +74,10 @@ class TargetsDetector:
     keys: tuple[SignalKey, ...] = (SignalKey("target_up"), SignalKey("target_failure_code"), _TRUST)
     window = timedelta(minutes=5)
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No target known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judge all targets together."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, _DEFAULTS)
         posts = _read(window, memory, topology)
         verdicts: list[Finding | NoVerdict] = list(self._blind(posts, now))
         if not verdicts:
@@ -96,7 +88,7 @@ class TargetsDetector:
         status = window.column_status("target_up")
         ours = np.array([entity.namespace == NAMESPACE for entity in window.entities], dtype=np.bool_)
         verdicts.extend(silences(self.name, window.entities, status, ~posts.known & ours))
-        return DetectorState(self.state_version, window.entities, memory), tuple(verdicts)
+        return verdicts
 
     def _blind(self, posts: _Posts, now: datetime) -> tuple[Finding, ...]:
         """Our own view is gone: too many targets of too many nodes at once, or all of them."""

@@ -6,17 +6,18 @@ replicas gives such answers, only the service's owner can tell.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Any, ClassVar
 
 import numpy as np
 
-from detectors.memory import align, empty
-from detectors.spells import newest, silences, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import newest, silences
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import (
-    CellStatus,
-    DetectorState,
     EntityKind,
     Finding,
     Interval,
@@ -36,7 +37,7 @@ ANSWERS = 5.0  # fewer invalid answers in two minutes than this are single promp
 USUAL_SECONDS = 6 * 3600.0
 
 
-class ValidityDetector:
+class ValidityDetector(Remembering):
     """One verdict per service that counts its invalid answers."""
 
     name = "validity"
@@ -44,24 +45,14 @@ class ValidityDetector:
     keys: tuple[SignalKey, ...] = (SignalKey(INVALID), SignalKey(REQUESTS))
     window = timedelta(minutes=5)
     state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {"usual": np.nan}
 
-    def initial(self) -> DetectorState:
-        """No usual share known."""
-        return empty(self.state_version, {"usual": np.nan})
-
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
         """A finding while the share of the last two minutes is far above the goal and above the usual."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, {"usual": np.nan})
         columns = windows.recent(window, RECENT)
-        ratio, requests = (
-            np.where(window.column_status(name) < CellStatus.ABSENT, window.column(name), np.nan)[:, columns]
-            for name in (INVALID, REQUESTS)
-        )
+        ratio, requests = (windows.believed(window, name)[:, columns] for name in (INVALID, REQUESTS))
         known = ~np.isnan(ratio) & ~np.isnan(requests)
         bad = np.where(known, ratio * requests, 0.0).sum(axis=1)
         answers = np.where(known, requests, 0.0).sum(axis=1)
@@ -83,4 +74,4 @@ class ValidityDetector:
         learns = ~ill & ~np.isnan(share)
         memory["usual"] = np.where(learns, held + step * (share - held), memory["usual"])
         found.extend(silences(self.name, window.entities, window.column_status(INVALID), np.isnan(share)))
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+        return found

@@ -8,16 +8,17 @@ while, and only by what an adapter reads from every page of the process before.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.memory import align, empty
-from detectors.spells import newest, spell, unusable
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import newest, spell
 from detectors.verdicts import evidence, finding
 from outrider.model import (
     CellStatus,
-    DetectorState,
     EntityKind,
     EntityRef,
     Finding,
@@ -51,7 +52,7 @@ _DEFAULTS: dict[str, float] = {
 }
 
 
-class VanishedDetector:
+class VanishedDetector(Remembering):
     """One verdict per service whose newer processes spell their metrics in another way."""
 
     name = "vanished-metrics"
@@ -62,19 +63,10 @@ class VanishedDetector:
     )
     window = timedelta(minutes=5)
     state_version = 1
+    defaults = _DEFAULTS
 
-    def initial(self) -> DetectorState:
-        """No page known."""
-        return empty(self.state_version, _DEFAULTS)
-
-    def detect(
-        self, state: DetectorState, window: Window, topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Count what stands on the pages of each process, and compare with the process before it."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None:
-            return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, _DEFAULTS)
         started = newest(window, window.column("engine_start_time_seconds"))
         fresh = ~np.isnan(started) & ~np.isnan(memory["process"]) & (started > memory["process"] + 1.0)
         memory["process"] = np.where(np.isnan(started), memory["process"], started)
@@ -99,10 +91,9 @@ class VanishedDetector:
             for row in np.flatnonzero(never & (run.scrapes >= GONE_SCRAPES)):
                 gone[int(row)].append(name)
                 since[row] = min(since[row], float(window.times[run.start[row]]))
-        found = _findings(
+        return _findings(
             self.name, window, {row: names for row, names in gone.items() if kept[row]}, since, topology, now
         )
-        return DetectorState(self.state_version, window.entities, memory), tuple(found)
 
 
 def _findings(

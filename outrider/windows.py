@@ -36,6 +36,20 @@ def total(window: Window, key: SignalKey | str, span: timedelta) -> Floats:
     return np.where(np.isnan(values).all(axis=1), np.nan, found)
 
 
+def row_means(values: Floats) -> Floats:
+    """The mean of each row's known values, NaN where none is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=1)
+    total_of = np.where(known, values, 0.0).sum(axis=1)
+    found: Floats = np.divide(total_of, count, out=np.full(total_of.shape, np.nan), where=count > 0)
+    return found
+
+
+def believed(window: Window, key: SignalKey | str) -> Floats:
+    """A column without the values of cells that are absent, stale, reset or not trusted, (entities, times)."""
+    return np.where(window.column_status(key) < CellStatus.ABSENT, window.column(key), np.nan)
+
+
 def buckets(window: Window, name: str, span: timedelta) -> Floats:
     """Bucket increments of a histogram over the span, shape (entities, buckets)."""
     keys = [key for key in catalog.signal(name).bucket_keys if key.bucket is not None and key.bucket >= 0]
