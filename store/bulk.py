@@ -48,13 +48,16 @@ def write(access: Access, kind: EntityKind, times: Micros, drafts: Sequence[Draf
         seen.put_span(connection, drafts[0].entities, int(times[0]), int(times[-1]))
         marks.written(connection, kind, np.unique(times // HOUR * HOUR).tolist())
 
+    rubbish: list[int] = []
     for _ in range(_ATTEMPTS):
         new = rewrite.stage(access, drafts)
         with access.writing() as connection:
             old = _alike(connection, access, kind, times, drafts)
         if rewrite.swap(access, new, old, (), then):
-            return delete(access, old)
-        delete(access, new)
+            rewrite.purge(access, [*rubbish, *old])
+            return
+        rubbish += new
+    rewrite.purge(access, rubbish)
     raise StoreError("Upkeep of the store came in between each time.", hint="Write this piece of history again.")
 
 
@@ -72,25 +75,6 @@ def _alike(
         .where(table.c.cohort_id == numbers.cohort(drafts[0].entities), table.c.keyset_id.in_(keysets))
     )
     return list(connection.scalars(asked))
-
-
-def delete(access: Access, ids: Sequence[int]) -> None:
-    """Delete hidden rows, little by little; what a kill leaves of them the next upkeep deletes. Raises StoreError."""
-    if not ids:
-        return
-    table = schema.block
-    with access.reading() as connection:
-        sized = [
-            (number, size)
-            for number, size in connection.execute(
-                sa.select(table.c.id, sa.func.length(table.c.payload)).where(table.c.id.in_(ids), ~blocks.visible())
-            )
-        ]
-    for part in rewrite.batches(sized):
-        with access.writing() as connection:
-            hidden = schema.hidden.c.block_id
-            connection.execute(sa.delete(table).where(table.c.id.in_(part), ~blocks.visible()))
-            connection.execute(sa.delete(schema.hidden).where(hidden.in_(part)))
 
 
 def _spans(times: Micros) -> list[slice]:

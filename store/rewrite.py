@@ -99,16 +99,21 @@ def _parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
         yield ids[first : first + 500]
 
 
-def purge(access: Access) -> int:
-    """Delete what is hidden, some megabytes a transaction; returns the bytes of the rows.
+def purge(access: Access, only: Sequence[int] | None = None) -> int:
+    """Delete what is hidden, of all rows or ``only`` of some, little by little; returns the bytes of the rows.
 
     Between the look and a delete another keeper may have shown a row: each transaction asks again. The newest
     row stays until there is a newer one, because SQLite gives the number of a deleted last row once more.
     """
+    if only is not None and not only:
+        return 0
+    asked = sa.select(hidden.c.block_id, sa.func.coalesce(sa.func.length(block.c.payload), 0))
+    asked = asked.join_from(hidden, block, hidden.c.block_id == block.c.id, isouter=True)
+    chosen = [asked] if only is None else [asked.where(hidden.c.block_id.in_(part)) for part in _parts(only)]
+    sized: dict[int, int] = {}
     with access.reading() as connection:
-        asked = sa.select(hidden.c.block_id, sa.func.coalesce(sa.func.length(block.c.payload), 0))
-        found = connection.execute(asked.join_from(hidden, block, hidden.c.block_id == block.c.id, isouter=True))
-        sized: dict[int, int] = {row[0]: row[1] for row in found}
+        for one in chosen:
+            sized.update((row[0], row[1]) for row in connection.execute(one))
     freed = 0
     for part in batches(sized.items()):
         with access.writing() as connection:

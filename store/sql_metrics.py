@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from outrider.clock import SystemClock
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
-from store import blocks, bulk, condition, event_rows, hourly, latest, marks, room, schema, tiers
+from store import blocks, bulk, condition, event_rows, hourly, latest, marks, rewrite, room, schema, tiers
 from store.chunks import Micros, Numeric, without_hollows
 from store.condition import Condition, TooLate
 from store.dictionary import Dictionary, Names, StaleNumbersError
@@ -88,7 +88,7 @@ class SqlMetricStore:
             self._seen.tell(connection, micros(at))
             event_rows.add(connection, events)
         with suppress(StoreError):  # the cycle is there; what is left behind the next upkeep deletes
-            bulk.delete(Access(self._database.reading, self._writing, self._dictionary), hidden)
+            rewrite.purge(Access(self._database.reading, self._writing, self._dictionary), hidden)
         return sum(_values(found) for found in merged)
 
     def _splits(self, at: int, kinds: Collection[EntityKind]) -> room.Splits:
