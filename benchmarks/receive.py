@@ -28,7 +28,7 @@ from collectors.receive_match import Matcher
 from collectors.received import Received
 from collectors.scraped import Scrape
 from collectors.targets import target_of
-from outrider import log
+from outrider import garbage, log
 from outrider.clock import ManualClock
 from outrider.remote_write import WriteRequest
 from outrider.spool import PushedBlock
@@ -108,6 +108,7 @@ def run() -> list[Result]:
     """Samples a second at the door and in the engine; the peer is scraping."""
     log.configure(level="error")
     recorded = pages()
+    garbage.settle()  # as both processes do
     door, engine, samples = pushed(recorded)
     peer = samples / scraped(recorded)
     at_door, in_engine = samples / door, samples / engine

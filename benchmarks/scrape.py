@@ -16,6 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import numpy as np
+
 from benchmarks.common import Result, main, result
 from benchmarks.fleet_pages import FleetPages, PageServer, fleet, server
 from collectors.collect import Collector
@@ -59,17 +61,21 @@ async def _rounds(shown: PageServer, pages: FleetPages) -> tuple[float, int]:
 
 
 async def _delay(shown: PageServer, odd: PageServer, pages: FleetPages) -> tuple[float, float]:
-    """Seconds by which the others are later when three targets misbehave: (median, worst) over pairs of rounds."""
+    """Seconds by which the others are later when three targets misbehave: (of the quickest rounds, of the medians).
+
+    Whatever else the machine does only adds to a round, and to either kind alike; a target that holds the others
+    up does so in every round, the quickest too.
+    """
     good = [target for target in pages.targets(shown.base) if target.adapter == "vllm"]
-    bad = [_bad(odd, how) for how in BAD]
-    at, scraper, later = datetime(2026, 11, 18, 10, tzinfo=UTC), _Timed(), []
+    both = {"alone": good, "among": [*(_bad(odd, how) for how in BAD), *good]}
+    at, scraper = datetime(2026, 11, 18, 10, tzinfo=UTC), _Timed()
+    seconds: dict[str, list[float]] = {name: [] for name in both}
     for number in range(PAIRS + 1):
-        alone = await _last_of(scraper, good, good, at)
-        among = await _last_of(scraper, [*bad, *good], good, at)
-        if number:  # the first pair opens the connections
-            later.append(among - alone)
+        for name in sorted(both, reverse=bool(number % 2)):  # neither is always the first
+            seconds[name].append(await _last_of(scraper, both[name], good, at))
     await scraper.close()
-    return statistics.median(later), max(later)
+    alone, among = (np.array(seconds[name][1:]) for name in both)  # the first pair opens the connections
+    return float(among.min() - alone.min()), float(np.median(among) - np.median(alone))
 
 
 async def _last_of(scraper: _Timed, targets: list[Target], good: list[Target], at: datetime) -> float:
@@ -102,11 +108,11 @@ def run() -> list[Result]:
     with tempfile.TemporaryDirectory() as name, server(Path(name)) as shown, server(Path(name)) as odd:
         shown.show(pages.bodies())
         seconds, samples = asyncio.run(_rounds(shown, pages))
-        delay, worst = asyncio.run(_delay(shown, odd, pages))
+        delay, middle = asyncio.run(_delay(shown, odd, pages))
     return [
         result("scrape", seconds, "s", LIMIT, seconds <= LIMIT, share_of_interval=round(seconds / LIMIT, 3),
                samples=samples),
-        result("scrape_delay", max(0.0, delay), "s", MOST_DELAY, delay <= MOST_DELAY, slowest=round(worst, 3)),
+        result("scrape_delay", max(0.0, delay), "s", MOST_DELAY, delay <= MOST_DELAY, medians=round(middle, 3)),
     ]  # fmt: skip
 
 

@@ -139,8 +139,11 @@ class Matcher:
         return next((number for number, rule in enumerate(self._rules) if rule.holds(labels)), None)
 
     def _note(self, source: Source, adapter: str, rule: int | None) -> None:
-        if source in self._known:
+        known = self._known.get(source)
+        if known is not None:
             self._known.move_to_end(source)
+            if (adapter, rule) in known:
+                return
         elif len(self._known) >= self._most:
             self._known.popitem(last=False)
         known = self._known.setdefault(source, {})

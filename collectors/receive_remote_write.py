@@ -92,7 +92,11 @@ def _add(found: Decoded, labels: dict[str, str], series: Any) -> None:
         return
     source = _source(labels.get("job", ""), labels.get("instance", ""), labels.get("metrics_path", ""))
     if samples:
-        stamps, values = tuple(one.timestamp for one in samples), tuple(one.value for one in samples)
+        if len(samples) == 1:  # nearly always
+            only = samples[0]
+            stamps, values = (only.timestamp,), (only.value,)
+        else:
+            stamps, values = tuple(one.timestamp for one in samples), tuple(one.value for one in samples)
         found.streams.append(Stream(source, name, labels, stamps, values))
     if name == "up":
         found.about.setdefault(source, {}).update(labels)

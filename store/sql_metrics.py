@@ -92,7 +92,9 @@ class SqlMetricStore:
         return sum(_values(found) for found in merged)
 
     def _splits(self, at: int, kinds: Collection[EntityKind]) -> room.Splits:
-        """What an instant is taken out of when others wrote around it, worked out before anybody waits for it."""
+        """What a late instant is taken out of, worked out before anybody waits for it."""
+        if at > self._newest >= 0:
+            return {}
         with self._database.reading() as connection:
             return room.prepare(connection, kinds, at)
 

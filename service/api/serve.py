@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import uvicorn
 
+from outrider import garbage
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings
 from store import sql
@@ -21,6 +22,7 @@ def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
         parts = extras or ApiExtras()
         parts = replace(parts, spool=parts.spool or spool, ledger=parts.ledger or ledger)
         app = create_app(state, metrics, settings, parts)
+        garbage.settle()
         uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", access_log=False)
     finally:
         ledger.close()

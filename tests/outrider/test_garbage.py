@@ -1,0 +1,39 @@
+"""Processes that run for weeks look for garbage seldom, and still find it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from outrider import garbage
+
+
+class _Ring:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _usual() -> Iterator[None]:
+    threshold = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+def test_what_is_kept_is_not_looked_at_again() -> None:
+    kept = [_Ring() for _ in range(10)]
+    garbage.settle()
+    assert gc.get_freeze_count() > len(kept)
+    assert not any(one is kept[0] for one in gc.get_objects(generation=2))
+
+
+def test_circles_made_later_are_still_freed() -> None:
+    garbage.settle()
+    lost = weakref.ref(_Ring())
+    rings = [_Ring() for _ in range(gc.get_threshold()[0] + 1_000)]
+    assert rings
+    assert lost() is None
