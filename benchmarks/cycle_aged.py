@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -66,16 +67,12 @@ def _on(engine: Engine, year: Path | None) -> tuple[Measured, _Held]:
         return measure(folder, engine.url), held
 
 
-def _median(runs: Sequence[Measured], what: str) -> float:
-    return statistics.median(seconds for one in runs for seconds in getattr(one, what))
-
-
 def _lines(engine: Engine, empty: Sequence[Measured], full: Measured, held: _Held) -> list[Result]:
-    seconds, peer = statistics.median(full.seconds), _median(empty, "seconds")
+    seconds, peer = statistics.median(full.seconds), statistics.median(chain(*(one.seconds for one in empty)))
     more = {
         "slowest": round(max(full.seconds), 3),
         "processor_seconds": round(statistics.median(full.worked), 3),
-        "processor_seconds_empty": round(_median(empty, "worked"), 3),
+        "processor_seconds_empty": round(statistics.median(chain(*(one.worked for one in empty))), 3),
         "seconds_while_planning": round(statistics.median(full.planning), 3) if full.planning else None,
         "stages": full.stages.medians(),
         "stages_empty": empty[-1].stages.medians(),
