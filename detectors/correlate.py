@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from detectors import incidents
 from detectors import scene as scenes
-from detectors.claims import LOAD_LATENESS, USER_FACING, WINDOW, Claim, Pair, Tie, gathered, is_load, pairs
+from detectors.claims import TOLD_LATENESS, USER_FACING, WINDOW, Claim, Pair, Tie, begins_when_told, gathered, pairs
 from detectors.incidents import Case
 from detectors.knowledge import Knowledge
 from detectors.scene import Scene
@@ -290,7 +290,7 @@ def _alternatives(board: _Board, knowledge: Knowledge) -> Iterable[tuple[int, in
                 first, second = board.claims[one], board.claims[other]
                 if first.home is not None and second.home is not None:
                     continue
-                window = LOAD_LATENESS if is_load(first) and is_load(second) else WINDOW
+                window = TOLD_LATENESS if begins_when_told(first) and begins_when_told(second) else WINDOW
                 near = abs(first.since - second.since) <= window
                 if first.fault == second.fault or (near and _alike(first, second, knowledge)):
                     yield one, other

@@ -61,6 +61,7 @@ class _Traffic:
     prompt_before: Floats
     step_before: Floats
     capped: Flags
+    lowered: Flags
 
 
 class SurgeDetector(Remembering):
@@ -104,17 +105,22 @@ class SurgeDetector(Remembering):
         queue = read_queue(window, waiting, inflight - waiting, "svc_generation_tokens_total", "svc_ttft_seconds")
         was = memory["surging"].copy()
         memory["surging"] = queue.starts | (was & queue.holds)
-        traffic = _read(window, memory, was, queue)
         _note_changes(window, memory)
+        traffic = _read(window, memory, was, queue)
         names = _names(traffic, memory, was, now.timestamp())
         return tuple(
-            self._tell(window, int(row), queue, traffic, names[row], now) for row in np.flatnonzero(memory["surging"])
+            self._tell(window, int(row), queue, traffic, names[row], now, float(memory["changed_at"][row]))
+            for row in np.flatnonzero(memory["surging"])
         )
 
-    def _tell(self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime) -> Finding:
+    def _tell(
+        self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime, changed: float
+    ) -> Finding:
         entity = window.entities[row]
         because = (*why_queue(queue, row, "svc_queue_requests", "svc_ttft_seconds"), *_why(traffic, row, fault))
         since = queue.since[row]
+        if fault == "batch-misconfigured":
+            since = max(since, changed)  # the queue may be older, and have had another reason
         told = finding(self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because)
         if fault:
             return told
@@ -156,6 +162,7 @@ def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
         prompt_before=memory["prompt_before"],
         step_before=memory["step_before"],
         capped=_capped(window),
+        lowered=_lowered(window, memory["changed_at"]),
     )
 
 
@@ -176,6 +183,19 @@ def _capped(window: Window) -> Flags:
     filled = np.where(np.isnan(running), 0.0, running)
     most, least = filled.max(axis=1), filled.min(axis=1)
     found: Flags = (least > 0) & (most - least <= CEILING_SPREAD * most) & (np.nan_to_num(waiting) > 0).all(axis=1)
+    return found
+
+
+def _lowered(window: Window, changed: Floats) -> Flags:
+    """True where fewer run, while requests wait, than in the minute before a change inside the window."""
+    waiting = window.column("svc_queue_requests")
+    running = window.column("svc_inflight_requests") - waiting
+    apart = window.times[None, :] - changed[:, None]
+    before = windows.row_means(
+        np.where((apart < 0) & (apart >= -MINUTE.total_seconds()) & (waiting > 0), running, np.nan)
+    )
+    with np.errstate(invalid="ignore"):
+        found: Flags = newest(window, running) < (1.0 - CEILING_SPREAD) * before
     return found
 
 
@@ -200,6 +220,8 @@ def _names(traffic: _Traffic, memory: Arrays, was: Flags, now_seconds: float) ->
     memory["rose"] = surging & (rose | (was & memory["rose"]))
     memory["stormed"] = surging & ((again & rose) | (was & memory["stormed"]))
     choices = (
+        # A backlog of a surge that is over is none of it where a change took away what would serve it.
+        (surging & ~rose & traffic.capped & changed & traffic.lowered & steady, "batch-misconfigured"),
         (memory["stormed"], "retry-storm"),
         (memory["rose"], "traffic-surge"),
         (surging & longer, "long-prompt-burst"),
