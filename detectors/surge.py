@@ -86,11 +86,12 @@ class SurgeDetector(Remembering):
         *catalog.signal("svc_tpot_seconds").bucket_keys,
     )
     window = timedelta(minutes=10)
-    state_version = 2
+    state_version = 3
     defaults: ClassVar[dict[str, bool | float]] = {
         "surging": False,
         "rose": False,
         "stormed": False,
+        "shrunk": False,
         **{name: np.nan for level in _LEVELS for name in (level, f"{level}_before")},
         **{f"{level}_weight": 0.0 for level in _LEVELS},
         "changed_at": np.nan,
@@ -219,9 +220,11 @@ def _names(traffic: _Traffic, memory: Arrays, was: Flags, now_seconds: float) ->
     # A surge stays one while its backlog is served, though the arrivals have fallen again.
     memory["rose"] = surging & (rose | (was & memory["rose"]))
     memory["stormed"] = surging & ((again & rose) | (was & memory["stormed"]))
+    # A backlog of a surge that is over is none of it where a change took away what would serve it.
+    shrinks = ~rose & traffic.capped & changed & traffic.lowered & steady
+    memory["shrunk"] = surging & (shrinks | (was & memory["shrunk"]))
     choices = (
-        # A backlog of a surge that is over is none of it where a change took away what would serve it.
-        (surging & ~rose & traffic.capped & changed & traffic.lowered & steady, "batch-misconfigured"),
+        (memory["shrunk"], "batch-misconfigured"),
         (memory["stormed"], "retry-storm"),
         (memory["rose"], "traffic-surge"),
         (surging & longer, "long-prompt-burst"),

@@ -211,7 +211,8 @@ def _at_once(gone: Flags, since: Floats) -> Flags:
         return gone
     counts = np.searchsorted(begun, begun + AT_ONCE_SECONDS, side="right") - np.arange(begun.size)
     first = begun[begun.size - 1 - np.argmax(counts[::-1])]
-    return gone & (since >= first) & (since <= first + AT_ONCE_SECONDS)
+    found: Flags = gone & (since >= first) & (since <= first + AT_ONCE_SECONDS)
+    return found
 
 
 def _is_engine(entity: EntityRef, topology: Topology) -> bool:
