@@ -156,7 +156,7 @@ class _Teller:
         incident, said = self.incident, self._said
         if incident.resolved_at is not None:
             return NotifyReason.RESOLVED if said.priority and not said.resolved else NotifyReason.NOT_CHANGED
-        firing = [alert for alert in self._alerts if alert.state is AlertState.FIRING]
+        firing = [alert for alert in self._alerts if alert.state is AlertState.FIRING and _counts(alert)]
         if firing and all(alert.muted_by is MuteReason.SILENCED for alert in firing):
             return NotifyReason.MUTED
         if said.priority is None:
@@ -226,6 +226,11 @@ class _Teller:
     def _note(self, reason: NotifyReason, arguments: Mapping[str, str]) -> None:
         entry = TimelineEntry(self._now, _TIMELINE + reason, arguments)
         self.incident = replace(self.incident, timeline=(*self.incident.timeline, entry))
+
+
+def _counts(alert: Alert) -> bool:
+    """False for a mere symptom: it calls nobody, and so does not speak where all else of its incident is silenced."""
+    return alert.priority is not Priority.P3 or alert.fault is not None
 
 
 def _plan_approvals(actions: Iterable[Action], messaging: Messaging, now: datetime) -> list[Message]:

@@ -13,11 +13,13 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 
 from detectors.knowledge import FaultKnowledge, Knowledge
-from outrider.model import EntityKind, EntityRef
+from outrider.faults import faults
+from outrider.model import EntityKind, EntityRef, Layer
 from outrider.topology import Topology
 
 WINDOW = timedelta(minutes=15)  # what begins within it may be one thing
-PEER_LATENESS = timedelta(minutes=3)  # a lost replica is seen within two scrapes, its peers' queue a minute later
+PEER_LATENESS = timedelta(minutes=1)  # a lost replica is seen within two scrapes, and its peers queue after that
+TOLD_LATENESS = timedelta(minutes=3)  # load is counted as it comes: what began before it has another reason
 INSTANT = timedelta(minutes=2)  # what "at the same instant" means for scrapes some seconds apart
 
 # How far from the user: a fault there can show in everything below it in this list.
@@ -246,7 +248,16 @@ def _explains_below(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
 def _in_time(cause: Claim, symptom: Claim, lateness: timedelta) -> bool:
     """A cause may be found late; while it lasts it goes on explaining what comes after it."""
     after = symptom.since - cause.since
+    if begins_when_told(cause):
+        lateness = min(lateness, TOLD_LATENESS)
     return after >= -lateness and (cause.firing or after <= WINDOW)
+
+
+def begins_when_told(claim: Claim) -> bool:
+    """True for what has the beginning that is told of it: load, and a batch since the flag that lowered it."""
+    if claim.fault is None:
+        return False
+    return claim.fault == "batch-misconfigured" or faults()[claim.fault].layer is Layer.TRAFFIC
 
 
 def _in_peer_time(cause: Claim, symptom: Claim) -> bool:

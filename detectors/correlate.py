@@ -8,19 +8,20 @@ new. Called by ``service`` once a cycle, after the alerts were advanced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from detectors import incidents
 from detectors import scene as scenes
-from detectors.claims import USER_FACING, WINDOW, Claim, Pair, Tie, gathered, pairs
+from detectors.claims import TOLD_LATENESS, USER_FACING, WINDOW, Claim, Pair, Tie, begins_when_told, gathered, pairs
 from detectors.incidents import Case
 from detectors.knowledge import Knowledge
 from detectors.scene import Scene
+from detectors.targets import stands_for
 from outrider.faults import faults
-from outrider.model import Alert, EntityRef, Event, Finding, Incident, Layer
+from outrider.model import Alert, AlertState, EntityRef, Event, Finding, Incident, Layer
 from outrider.topology import Topology
 
 ROUNDS = 4
@@ -55,7 +56,46 @@ def correlate(
             answer[incident.id] = standing[incident.id] = incident
             if incident.resolved_at is not None:
                 del standing[incident.id]
+    for incident in _with_symptoms(tuple(standing.values()), alerts, scene):
+        answer[incident.id] = incident
     return _told(answer, {incident.id for incident in open_incidents})
+
+
+def _with_symptoms(standing: Sequence[Incident], alerts: Sequence[Alert], scene: Scene) -> Iterator[Incident]:
+    """Open incidents with the symptoms of P3 that their suspected causes explain and that none of them holds yet.
+
+    Such an alert is on record with its incident and has no other part in it: it neither opens nor prolongs one.
+    """
+    held = {fingerprint for incident in standing for fingerprint in incident.alerts}
+    loose = [alert for alert in alerts if _is_symptom(alert) and alert.fingerprint not in held]
+    causes = [
+        Claim(
+            cause.entity, cause.fault, standing_claim.since if standing_claim else incident.opened_at, home=incident.id
+        )
+        for incident in standing
+        if (cause := incident.suspected_cause) is not None
+        for standing_claim in (scene.claim(cause.entity, cause.fault),)
+    ]
+    if not loose or not causes:
+        return
+    topology = scene.reach.topology
+    claims = causes + [
+        Claim(stands_for(alert.entity, topology), None, alert.starts_at, alerts=(alert.fingerprint,)) for alert in loose
+    ]
+    joining: dict[str, list[str]] = {}
+    by_symptom, _ = gathered(list(pairs(claims, scene.reach, scene.knowledge)), len(claims))
+    for number in range(len(causes), len(claims)):
+        apart = {pair.cause: abs(claims[number].since - claims[pair.cause].since) for pair in by_symptom[number]}
+        best = min(by_symptom[number], key=lambda pair: (pair.tie, apart[pair.cause], pair.cause), default=None)
+        if best is not None:
+            joining.setdefault(claims[best.cause].home or "", []).extend(claims[number].alerts)
+    for incident in standing:
+        if incident.id in joining:
+            yield replace(incident, alerts=(*incident.alerts, *sorted(joining[incident.id])))
+
+
+def _is_symptom(alert: Alert) -> bool:
+    return alert.state is AlertState.FIRING and not scenes.opens_incident(alert)
 
 
 def _told(answer: Mapping[str, Incident], known: set[str]) -> tuple[Incident, ...]:
@@ -250,7 +290,8 @@ def _alternatives(board: _Board, knowledge: Knowledge) -> Iterable[tuple[int, in
                 first, second = board.claims[one], board.claims[other]
                 if first.home is not None and second.home is not None:
                     continue
-                near = abs(first.since - second.since) <= WINDOW
+                window = TOLD_LATENESS if begins_when_told(first) and begins_when_told(second) else WINDOW
+                near = abs(first.since - second.since) <= window
                 if first.fault == second.fault or (near and _alike(first, second, knowledge)):
                     yield one, other
 

@@ -33,10 +33,14 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Either no claim of the fault ``absent`` stands ``within`` reach, or evidence on ``signal`` lies in a range."""
+    """No claim of the fault ``absent`` stands ``within`` reach, or evidence on ``signal`` lies in a range.
+
+    Or the entity rests on one of the kind ``single`` only.
+    """
 
     absent: str | None = None
     within: Within = "entity"
+    single: str | None = None
     signal: str | None = None
     above: float | None = None
     below: float | None = None
@@ -187,8 +191,10 @@ class _Reader:
         conditions = []
         for index, condition in enumerate(entry.get("when", ())):
             place = (*path, "when", index)
-            self._keys(document, place, condition, ("absent", "within", "signal", "above", "below"), required=False)
-            if "absent" in condition:
+            self._keys(document, place, condition, _CONDITION, required=False)
+            if "single" in condition:
+                self._known(document, (*place, "single"), condition["single"], list(EntityKind), "kind")
+            elif "absent" in condition:
                 self._known(document, (*place, "absent"), condition["absent"], faults(), "fault")
                 self._known(document, (*place, "within"), condition.get("within", "entity"), get_args(Within), "reach")
             elif self._known(document, (*place, "signal"), condition.get("signal"), catalog.signals(), "signal") and (
@@ -230,4 +236,5 @@ class _Reader:
         return name
 
 
+_CONDITION = ("absent", "within", "single", "signal", "above", "below")
 _KEYS = ("signs", "hurts", "explains", "look_alikes", "checks", "remedy")

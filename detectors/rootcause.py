@@ -90,6 +90,7 @@ def ranked(claims: Sequence[Claim], scene: Scene) -> tuple[tuple[Hypothesis, ...
         return (), ()
     best = sorted(scores, key=lambda number: (-scores[number], unique[number].order))
     untold, rejected = look_alikes(unique[best[0]], scene)
+    parts = _parts(unique[best[0]], scene)
     weights: list[tuple[float, Hypothesis]] = []
     for number in best[:KEPT]:
         because = _evidence(number, unique, by_cause[number], explainers[number][1], scene)
@@ -97,6 +98,7 @@ def ranked(claims: Sequence[Claim], scene: Scene) -> tuple[tuple[Hypothesis, ...
         weights.append((math.exp(scores[number] / TEMPERATURE), hypothesis))
     named = {(hypothesis.entity, hypothesis.fault) for _, hypothesis in weights}
     doubt = math.exp(UNTOLD_STRENGTH / TEMPERATURE)
+    weights += [(doubt / len(parts), part) for part in parts if (part.entity, part.fault) not in named]
     weights += [(doubt, hypothesis) for hypothesis in untold if (hypothesis.entity, hypothesis.fault) not in named]
     total = sum(weight for weight, _ in weights) + math.exp(UNKNOWN_SCORE / TEMPERATURE)
     told = [replace(hypothesis, confidence=round(weight / total, 3)) for weight, hypothesis in weights]
@@ -229,6 +231,20 @@ def look_alikes(cause: Claim, scene: Scene) -> tuple[tuple[Hypothesis, ...], tup
         elif other.name in faults():
             untold.append(Hypothesis(entity, other.name, 0.0, (_say("not_told_apart"),)))
     return tuple(untold), tuple(rejected)
+
+
+def _parts(cause: Claim, scene: Scene) -> tuple[Hypothesis, ...]:
+    """The components that a fault of a whole may sit in, when it is one that single components have.
+
+    Such as the cards of a group that runs at the pace of its slowest; those with odd values of their own first.
+    """
+    fault = faults().get(cause.fault or "")
+    if fault is None or fault.entity is cause.entity.kind:
+        return ()
+    parts = scene.reach.topology.below(cause.entity, fault.entity)
+    odd = {part: max((finding.score for finding in scene.findings_at.get(part, ())), default=0.0) for part in parts}
+    ordered = sorted(parts, key=lambda part: (-odd[part], part.key))
+    return tuple(Hypothesis(part, fault.id, 0.0, (_say("one_of", count=str(len(parts))),)) for part in ordered)
 
 
 def _stands_for(entity: EntityRef, other: LookAlike, scene: Scene) -> EntityRef:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from detectors.claims import WINDOW, Claim, Reach
 from detectors.knowledge import Condition, FaultKnowledge, Knowledge, Sign, Within
 from outrider.ledger import NOT_IN_SERVICE
-from outrider.model import Alert, AlertState, EntityRef, Event, EventKind, Evidence, Finding, Priority
+from outrider.model import Alert, AlertState, EntityKind, EntityRef, Event, EventKind, Evidence, Finding, Priority
 from outrider.topology import Topology
 
 CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
@@ -92,12 +92,16 @@ class Scene:
 
     def can_tell(self, condition: Condition, entity: EntityRef) -> bool:
         """False when the topology does not know what the condition is about, such as the node of a replica."""
+        if condition.single is not None:
+            return bool(self.reach.topology.below(entity, EntityKind(condition.single)))
         if condition.within == "node":
             return bool(self.reach.nodes(entity))
         return condition.within != "service" or bool(self.reach.services(entity))
 
     def holds(self, condition: Condition, entity: EntityRef) -> bool:
         """True when a condition of a look-alike is met at an entity. Evidence that is not there meets nothing."""
+        if condition.single is not None:
+            return len(self.reach.topology.below(entity, EntityKind(condition.single))) == 1
         if condition.absent is not None:
             return not self.is_standing(condition.absent, entity, condition.within)
         values = [

@@ -61,6 +61,7 @@ class _Traffic:
     prompt_before: Floats
     step_before: Floats
     capped: Flags
+    lowered: Flags
 
 
 class SurgeDetector(Remembering):
@@ -85,11 +86,12 @@ class SurgeDetector(Remembering):
         *catalog.signal("svc_tpot_seconds").bucket_keys,
     )
     window = timedelta(minutes=10)
-    state_version = 2
+    state_version = 3
     defaults: ClassVar[dict[str, bool | float]] = {
         "surging": False,
         "rose": False,
         "stormed": False,
+        "shrunk": False,
         **{name: np.nan for level in _LEVELS for name in (level, f"{level}_before")},
         **{f"{level}_weight": 0.0 for level in _LEVELS},
         "changed_at": np.nan,
@@ -104,17 +106,22 @@ class SurgeDetector(Remembering):
         queue = read_queue(window, waiting, inflight - waiting, "svc_generation_tokens_total", "svc_ttft_seconds")
         was = memory["surging"].copy()
         memory["surging"] = queue.starts | (was & queue.holds)
-        traffic = _read(window, memory, was, queue)
         _note_changes(window, memory)
+        traffic = _read(window, memory, was, queue)
         names = _names(traffic, memory, was, now.timestamp())
         return tuple(
-            self._tell(window, int(row), queue, traffic, names[row], now) for row in np.flatnonzero(memory["surging"])
+            self._tell(window, int(row), queue, traffic, names[row], now, float(memory["changed_at"][row]))
+            for row in np.flatnonzero(memory["surging"])
         )
 
-    def _tell(self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime) -> Finding:
+    def _tell(
+        self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime, changed: float
+    ) -> Finding:
         entity = window.entities[row]
         because = (*why_queue(queue, row, "svc_queue_requests", "svc_ttft_seconds"), *_why(traffic, row, fault))
         since = queue.since[row]
+        if fault == "batch-misconfigured":
+            since = max(since, changed)  # the queue may be older, and have had another reason
         told = finding(self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because)
         if fault:
             return told
@@ -156,6 +163,7 @@ def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
         prompt_before=memory["prompt_before"],
         step_before=memory["step_before"],
         capped=_capped(window),
+        lowered=_lowered(window, memory["changed_at"]),
     )
 
 
@@ -179,6 +187,19 @@ def _capped(window: Window) -> Flags:
     return found
 
 
+def _lowered(window: Window, changed: Floats) -> Flags:
+    """True where fewer run, while requests wait, than in the minute before a change inside the window."""
+    waiting = window.column("svc_queue_requests")
+    running = window.column("svc_inflight_requests") - waiting
+    apart = window.times[None, :] - changed[:, None]
+    before = windows.row_means(
+        np.where((apart < 0) & (apart >= -MINUTE.total_seconds()) & (waiting > 0), running, np.nan)
+    )
+    with np.errstate(invalid="ignore"):
+        found: Flags = newest(window, running) < (1.0 - CEILING_SPREAD) * before
+    return found
+
+
 def _note_changes(window: Window, memory: Arrays) -> None:
     place = {entity: row for row, entity in enumerate(window.entities)}
     for event in window.events:
@@ -199,7 +220,11 @@ def _names(traffic: _Traffic, memory: Arrays, was: Flags, now_seconds: float) ->
     # A surge stays one while its backlog is served, though the arrivals have fallen again.
     memory["rose"] = surging & (rose | (was & memory["rose"]))
     memory["stormed"] = surging & ((again & rose) | (was & memory["stormed"]))
+    # A backlog of a surge that is over is none of it where a change took away what would serve it.
+    shrinks = ~rose & traffic.capped & changed & traffic.lowered & steady
+    memory["shrunk"] = surging & (shrinks | (was & memory["shrunk"]))
     choices = (
+        (memory["shrunk"], "batch-misconfigured"),
         (memory["stormed"], "retry-storm"),
         (memory["rose"], "traffic-surge"),
         (surging & longer, "long-prompt-burst"),

@@ -26,6 +26,7 @@ from outrider.model import (
     Floats,
     Interval,
     NoVerdict,
+    NoVerdictReason,
     SignalKey,
     TrustVerdict,
     Window,
@@ -36,6 +37,7 @@ NAMESPACE = "targets"
 _TRUST = SignalKey("target_trust_code")
 DOWN_SCRAPES = 2  # one failed scrape is a blip
 BLIND_TARGETS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
+AT_ONCE_SECONDS = 60.0  # what one loss of sight takes away is gone within a few scrapes; nodes that die, die apart
 NODE_TARGETS = 2  # a node seen by a single target cannot be told from that target
 _STALE_SECONDS = 120.0  # an exporter that reads its devices once a minute serves some pages twice
 REFUSED = 1
@@ -79,24 +81,35 @@ class TargetsDetector(Remembering):
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judge all targets together."""
         posts = _read(window, memory, topology)
-        verdicts: list[Finding | NoVerdict] = list(self._blind(posts, now))
-        if not verdicts:
-            lost = self._lost_nodes(posts, memory["up_seen"], now)
-            verdicts.extend(lost.values())
-            verdicts.extend(self._exporters(posts, set(lost), topology, now))
+        verdicts: list[Finding | NoVerdict] = []
+        hidden = np.zeros(posts.known.size, dtype=np.bool_)
+        for cluster in sorted({posts.entities[row].cluster for row in np.flatnonzero(posts.dark)}):
+            inside = np.array([entity.cluster == cluster for entity in posts.entities], dtype=np.bool_)
+            blind = self._blind(posts, inside, now)
+            verdicts.extend(blind)
+            hidden |= inside & bool(blind)
+        lost = self._lost_nodes(posts, memory["up_seen"], now)
+        # Of a node that was lost before its cluster went out of sight nobody can say that it is back.
+        unseen = {posts.node[row] for row in np.flatnonzero(hidden)}
+        verdicts.extend(
+            NoVerdict(self.name, said.entity, NoVerdictReason.NO_VALUES) if node in unseen else said
+            for node, said in lost.items()
+        )
+        verdicts.extend(self._exporters(posts, ~hidden, set(lost), topology, now))
         verdicts.extend(self._frozen(posts, window, topology, now))
         status = window.column_status("target_up")
         ours = np.array([entity.namespace == NAMESPACE for entity in window.entities], dtype=np.bool_)
         verdicts.extend(silences(self.name, window.entities, status, ~posts.known & ours))
         return verdicts
 
-    def _blind(self, posts: _Posts, now: datetime) -> tuple[Finding, ...]:
-        """Our own view is gone: too many targets of too many nodes at once, or all of them."""
-        unreachable = posts.dark & ~np.isin(posts.code, REACHABLE)
+    def _blind(self, posts: _Posts, inside: Flags, now: datetime) -> tuple[Finding, ...]:
+        """Our own view of one cluster is gone: too many targets of too many nodes at once, or all of them."""
+        dark, known = posts.dark & inside, posts.known & inside
+        unreachable = _at_once(dark & ~np.isin(posts.code, REACHABLE), posts.since)
         # Engines that refuse are dead engines; an exporter that refuses along with all else is not.
-        counted = posts.dark & ~(posts.engine & np.isin(posts.code, REACHABLE))
-        everything = bool(posts.known.any()) and bool(posts.dark[posts.known].all()) and bool(counted.any())
-        rows = np.flatnonzero(posts.dark if everything else unreachable)
+        counted = dark & ~(posts.engine & np.isin(posts.code, REACHABLE))
+        everything = bool(known.any()) and bool(dark[known].all()) and bool(counted.any())
+        rows = np.flatnonzero(dark if everything else unreachable)
         nodes = {posts.node[row] or posts.entities[row].name for row in rows}
         wide = len(nodes) >= BLIND_NODES and (everything or rows.size >= BLIND_TARGETS)
         if not wide:
@@ -104,9 +117,9 @@ class TargetsDetector(Remembering):
         cluster = posts.entities[rows[0]].cluster
         one = evidence(
             "target_up",
-            float(posts.known.sum() - posts.dark.sum()),
+            float(known.sum() - dark.sum()),
             "view_lost",
-            Interval(float(posts.known.sum()), None),
+            Interval(float(known.sum()), None),
             targets=rows.size,
             nodes=len(nodes),
         )
@@ -130,10 +143,12 @@ class TargetsDetector(Remembering):
             )
         return found
 
-    def _exporters(self, posts: _Posts, lost: set[str], topology: Topology, now: datetime) -> tuple[Finding, ...]:
+    def _exporters(
+        self, posts: _Posts, judged: Flags, lost: set[str], topology: Topology, now: datetime
+    ) -> tuple[Finding, ...]:
         """Single exporters that went dark while their node is otherwise seen."""
         gone: dict[EntityRef, list[int]] = defaultdict(list)
-        for row in np.flatnonzero(posts.dark & ~posts.engine):
+        for row in np.flatnonzero(posts.dark & ~posts.engine & judged):
             if posts.node[row] not in lost:
                 gone[_stands_at(posts.entities[row], posts.node[row], topology)].append(int(row))
         found = []
@@ -189,19 +204,30 @@ def _read(window: Window, memory: Arrays, topology: Topology) -> _Posts:
     )
 
 
+def _at_once(gone: Flags, since: Floats) -> Flags:
+    """Of what is gone, the most that went within ``AT_ONCE_SECONDS``; the latest such where there are several."""
+    begun = np.sort(since[gone])
+    if begun.size == 0:
+        return gone
+    counts = np.searchsorted(begun, begun + AT_ONCE_SECONDS, side="right") - np.arange(begun.size)
+    first = begun[begun.size - 1 - np.argmax(counts[::-1])]
+    found: Flags = gone & (since >= first) & (since <= first + AT_ONCE_SECONDS)
+    return found
+
+
 def _is_engine(entity: EntityRef, topology: Topology) -> bool:
     """True for targets that stand for a replica, whichever engine serves it."""
-    return _stands_for(entity, topology).kind is EntityKind.REPLICA
+    return stands_for(entity, topology).kind is EntityKind.REPLICA
 
 
 def _stands_at(entity: EntityRef, node: str, topology: Topology) -> EntityRef:
     """What an exporter's absence is about: its node, else what it stands for, else the target itself."""
     if node:
         return EntityRef(entity.cluster, EntityKind.NODE, None, node)
-    return _stands_for(entity, topology)
+    return stands_for(entity, topology)
 
 
-def _stands_for(entity: EntityRef, topology: Topology) -> EntityRef:
+def stands_for(entity: EntityRef, topology: Topology) -> EntityRef:
     """The entity whose key the label ``stands_for`` holds; the target itself when it holds none."""
     try:
         return EntityRef.from_key(topology.label(entity, "stands_for"))

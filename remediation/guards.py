@@ -53,6 +53,7 @@ class Ledger:
         self.taken = dict(away)
         self.performed = history.performed_since(now - _HOUR)
         self.scaled: set[EntityRef] = set()
+        self.rolled_back: set[EntityRef] = set()
 
     def enter(self, proposal: Proposal) -> None:
         """Count an action that will be performed."""
@@ -61,6 +62,8 @@ class Ledger:
             self.nodes.add(proposal.target)
         if proposal.kind is ActionKind.SCALE:
             self.scaled.add(proposal.target)
+        if proposal.kind is ActionKind.ROLLBACK:
+            self.rolled_back.add(proposal.target)
         for service, count in proposal.takes.items():
             self.taken[service] = self.taken.get(service, 0) + count
 

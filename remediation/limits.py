@@ -56,6 +56,7 @@ class FleetFacts:
     ``untrusted`` are components whose values are absent, stale, reset or partial. ``ready_replicas`` and
     ``needed_replicas`` are by service; a service that is missing is not known. ``healthy`` are components
     with fresh values that nothing speaks against. ``burning`` are services that spend their error budget.
+    ``not_ready`` are nodes of which the control plane itself says that it hears nothing.
     """
 
     paused: bool = False
@@ -68,6 +69,7 @@ class FleetFacts:
     needed_replicas: Mapping[EntityRef, int] = field(default_factory=dict)
     healthy: frozenset[EntityRef] = frozenset()
     burning: frozenset[EntityRef] = frozenset()
+    not_ready: frozenset[EntityRef] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A step names an action and what it is done to. ``after: done`` waits until the steps before it have come
 to an end; ``wait`` counts from the opening of the incident; ``ask`` always asks a person; ``surge`` makes
-capacity first where too little would be left.
+capacity first where too little would be left. ``when: node_not_ready`` waits until the control plane, too,
+hears nothing of the node: our own view of it may be what is gone.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from outrider.faults import faults
 from outrider.model import ActionKind
 from outrider.units import parse_duration
 
+When = Literal["node_not_ready"]
 Selector = Literal["self", "node", "replicas", "pods", "services"]
 # Faults of load: the engine works, and a restart would take capacity away when it is needed most.
 LOAD_FAULTS = frozenset({"traffic-surge", "kv-pressure", "long-prompt-burst", "traffic-skew", "retry-storm"})
-_STEP_KEYS = ("action", "target", "after", "wait", "ask", "surge", "attempts")
+_STEP_KEYS = ("action", "target", "after", "wait", "ask", "surge", "attempts", "when")
 _PLAYBOOK_KEYS = ("serving", "steps")
 _STEP_ACTIONS = tuple(kind for kind in ActionKind if kind not in (ActionKind.UNCORDON, ActionKind.RESTORE_TRAFFIC))
 
@@ -40,6 +42,7 @@ class Step:
     ask: bool = False
     surge: bool = False
     attempts: int = 1
+    when: When | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ def _check_step(document: yamlfile.Document, path: tuple[str | int, ...], fault:
         problems.append(document.problem((*path, "target"), f"expected one of {', '.join(get_args(Selector))}"))
     if step.get("after", "done") != "done":
         problems.append(document.problem((*path, "after"), "expected done"))
+    if step.get("when", "node_not_ready") not in get_args(When):
+        problems.append(document.problem((*path, "when"), f"expected {', '.join(get_args(When))}"))
     if step.get("action") == ActionKind.RESTART_POD and fault in LOAD_FAULTS:
         problems.append(document.problem((*path, "action"), "an engine under load is never restarted"))
     try:
@@ -133,4 +138,5 @@ def _step(entry: Mapping[str, Any]) -> Step:
         ask=bool(entry.get("ask", False)),
         surge=bool(entry.get("surge", False)),
         attempts=int(entry.get("attempts", 1)),
+        when=entry.get("when"),
     )

@@ -48,7 +48,7 @@ class Run:
         before_are_over = True
         for step in self._playbook.steps:
             waits = self._world.now - self._incident.opened_at < step.wait
-            if waits or (step.after_done and not before_are_over):
+            if waits or not self._due(step) or (step.after_done and not before_are_over):
                 break
             targets = self._targets(step)
             if not targets and step.target in _MUST_EXIST:
@@ -57,6 +57,11 @@ class Run:
                 made += self._step(step, target)
             before_are_over = before_are_over and all(self._over(step, target) for target in targets)
         return made
+
+    def _due(self, step: Step) -> bool:
+        """True when what the step waits for is so: every node that the cause is about reads not ready."""
+        nodes = self._world.targets(self._cause.entity, "node")
+        return step.when is None or (bool(nodes) and self._world.facts.not_ready.issuperset(nodes))
 
     def _targets(self, step: Step) -> tuple[EntityRef, ...]:
         """What the step is about. A lost device may leave the topology: the session knows its node still."""
@@ -94,6 +99,8 @@ class Run:
     def _proposal(self, step: Step, target: EntityRef) -> Proposal | None:
         if step.kind is ActionKind.SCALE:
             return self._scale_out(target, self._wanted(target), ask=step.ask)
+        if step.kind is ActionKind.ROLLBACK and target in self._world.ledger.rolled_back:
+            return None  # two incidents of one change: once is one revision
         # A cordon takes nothing away, and a rollback no more at once than a rolling update may.
         spares = step.kind in (ActionKind.CORDON, ActionKind.ROLLBACK)
         params: dict[str, Any] = dict(sessions.ownership(self._session.id))

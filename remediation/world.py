@@ -96,11 +96,17 @@ class World:
         broken = frozenset() if playbook.serving else self.topology.affected_by(cause)
         away = self.history.shifted()
         lost: dict[EntityRef, int] = {}
-        for replica in self.replicas(target):
+        for replica in self._served_by(target):
             serves = replica not in away and (replica not in broken or replica in self.facts.healthy)
             for service in self.topology.above(replica, EntityKind.SERVICE):
                 lost[service] = lost.get(service, 0) + serves
         return lost
+
+    def _served_by(self, target: EntityRef) -> tuple[EntityRef, ...]:
+        """The replicas that an action on the target reaches: for a whole service all of its own."""
+        if target.kind is EntityKind.SERVICE:
+            return self.topology.below(target, EntityKind.REPLICA)
+        return self.replicas(target)
 
     def recommendation(self, service: EntityRef) -> Recommendation | None:
         """What the plan says of a service."""

@@ -35,7 +35,8 @@ UP = SignalKey("target_up")
 TRUST = SignalKey("target_trust_code")
 DOUBTFUL = tuple(verdict.code for verdict in TrustVerdict if verdict.is_doubtful)
 UNSCHEDULABLE = SignalKey("node_unschedulable")
-NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP, TRUST), EntityKind.NODE: (UNSCHEDULABLE,)}
+NODE_READY = SignalKey("node_ready")
+NEEDS = {EntityKind.REPLICA: (UP,), EntityKind.WORKLOAD: (UP, TRUST), EntityKind.NODE: (UNSCHEDULABLE, NODE_READY)}
 RECENT = timedelta(minutes=2)
 ACTIVE = (AlertState.PENDING, AlertState.FIRING)
 EVERY = 1_000_000  # what is active is never a page of it: an alert that is left out would never resolve
@@ -150,6 +151,7 @@ def fleet_facts(
         needed_replicas=needed(plan),
         healthy=healthy(alerts, topology, detection, doubtful),
         burning=service_context(alerts, plan, topology, detection, ready).burning,
+        not_ready=frozenset(_where(detection, EntityKind.NODE, NODE_READY, 0.0) & nodes),
     )
 
 

@@ -67,6 +67,7 @@ def test_a_hung_engine_rejects_idle_saturated_and_asleep():
         "engine-idle": "work_is_waiting",
         "engine-saturated": "tokens_stand_still",
         "engine-asleep": "engine_is_awake",
+        "nccl-timeout": "one_card_has_no_collectives",
     }
 
 
@@ -401,3 +402,50 @@ def test_an_acknowledgement_and_pages_survive():
     assert desk.only.acknowledged_by == "ann"
     assert desk.only.pages == 1
     assert desk.only.updated_at == at(30)
+
+
+def test_a_symptom_is_on_record_with_its_incident_and_has_no_other_part_in_it():
+    desk = Desk()
+    mere = alert(pod(0), None, since=40, rule="pod-not-ready", priority=Priority.P3)
+    other = alert(pod(4), None, since=40, rule="pod-not-ready", priority=Priority.P3)
+    desk.step(45, [mere, other])
+    assert desk.open == []
+    lost = alert(node(0), "node-lost")
+    desk.step(60, [lost, mere, other])
+    assert desk.only.alerts == (lost.fingerprint, mere.fingerprint)
+    assert desk.only.priority is lost.priority
+    desk.step(75, [mere, other])
+    assert desk.open == []
+
+
+def test_the_load_that_follows_a_surge_is_an_incident_of_its_own():
+    desk = Desk()
+    late = alert(CHAT, None, since=60, rule="ttft-p99-high")
+    desk.step(90, [alert(CHAT, "traffic-surge"), late])
+    desk.step(600, [late])
+    desk.step(620, [late, alert(CHAT, "long-prompt-burst", since=610)])
+    assert desk.causes() == {(CHAT, "traffic-surge"), (CHAT, "long-prompt-burst")}
+
+
+def test_a_queue_that_got_another_name_is_the_same_one():
+    desk = Desk()
+    desk.step(90, [alert(CHAT, "traffic-surge")])
+    desk.step(120, [alert(CHAT, "long-prompt-burst", since=60)])
+    assert desk.cause() == (CHAT, "long-prompt-burst")
+
+
+def test_the_cards_of_a_slow_group_are_named_beside_it():
+    edges = [(node(0), gpu(number)) for number in range(2)]
+    edges += [(gpu(number), pod(0)) for number in range(2)] + [(pod(0), replica(0)), (replica(0), CHAT)]
+    desk = Desk(Topology.build(edges))
+    desk.step(60, [alert(replica(0), "gpu-slow-peer")])
+    named = [(one.entity, one.fault) for one in desk.only.hypotheses[:3]]
+    assert named == [(part, "gpu-slow-peer") for part in (replica(0), gpu(0), gpu(1))]
+    assert desk.only.hypotheses[0].confidence >= 0.6
+
+
+def test_a_hung_group_may_stand_in_a_collective():
+    edges = [(gpu(number), pod(0)) for number in range(2)] + [(pod(0), replica(0)), (replica(0), CHAT)]
+    desk = Desk(Topology.build(edges))
+    desk.step(60, [alert(replica(0), "engine-hung")])
+    assert [one.fault for one in desk.only.hypotheses] == ["engine-hung", "nccl-timeout"]

@@ -171,6 +171,20 @@ def test_a_batch_at_a_ceiling_since_a_change_of_flags(ref, window_of, findings_o
     assert found.fault == fault
 
 
+@pytest.mark.parametrize(("running", "fault"), [(4.0, "batch-misconfigured"), (16.0, "traffic-surge")])
+def test_a_backlog_that_a_smaller_batch_serves_is_the_batchs(ref, window_of, findings_of, running, fault):
+    """A surge fills a batch of 16; its arrivals fall again while its backlog stands, and then flags change."""
+    queue = [0.0] * 30 + [float(3 * i) for i in range(1, 31)] + [90.0] * 60
+    batch = [16.0] * 90 + [running] * 30
+    row = service(queue, [5.0] * 30 + [20.0] * 30 + [5.0] * 60)
+    row["svc_inflight_requests"] = [wait + run for wait, run in zip(queue, batch, strict=True)]
+    at = START + 450
+    (found,) = findings_of(SurgeDetector(), window_of(S, {"s": row}, events=[flags_changed(ref, at)]))
+    assert found.fault == fault
+    if fault == "batch-misconfigured":
+        assert found.window.start.timestamp() == at, "not the older queue's beginning"
+
+
 def test_more_traffic_that_is_served_in_time_is_no_surge(surging):
     assert surging(s=service([0.0] * 90, [5.0] * 60 + [20.0] * 30, ttft=0.2)) == []
 

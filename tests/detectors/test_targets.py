@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from detectors.targets import TargetsDetector
@@ -127,3 +129,49 @@ def test_a_target_never_seen_up_cannot_have_been_lost_with_its_node(window_of, f
     found = findings_of(TargetsDetector(), window_of(W, rows, namespace="targets"), topology)
     assert [item.fault for item in found] == ["exporter-down"]
     assert found[0].evidence[0].arguments["targets"] == "n0-dcgm, n0-node"
+
+
+def test_nodes_that_die_one_after_the_other_are_lost_nodes(window_of, findings_of):
+    topology = fleet(["n0", "n1", "n2"], engines=2)
+
+    def found(first, then):
+        scrapes = {"n0": first, "n1": then}
+        rows = {}
+        for entity in topology.of_kind(W):
+            down = scrapes.get(entity.name[:2], 0)
+            rows[entity.name] = {
+                "target_up": [1.0] * (20 - down) + [0.0] * down,
+                "target_failure_code": [0.0] * (20 - down) + [TIMEOUT[1]] * down,
+            }
+        said = findings_of(TargetsDetector(), window_of(W, rows, namespace="targets"), topology)
+        return sorted((item.fault, str(item.entity)) for item in said)
+
+    assert found(16, 2) == [("node-lost", "node/n0"), ("node-lost", "node/n1")]
+    assert found(3, 2) == [("monitor-blind", "cluster/lab")]
+
+
+def test_a_cluster_out_of_sight_hides_no_lost_node_of_another(window_of, findings_of):
+    def post(cluster, node, what):
+        return EntityRef(cluster, W, "targets", f"{cluster}-{node}-{what}")
+
+    labelled = {
+        post(cluster, node, what): {
+            "node": f"{cluster}-{node}",
+            "stands_for": EntityRef(cluster, EntityKind.NODE, None, f"{cluster}-{node}").key,
+        }
+        for cluster in ("lab", "spare")
+        for node in ("n0", "n1", "n2")
+        for what in ("a", "b")
+    }
+    rows = {}
+    for entity in labelled:
+        bad = entity.cluster == "lab" or entity.name.startswith("spare-n1")
+        rows[entity.name] = {
+            "target_up": [1.0] * 3 + [0.0 if bad else 1.0] * 3,
+            "target_failure_code": [0.0] * 3 + [TIMEOUT[1] if bad else 0.0] * 3,
+        }
+    window = replace(window_of(W, rows, namespace="targets"), entities=tuple(labelled))
+    unsaid = []
+    said = findings_of(TargetsDetector(), window, Topology.build((), labelled, labelled), verdicts=unsaid)
+    assert sorted((one.fault, one.entity.name) for one in said) == [("monitor-blind", "lab"), ("node-lost", "spare-n1")]
+    assert {one.entity.name for one in unsaid if one.entity} == {"lab-n0", "lab-n1", "lab-n2"}

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from outrider import yamlfile
 from outrider.faults import faults
 from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, HoldReason, Verdict
 from outrider.topology import Topology
 from remediation import approve
 from remediation.history import action_id
-from remediation.playbook import packaged
+from remediation.playbook import packaged, read
 
 
 def test_gpu_lost_step_by_step(fleet, words):
@@ -391,3 +392,33 @@ def held_nodes(fleet):
         elif action.status is ActionStatus.DONE and action.kind is ActionKind.UNCORDON:
             held.discard(action.target)
     return held
+
+
+def test_the_traffic_of_a_whole_service_has_nowhere_to_go(fleet, words):
+    fleet.break_("garbled-output", fleet.service)
+    assert words(fleet.cycle()) == []
+    text = "playbooks: {garbled-output: {steps: [{action: shift_traffic, target: self}]}}"
+    made = fleet.decide(playbooks=read([yamlfile.parse(text, "own.yaml")])).actions
+    assert words(made) == [("shift_traffic", "chat", "refused", "service_minimum")]
+
+
+def test_pods_of_a_lost_node_are_placed_anew_once_the_control_plane_has_lost_it_too(fleet, words):
+    fleet.break_("node-lost", fleet.nodes[0])
+    fleet.sick.update({fleet.replicas[0]})
+    assert words(fleet.run(3)) == [("shift_traffic", "chat-0", "allowed", "within_limits")]
+    fleet.facts = replace(fleet.facts, not_ready=frozenset(fleet.nodes[1:2]))
+    assert words(fleet.cycle()) == []
+    fleet.facts = replace(fleet.facts, not_ready=frozenset(fleet.nodes[:1]))
+    assert words(fleet.cycle()) == [("restart_pod", "chat-0", "allowed", "within_limits")]
+
+
+def test_a_regression_is_rolled_back_when_the_cause_is_sure(fleet, words):
+    fleet.break_("kernel-regression", fleet.service)
+    fleet.break_("bad-rollout", fleet.service)
+    assert words(fleet.cycle()) == [("rollback", "chat", "allowed", "within_limits")], "one revision, not two"
+    assert words(fleet.cycle()) == [("rollback", "chat", "refused", "cooldown")]
+
+
+def test_a_guess_rolls_nothing_back_unasked(fleet, words):
+    fleet.break_("bad-rollout", fleet.service, confidence=0.4)
+    assert words(fleet.cycle()) == [("rollback", "chat", "ask", "low_confidence")]

@@ -361,13 +361,23 @@ def test_rule_8_what_is_broken_already_needs_no_headroom(fleet, words):
     ]
 
 
+def reject_all(fleet):
+    for action in list(fleet.actions.values()):
+        if action.status is ActionStatus.WAITING_APPROVAL:
+            fleet.actions[action.id] = replace(
+                action, status=ActionStatus.REFUSED, reason=DecisionReason.REJECTED_BY_HAND
+            )
+
+
 def test_rule_8_a_drain_makes_capacity_first(fleet, words):
     short_of(fleet, 8)
     fleet.break_("gpu-ecc-uncorrectable", fleet.gpus[0])
     fleet.policy = replace(fleet.policy, min_confidence=0.5)
     (first,) = [a for a in fleet.cycle() if a.kind is ActionKind.SHIFT_TRAFFIC]
     assert (first.decision, first.reason) == (Verdict.ASK, DecisionReason.NO_HEADROOM)
-    fleet.actions[first.id] = replace(first, status=ActionStatus.REFUSED, reason=DecisionReason.REJECTED_BY_HAND)
+    reject_all(fleet)
+    assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "no_headroom")]
+    reject_all(fleet)
     made = words(fleet.cycle())
     assert made == [("scale", "chat", "allowed", "within_limits"), ("drain", "node-0", "refused", "no_headroom")]
     scale = next(a for a in fleet.actions.values() if a.kind is ActionKind.SCALE)
@@ -380,12 +390,9 @@ def test_rule_8_a_drain_makes_capacity_first(fleet, words):
 def test_rule_8_a_surge_that_never_comes_ends_in_a_question(fleet, words):
     short_of(fleet, 8)
     fleet.break_("gpu-ecc-uncorrectable", fleet.gpus[0])
-    fleet.cycle()
-    for action in list(fleet.actions.values()):
-        if action.status is ActionStatus.WAITING_APPROVAL:
-            fleet.actions[action.id] = replace(
-                action, status=ActionStatus.REFUSED, reason=DecisionReason.REJECTED_BY_HAND
-            )
+    for _ in range(2):
+        fleet.cycle()
+        reject_all(fleet)
     fleet.cycle()
     fleet.now += timedelta(minutes=16)
     assert words(fleet.cycle()) == [("drain", "node-0", "ask", "no_headroom")]
