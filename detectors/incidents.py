@@ -11,7 +11,7 @@ from detectors import rootcause
 from detectors import scene as scenes
 from detectors.claims import Claim
 from detectors.scene import Scene
-from outrider.faults import faults
+from outrider.faults import layer_of
 from outrider.model import (
     Alert,
     EntityKind,
@@ -144,9 +144,12 @@ def cause_claim(case: Case, scene: Scene) -> Claim | None:
 
 
 def is_backed(case: Case) -> bool:
-    """False when the suspected cause is a guess from a change record, which any claim with an alert may replace."""
+    """False when the suspected cause is a guess from a change record, which any claim with an alert may replace.
+
+    So may they one that the vocabulary no longer knows: nothing is known of what it explains.
+    """
     cause = case.incident.suspected_cause
-    if cause is None:
+    if cause is None or layer_of(cause.fault) is None:
         return False
     said = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in case.alive.values())
     return said or not _is_guess(cause.evidence)
@@ -212,7 +215,7 @@ def _judge(case: Case, scene: Scene, now: datetime) -> None:
     if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
         return
     new = hypotheses[0]
-    layer = faults()[new.fault].layer
+    layer = layer_of(new.fault) or case.incident.layer
     case.incident = replace(case.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
     arguments = {"fault": new.fault, "entity": str(new.entity)}
     if old is None:

@@ -137,6 +137,7 @@ engine-hung:
   look_alikes: {engine-idle: {why: work_is_waiting, when: [{signal: engine_requests_waiting, above: 0}]}}
   checks: []
   remedy: []
+  runbook: docs/runbooks/engine-hung.md
 """
     known = knowledge.read({"x.yaml": text})
 
