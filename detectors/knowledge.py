@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from outrider import catalog, yamlfile
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, ConfigProblem
 from outrider.faults import Fault, faults
 from outrider.i18n import texts
 from outrider.model import ActionKind, EntityKind
@@ -120,7 +120,8 @@ def read(files: Mapping[str, str]) -> Knowledge:
 
 
 def _parsed(files: Mapping[str, str]) -> list[Document]:
-    documents, problems = [], []
+    documents: list[Document] = []
+    problems: list[ConfigProblem] = []
     for file, text in files.items():
         try:
             documents.append(yamlfile.parse(text, file))
@@ -233,10 +234,12 @@ class _Reader(Shapes):
             within = self._named(document, path, {"within": "entity", **entry}, "within", get_args(Within), "reach")
             return Condition(absent=absent, within=within)
         signal = self._named(document, path, entry, "signal", catalog.signals(), "signal") if "signal" in entry else ""
-        bounds = {key: self.number(document, (*path, key), entry[key]) for key in ("above", "below") if key in entry}
-        if signal and not bounds:
+        above, below = (
+            self.number(document, (*path, key), entry[key]) if key in entry else None for key in ("above", "below")
+        )
+        if signal and "above" not in entry and "below" not in entry:
             self.note(document, path, 'a condition on a signal needs "above" or "below"')
-        return Condition(signal=signal, **bounds)
+        return Condition(signal=signal, above=above, below=below)
 
     def _keys(
         self, document: Document, path: Path_, value: Any, known: Iterable[str], *, required: bool
