@@ -201,6 +201,16 @@ def test_an_incident_tells_its_whole_story(busy):
     assert found["messages"][0]["is_page"]
 
 
+@pytest.mark.parametrize(("language", "owner"), [("en", "hardware team"), ("zh", "硬件团队")])
+def test_an_incident_is_explained(busy, language, owner):
+    found = busy.get(f"/incidents/{INCIDENT}", lang=language)
+    told = found["explanation"]
+    assert [one["name"] for one in told["sections"]][:4] == ["what", "for", "against", "others"]
+    assert (told["known"], told["team"], told["team_name"]) == (True, "hardware", owner)
+    assert told["runbook"] == "docs/runbooks/gpu-lost.md"
+    assert told["unknown_confidence"] == found["unknown_confidence"] == 0.02
+
+
 def test_the_graph_of_an_incident_names_its_cause_and_what_helps(busy):
     found = busy.get(f"/incidents/{INCIDENT}/graph", lang="zh")
     assert {one["id"] for one in found["nodes"] if one["role"] == "cause"} == {

@@ -204,10 +204,17 @@ def test_the_knowledge_graph_is_shown_asked_and_drawn(tmp_path):
     explained = answer("knowledge", "ask", "explains", "traffic-surge", "service/chat", "-o", "json", cwd=tmp_path)
     assert explained["explains"]
     assert answer("knowledge", "ask", "path", "gpu-lost", "cordon", "-o", "json", cwd=tmp_path)["path"]
-    nothing = answer("knowledge", "ask", "path", "service/chat", "service/code", "-o", "json", cwd=tmp_path, code=1)
-    assert nothing == {"path": []}
     assert run("knowledge", "draw", INCIDENT, cwd=tmp_path).stdout.startswith("digraph")
     assert run("knowledge", "draw", "gpu-lost", "--format", "mermaid", cwd=tmp_path).stdout.startswith("flowchart LR")
+
+
+@pytest.mark.usefixtures("incident_at_hand")
+def test_an_incident_is_explained(tmp_path):
+    told = answer("rootcause", "explain", INCIDENT, "-o", "json", cwd=tmp_path)
+    assert told["team"] == "hardware"
+    assert {"what", "for", "others", "check", "remedy", "runbook", "owner"} <= {one["name"] for one in told["sections"]}
+    assert "硬件团队" in run("rootcause", "explain", INCIDENT, "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
+    assert run("rootcause", "explain", "none", cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.usefixtures("incident_at_hand")
