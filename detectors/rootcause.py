@@ -43,6 +43,7 @@ COMMON_CAUSE_BONUS = 0.25  # a change after which two components fail
 UNTOLD_STRENGTH = 0.3  # a look-alike that nothing speaks for and nothing rules out
 LATE = timedelta(minutes=3)
 EVIDENCE_KEPT = 6
+HINTS_KEPT = 2
 AGAINST = frozenset({"incidents.evidence.explained_by", "incidents.evidence.not_told_apart"})  # texts that speak so
 
 
@@ -189,9 +190,7 @@ def _evidence(
             told.append(
                 Evidence(sign.signal, finding.observed, finding.expected, "incidents.evidence.supports", arguments)
             )
-    change = scene.changes.get(claim.entity)
-    if change is not None and claim.fault in scenes.CHANGE_FAULTS:
-        told.append(scenes.change_evidence(change))
+    told += [hint.evidence for hint in scene.hinting(claim)[:HINTS_KEPT]]
     total = sum(bool(other.alerts) for other in claims if other is not claim)
     count = len({pair.symptom for pair in explains if claims[pair.symptom].alerts})
     if count:
