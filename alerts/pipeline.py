@@ -13,6 +13,7 @@ from datetime import datetime
 from alerts import wording
 from alerts.routes import Messaging
 from alerts.silence import speaker
+from outrider.i18n import Language
 from outrider.model import (
     Action,
     ActionStatus,
@@ -205,7 +206,14 @@ class _Teller:
         voice = speaker(self.incident, self._alerts) or (self._alerts[0] if self._alerts else None)
         for channel in channels:
             language = self._messaging.language_of(channel)
-            text = wording.Wording(self.incident, voice, tuple(self._actions), language, self._messaging.base_url)
+            text = wording.Wording(
+                self.incident,
+                voice,
+                tuple(self._actions),
+                language,
+                self._messaging.base_url,
+                self._explained(language),
+            )
             self.messages.append(
                 Message(
                     id=f"{self.incident.id}:{reason}:{self.incident.priority}:{channel}:{nth}",
@@ -222,6 +230,12 @@ class _Teller:
                     labels=text.labels,
                 )
             )
+
+    def _explained(self, language: Language) -> tuple[str, ...]:
+        explain = self._messaging.explain
+        if explain is None or self.incident.priority.rank > Priority.P1.rank:
+            return ()
+        return tuple(explain(self.incident, language))
 
     def _note(self, reason: NotifyReason, arguments: Mapping[str, str]) -> None:
         entry = TimelineEntry(self._now, _TIMELINE + reason, arguments)

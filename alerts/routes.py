@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outrider.i18n import Language
-from outrider.model import Alert, Priority
+from outrider.model import Alert, Incident, Priority
 
 # The defaults of the service: which channel groups a priority goes to, and how soon a person answers.
 GROUPS: Mapping[Priority, tuple[str, ...]] = {
@@ -35,7 +35,8 @@ class Messaging:
 
     ``routes`` maps a channel group (phone, sms, im, mail, report) to channel names. ``languages`` may
     give a channel a language of its own. A P0 or P1 whose groups name no channel goes to ``fallback``,
-    empty meaning every channel of any group: a page is never lost to an empty list.
+    empty meaning every channel of any group: a page is never lost to an empty list. ``explain`` gives the
+    lines that a message of P0 or P1 says beyond cause and evidence.
     """
 
     routes: Mapping[str, tuple[str, ...]]
@@ -45,6 +46,7 @@ class Messaging:
     groups: Mapping[Priority, tuple[str, ...]] = field(default_factory=lambda: GROUPS)
     repeat: Mapping[Priority, timedelta] = field(default_factory=lambda: REPEAT)
     fallback: tuple[str, ...] = ()
+    explain: Callable[[Incident, Language], Sequence[str]] | None = None
 
     def language_of(self, channel: str) -> Language:
         """What the channel is written in."""

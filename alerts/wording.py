@@ -65,13 +65,17 @@ def evidence_line(evidence: Evidence, language: Language) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """One incident in one language. ``voice`` is the alert that speaks for it."""
+    """One incident in one language. ``voice`` is the alert that speaks for it.
+
+    ``explained`` are lines about the cause beyond its evidence.
+    """
 
     incident: Incident
     voice: Alert | None
     actions: tuple[Action, ...]
     language: Language
     base_url: str
+    explained: tuple[str, ...] = ()
 
     @property
     def link(self) -> str:
@@ -102,7 +106,7 @@ class Wording:
         if self._merged_into:
             lines.append(self._say("line.merged", into=self._merged_into))
         if reason is not NotifyReason.RESOLVED:
-            lines += self._urgency() + self._evidence()
+            lines += self._urgency() + self._evidence() + list(self.explained)
         lines += self._actions()
         if reason is not NotifyReason.RESOLVED:
             lines += self._next()

@@ -27,6 +27,21 @@ class Palette:
     unknown: str
     lines: tuple[str, ...]
 
+    @property
+    def graph(self) -> dict[str, str]:
+        """Colours of the knowledge graph: its text and lines, and one a role of a node."""
+        return {
+            "text": self.text,
+            "muted": self.muted,
+            "line": self.muted,
+            "fill": self.card,
+            "cause": self.broken,
+            "symptom": self.at_risk,
+            "service": self.accent,
+            "alternative": self.muted,
+            "rejected": self.muted,
+        }
+
     def faint(self, colour: str, share: float) -> str:
         """A colour with transparency, for bands and shading."""
         red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))

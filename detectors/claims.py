@@ -37,6 +37,13 @@ _DEPTH = {
     EntityKind.WORKLOAD: 6,
     EntityKind.SERVICE: 7,
 }
+
+
+def depth_of(entity: EntityRef) -> int:
+    """0 for a cluster, 7 for a service."""
+    return _DEPTH[entity.kind]
+
+
 USER_FACING = (EntityKind.REPLICA, EntityKind.WORKLOAD, EntityKind.SERVICE)
 
 
@@ -67,7 +74,7 @@ class Claim:
     @property
     def depth(self) -> int:
         """0 for a cluster, 7 for a service."""
-        return _DEPTH[self.entity.kind]
+        return depth_of(self.entity)
 
     @property
     def order(self) -> tuple[int, datetime, str, str]:

@@ -20,7 +20,7 @@ from detectors.incidents import Case
 from detectors.knowledge import Knowledge
 from detectors.scene import Scene
 from detectors.targets import stands_for
-from outrider.faults import faults
+from outrider.faults import layer_of
 from outrider.model import Alert, AlertState, EntityRef, Event, Finding, Incident, Layer
 from outrider.topology import Topology
 
@@ -129,7 +129,7 @@ def _once(
 def _release_when_sighted(case: Case, now: datetime) -> None:
     """A view that went dark explains nothing once it is back; what is still wrong then stands for itself."""
     cause = case.incident.suspected_cause
-    if cause is None or faults()[cause.fault].layer is not Layer.MONITORING or not case.alive:
+    if cause is None or layer_of(cause.fault) is not Layer.MONITORING or not case.alive:
         return
     lasts = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in case.alive.values())
     marks = [entry for entry in case.incident.timeline if entry.what in (incidents.CAUSE_GONE, incidents.CAUSE_BACK)]
@@ -362,7 +362,7 @@ def _tell_candidates(
         for number in sorted(case.numbers):
             for candidate in (number, *(pair.cause for pair in by_symptom[number])):
                 claim = board.claims[candidate]
-                if board.silent(candidate) and faults()[claim.fault or ""].layer is not Layer.MONITORING:
+                if board.silent(candidate) and layer_of(claim.fault) is not Layer.MONITORING:
                     case.candidates.setdefault((claim.entity, claim.fault), claim)
 
 

@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from detectors import rootcause
+from detectors import hints, rootcause
 from detectors import scene as scenes
 from detectors.claims import Claim
 from detectors.scene import Scene
-from outrider.faults import faults
+from outrider.faults import layer_of
 from outrider.model import (
     Alert,
     EntityKind,
     EntityRef,
-    Evidence,
     Hypothesis,
     Incident,
     Layer,
@@ -144,19 +143,24 @@ def cause_claim(case: Case, scene: Scene) -> Claim | None:
 
 
 def is_backed(case: Case) -> bool:
-    """False when the suspected cause is a guess from a change record, which any claim with an alert may replace."""
+    """False when the suspected cause is a guess from a change record, which any claim with an alert may replace.
+
+    So may they one that the vocabulary no longer knows: nothing is known of what it explains.
+    """
     cause = case.incident.suspected_cause
-    if cause is None:
+    if cause is None or layer_of(cause.fault) is None:
         return False
     said = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in case.alive.values())
-    return said or not _is_guess(cause.evidence)
+    return said or not _is_guess(cause)
 
 
-def _is_guess(evidence: tuple[Evidence, ...]) -> bool:
-    return any(
-        item.text in (scenes.CHANGE_TEXT, scenes.CHANGE_BY_TEXT, "incidents.evidence.not_told_apart")
-        for item in evidence
-    )
+def _is_guess(cause: Hypothesis) -> bool:
+    """True when a change, a line or a look-alike alone suggests it."""
+    texts = [item.text for item in cause.evidence]
+    if "incidents.evidence.not_told_apart" in texts:
+        return True
+    hinted = any(text.startswith((hints.CHANGE_TEXT, hints.LOG_TEXT)) for text in texts)
+    return hinted and (cause.fault in scenes.CHANGE_FAULTS or not any(text.startswith("findings.") for text in texts))
 
 
 def settle(case: Case, scene: Scene, now: datetime) -> None:
@@ -212,7 +216,7 @@ def _judge(case: Case, scene: Scene, now: datetime) -> None:
     if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
         return
     new = hypotheses[0]
-    layer = faults()[new.fault].layer
+    layer = layer_of(new.fault) or case.incident.layer
     case.incident = replace(case.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
     arguments = {"fault": new.fault, "entity": str(new.entity)}
     if old is None:
@@ -233,7 +237,10 @@ def _claims(case: Case, scene: Scene) -> list[Claim]:
         for alert in case.alive.values()
     ]
     named = {(claim.entity, claim.fault) for claim in claims}
-    return claims + [claim for key, claim in sorted(case.candidates.items(), key=_by_key) if key not in named]
+    candidates = [claim for key, claim in sorted(case.candidates.items(), key=_by_key) if key not in named]
+    named |= {(claim.entity, claim.fault) for claim in candidates}
+    hinted = scene.suggestions({alert.entity for alert in case.alive.values()})
+    return claims + candidates + [claim for claim in hinted if (claim.entity, claim.fault) not in named]
 
 
 def _remembered(case: Case, scene: Scene) -> tuple[Claim, ...]:
@@ -246,7 +253,7 @@ def _remembered(case: Case, scene: Scene) -> tuple[Claim, ...]:
     standing = scene.claim(cause.entity, cause.fault)
     if standing is not None:
         return (replace(standing, alerts=()),)
-    strength = scenes.CHANGE_STRENGTH if _is_guess(cause.evidence) else REMEMBERED_STRENGTH
+    strength = hints.CHANGE_STRENGTH if _is_guess(cause) else REMEMBERED_STRENGTH
     return (Claim(cause.entity, cause.fault, case.incident.opened_at, strength, firing=False),)
 
 

@@ -5,8 +5,9 @@ The text lies in ``knowledge/*.yaml`` (keys explained there); this module reads 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
@@ -14,9 +15,12 @@ from typing import Any, Literal, get_args
 import yaml
 
 from outrider import catalog, yamlfile
-from outrider.errors import ConfigProblem
+from outrider.errors import ConfigError, ConfigProblem
 from outrider.faults import Fault, faults
+from outrider.i18n import texts
 from outrider.model import ActionKind, EntityKind
+from outrider.yaml_shapes import Shapes
+from outrider.yamlfile import Document, Path_
 
 Moves = Literal["up", "down", "still", "changes"]
 Within = Literal["entity", "node", "service", "cluster"]
@@ -60,7 +64,10 @@ class LookAlike:
 
 @dataclass(frozen=True, slots=True)
 class FaultKnowledge:
-    """One entry. ``explains`` maps a scope to the fault ids that are consequences there."""
+    """One entry. ``explains`` maps a scope to the fault ids that are consequences there.
+
+    ``checks`` are signals to look at first, ``runbook`` the page that says what a person does.
+    """
 
     fault: Fault
     signs: tuple[Sign, ...]
@@ -69,6 +76,7 @@ class FaultKnowledge:
     look_alikes: tuple[LookAlike, ...]
     checks: tuple[str, ...]
     remedy: tuple[ActionKind, ...]
+    runbook: str = ""
 
     def consequences(self, scope: Scope) -> frozenset[str]:
         """The fault ids it explains in a scope."""
@@ -97,144 +105,193 @@ def harmless_states() -> frozenset[str]:
     return frozenset(yaml.safe_load(text)["never_a_fault"])
 
 
-def read(texts: Mapping[str, str]) -> Knowledge:
+def read(files: Mapping[str, str]) -> Knowledge:
     """Knowledge from YAML texts by file name; a text with the one key ``groups`` names sets of faults.
 
-    Raises ConfigError when a fault, signal, kind, action or key is unknown, or a fault stands twice.
+    Raises ConfigError with every mistake of every file: a fault, signal, kind, action or key that is unknown,
+    a value of another shape than its key takes, a fault that stands twice.
     """
-    documents = [yamlfile.parse(text, file) for file, text in texts.items()]
+    documents = _parsed(files)
     reader = _Reader()
-    for document in documents:
-        reader.read_groups(document)
-    for document in documents:
-        reader.read_faults(document)
+    tops = [(document, reader.top(document)) for document in documents]
+    for document, top in tops:
+        reader.read_groups(document, top)
+    for document, top in tops:
+        reader.read_faults(document, top)
     if reader.problems:
         raise yamlfile.refuse(reader.problems)
     return reader.entries
 
 
-@dataclass
-class _Reader:
-    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    entries: dict[str, FaultKnowledge] = field(default_factory=dict)
-    problems: list[ConfigProblem] = field(default_factory=list)
+def _parsed(files: Mapping[str, str]) -> list[Document]:
+    documents: list[Document] = []
+    problems: list[ConfigProblem] = []
+    for file, text in files.items():
+        try:
+            documents.append(yamlfile.parse(text, file))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise yamlfile.refuse(problems)
+    return documents
 
-    def read_groups(self, document: yamlfile.Document) -> None:
-        for name, members in (document.value or {}).get("groups", {}).items():
-            path = ("groups", name)
-            self.groups[name] = tuple(self._known(document, path, member, faults(), "fault") for member in members)
 
-    def read_faults(self, document: yamlfile.Document) -> None:
-        for fault_id, entry in (document.value or {}).items():
+class _Reader(Shapes):
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: dict[str, tuple[str, ...]] = {}
+        self.entries: dict[str, FaultKnowledge] = {}
+        self._why = frozenset(texts("en"))
+
+    def top(self, document: Document) -> dict[str, Any]:
+        """The keys of a file; none of an empty one."""
+        return {} if document.value is None else self.mapping(document, (), document.value)
+
+    def read_groups(self, document: Document, top: Mapping[str, Any]) -> None:
+        if "groups" not in top:
+            return
+        for name, members in self.mapping(document, ("groups",), top["groups"]).items():
+            found = self.texts(document, ("groups", name), members)
+            self.groups[name] = tuple(self._known(document, path, one, faults(), "fault") for path, one in found)
+
+    def read_faults(self, document: Document, top: Mapping[str, Any]) -> None:
+        for fault_id, entry in top.items():
+            path: Path_ = (fault_id,)
             if fault_id == "groups":
                 continue
-            path: yamlfile.Path_ = (fault_id,)
             if fault_id not in faults():
                 self._known(document, path, fault_id, faults(), "fault")
             elif fault_id in self.entries:
-                self.problems.append(document.problem(path, "stands in another file too"))
-            elif self._keys(document, path, entry, _KEYS, required=True):
-                self.entries[fault_id] = self._entry(document, path, faults()[fault_id], entry)
+                self.note(document, path, "stands in another file too")
+            else:
+                keys = self._keys(document, path, entry, _KEYS, required=True)
+                self.entries[fault_id] = self._entry(document, path, faults()[fault_id], keys)
 
-    def _entry(
-        self, document: yamlfile.Document, path: yamlfile.Path_, fault: Fault, entry: dict[str, Any]
-    ) -> FaultKnowledge:
-        signals = catalog.signals()
+    def _entry(self, document: Document, path: Path_, fault: Fault, entry: Mapping[str, Any]) -> FaultKnowledge:
+        signs = self.items(document, (*path, "signs"), entry.get("signs", []))
+        alike = self.mapping(document, (*path, "look_alikes"), entry.get("look_alikes", {}))
+        explains = entry.get("explains", {})
         return FaultKnowledge(
             fault=fault,
-            signs=tuple(
-                Sign(
-                    self._known(document, (*path, "signs", i, "signal"), sign.get("signal"), signals, "signal"),
-                    self._known(document, (*path, "signs", i, "moves"), sign.get("moves"), get_args(Moves), "move"),
-                )
-                for i, sign in enumerate(entry["signs"])
-            ),
-            hurts=frozenset(
-                EntityKind(kind)
-                for kind in entry["hurts"]
-                if self._known(document, (*path, "hurts"), kind, list(EntityKind), "kind") in list(EntityKind)
-            ),
-            explains=self._explains(document, (*path, "explains"), entry["explains"]),
+            signs=tuple(self._sign(document, (*path, "signs", i), sign) for i, sign in enumerate(signs)),
+            hurts=frozenset(map(EntityKind, self._words(document, path, entry, "hurts", list(EntityKind), "kind"))),
+            explains=self._explains(document, (*path, "explains"), explains),
             look_alikes=tuple(
-                self._look_alike(document, (*path, "look_alikes", name), name, other)
-                for name, other in entry["look_alikes"].items()
+                self._look_alike(document, (*path, "look_alikes", name), name, other) for name, other in alike.items()
             ),
-            checks=tuple(self._known(document, (*path, "checks"), name, signals, "signal") for name in entry["checks"]),
-            remedy=tuple(
-                ActionKind(kind)
-                for kind in entry["remedy"]
-                if self._known(document, (*path, "remedy"), kind, list(ActionKind), "action") in list(ActionKind)
-            ),
+            checks=tuple(self._words(document, path, entry, "checks", catalog.signals(), "signal")),
+            remedy=tuple(map(ActionKind, self._words(document, path, entry, "remedy", list(ActionKind), "action"))),
+            runbook=self._runbook(document, (*path, "runbook"), entry.get("runbook", "")),
         )
 
-    def _explains(
-        self, document: yamlfile.Document, path: yamlfile.Path_, scopes: dict[str, list[str]]
-    ) -> dict[Scope, frozenset[str]]:
-        self._keys(document, path, scopes, get_args(Scope), required=False)
+    def _runbook(self, document: Document, path: Path_, value: Any) -> str:
+        if isinstance(value, str) and (not value or _RUNBOOK.fullmatch(value)):
+            return value
+        self.expected(document, path, "a page such as docs/runbooks/gpu-lost.md, or an address", value)
+        return ""
+
+    def _sign(self, document: Document, path: Path_, value: Any) -> Sign:
+        sign = self._keys(document, path, value, ("signal", "moves"), required=True)
+        return Sign(
+            self._named(document, path, sign, "signal", catalog.signals(), "signal"),
+            self._named(document, path, sign, "moves", get_args(Moves), "move"),
+        )
+
+    def _explains(self, document: Document, path: Path_, value: Any) -> dict[Scope, frozenset[str]]:
+        scopes = self._keys(document, path, value, get_args(Scope), required=False)
         found: dict[Scope, frozenset[str]] = {}
         for scope in get_args(Scope):
             members: list[str] = []
-            for name in scopes.get(scope, ()):
+            for place, name in self.texts(document, (*path, scope), scopes.get(scope, [])):
                 if name.startswith("@"):
-                    group = self._known(document, (*path, scope), name[1:], self.groups, "group")
+                    group = self._known(document, place, name[1:], self.groups, "group")
                     members.extend(self.groups.get(group, ()))
                 else:
-                    members.append(self._known(document, (*path, scope), name, faults(), "fault"))
+                    members.append(self._known(document, place, name, faults(), "fault"))
             found[scope] = frozenset(members)
         return found
 
-    def _look_alike(
-        self, document: yamlfile.Document, path: yamlfile.Path_, name: str, entry: dict[str, Any]
-    ) -> LookAlike:
+    def _look_alike(self, document: Document, path: Path_, name: str, value: Any) -> LookAlike:
         self._known(document, path, name, {*faults(), *harmless_states()}, "fault or state")
-        self._keys(document, path, entry, ("why", "when"), required=False)
-        conditions = []
-        for index, condition in enumerate(entry.get("when", ())):
-            place = (*path, "when", index)
-            self._keys(document, place, condition, _CONDITION, required=False)
-            if "single" in condition:
-                self._known(document, (*place, "single"), condition["single"], list(EntityKind), "kind")
-            elif "absent" in condition:
-                self._known(document, (*place, "absent"), condition["absent"], faults(), "fault")
-                self._known(document, (*place, "within"), condition.get("within", "entity"), get_args(Within), "reach")
-            elif self._known(document, (*place, "signal"), condition.get("signal"), catalog.signals(), "signal") and (
-                "above" not in condition and "below" not in condition
-            ):
-                self.problems.append(document.problem(place, 'a condition on a signal needs "above" or "below"'))
-            conditions.append(Condition(**{k: v for k, v in condition.items() if k in Condition.__slots__}))
-        if not isinstance(entry.get("why"), str):
-            self.problems.append(document.problem(path, 'needs "why", the key of a text'))
-        return LookAlike(name, str(entry.get("why", "")), tuple(conditions))
+        before = len(self.problems)
+        entry = self._keys(document, path, value, ("why", "when"), required=False)
+        when = self.items(document, (*path, "when"), entry.get("when", []))
+        conditions = tuple(self._condition(document, (*path, "when", i), one) for i, one in enumerate(when))
+        why = entry.get("why")
+        if isinstance(why, str):
+            self._known(document, (*path, "why"), f"{_WHY}{why}", self._why, "text")
+        elif "why" in entry:
+            self.expected(document, (*path, "why"), "the key of a text", why)
+        elif len(self.problems) == before:
+            self.note(document, path, 'needs "why", the key of a text')
+        return LookAlike(name, str(why), conditions)
+
+    def _condition(self, document: Document, path: Path_, value: Any) -> Condition:
+        before = len(self.problems)
+        entry = self._keys(document, path, value, Condition.__slots__, required=False)
+        if len(self.problems) > before:
+            return Condition()
+        if len({"absent", "single", "signal"} & entry.keys()) != 1:
+            self.note(document, path, 'needs one of "absent", a fault, "single", a kind of entity, or "signal"')
+        if "single" in entry:
+            return Condition(single=self._named(document, path, entry, "single", list(EntityKind), "kind"))
+        if "absent" in entry:
+            absent = self._named(document, path, entry, "absent", faults(), "fault")
+            within = self._named(document, path, {"within": "entity", **entry}, "within", get_args(Within), "reach")
+            return Condition(absent=absent, within=within)
+        signal = self._named(document, path, entry, "signal", catalog.signals(), "signal") if "signal" in entry else ""
+        above, below = (
+            self.number(document, (*path, key), entry[key]) if key in entry else None for key in ("above", "below")
+        )
+        if signal and "above" not in entry and "below" not in entry:
+            self.note(document, path, 'a condition on a signal needs "above" or "below"')
+        return Condition(signal=signal, above=above, below=below)
 
     def _keys(
-        self,
-        document: yamlfile.Document,
-        path: yamlfile.Path_,
-        entry: Mapping[str, Any],
-        known: Iterable[str],
-        *,
-        required: bool,
-    ) -> bool:
+        self, document: Document, path: Path_, value: Any, known: Iterable[str], *, required: bool
+    ) -> dict[str, Any]:
+        """The keys of a mapping, those that nobody knows noted and left out."""
         before = len(self.problems)
+        entry = self.mapping(document, path, value)
+        if len(self.problems) > before:
+            return {}
         known = tuple(known)
         for key in entry:
             self._known(document, (*path, key), key, known, "key")
         if required:
             for key in known:
                 if key not in entry:
-                    self.problems.append(document.problem(path, f'"{key}" is missing'))
-        return len(self.problems) == before
+                    self.note(document, path, f'"{key}" is missing')
+        return {key: inner for key, inner in entry.items() if key in known}
 
-    def _known(
-        self, document: yamlfile.Document, path: yamlfile.Path_, name: Any, known: Iterable[str], what: str
+    def _words(
+        self, document: Document, path: Path_, entry: Mapping[str, Any], key: str, known: Iterable[str], what: str
+    ) -> list[str]:
+        """The known words of a list."""
+        known = tuple(known)
+        said = self.texts(document, (*path, key), entry.get(key, []))
+        return [one for place, one in said if self._known(document, place, one, known, what) in known]
+
+    def _named(
+        self, document: Document, path: Path_, entry: Mapping[str, Any], key: str, known: Iterable[str], what: str
     ) -> Any:
+        """The word at a key; nothing is said of one that is missing."""
+        name = entry.get(key, "")
+        if key in entry and not isinstance(name, str):
+            self.expected(document, (*path, key), f"the name of a {what}", name)
+        elif key in entry:
+            self._known(document, (*path, key), name, known, what)
+        return name
+
+    def _known(self, document: Document, path: Path_, name: str, known: Iterable[str], what: str) -> str:
         """``name`` itself; notes a problem when it is not among ``known``."""
         known = tuple(known)
         if name not in known:
-            message = f'unknown {what} "{name}"{yamlfile.near(str(name), known)}'
-            self.problems.append(document.problem(path, message))
+            close = yamlfile.near(name, known).replace(_WHY, "")
+            self.note(document, path, f'unknown {what} "{name.removeprefix(_WHY)}"{close}')
         return name
 
 
-_CONDITION = ("absent", "within", "single", "signal", "above", "below")
-_KEYS = ("signs", "hurts", "explains", "look_alikes", "checks", "remedy")
+_KEYS = ("signs", "hurts", "explains", "look_alikes", "checks", "remedy", "runbook")
+_WHY = "incidents.why."
+_RUNBOOK = re.compile(r"(docs/runbooks/[\w-]+\.md|https?://\S+)")

@@ -20,7 +20,6 @@ from detectors.knowledge import Knowledge, LookAlike
 from detectors.scene import Scene
 from detectors.xid import named
 from outrider.faults import faults
-from outrider.i18n import Language, translate
 from outrider.model import (
     Alert,
     AlertState,
@@ -30,7 +29,6 @@ from outrider.model import (
     Evidence,
     Finding,
     Hypothesis,
-    Incident,
     Rejected,
 )
 from outrider.topology import Topology
@@ -45,6 +43,8 @@ COMMON_CAUSE_BONUS = 0.25  # a change after which two components fail
 UNTOLD_STRENGTH = 0.3  # a look-alike that nothing speaks for and nothing rules out
 LATE = timedelta(minutes=3)
 EVIDENCE_KEPT = 6
+HINTS_KEPT = 2
+AGAINST = frozenset({"incidents.evidence.explained_by", "incidents.evidence.not_told_apart"})  # texts that speak so
 
 
 def rank(
@@ -192,9 +192,7 @@ def _evidence(
             told.append(
                 Evidence(sign.signal, finding.observed, finding.expected, "incidents.evidence.supports", arguments)
             )
-    change = scene.changes.get(claim.entity)
-    if change is not None and claim.fault in scenes.CHANGE_FAULTS:
-        told.append(scenes.change_evidence(change))
+    told += [hint.evidence for hint in scene.hinting(claim)[:HINTS_KEPT]]
     total = sum(bool(other.alerts) for other in claims if other is not claim)
     count = len({pair.symptom for pair in explains if claims[pair.symptom].alerts})
     if count:
@@ -258,24 +256,3 @@ def _stands_for(entity: EntityRef, other: LookAlike, scene: Scene) -> EntityRef:
     topology = scene.reach.topology
     near = (*topology.below(entity, fault.entity), *topology.above(entity, fault.entity))
     return near[0] if near else entity
-
-
-def summary(incident: Incident, language: Language = "en") -> str:
-    """One sentence: what is broken, where, whom it hurts, how much was folded, how sure we are."""
-    cause = incident.suspected_cause
-    services = ", ".join(incident.services) or translate("incidents.no_service", language)
-    if cause is None:
-        first = incident.timeline[0].arguments if incident.timeline else {}
-        entity = first.get("entity", services)
-        return translate(
-            "incidents.summary.unknown", language, entity=entity, services=services, alerts=len(incident.alerts)
-        )
-    return translate(
-        "incidents.summary.known",
-        language,
-        fault=translate(f"faults.{cause.fault}.name", language),
-        entity=str(cause.entity),
-        services=services,
-        alerts=len(incident.alerts),
-        confidence=f"{cause.confidence:.0%}",
-    )

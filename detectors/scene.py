@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from detectors import hints
 from detectors.claims import WINDOW, Claim, Reach
+from detectors.hints import CHANGE_STRENGTH, Hint
 from detectors.knowledge import Condition, FaultKnowledge, Knowledge, Sign, Within
-from outrider.ledger import NOT_IN_SERVICE
-from outrider.model import Alert, AlertState, EntityKind, EntityRef, Event, EventKind, Evidence, Finding, Priority
+from outrider.model import Alert, AlertState, EntityKind, EntityRef, Event, Finding, Priority
 from outrider.topology import Topology
 
-CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
-# changes that put nothing new into service; any other code may
-_NO_NEW_REVISION = NOT_IN_SERVICE | {
-    "scale",
-    "rollback",
-    "restart",
-    "traffic",
-    "entry",
-    "calendar",
-    "power-limit",
-    "template",
-}
 CHANGE_FAULTS = ("bad-rollout", "kernel-regression")
-CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"
 ALERT_STRENGTH = 0.8  # of an alert whose finding is gone or was never handed in
 PENDING_STRENGTH = 0.7
 FINDING_FLOOR = 0.5  # a detector less sure than this does not make a candidate
-_SLOWER_TOKENS = frozenset({"engine_tpot_seconds", "engine_itl_seconds", "svc_tpot_seconds"})
-CHANGE_TEXT, CHANGE_BY_TEXT = "incidents.evidence.change", "incidents.evidence.change_by"
-_MOST_TOLD = 120  # characters of what was before and after
 
 
 @dataclass(slots=True)
 class Scene:
-    """Claims, findings and events of one cycle. ``standing`` are all claims that name a fault, by fault."""
+    """Claims, findings and events of one cycle. ``standing`` are all claims that name a fault, by fault.
+
+    ``suggested`` are what changes and lines suggest beside them.
+    """
 
     reach: Reach
     knowledge: Knowledge
     findings_at: dict[EntityRef, list[Finding]] = field(default_factory=dict)
     events_at: dict[EntityRef, list[Event]] = field(default_factory=dict)
-    changes: dict[EntityRef, Event] = field(default_factory=dict)
+    hints: dict[EntityRef, list[Hint]] = field(default_factory=dict)
+    suggested: list[Claim] = field(default_factory=list)
     standing: dict[str, list[Claim]] = field(default_factory=dict)
 
     def claim(self, entity: EntityRef, fault: str) -> Claim | None:
@@ -74,6 +63,29 @@ class Scene:
             for name in finding.signals[:1]
             if name in signs and _moves(finding, signs[name])
         ]
+
+    def hinting(self, claim: Claim) -> list[Hint]:
+        """Changes and lines, on the component or on its nodes and services, that are worth mentioning; newest first.
+
+        A line that a finding tells already is left out, and so is what befell one of the many nodes of a service.
+        """
+        nodes = self.reach.nodes(claim.entity)
+        if claim.entity.kind is EntityKind.SERVICE and not any(self._is_like(claim, one) for one in self.suggested):
+            nodes = frozenset()
+        near = (claim.entity, *nodes, *self.reach.services(claim.entity))
+        found = [hint for place in dict.fromkeys(near) for hint in self.hints.get(place, ())]
+        told = {hint.event.id: hint for hint in found if hint.speaks_for(claim.fault or "")}
+        if self.saying(claim):
+            told = {name: hint for name, hint in told.items() if hint.sort is not None}
+        return sorted(told.values(), key=lambda hint: (hint.event.at, hint.event.id), reverse=True)
+
+    @staticmethod
+    def _is_like(one: Claim, other: Claim) -> bool:
+        return (one.entity, one.fault) == (other.entity, other.fault)
+
+    def suggestions(self, symptoms: Collection[EntityRef]) -> list[Claim]:
+        """What changes and lines suggest of components that one of these rests on."""
+        return [claim for claim in self.suggested if not self.reach.up(claim.entity).isdisjoint(symptoms)]
 
     def is_standing(self, fault: str, near: EntityRef, within: Within) -> bool:
         """True when somebody claims the fault within reach of an entity."""
@@ -131,16 +143,12 @@ def look(
         scene.findings_at.setdefault(finding.entity, []).append(finding)
     for event in events:
         scene.events_at.setdefault(event.entity, []).append(event)
-        recent = now - CHANGE_WINDOW - WINDOW <= event.at <= now
-        if recent and event.kind is EventKind.CHANGE and event.code not in _NO_NEW_REVISION:
-            for service in scene.reach.services(event.entity):
-                held = scene.changes.get(service)
-                if held is None or held.at < event.at:
-                    scene.changes[service] = event
+    scene.hints = hints.gather(events, scene.reach, now)
     standing = [*_of_alerts(alerts), *_of_findings(findings), *_of_changes(scene)]
     for claim in standing:
         if claim.fault is not None and claim.fault in knowledge:
             scene.standing.setdefault(claim.fault, []).append(claim)
+    scene.suggested = hints.suggested(scene.hints, scene.findings_at, scene.reach)
     return scene
 
 
@@ -174,22 +182,15 @@ def _of_changes(scene: Scene) -> list[Claim]:
     ``since`` lies half of that time after the change, so that the window around it is just that time.
     """
     claims = []
-    for service, event in scene.changes.items():
-        since = event.at + CHANGE_WINDOW - WINDOW
+    for service, held in scene.hints.items():
+        newest = next((hint.event for hint in reversed(held) if hint.sort in hints.NEW_REVISION), None)
+        if newest is None or service.kind is not EntityKind.SERVICE:
+            continue
+        since = newest.at + hints.CHANGE_WINDOW - WINDOW
         claims.append(Claim(service, "bad-rollout", since, CHANGE_STRENGTH, firing=False))
-        if any(_SLOWER_TOKENS.intersection(finding.signals) for finding in scene.findings_at.get(service, ())):
+        if any(hints.SLOWER.intersection(finding.signals) for finding in scene.findings_at.get(service, ())):
             claims.append(Claim(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False))
     return claims
-
-
-def change_evidence(event: Event) -> Evidence:
-    """That something was changed: what, when, and by whom and from what to what where that is known."""
-    told = {"code": event.code, "at": f"{event.at:%H:%M:%S}"}
-    actor = event.attributes.get("actor", "")
-    if not actor:
-        return Evidence("", None, None, CHANGE_TEXT, told)
-    before, after = (event.attributes.get(name, "")[:_MOST_TOLD] or "-" for name in ("from", "to"))
-    return Evidence("", None, None, CHANGE_BY_TEXT, {**told, "actor": actor, "before": before, "after": after})
 
 
 def _moves(finding: Finding, sign: Sign) -> bool:

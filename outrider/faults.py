@@ -47,3 +47,9 @@ def faults() -> dict[str, Fault]:
 def fault(fault_id: str) -> Fault:
     """The fault of that id. Raises KeyError with the id when there is none."""
     return faults()[fault_id]
+
+
+def layer_of(fault_id: str | None) -> Layer | None:
+    """The layer of a fault; None of what the vocabulary does not know, such as one of another release."""
+    known = faults().get(fault_id or "")
+    return known.layer if known else None

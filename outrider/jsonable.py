@@ -169,6 +169,7 @@ def incident(value: Incident, language: Language = "en") -> Json:
         "resolved_at": instant(value.resolved_at),
         "suspected_cause": hypotheses[0] if hypotheses else None,
         "hypotheses": hypotheses,
+        "unknown_confidence": round(value.unknown_confidence, 3),
         "rejected": [
             {"entity": entity(found.entity), "fault": found.fault, "why": translate(found.why, language)}
             for found in value.rejected

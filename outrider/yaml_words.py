@@ -21,7 +21,7 @@ def said(detail: Mapping[str, Any]) -> str:
     if words is None:
         message: str = detail["msg"].removeprefix("Value error, ")
         return message[:1].lower() + message[1:]
-    return words(detail.get("ctx", {}), _shown(detail.get("input")))
+    return words(detail.get("ctx", {}), shown(detail.get("input")))
 
 
 def bytes_of(text: str) -> int | None:
@@ -30,7 +30,8 @@ def bytes_of(text: str) -> int | None:
     return round(float(found[1]) * (1024 if found[3] else 1000) ** _POWER[found[2]]) if found else None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """What stands there, short enough for a sentence."""
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     if value is None:

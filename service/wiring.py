@@ -11,14 +11,14 @@ from alerts import rules_file
 from alerts.notify.registry import NOTIFIERS
 from alerts.routes import Messaging
 from collectors.flight_ring import FlightRing
-from detectors import knowledge, threshold
+from detectors import explanation, explanation_words, knowledge, threshold
 from detectors.registry import DETECTORS
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import StoreAwayError
 from outrider.i18n import Language
-from outrider.model import CycleRecord, EntityKind, EntityRef, Plan
+from outrider.model import CycleRecord, EntityKind, EntityRef, Incident, Plan
 from outrider.ports import Actuator, MetricStore, Notifier, StateReader, StateStore
 from outrider.rules import Rule
 from outrider.topology import Topology
@@ -232,7 +232,13 @@ def messaging_of(settings: Settings, language: Language | None = None) -> Messag
         base_url=given.public_url,
         language=language or given.language,
         languages={name: channel.language for name, channel in given.channels.items() if channel.language},
+        explain=explained,
     )
+
+
+def explained(incident: Incident, language: Language) -> list[str]:
+    """What a page says of a cause beyond its evidence."""
+    return explanation_words.page_lines(explanation.explain(incident, knowledge.load()), language)
 
 
 def notifiers(settings: Settings) -> dict[str, Notifier]:

@@ -46,8 +46,8 @@ class Injected:
 class Opened:
     """An incident as seen from outside. ``entities``: its causes', and those of all alerts folded into it.
 
-    ``hypotheses`` are (entity, fault id), best first; ``notified_at`` is the first message to a person, and
-    ``paged_at`` the first one of P0 or P1.
+    ``hypotheses`` are (entity, fault id), best first, ``confidences`` what was said of each, 0-1; what is left of 1
+    was said of "none of these". ``notified_at`` is the first message to a person, ``paged_at`` the first of P0 or P1.
     """
 
     id: str
@@ -58,6 +58,7 @@ class Opened:
     entities: frozenset[EntityRef]
     paged_at: datetime | None = None
     notified_at: datetime | None = None
+    confidences: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

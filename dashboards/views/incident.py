@@ -12,8 +12,9 @@ from dashboards import charts, pieces, session
 from dashboards import format as fmt
 from dashboards.client import ApiAwayError, ApiError
 from dashboards.session import Viewer
+from outrider import graph_text
 from outrider.i18n import translate
-from outrider.summaries import fault_name, word
+from outrider.summaries import word
 
 _PAGE = 20
 _REFUSED = "refused"
@@ -81,6 +82,8 @@ def _one(who: Viewer, incident_id: str) -> None:
             _actions(who, found)
     st.html(pieces.section(who.say("incident.evidence")))
     _evidence(who, incident_id)
+    st.html(pieces.section(who.say("incident.graph")))
+    _graph(who, incident_id)
     left, right = st.columns([1, 1], gap="medium")
     with left:
         st.html(pieces.section(who.say("incident.timeline")))
@@ -159,10 +162,10 @@ def _change(who: Viewer, path: str) -> None:
 
 
 def cause(who: Viewer, found: dict[str, Any]) -> str:
-    """The suspected cause, what speaks for it, what else it could be, and what was ruled out."""
+    """The suspected cause, what speaks for it and against it, what else it could be, how to check, who mends it."""
     if not found["hypotheses"]:
-        return pieces.empty(who.say("incident.no_cause_long")) + _rejected(who, found)
-    first, *others = found["hypotheses"]
+        return pieces.empty(who.say("incident.no_cause_long")) + _explained(found)
+    first = found["hypotheses"][0]
     name = fmt.cause(first, who.language)
     sure = who.say("incident.confidence", share=fmt.percent(first["confidence"], 0))
     parts = [
@@ -173,32 +176,21 @@ def cause(who: Viewer, found: dict[str, Any]) -> str:
     lines = [fmt.observation(each, who.language) for each in first.get("evidence", [])]
     if lines:
         parts += [pieces.label(who.say("incident.speaks_for")), pieces.bullets(escape(line) for line in lines)]
-    if others:
-        rows = [_candidate(who, each) for each in others]
-        parts += [pieces.label(who.say("incident.others")), pieces.bullets(rows)]
-    return f'<div class="o-list">{"".join(parts)}{_rejected(who, found)}</div>'
+    return f'<div class="o-list">{"".join(parts)}{_explained(found)}</div>'
+
+
+def _explained(found: dict[str, Any]) -> str:
+    """The sections of the explanation that this card does not show in a form of its own."""
+    told = [each for each in found["explanation"]["sections"] if each["name"] not in ("what", "for")]
+    return "".join(
+        pieces.label(each["heading"]) + pieces.bullets(escape(line) for line in each["lines"]) for each in told
+    )
 
 
 def _where(who: Viewer, entity: dict[str, Any]) -> str:
     return who.say(
         "incident.full_name", name="/".join(filter(None, (entity["cluster"], entity["namespace"], entity["name"])))
     )
-
-
-def _candidate(who: Viewer, each: dict[str, Any]) -> str:
-    sure = escape(fmt.percent(each["confidence"], 0))
-    return f"{escape(fmt.cause(each, who.language))} <span class='o-muted'>{sure}</span>"
-
-
-def _rejected(who: Viewer, found: dict[str, Any]) -> str:
-    if not found["rejected"]:
-        return ""
-    rows = [
-        f"{escape(fault_name(each['fault'], who.language))} · {escape(fmt.entity(each['entity'], who.language))}"
-        f"<div class='o-label'>{escape(each['why'])}</div>"
-        for each in found["rejected"]
-    ]
-    return pieces.label(who.say("incident.rejected")) + pieces.bullets(rows)
 
 
 def _actions(who: Viewer, found: dict[str, Any]) -> None:
@@ -232,6 +224,19 @@ def _evidence(who: Viewer, incident_id: str) -> None:
             with column.container(border=True, key=f"o-box-evidence-{chart['signal']}"):
                 figure = charts.evidence(chart, found, who.palette, who.language)
                 st.plotly_chart(figure, theme=None, config=charts.CONFIG, key=f"evidence-{chart['signal']}")
+
+
+def _graph(who: Viewer, incident_id: str) -> None:
+    """The part of the knowledge graph that the incident is about."""
+    found = who.client.get(f"/incidents/{incident_id}/graph")
+    if not found["edges"]:
+        st.html(pieces.card(pieces.empty(who.say("incident.no_graph"))))
+        return
+    with st.container(border=True, key="o-box-incident-graph"):
+        st.graphviz_chart(graph_text.dot(found, who.palette.graph), width="stretch")
+        st.html(pieces.label(who.say("incident.graph_key")))
+        if found["left_out"]:
+            st.html(pieces.label(who.say("incident.graph_more", n=found["left_out"])))
 
 
 def timeline(who: Viewer, found: dict[str, Any]) -> str:

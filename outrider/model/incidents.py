@@ -66,3 +66,8 @@ class Incident:
     def suspected_cause(self) -> Hypothesis | None:
         """The best hypothesis, None when the cause is unknown."""
         return self.hypotheses[0] if self.hypotheses else None
+
+    @property
+    def unknown_confidence(self) -> float:
+        """What the confidences leave for "none of these", 0-1; 1 when nothing was named."""
+        return max(0.0, 1.0 - sum(one.confidence for one in self.hypotheses))

@@ -90,7 +90,7 @@ def incident(opened: datetime, now: datetime, alerts: tuple[str, ...]) -> Incide
         opened_at=opened,
         hypotheses=(
             Hypothesis(names.LOST_GPU, "gpu-lost", 0.94, (seen, code)),
-            Hypothesis(names.LOST_REPLICA, "engine-dead", 0.31),
+            Hypothesis(names.LOST_REPLICA, "engine-dead", 0.04),
         ),
         rejected=(
             Rejected(names.LOST_NODE, "node-lost", "other targets of the node answer"),

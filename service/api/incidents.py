@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
+from detectors import explanation, explanation_words, knowledge
 from outrider import jsonable
 from outrider.clock import parse_rfc3339
 from outrider.ledger import Change
@@ -46,7 +47,7 @@ def incidents(
 
 @router.get("/incidents/{incident_id}")
 def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
-    """One incident: hypotheses with evidence, rejected ones, timeline, folded alerts, actions, messages."""
+    """One incident: hypotheses with evidence, the explanation, timeline, folded alerts, actions, messages."""
     found = known(ctx, incident_id)
     story = places.with_place(jsonable.incident_story(found, lang), found, ctx.topology(), lang)
     first = _folded(ctx, found, "", _FIRST_ALERTS, lang)
@@ -56,6 +57,7 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     story["drill"] = marking.name_of(found, ctx.drills_around([found]))
     recording = flights_of(ctx.settings.store_url) / found.id
     story["recording"] = str(recording) if recording.is_dir() else None
+    story["explanation"] = explanation_words.as_json(explanation.explain(found, knowledge.load()), lang)
     story["as_of"] = jsonable.instant(ctx.as_of())
     return story
 

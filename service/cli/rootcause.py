@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from detectors import explanation, explanation_words, knowledge
+from outrider.errors import UsageError
+from service import wiring
 from service.backtests import rootcause
 from service.backtests.rootcause import RootCauseBacktest
 from service.cli import tables
@@ -42,6 +45,19 @@ def backtest(
     with bars(context) as progress:
         found = _BACKTESTS[kind](folder, timer=time.perf_counter, progress=progress)
     context.show(found.as_dict(), lambda _: _table(found))
+
+
+@leaf(app, "explain", example="outrider rootcause explain inc-20261121T0805-3f2a --lang zh")
+def explain(context: Context, incident: Annotated[str, typer.Argument(help="id of the incident")]) -> None:
+    """Say what happened, why this cause, what speaks against it, what else it could be, how to check, who mends it."""
+    with wiring.state_reader(context.settings()) as store:
+        held = store.incident(incident)
+    if held is None:
+        raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
+    found = explanation.explain(held, knowledge.load())
+    context.show(
+        explanation_words.as_json(found, context.language), lambda _: explanation_words.text(found, context.language)
+    )
 
 
 def _table(found: RootCauseBacktest) -> str:

@@ -45,6 +45,7 @@ PLACES = {
     "capacity": Place("service.cli.capacity", "app", "How many GPUs, and when."),
     "detect": Place("service.cli.detect", "app", "Statistical detection on recordings."),
     "drill": Place("service.cli.drill", "app", "Break a simulated fleet on purpose and score what was seen."),
+    "knowledge": Place("service.cli.knowledge", "app", "What is known of faults and of this fleet, as one graph."),
     "rootcause": Place("service.cli.rootcause", "app", "Which one thing is broken."),
     "forecast": Place("service.cli.store", "forecast_app", "Forecasts."),
     "remediate": Place("service.cli.remediate", "app", "What Outrider did, would do, and asks for."),

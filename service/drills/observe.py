@@ -116,6 +116,7 @@ def _opened(
         entities=frozenset(folded | {entity for entity, _ in causes[:1]}),
         paged_at=paged_at,
         notified_at=notified_at,
+        confidences=tuple(one.confidence for one in incident.hypotheses),
     )
 
 

@@ -73,6 +73,18 @@ def test_a_p3_waits_for_the_report(world):
     assert (told.messages, told.incidents[0].pages) == ((), 0)
 
 
+@pytest.mark.parametrize(("priority", "told"), [(Priority.P0, True), (Priority.P1, True), (Priority.P2, False)])
+def test_a_page_explains_more_than_a_message_that_can_wait(world, priority, told):
+    explain = replace(MESSAGING, explain=lambda incident, language: [f"more of {incident.id} in {language}"])
+    alert = world.alert(priority=priority)
+    opened = say(world, world.incident(alert, priority=priority), [alert], messaging=explain)
+    assert {f"more of inc-1 in {m.language}" in m.body for m in opened.messages} == {told}
+    over = replace(opened.incidents[0], resolved_at=world.at(60))
+    after = say(world, over, [], now=world.at(60), messaging=explain)
+    assert after.messages
+    assert not any("more of" in m.body for m in after.messages)
+
+
 def test_a_rule_may_name_its_own_routes(world):
     alert = world.alert(labels={"routes": "mail"})
     assert [m.channel for m in say(world, world.incident(alert), [alert]).messages] == ["mail"]

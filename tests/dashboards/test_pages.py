@@ -166,7 +166,9 @@ def test_incident_page_shows_cause_evidence_and_what_was_ruled_out(incident, ope
     page = text(app)
     for wanted in (
         "GPUs visible on the node: 7, expected 8",
-        "Ruled out",
+        "ruled out, since",
+        "Owner: hardware team",
+        "docs/runbooks/gpu-lost.md",
         "Node lost",
         "other targets of the node answer",
     ):

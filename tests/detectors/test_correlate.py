@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     resolved,
 )
 
-from outrider.model import AlertState, Layer, Priority
+from outrider.model import AlertState, Hypothesis, Layer, Priority
 from outrider.topology import Topology
 
 
@@ -359,6 +360,23 @@ def test_an_old_change_explains_nothing():
     assert desk.only.suspected_cause is None
 
 
+@pytest.mark.parametrize("entity", [replica(0), CHAT, CLUSTER])
+def test_a_fault_that_the_vocabulary_no_longer_knows_ends_nothing(entity):
+    gone = "fault-of-an-older-release"
+    desk = Desk()
+    symptom = alert(CHAT, None)
+    desk.step(15, [symptom, alert(replica(0), "engine-hung")])
+    held = replace(desk.only, hypotheses=(Hypothesis(entity, gone, 0.7),))
+    desk.incidents = {held.id: held}
+    named = replace(alert(replica(0), "engine-hung", since=10), fault=gone)
+    desk.step(30, [symptom, named], [finding(entity, gone)])
+    assert desk.cause() == (entity, gone)
+    desk.step(45, [symptom, named, alert(replica(1), "engine-dead", since=40)])
+    assert desk.cause() == (replica(1), "engine-dead")
+    desk.step(60, [])
+    assert desk.open == []
+
+
 def test_two_answers_for_one_engine_are_one_incident():
     desk = Desk()
     hung = alert(replica(0), "engine-hung")
@@ -394,8 +412,6 @@ def test_an_acknowledgement_and_pages_survive():
     desk = Desk()
     dead = alert(replica(0), "engine-dead")
     desk.step(15, [dead])
-    from dataclasses import replace
-
     held = replace(desk.only, acknowledged_by="ann", acknowledged_at=at(20), pages=1)
     desk.incidents[held.id] = held
     desk.step(30, [dead, alert(CHAT, None, since=25)])

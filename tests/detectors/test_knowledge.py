@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from string import Formatter
 
 import pytest
@@ -19,6 +20,7 @@ gpu-lost:
   look_alikes: {exporter-down: {why: exporter_page_came, when: [{absent: exporter-down, within: node}]}}
   checks: [hw_accel_present]
   remedy: [cordon]
+  runbook: docs/runbooks/gpu-lost.md
 """
 
 
@@ -73,6 +75,97 @@ def test_an_entry_is_read():
     assert known.remedy == (ActionKind.CORDON,)
 
 
+ALIKE = "{exporter-down: {why: exporter_page_came, when: [{absent: exporter-down, within: node}]}}"
+WHEN = "[{absent: exporter-down, within: node}]"
+OTHER = "gpu-lost.look_alikes.exporter-down"
+SHAPES = [
+    # old, new, line, key, what is said
+    ("signs: [{signal: hw_accel_present, moves: down}]", "signs: null", 3, "gpu-lost.signs", "a list, not nothing"),
+    ("signs: [{signal: hw_accel_present, moves: down}]", "signs: down", 3, "gpu-lost.signs", "a list, not 'down'"),
+    ("[{signal: hw_accel_present, moves: down}]", "[down]", 3, "gpu-lost.signs[0]", "a mapping of keys, not 'down'"),
+    ("[{signal: hw_accel_present, moves: down}]", "[null]", 3, "gpu-lost.signs[0]", "a mapping of keys, not nothing"),
+    ("signal: hw_accel_present, ", "", 3, "gpu-lost.signs[0]", '"signal" is missing'),
+    ("signal: hw_accel_present", "signal: [a]", 3, "gpu-lost.signs[0].signal", "the name of a signal, not a list"),
+    ("hurts: [service]", "hurts: 3", 4, "gpu-lost.hurts", "a list, not 3"),
+    ("hurts: [service]", "hurts: service", 4, "gpu-lost.hurts", "a list, not 'service'"),
+    ("hurts: [service]", "hurts: [{service: 1}]", 4, "gpu-lost.hurts[0]", "text, not a mapping"),
+    ("explains: {path: [engine-dead]}", "explains: [engine-dead]", 5, "gpu-lost.explains",
+     "a mapping of keys, not a list"),
+    ("explains: {path: [engine-dead]}", "explains: null", 5, "gpu-lost.explains", "a mapping of keys, not nothing"),
+    ("path: [engine-dead]", "path: engine-dead", 5, "gpu-lost.explains.path", "a list, not 'engine-dead'"),
+    ("path: [engine-dead]", "path: [1]", 5, "gpu-lost.explains.path[0]", "text, not 1"),
+    (ALIKE, "[exporter-down]", 6,
+     "gpu-lost.look_alikes", "a mapping of keys, not a list"),
+    (ALIKE, "exporter-down", 6,
+     "gpu-lost.look_alikes", "a mapping of keys, not 'exporter-down'"),
+    (WHEN, "never", 6, f"{OTHER}.when", "a list, not 'never'"),
+    (WHEN, "[never]", 6, f"{OTHER}.when[0]", "not 'never'"),
+    (WHEN, "[{}]", 6, f"{OTHER}.when[0]", "needs one of"),
+    (WHEN, "[{signal: engine_up, above: high}]", 6,
+     f"{OTHER}.when[0].above", "a number, not 'high'"),
+    ("why: exporter_page_came", "why: exporter_page_comes", 6, f"{OTHER}.why",
+     'unknown text "exporter_page_comes"; did you mean "exporter_page_came"?'),
+    ("why: exporter_page_came", "why: 7", 6, f"{OTHER}.why", "the key of a text, not 7"),
+    ("checks: [hw_accel_present]", "checks: {a: b}", 7, "gpu-lost.checks", "a list, not a mapping"),
+    ("remedy: [cordon]", "remedy: cordon", 8, "gpu-lost.remedy", "a list, not 'cordon'"),
+    ("docs/runbooks/gpu-lost.md", "the-wiki", 9, "gpu-lost.runbook",
+     "docs/runbooks/gpu-lost.md, or an address, not 'the-wiki'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "line", "key", "said"), SHAPES)
+def test_a_value_of_another_shape_is_told_with_file_line_key_and_what_was_expected(old, new, line, key, said):
+    assert old in ENTRY
+    with pytest.raises(ConfigError) as caught:
+        knowledge.read({"x.yaml": ENTRY.replace(old, new)})
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.key) == ("x.yaml", line, key)
+    assert said in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ("[gpu-lost]", "(file)", "a mapping of keys, not a list"),
+        ("gpu-lost", "(file)", "a mapping of keys, not 'gpu-lost'"),
+        ("[]", "(file)", "a mapping of keys, not a list"),
+        ("gpu-lost:", "gpu-lost", "a mapping of keys, not nothing"),
+        ("gpu-lost: broken", "gpu-lost", "a mapping of keys, not 'broken'"),
+        ("groups:", "groups", "a mapping of keys, not nothing"),
+        ("groups: [gpu-lost]", "groups", "a mapping of keys, not a list"),
+        ("groups: gpu-lost", "groups", "a mapping of keys, not 'gpu-lost'"),
+        ("groups: {card: gpu-lost}", "groups.card", "a list, not 'gpu-lost'"),
+        ("groups: {card: [1]}", "groups.card[0]", "text, not 1"),
+        ("79: {}", "(file)", "keys that are text, not 79"),
+    ],
+)
+def test_a_file_of_another_shape_is_told(text, key, said):
+    with pytest.raises(ConfigError) as caught:
+        knowledge.read({"x.yaml": text})
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.key) == ("x.yaml", 1, key)
+    assert said in problem.message
+
+
+def test_every_mistake_of_every_file_is_told_at_once():
+    first = ENTRY.replace("hurts: [service]", "hurts: 3").replace("remedy: [cordon]", "remedy: [pray]")
+    second = ENTRY.replace("gpu-lost:", "gpu-xid-hardware:").replace("signs: [{", "signs: [7, {")
+    with pytest.raises(ConfigError) as caught:
+        knowledge.read({"y.yaml": second, "x.yaml": first})
+    told = [(problem.file, problem.line) for problem in caught.value.problems]
+    assert told == [("x.yaml", 4), ("x.yaml", 8), ("y.yaml", 3)]
+
+
+def test_an_empty_file_holds_nothing_and_spoils_nothing():
+    assert set(knowledge.read({"x.yaml": ENTRY, "y.yaml": "# nothing yet\n"})) == {"gpu-lost"}
+
+
+def test_every_runbook_of_the_packaged_knowledge_is_a_page():
+    root = Path(__file__).resolve().parents[2]
+    for fault_id, known in knowledge.load().items():
+        assert (root / known.runbook).is_file(), fault_id
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
@@ -86,7 +179,7 @@ def test_an_entry_is_read():
         ("{exporter-down: {why", "{exporter-gone: {why", 6, 'unknown fault or state "exporter-gone"'),
         ("within: node", "within: house", 6, 'unknown reach "house"'),
         ("remedy: [cordon]", "remedy: [pray]", 8, 'unknown action "pray"'),
-        ("  remedy: [cordon]", "", 2, '"remedy" is missing'),
+        ("  remedy: [cordon]\n", "", 2, '"remedy" is missing'),
         ("when: [{absent: exporter-down, within: node}]", "when: [{signal: engine_up}]", 6, "needs"),
         ("why: exporter_page_came, ", "", 6, "needs"),
     ],

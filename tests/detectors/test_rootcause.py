@@ -19,7 +19,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     replica,
 )
 
-from detectors import knowledge, rootcause
+from detectors import explanation, explanation_words, knowledge, rootcause
 from detectors.claims import Claim
 from outrider.model import Event, EventKind, Interval
 from outrider.topology import Topology
@@ -104,20 +104,12 @@ def test_slower_tokens_after_a_change_are_a_regression_rather_than_a_bad_rollout
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_summary_names_fault_entity_and_service(language):
+@pytest.mark.parametrize("alerts", [[alert(CHAT, None)], [alert(replica(0), "engine-dead")]])
+def test_what_happened_names_entity_and_service(language, alerts):
     desk = Desk()
-    desk.step(15, [alert(replica(0), "engine-dead")])
-    told = rootcause.summary(desk.only, language)
-    assert "replica-0" in told
-    assert "chat" in told
-    assert "{" not in told
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_summary_says_that_the_cause_is_unknown(language):
-    desk = Desk(Topology.build([]))
-    desk.step(15, [alert(CHAT, None)])
-    told = rootcause.summary(desk.only, language)
+    desk.step(15, alerts)
+    told = explanation_words.sections(explanation.explain(desk.only, desk.knowledge), language)[0].lines[0]
+    assert alerts[0].entity.name in told
     assert "chat" in told
     assert "{" not in told
 
@@ -137,6 +129,7 @@ engine-hung:
   look_alikes: {engine-idle: {why: work_is_waiting, when: [{signal: engine_requests_waiting, above: 0}]}}
   checks: []
   remedy: []
+  runbook: docs/runbooks/engine-hung.md
 """
     known = knowledge.read({"x.yaml": text})
 

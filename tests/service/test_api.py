@@ -34,6 +34,9 @@ READS = (
     f"/incidents/{INCIDENT}",
     f"/incidents/{INCIDENT}/alerts",
     f"/incidents/{INCIDENT}/evidence",
+    f"/incidents/{INCIDENT}/graph",
+    "/knowledge?name=gpu-lost",
+    "/knowledge/path?one=gpu-lost&other=cordon",
     "/plan",
     "/forecasts?history_hours=2",
     "/actions",
@@ -196,6 +199,42 @@ def test_an_incident_tells_its_whole_story(busy):
     assert len(found["folded"]) == found["alerts"] == 3
     assert len(found["actions"]) == 4
     assert found["messages"][0]["is_page"]
+
+
+@pytest.mark.parametrize(("language", "owner"), [("en", "hardware team"), ("zh", "硬件团队")])
+def test_an_incident_is_explained(busy, language, owner):
+    found = busy.get(f"/incidents/{INCIDENT}", lang=language)
+    told = found["explanation"]
+    assert [one["name"] for one in told["sections"]][:4] == ["what", "for", "against", "others"]
+    assert (told["known"], told["team"], told["team_name"]) == (True, "hardware", owner)
+    assert told["runbook"] == "docs/runbooks/gpu-lost.md"
+    assert told["unknown_confidence"] == found["unknown_confidence"] == 0.02
+
+
+def test_the_graph_of_an_incident_names_its_cause_and_what_helps(busy):
+    found = busy.get(f"/incidents/{INCIDENT}/graph", lang="zh")
+    assert {one["id"] for one in found["nodes"] if one["role"] == "cause"} == {
+        "fault:gpu-lost",
+        f"entity:{LOST_GPU.key}",
+    }
+    ids = {one["id"] for one in found["nodes"]}
+    assert all({edge["source"], edge["target"]} <= ids for edge in found["edges"])
+    assert "处置" in {edge["label"] for edge in found["edges"]}
+
+
+def test_the_knowledge_is_asked(busy):
+    around = busy.get("/knowledge", name="gpu-lost", limit=5)
+    assert len(around["nodes"]) == 5
+    assert around["left_out"] > 0
+    causes = busy.get("/knowledge/causes", symptom="engine-dead", component="service/chat")
+    assert causes["causes"]
+    explained = busy.get("/knowledge/explains", fault="gpu-lost", component=LOST_GPU.key)
+    assert any(row["entity"]["name"] == "chat" for row in explained["explains"])
+    chain = busy.get("/knowledge/path", one="gpu-lost", other="cordon")
+    assert [edge["link"] for edge in chain["path"]] == ["remedied_by"]
+    refused = busy.http.get("/api/v1/knowledge", params={"name": "gpu-lots"})
+    assert refused.status_code == 400
+    assert 'did you mean "gpu-lost"' in refused.json()["error"]["message"]
 
 
 def test_an_incident_names_the_recording_of_what_led_to_it(busy, tmp_path, monkeypatch):

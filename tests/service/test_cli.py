@@ -195,6 +195,36 @@ def test_an_incident_is_acknowledged_by_its_id_or_by_one_of_its_alerts(tmp_path,
     assert asked == [("POST", f"/incidents/{quote(INCIDENT, safe='')}/ack")] * 2
 
 
+@pytest.mark.usefixtures("incident_at_hand")
+def test_the_knowledge_graph_is_shown_asked_and_drawn(tmp_path):
+    shown = answer("knowledge", "show", "gpu-lost", "-o", "json", cwd=tmp_path)
+    assert "action:cordon" in {one["id"] for one in shown["nodes"]}
+    causes = answer("knowledge", "ask", "causes", "engine-dead", "service/chat", "-o", "json", cwd=tmp_path)
+    assert "gpu-oom" in {row["fault"] for row in causes["causes"]}
+    explained = answer("knowledge", "ask", "explains", "traffic-surge", "service/chat", "-o", "json", cwd=tmp_path)
+    assert explained["explains"]
+    assert answer("knowledge", "ask", "path", "gpu-lost", "cordon", "-o", "json", cwd=tmp_path)["path"]
+    assert run("knowledge", "draw", INCIDENT, cwd=tmp_path).stdout.startswith("digraph")
+    assert run("knowledge", "draw", "gpu-lost", "--format", "mermaid", cwd=tmp_path).stdout.startswith("flowchart LR")
+
+
+@pytest.mark.usefixtures("incident_at_hand")
+def test_an_incident_is_explained(tmp_path):
+    told = answer("rootcause", "explain", INCIDENT, "-o", "json", cwd=tmp_path)
+    assert told["team"] == "hardware"
+    assert {"what", "for", "others", "check", "remedy", "runbook", "owner"} <= {one["name"] for one in told["sections"]}
+    assert "硬件团队" in run("rootcause", "explain", INCIDENT, "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
+    assert run("rootcause", "explain", "none", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.usefixtures("incident_at_hand")
+@pytest.mark.parametrize("name", ["inc-unknown", "gpu-lots"])
+def test_what_the_knowledge_graph_does_not_hold_is_told(tmp_path, name):
+    done = run("knowledge", "draw", name, cwd=tmp_path)
+    assert (done.returncode, done.stdout.startswith("digraph")) == (2, False)
+    assert name in done.stderr
+
+
 def test_an_alert_of_no_incident_cannot_be_acknowledged(tmp_path, incident_at_hand):
     _, written = incident_at_hand
     error = answer("alerts", "ack", "alone", cwd=tmp_path, code=2)["error"]

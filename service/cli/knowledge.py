@@ -1,0 +1,127 @@
+"""``outrider knowledge``: what is known of faults, joined with the live topology: show, ask, draw."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from detectors import graph_words, incident_graph, knowledge
+from detectors.graph import MOST_NODES, KnowledgeGraph, Part
+from outrider import graph_text
+from outrider.errors import UsageError
+from outrider.ports import StateReader
+from service import wiring
+from service.cli import tables
+from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
+
+app = typer.Typer(help="What is known of faults and of this fleet, as one graph.", no_args_is_help=ON_A_TERMINAL)
+ask = typer.Typer(help="Ask the graph a question.", no_args_is_help=ON_A_TERMINAL)
+app.add_typer(ask, name="ask")
+
+Thing = Annotated[str, typer.Argument(metavar="NAME", help="fault, signal, action, runbook, or a component")]
+Component = Annotated[str, typer.Argument(help="cluster/kind/namespace/name, kind/name, or a name")]
+MOST_ALERTS = 200
+
+
+class Format(StrEnum):
+    """How a drawing is written."""
+
+    DOT = "dot"
+    MERMAID = "mermaid"
+
+
+@app.callback()
+def _group() -> None:
+    """What is known of faults and of this fleet, as one graph."""
+
+
+@leaf(app, "show", example="outrider knowledge show gpu-lost -o json")
+def show(context: Context, name: Thing) -> None:
+    """Show everything that is joined with a fault, a signal, an action, a runbook or a component."""
+    with wiring.state_reader(context.settings()) as store:
+        graph = _graph(store)
+    part = graph.around(graph.find(name), most=4 * MOST_NODES)
+    context.show(graph_words.part_json(part, context.language), lambda _: _lines(part, context))
+
+
+@leaf(ask, "causes", example="outrider knowledge ask causes engine_tpot_seconds replica/chat-0 -o json")
+def causes(
+    context: Context,
+    symptom: Annotated[str, typer.Argument(help="signal or fault that is seen")],
+    component: Component,
+) -> int:
+    """Which faults of which components can show as this? The answer is no when none can."""
+    with wiring.state_reader(context.settings()) as store:
+        graph = _graph(store)
+    found = graph_words.causes_json(graph.causes_of(symptom, graph.component(component)), context.language)
+    context.show(found, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps")))
+    return YES if found["causes"] else NO
+
+
+@leaf(ask, "explains", example="outrider knowledge ask explains gpu-lost GPU-8f2b -o json")
+def explains(
+    context: Context, fault: Annotated[str, typer.Argument(help="id of a fault")], component: Component
+) -> int:
+    """What else would this fault of this component explain? The answer is no when nothing."""
+    with wiring.state_reader(context.settings()) as store:
+        graph = _graph(store)
+    found = graph_words.consequences_json(graph.explains(graph.component(component), fault), context.language)
+    context.show(found, lambda shown: _table(shown["explains"], shown["more"], ("name", "scope")))
+    return YES if found["explains"] else NO
+
+
+@leaf(ask, "path", example="outrider knowledge ask path node-3 service/chat")
+def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help="the other end")]) -> int:
+    """How are two things joined? The answer is no when they are not."""
+    with wiring.state_reader(context.settings()) as store:
+        graph = _graph(store)
+    chain = graph.path(graph.find(one), graph.find(other))
+    rows = [graph_words.edge_json(edge, context.language) for edge in chain]
+    lines = [graph_words.edge_line(edge, context.language) for edge in chain]
+    context.show({"path": rows}, lambda _: "\n".join(lines) or "not joined")
+    return YES if chain else NO
+
+
+@leaf(app, "draw", example="outrider knowledge draw inc-20261121T0805-3f2a --format mermaid")
+def draw(
+    context: Context,
+    name: Annotated[str, typer.Argument(help="id of an incident, or a name as `show` takes it")],
+    form: Annotated[Format, typer.Option("--format", help="what draws it")] = Format.DOT,
+    depth: Annotated[int, typer.Option("--depth", min=1, max=4, help="steps away from a name")] = 1,
+) -> None:
+    """Write an incident, or what lies around a name, as Graphviz DOT or Mermaid text."""
+    with wiring.state_reader(context.settings()) as store:
+        graph = _graph(store)
+        part = _incident(store, graph, name) or graph.around(graph.find(name), depth)
+    shown = graph_words.part_json(part, context.language)
+    typer.echo(graph_text.dot(shown) if form is Format.DOT else graph_text.mermaid(shown))
+
+
+def _graph(store: StateReader) -> KnowledgeGraph:
+    return KnowledgeGraph(store.topology(), knowledge.load())
+
+
+def _incident(store: StateReader, graph: KnowledgeGraph, name: str) -> Part | None:
+    found = store.incident(name)
+    if found is None:
+        if name.startswith("inc-"):
+            raise UsageError(f"no incident has the id {name!r}", hint="outrider incidents list shows them")
+        return None
+    alerts = [store.alert(fingerprint) for fingerprint in found.alerts[:MOST_ALERTS]]
+    wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]
+    return incident_graph.of_incident(graph, found, wrong)
+
+
+def _lines(part: Part, context: Context) -> str:
+    lines = [graph_words.edge_line(edge, context.language) for edge in part.edges]
+    if part.left_out:
+        lines.append(f"... and {part.left_out} more")
+    return "\n".join(lines)
+
+
+def _table(rows: list[dict[str, Any]], more: int, columns: tuple[str, ...]) -> str:
+    cells = [[tables.entity(row["entity"]), *(str(row[column]) for column in columns)] for row in rows]
+    text = tables.table(["component", *columns], cells, empty="none")
+    return f"{text}\n... and {more} more" if more else text
