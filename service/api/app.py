@@ -16,10 +16,12 @@ from service.api import (
     actions,
     alerts,
     changes,
+    detectors,
     drills,
     errors,
     health,
     incidents,
+    objectives,
     otlp_logs,
     overview,
     plan,
@@ -45,6 +47,8 @@ _ROUTERS: tuple[APIRouter, ...] = (
     signals.router,
     changes.router,
     startups.router,
+    objectives.router,
+    detectors.router,
 )
 
 

@@ -44,6 +44,8 @@ READS = (
     "/topology",
     "/health/targets",
     "/version",
+    "/slos",
+    "/detectors",
 )
 WRITES = (
     ("POST", "/alerts/x/resolve"),
