@@ -7,7 +7,7 @@ from importlib import resources
 import streamlit as st
 
 from dashboards import pieces, session
-from dashboards.views import capacity, drills, incident, overview
+from dashboards.views import capacity, detectors, drills, incident, overview
 
 HERE = resources.files("dashboards")
 st.set_page_config(page_title="Outrider", page_icon=str(HERE.joinpath("icon.svg")), layout="wide")
@@ -32,7 +32,11 @@ CAPACITY = st.Page(
 
 DRILLS = st.Page(lambda: drills.page(WHO), title=WHO.say("page.drills"), url_path="drills", icon=":material/exercise:")
 
-CURRENT = st.navigation([OVERVIEW, INCIDENT, CAPACITY, DRILLS], position="top")
+DETECTORS = st.Page(
+    lambda: detectors.page(WHO), title=WHO.say("page.detectors"), url_path="detectors", icon=":material/sensors:"
+)
+
+CURRENT = st.navigation([OVERVIEW, INCIDENT, CAPACITY, DRILLS, DETECTORS], position="top")
 if CURRENT == OVERVIEW and "incident" in st.query_params:
     # Links in messages lead to the bare address with ?incident=ID.
     st.switch_page(INCIDENT, query_params=st.query_params.to_dict())

@@ -71,6 +71,11 @@ def label(text: str) -> str:
     return f'<div class="o-label">{escape(text)}</div>'
 
 
+def missed(text: str) -> str:
+    """A quiet line about what was not kept, with the sign of it."""
+    return f'<div class="o-label"><b class="o-broken">✕ {escape(text)}</b></div>'
+
+
 def status_pill(status: str, language: Language) -> str:
     """A verdict: colour, sign and word."""
     text = f"{_SIGN[status]} {fmt.say(f'status.{status}', language)}"

@@ -6,6 +6,7 @@ recent offset from it; until then the recent level alone. Levels and scales are 
 and move at most four scales at a time, so that one outlier moves them little; the scale is 1.2533
 times the mean absolute residual, which is sigma for a normal one. Each scale has a floor, else a
 constant signal would turn its first flicker into the largest deviation of the fleet.
+On a holiday there is no usual time of day: the recent level alone is expected, and no slot learns.
 Needs two days until the time of day counts. Misleads where the week matters more than the day.
 """
 
@@ -52,6 +53,7 @@ _FLOOR_OF_UNIT = {
 }
 _FLOOR_OF_SIGNAL = {"svc_success_ratio": 0.01}
 _FLOOR_OF_LEVEL = 0.02
+Span = tuple[float, float]  # unix seconds, start <= t < end
 _TINY = 1e-12  # no scale is zero
 
 
@@ -74,6 +76,7 @@ class Baseline:
     def __init__(self, signals: Sequence[str]) -> None:
         """``signals`` are the last axis of every value given later."""
         self.signals = tuple(signals)
+        self._holidays: tuple[Span, ...] = ()
         known = [catalog.signal(name) for name in self.signals]
         self._floors = np.array([_FLOOR_OF_SIGNAL.get(one.name, _FLOOR_OF_UNIT.get(one.unit, 1e-6)) for one in known])
 
@@ -84,6 +87,13 @@ class Baseline:
         made.signals = tuple(f"metric-{place}" for place in range(metrics))
         made._floors = np.full(metrics, _TINY)
         return made
+
+    def set_holidays(self, holidays: Sequence[Span]) -> None:
+        """Spans in which the recent level alone is usual, and no time of day is learnt."""
+        self._holidays = tuple(holidays)
+
+    def _is_holiday(self, at: float) -> bool:
+        return any(start <= at < end for start, end in self._holidays)
 
     def empty(self, count: int = 0) -> Arrays:
         """Memory of ``count`` entities that nothing is known about."""
@@ -102,7 +112,7 @@ class Baseline:
     def usual(self, memory: Arrays, at: float) -> Usual:
         """What is expected at unix second ``at``."""
         before, after, share = _neighbours(at)
-        slots = memory["slot_seconds"]
+        slots = memory["slot_seconds"] if not self._is_holiday(at) else np.zeros_like(memory["slot_seconds"])
         ripe_before, ripe_after = (slots[:, :, slot] >= MATURE_SLOT_SECONDS for slot in (before, after))
         weight = np.where(ripe_before & ripe_after, share, np.where(ripe_after, 1.0, 0.0))
         seasonal = _blend(memory["slot_level"], before, after, weight) + memory["offset"]
@@ -123,7 +133,8 @@ class Baseline:
         taken = np.isfinite(values) if frozen is None else np.isfinite(values) & ~frozen
         clean = np.where(taken, values, 0.0)
         self._learn_level(memory, clean, taken, seconds)
-        self._learn_slot(memory, clean, taken, usual, at, seconds)
+        if not self._is_holiday(at):
+            self._learn_slot(memory, clean, taken, usual, at, seconds)
         memory["seconds"] += np.where(taken, seconds, 0.0)
         memory["updates"] += taken.astype(np.int32)
 

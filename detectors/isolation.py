@@ -11,19 +11,22 @@ the alarm budget; a finding takes six odd readings of the last eight. It is P3 a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import peers, readings, reservoir, streaks
-from detectors.baseline import Baseline, follow
+from detectors import learnt, pasts, peers, readings, reservoir, streaks
+from detectors.baseline import Baseline, Span, follow
+from detectors.calibrator import Calibrator
 from detectors.forest import Forest
 from detectors.memory import Arrays
 from detectors.reservoir import SEED
 from detectors.verdicts import fingerprint
 from outrider.model import (
+    AlarmRate,
     DetectorState,
     EntityKind,
     EntityRef,
@@ -42,7 +45,7 @@ from outrider.topology import Topology
 FEWEST_ROWS = 512  # two subsamples of the forest
 REFIT_SECONDS = 6 * 3600.0
 TREES, SUBSAMPLE = 100, 256  # the sizes of the method's authors (Liu, Ting, Zhou 2008)
-ALARMS_PER_ENTITY_DAY = 0.25
+SHARE_POWER = 3.0  # of the calibrator's factor: at its highest, 3, a twenty-seventh of the budget's share of rows
 DEVIATION_SECONDS = 1800.0  # a deviation lasts about so long: the budget is a share of all readings
 EXTREME = 10.0  # residuals beyond so many scales are all the same oddity
 BLAMED = 3
@@ -78,7 +81,7 @@ WATCHED: dict[EntityKind, tuple[str, ...]] = {
 class IsolationDetector:
     """Pooled isolation forest over the entities of one kind."""
 
-    state_version = 1
+    state_version = 2
     window = timedelta(minutes=10)
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
@@ -88,11 +91,45 @@ class IsolationDetector:
         self.signals = tuple(signals)
         self.keys = readings.keys_of(signals)
         self._baseline = Baseline(signals)
+        self._calibrator = Calibrator(pasts.ALARMS_PER_ENTITY_DAY)
         self._width = 3 * len(self.signals)
 
     def initial(self) -> DetectorState:
         """Nothing learnt, no forest."""
         return DetectorState(self.state_version, (), {**self._fresh(0), **self._pool()})
+
+    def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
+        """A check-point as far as it can be used, and why the rest cannot.
+
+        Levels of other signals are not ours. Rows that are not those that were fitted are damaged, and so may be
+        the others. Another version of the library draws other trees from the same rows: they are fitted anew.
+        """
+        if not learnt.same_signals(state, self.signals):
+            return self.initial(), "it was learnt of other signals"
+        fitted = state.arrays.get("fitted")
+        if fitted is None or learnt.same_model(state, fitted):
+            return state, ""
+        same = learnt.same_rows(state, fitted)
+        lost = ("fitted", "fitted_at", *learnt.MODEL, *(() if same else ("reservoir", "seen")))
+        because = "its model was fitted by another library" if same else "its model is not of the rows beside it"
+        empty = self._pool()
+        return replace(state, arrays={**state.arrays, **{name: empty[name] for name in lost}}), because
+
+    def set_budget(self, alarms_per_entity_day: float) -> None:
+        """Replace the default budget; before the first cycle."""
+        self._calibrator = Calibrator(alarms_per_entity_day)
+
+    def set_holidays(self, holidays: Sequence[Span]) -> None:
+        """Days that are like no other; before the first cycle."""
+        self._baseline.set_holidays(holidays)
+
+    def learnt(self, state: DetectorState) -> timedelta:
+        """How much past of the class was learnt, gaps left out."""
+        return pasts.learnt(state)
+
+    def alarm_rate(self, state: DetectorState) -> AlarmRate:
+        """Entities that began to deviate per entity-day against the budget."""
+        return self._calibrator.rate(pasts.scalars(state, self._scalars()))
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
         """Learn baselines and fill the reservoir from history, oldest first.
@@ -111,6 +148,7 @@ class IsolationDetector:
                 before = values[:, place - 1] if place else np.full_like(values[:, place], np.nan)
                 rows = self._rows(memory, values[:, place], before, everyone, at)
                 reservoir.keep(pool, rows, len(window.entities), long)
+                pasts.lived(pool, np.isfinite(values[:, place]), long)
                 self._baseline.learn(memory, values[:, place], at, long)
         return self._state(window, memory, pool)
 
@@ -133,6 +171,7 @@ class IsolationDetector:
         for place in range(values.shape[1] - 1):
             at, long = float(window.times[first + place]), float(seconds[first + place])
             self._baseline.learn(memory, values[:, place], at, long)
+            pasts.lived(pool, np.isfinite(values[:, place]), long)
         at, long, latest = float(window.times[newest]), float(seconds[newest]), values[:, -1]
         then = int(np.searchsorted(window.times, at - readings.TRAILING_SECONDS, side="left"))
         before = readings.read(window, self.signals, slice(then, then + 1))[:, 0]
@@ -142,6 +181,10 @@ class IsolationDetector:
         odd = self._judge(memory, pool, rows, at, long)
         reservoir.keep(pool, rows[~odd], len(window.entities), long)
         self._baseline.learn(memory, latest, at, long, np.repeat(odd[:, None], len(self.signals), axis=1))
+        pasts.lived(pool, np.isfinite(latest), long)
+        judged = ~np.isnan(rows[:, 0]) & (pool["fitted"].shape[0] >= FEWEST_ROWS)
+        alarmed = streaks.own(np.isfinite(memory["since"]))
+        self._calibrator.count(memory, pool, alarmed, judged, float(seconds[first:].sum()))
         silent = self._silences(pool, window.entities, rows)
         return self._state(window, memory, pool), (*self._findings(window, memory, now), *silent)
 
@@ -165,7 +208,8 @@ class IsolationDetector:
         odd = np.zeros(rows.shape[0], dtype=bool)
         known = ~np.isnan(rows[:, 0])
         if pool["fitted"].shape[0] >= FEWEST_ROWS and known.any():
-            forest, threshold = _forest(pool["fitted"].tobytes(), self._width)
+            forest, trained = _forest(pool["fitted"].tobytes(), self._width)
+            threshold = self._threshold(trained, self._calibrator.factor(pool))
             scores = forest.score(rows[known].astype(np.float32))
             odd[known] = scores > threshold
             memory["score"][known] = scores
@@ -173,6 +217,11 @@ class IsolationDetector:
             memory["features"][known] = rows[known]
         memory["hits"], memory["since"] = streaks.advance(memory["hits"], memory["since"], odd, known, at, seconds)
         return odd
+
+    def _threshold(self, trained: Floats, factor: float) -> float:
+        """The training score that buys the budget; a higher factor takes a smaller share of them."""
+        share = self._calibrator.budget * DEVIATION_SECONDS / 86400.0 * factor**-SHARE_POWER
+        return float(np.quantile(trained, 1.0 - min(share, 0.5)))
 
     def _findings(self, window: Window, memory: Arrays, now: datetime) -> list[Finding | NoVerdict]:
         found: list[Finding | NoVerdict] = []
@@ -220,6 +269,7 @@ class IsolationDetector:
         return (
             self._baseline.empty(count)
             | marks
+            | self._calibrator.of_entities(count)
             | {
                 "score": np.zeros(count),
                 "threshold": np.ones(count),
@@ -228,20 +278,28 @@ class IsolationDetector:
         )
 
     def _pool(self) -> Arrays:
+        nothing = np.zeros((0, self._width), dtype=np.float32)
         return {
             **reservoir.empty(self._width),
-            "fitted": np.zeros((0, self._width), dtype=np.float32),
-            "fitted_at": np.array([-np.inf]),
-            "last": np.array([-np.inf]),
+            **learnt.of_signals(self.signals),
+            **learnt.of_model(nothing),
+            "fitted": nothing,
+            **self._scalars(),
         }
 
+    def _scalars(self) -> Arrays:
+        never = {"fitted_at": np.array([-np.inf]), "last": np.array([-np.inf])}
+        return {**never, **pasts.fresh(), **self._calibrator.of_class()}
+
     def _follow(self, state: DetectorState, window: Window) -> tuple[Arrays, Arrays]:
+        if not learnt.same_signals(state, self.signals):
+            state = self.initial()
         fresh = self._fresh(len(window.entities))
         memory = follow(dict(state.arrays), state.entities, window.entities, fresh)
         pool = self._pool()
         for name, empty in pool.items():
             held = state.arrays.get(name)
-            if held is not None and held.shape[1:] == empty.shape[1:] and (held.ndim == 2 or held.size == 1):
+            if held is not None and held.shape[1:] == empty.shape[1:] and (held.ndim == 2 or held.size == empty.size):
                 pool[name] = held.copy()
         return memory, pool
 
@@ -256,18 +314,17 @@ def _refit(pool: Arrays, now: float) -> None:
     enough = pool["reservoir"].shape[0] >= FEWEST_ROWS
     if enough and np.floor(now / REFIT_SECONDS) > np.floor(pool["fitted_at"][0] / REFIT_SECONDS):
         pool["fitted"] = pool["reservoir"].copy()
+        pool |= learnt.of_model(pool["fitted"])
         pool["fitted_at"] = np.array([now])
 
 
 @lru_cache(maxsize=8)
-def _forest(content: bytes, width: int) -> tuple[Forest, float]:
-    """The forest of these rows and the score beyond which a row is odd; a function of its arguments alone."""
+def _forest(content: bytes, width: int) -> tuple[Forest, Floats]:
+    """The forest of these rows and their own scores, sorted; a function of its arguments alone."""
     # scikit-learn takes seconds to import, and only a process that learns needs it
     from sklearn.ensemble import IsolationForest  # noqa: PLC0415
 
     rows = np.frombuffer(content, dtype=np.float32).reshape(-1, width)
     forest = IsolationForest(n_estimators=TREES, max_samples=min(SUBSAMPLE, rows.shape[0]), random_state=SEED)
     forest.fit(rows)
-    share = ALARMS_PER_ENTITY_DAY * DEVIATION_SECONDS / 86400.0
-    scores = -forest.score_samples(rows)
-    return Forest(forest), float(np.quantile(scores, 1.0 - share))
+    return Forest(forest), np.sort(-forest.score_samples(rows))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from detectors import isolation, saturation, seasonal
+from detectors.baseline import Span
 from detectors.containerfaults import ContainerFaultDetector
 from detectors.devicememory import DeviceMemoryDetector
 from detectors.engineerrors import EngineErrorDetector
@@ -74,3 +75,21 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
 
 SYMPTOMS = {"saturation": saturation.REPLICA_WAITS, "surge": saturation.SERVICE_WAITS}
 """The second name of a detector: under it a symptom is told that none of its faults explains."""
+
+
+def make_all(
+    alarms_per_entity_day: Mapping[EntityKind, float] | None = None, holidays: Sequence[Span] = ()
+) -> tuple[Detector, ...]:
+    """Every detector, made anew.
+
+    The budget of a class of entities is shared evenly by the statistical detectors of the class; a class that is
+    not named keeps the default. On holidays, (start, end) in unix seconds, no season is expected or learnt.
+    """
+    made = tuple(make() for make in DETECTORS.values())
+    past = [one for one in made if isinstance(one, SeasonalDetector | IsolationDetector)]
+    for one in past:
+        budget = (alarms_per_entity_day or {}).get(one.kind)
+        if budget is not None:
+            one.set_budget(budget / sum(other.kind is one.kind for other in past))
+        one.set_holidays(holidays)
+    return made

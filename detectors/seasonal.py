@@ -1,7 +1,8 @@
 """Values that stay away from what is usual for their entity at this time of day.
 
 A deviation counts when six of the last eight readings lie five robust scales off, on the side that is
-bad for the signal. It names no fault and never pages by itself: real fleets fault so rarely that a
+bad for the signal; ``calibrator.py`` moves the five between four and fifteen, so that alarms keep to their
+budget. It names no fault and never pages by itself: real fleets fault so rarely that a
 statistical score alone is wrong most of the time. While a signal deviates its baseline stands still,
 for a day at most; then what was odd is the new usual.
 """
@@ -14,15 +15,18 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import readings, streaks
-from detectors.baseline import Baseline, Usual, follow
+from detectors import learnt, pasts, readings, streaks
+from detectors.baseline import Baseline, Span, Usual, follow
+from detectors.calibrator import Calibrator
 from detectors.memory import Arrays
 from detectors.verdicts import fingerprint
 from outrider import catalog
 from outrider.model import (
+    AlarmRate,
     CellStatus,
     DetectorState,
     EntityKind,
+    EntityRef,
     Evidence,
     Finding,
     Floats,
@@ -75,7 +79,7 @@ WATCHED: dict[EntityKind, tuple[str, ...]] = {
 class SeasonalDetector:
     """Robust seasonal deviation of the signals of one kind of entity."""
 
-    state_version = 1
+    state_version = 2
     window = timedelta(minutes=10)
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
@@ -85,25 +89,48 @@ class SeasonalDetector:
         self.signals = tuple(signals)
         self.keys = readings.keys_of(signals)
         self._baseline = Baseline(signals)
+        self._calibrator = Calibrator(pasts.ALARMS_PER_ENTITY_DAY)
         sides = [catalog.signal(signal).good for signal in signals]
         self._watch_high = np.array([side != "higher" for side in sides])
         self._watch_low = np.array([side not in ("lower", "state") for side in sides])
 
     def initial(self) -> DetectorState:
         """Nothing learnt."""
-        return DetectorState(self.state_version, (), {**self._fresh(0), "last": np.array([-np.inf])})
+        return self._state((), self._fresh(0), self._pool())
+
+    def set_budget(self, alarms_per_entity_day: float) -> None:
+        """Replace the default budget; before the first cycle."""
+        self._calibrator = Calibrator(alarms_per_entity_day)
+
+    def set_holidays(self, holidays: Sequence[Span]) -> None:
+        """Days that are like no other; before the first cycle."""
+        self._baseline.set_holidays(holidays)
+
+    def learnt(self, state: DetectorState) -> timedelta:
+        """How much past of the class was learnt, gaps left out."""
+        return pasts.learnt(state)
+
+    def alarm_rate(self, state: DetectorState) -> AlarmRate:
+        """Entities that began to deviate per entity-day against the budget."""
+        return self._calibrator.rate(pasts.scalars(state, self._pool()))
+
+    def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
+        """A check-point as far as it can be used, and why the rest cannot: levels of other signals are not ours."""
+        fits = learnt.same_signals(state, self.signals)
+        return (state, "") if fits else (self.initial(), "it was learnt of other signals")
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
         """Learn from history, oldest first; columns not newer than the state are left out. Finds nothing."""
-        memory, last = self._follow(state, window)
+        memory, pool = self._follow(state, window)
         seconds = readings.spacing(window)
-        first = int(np.searchsorted(window.times, last, side="right"))
+        first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
         for start in range(first, window.times.size, _BLOCK):
             values = readings.read(window, self.signals, slice(start, start + _BLOCK))
             for place in range(values.shape[1]):
                 at, long = float(window.times[start + place]), float(seconds[start + place])
                 self._baseline.learn(memory, values[:, place], at, long)
-        return self._state(window, memory, last)
+                pasts.lived(pool, np.isfinite(values[:, place]), long)
+        return self._seen(window, memory, pool)
 
     def detect(
         self, state: DetectorState, window: Window, _topology: Topology, now: datetime
@@ -111,42 +138,53 @@ class SeasonalDetector:
         """One finding per entity and signal that deviates; NoVerdict for entities that are not known yet."""
         if window.times.size == 0 or not window.entities:
             return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
-        memory, last = self._follow(state, window)
-        if now.timestamp() < last:
+        memory, pool = self._follow(state, window)
+        if now.timestamp() < pool["last"][0]:
             return state, (NoVerdict(self.name, None, NoVerdictReason.CLOCK_STEP),)
-        first = int(np.searchsorted(window.times, last, side="right"))
+        first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
         values = readings.read(window, self.signals, slice(first, window.times.size))
         seconds = readings.spacing(window)[first:]
+        far = FAR * self._calibrator.factor(pool)
         for column in range(values.shape[1]):
-            self._step(memory, values[:, column], float(window.times[first + column]), float(seconds[column]))
+            self._step(memory, values[:, column], float(window.times[first + column]), float(seconds[column]), far)
+            pasts.lived(pool, np.isfinite(values[:, column]), float(seconds[column]))
         at = float(window.times[-1])
         newest = values[:, -1] if values.shape[1] else readings.read(window, self.signals, slice(-1, None))[:, 0]
         usual = self._baseline.usual(memory, at)
-        found = self._findings(window, memory, usual, newest, now)
-        return self._state(window, memory, last), (*found, *self._silences(window, usual))
+        deviates = np.isfinite(memory["since"]) & usual.known
+        if self.kind is not EntityKind.SERVICE:  # services are few, and each one's promise is its own
+            deviates = streaks.own(deviates)
+        alarmed, judged = np.any(deviates, axis=1), np.any(usual.known, axis=1)
+        self._calibrator.count(memory, pool, np.asarray(alarmed), np.asarray(judged), float(seconds.sum()))
+        found = self._findings(window, memory, usual, newest, deviates, far, now)
+        return self._seen(window, memory, pool), (*found, *self._silences(window, usual))
 
-    def _step(self, memory: Arrays, values: Floats, at: float, seconds: float) -> None:
+    def _step(self, memory: Arrays, values: Floats, at: float, seconds: float, limit: float) -> None:
         """One instant: judge it by what was known before it, then learn from it."""
         z = self._baseline.usual(memory, at).deviation(values)
-        far = ((z > FAR) & self._watch_high) | ((z < -FAR) & self._watch_low)
+        far = ((z > limit) & self._watch_high) | ((z < -limit) & self._watch_low)
         known = np.isfinite(z)
         memory["hits"], memory["since"] = streaks.advance(memory["hits"], memory["since"], far, known, at, seconds)
         self._baseline.learn(memory, values, at, seconds, _frozen(memory, far, at))
 
     def _findings(
-        self, window: Window, memory: Arrays, usual: Usual, values: Floats, now: datetime
+        self,
+        window: Window,
+        memory: Arrays,
+        usual: Usual,
+        values: Floats,
+        deviates: NDArray[np.bool_],
+        far: float,
+        now: datetime,
     ) -> list[Finding | NoVerdict]:
         z = usual.deviation(values)
         found: list[Finding | NoVerdict] = []
-        deviates = np.isfinite(memory["since"]) & usual.known
-        if self.kind is not EntityKind.SERVICE:  # services are few, and each one's promise is its own
-            deviates = streaks.own(deviates)
         for row, place in np.argwhere(deviates):
-            level, reach = float(usual.level[row, place]), FAR * float(usual.scale[row, place])
+            level, reach = float(usual.level[row, place]), far * float(usual.scale[row, place])
             low = level - reach if self._watch_low[place] else None
             high = level + reach if self._watch_high[place] else None
             observed = None if np.isnan(values[row, place]) else float(values[row, place])
-            distance = FAR if observed is None else abs(float(z[row, place]))
+            distance = far if observed is None else abs(float(z[row, place]))
             entity, signal, expected = window.entities[row], self.signals[place], Interval(low, high)
             arguments = {"signal": signal, "usual": f"{level:.4g}"}
             since = min(datetime.fromtimestamp(float(memory["since"][row, place]), tz=UTC), now)
@@ -156,7 +194,7 @@ class SeasonalDetector:
                     entity=entity,
                     signals=(signal,),
                     severity=Priority.P3,
-                    score=distance / (distance + FAR),
+                    score=distance / (distance + far),
                     observed=observed,
                     expected=expected,
                     window=TimeRange(since, now),
@@ -184,16 +222,25 @@ class SeasonalDetector:
         return found
 
     def _fresh(self, count: int) -> Arrays:
-        return self._baseline.empty(count) | streaks.fresh((count, len(self.signals)))
+        marks = streaks.fresh((count, len(self.signals)))
+        return self._baseline.empty(count) | marks | self._calibrator.of_entities(count)
 
-    def _follow(self, state: DetectorState, window: Window) -> tuple[Arrays, float]:
-        memory = follow(dict(state.arrays), state.entities, window.entities, self._fresh(len(window.entities)))
-        last = state.arrays.get("last")
-        return memory, float(last[0]) if last is not None and last.size == 1 else -np.inf
+    def _pool(self) -> Arrays:
+        return {"last": np.array([-np.inf]), **pasts.fresh(), **self._calibrator.of_class()}
 
-    def _state(self, window: Window, memory: Arrays, last: float) -> DetectorState:
-        newest = max(last, float(window.times[-1])) if window.times.size else last
-        return DetectorState(self.state_version, window.entities, {**memory, "last": np.array([newest])})
+    def _follow(self, state: DetectorState, window: Window) -> tuple[Arrays, Arrays]:
+        state, _ = self.restored(state)
+        fresh = self._fresh(len(window.entities))
+        memory = follow(dict(state.arrays), state.entities, window.entities, fresh)
+        return memory, pasts.scalars(state, self._pool())
+
+    def _seen(self, window: Window, memory: Arrays, pool: Arrays) -> DetectorState:
+        if window.times.size:
+            pool["last"] = np.maximum(pool["last"], window.times[-1])
+        return self._state(window.entities, memory, pool)
+
+    def _state(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> DetectorState:
+        return DetectorState(self.state_version, entities, {**memory, **pool, **learnt.of_signals(self.signals)})
 
 
 def _frozen(memory: Arrays, far: NDArray[np.bool_], at: float) -> NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from outrider.model import (
     AlertState,
     Calibration,
     CycleRecord,
+    DetectorStanding,
     DetectorState,
     EntityKind,
     EntityRef,
@@ -116,6 +117,7 @@ class CycleCommit:
     """Everything one cycle decided; it becomes visible at once or not at all.
 
     ``alerts`` and ``incidents`` are those that changed. ``plan`` None means the planner did not run.
+    ``standings`` are those of every detector, or none: then those before stand.
     """
 
     cycle: CycleRecord
@@ -127,6 +129,7 @@ class CycleCommit:
     messages: tuple[Message, ...] = ()
     audit: tuple[AuditRecord, ...] = ()
     topology: Topology | None = None
+    standings: tuple[DetectorStanding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +276,10 @@ class StateReader(Protocol):
         """True while remediation is paused."""
         ...
 
+    def standings(self) -> tuple[DetectorStanding, ...]:
+        """How far each detector has come, by name; empty before the first cycle."""
+        ...
+
 
 class StateStore(StateReader, Protocol):
     """Decisions, write side. Short transactions; several processes may use one store."""
@@ -347,7 +354,7 @@ class StateStore(StateReader, Protocol):
         ...
 
     def load_detector_states(self) -> dict[str, DetectorState]:
-        """The newest check-point; empty when there is none."""
+        """The newest check-point; empty when there is none. One that is damaged is logged and left out."""
         ...
 
     def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:

@@ -14,6 +14,7 @@ from outrider.clock import rfc3339
 from outrider.faults import faults
 from outrider.i18n import Language, texts, translate
 from outrider.model import Alert, EntityKind, EntityRef, Incident
+from outrider.slo import RULE_PREFIX
 
 _LONG_NAME = 24
 _KINDS = frozenset(kind.value for kind in EntityKind)
@@ -86,4 +87,6 @@ def alert_summary(alert: Alert, language: Language = "en") -> str:
 def rule_name(rule: str, language: Language = "en") -> str:
     """The rule as people call it (area ``alerts``); its own name when there is no text."""
     known = texts(language)
+    if rule.startswith(RULE_PREFIX):
+        return translate("alerts.slo-burn.name", language, slo=rule.removeprefix(RULE_PREFIX))
     return known.get(f"alerts.{rule}.name", known.get(f"alerts.{rule}.title", rule))

@@ -57,6 +57,11 @@ collect:
 """
 
 _TAIL = """
+# What services promise, with error budgets; an alert when one burns too fast (outrider slo list shows how fast).
+slos: []
+#  - {name: answers, sli: success, objective: 0.999}
+#  - {name: first-token, service: chat, sli: ttft, limit: 1s, objective: 0.99}
+
 # What happens beside the numbers: XIDs, OOM kills, rollouts, changed flags, last words of engines.
 events: []
 #  - {type: kernel_log, path: /dev/kmsg, node: node-1}     # or url: http://agent.{node}:9800/klog of outrider agent

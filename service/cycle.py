@@ -140,10 +140,11 @@ class Cycle:
         written = parts.metrics.write(now, collected.batches, collected.events)
         if self._stepped_back(now):
             return self._hold(cycle_id, now, written, collected)
-        findings, silent = parts.detection.look(now, collected, topology)
+        looked = parts.detection.look(now, collected, topology)
+        findings = looked.findings
         plan = parts.planning.plan_if_due(now, topology)
         active = facts.active_alerts(parts.state)
-        alerts = self._advance(active, findings, silent, plan, topology, now)
+        alerts = self._advance(active, looked.heard, plan, topology, now)
         before, after = self._correlate(alerts, findings, topology, now)
         alerts = _with_incidents(alerts, after)
         alerts = alert_state.mute(alerts, after, parts.state.silences(now))
@@ -177,6 +178,7 @@ class Cycle:
                 messages=told.messages,
                 audit=trail,
                 topology=news,
+                standings=looked.standings,
             )
         )
         self._standing = standing
@@ -235,14 +237,13 @@ class Cycle:
     def _advance(
         self,
         active: Sequence[Alert],
-        findings: Sequence[Finding],
-        silent: Sequence[NoVerdict],
+        heard: Sequence[Finding | NoVerdict],
         plan: Plan | None,
         topology: Topology,
         now: datetime,
     ) -> tuple[Alert, ...]:
         context = facts.service_context(active, self.parts.planning.latest, topology, self.parts.detection)
-        return alert_state.advance(active, (*findings, *silent), plan, self.parts.rules, context, now)
+        return alert_state.advance(active, heard, plan, self.parts.rules, context, now)
 
     def _correlate(
         self,

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from outrider import log
-from outrider.model import DetectorState, EntityKind, Finding, NoVerdict, SignalKey, Window
+from outrider.model import (
+    DetectorStanding,
+    DetectorState,
+    EntityKind,
+    Finding,
+    NoVerdict,
+    SignalKey,
+    Stage,
+    StageReason,
+    Window,
+)
 from outrider.ports import Collected, Detector, MetricStore, StateStore
 from outrider.topology import Topology
+from service import stages
 from service.window_cache import WindowCache
 
 _log = log.get("detect")
+STANDINGS_EVERY = timedelta(minutes=1)
 WARM_STEP = timedelta(minutes=10)  # not finer than the roll-up that is left of most of the history
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one cycle saw.
+
+    ``findings`` are all, those in the shadow too: they are evidence for what alerts. ``heard`` is what alerts may
+    rise from, with every silence. ``standings`` are empty when nothing is to be stored.
+    """
+
+    findings: tuple[Finding, ...]
+    heard: tuple[Finding | NoVerdict, ...]
+    standings: tuple[DetectorStanding, ...]
 
 
 class Detection:
@@ -23,10 +49,12 @@ class Detection:
         detectors: Sequence[Detector],
         interval: timedelta,
         also: Mapping[EntityKind, Sequence[SignalKey]] | None = None,
+        trial: timedelta = stages.TRIAL,
     ) -> None:
         """``interval`` is the time between cycles; it decides how many slots a window holds.
 
-        ``also`` are keys kept in memory for facts beside detection.
+        ``also`` are keys kept in memory for facts beside detection. ``trial`` is how much past a statistical
+        detector learns before it may alert.
         """
         self._detectors = tuple(detectors)
         self._interval = interval
@@ -39,24 +67,33 @@ class Detection:
         slots = max(3, int(longest / interval) + 2)
         self._cache = WindowCache(needs, slots)
         self._states: dict[str, DetectorState] = {}
+        self._stages = stages.Stages(trial)
+        self._told: dict[str, tuple[Stage, StageReason]] = {}
+        self._told_at: datetime | None = None
 
-    def look(
-        self, now: datetime, collected: Collected, topology: Topology
-    ) -> tuple[tuple[Finding, ...], tuple[NoVerdict, ...]]:
+    def look(self, now: datetime, collected: Collected, topology: Topology) -> Looked:
         """Take in one cycle's values and ask every detector."""
         self._cache.push(now, collected.batches, collected.events)
         findings: list[Finding] = []
-        silent: list[NoVerdict] = []
+        heard: list[Finding | NoVerdict] = []
         for detector in self._detectors:
             window = self._cache.window(detector.kind, detector.keys, detector.window, self._interval)
             state, verdicts = detector.detect(self._state_of(detector), window, topology, now)
             self._states[detector.name] = state
-            for verdict in verdicts:
-                if isinstance(verdict, Finding):
-                    findings.append(verdict)
-                else:
-                    silent.append(verdict)
-        return tuple(findings), tuple(silent)
+            standing = self._stages.judge(stages.Said(detector, state, len(window.entities), verdicts), now)
+            findings += [verdict for verdict in verdicts if isinstance(verdict, Finding)]
+            heard += stages.without_shadow(standing, verdicts)
+        return Looked(tuple(findings), tuple(heard), self._to_tell(now))
+
+    def _to_tell(self, now: datetime) -> tuple[DetectorStanding, ...]:
+        """The standings once a minute, and at once where a stage changed."""
+        found = self._stages.standings.values()
+        told = {one.detector: (one.stage, one.reason) for one in found}
+        at = self._told_at
+        if told == self._told and at is not None and timedelta(0) <= now - at < STANDINGS_EVERY:
+            return ()
+        self._told, self._told_at = told, now
+        return tuple(stages.as_stored(one) for one in found)
 
     def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta) -> Window:
         """The recent past of keys that some detector watches; for facts beside detection."""
@@ -69,8 +106,28 @@ class Detection:
         return detector.initial()
 
     def restore(self, store: StateStore) -> None:
-        """Take up the newest check-point; states of another version start anew."""
-        self._states = store.load_detector_states()
+        """Take up the newest check-point.
+
+        What is of another version, of other signals or damaged is dropped with a line in the log, so that ``warm``
+        teaches those detectors anew.
+        """
+        held = store.load_detector_states()
+        known = {detector.name for detector in self._detectors}
+        self._stages.restore(one for one in store.standings() if one.detector in known)
+        self._states = {}
+        for detector in self._detectors:
+            state = held.get(detector.name)
+            if state is None:
+                continue
+            if state.version != detector.state_version:
+                _dropped(detector, f"it is of version {state.version}, this program's is {detector.state_version}")
+                continue
+            restored = getattr(detector, "restored", None)
+            state, because = (state, "") if restored is None else restored(state)
+            if because:
+                _dropped(detector, because)
+            if not because or state.entities:
+                self._states[detector.name] = state
 
     def checkpoint(self, store: StateStore, now: datetime) -> None:
         """Write what the detectors remember."""
@@ -86,3 +143,7 @@ class Detection:
             if window.entities:
                 self._states[detector.name] = warm(detector.initial(), window)
                 _log.info("detector_warmed", detector=detector.name, entities=len(window.entities))
+
+
+def _dropped(detector: Detector, because: str) -> None:
+    _log.warning("detector_state_dropped", detector=detector.name, because=because)

@@ -20,7 +20,9 @@ from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
+from outrider.slo import Slo
 from service.collect_settings import CollectSettings
+from service.detect_settings import DetectSettings
 from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
 from service.probe_settings import ProbeSettings, probes_usable
@@ -28,6 +30,7 @@ from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
 from service.settings_base import Duration, Port, Ratio, Section
 from service.settings_targets import adapters_usable, doubts, targets_apart
+from service.slo_settings import SloSettings, slos_usable
 from service.store_settings import RemoteMetricsSettings
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -230,6 +233,8 @@ class Settings(Section):
     receive: ReceiveSettings = Field(ReceiveSettings(), description="what others push")
     probes: list[ProbeSettings] = Field([], description="doors of services, asked as a client would ask")
     services: list[ServiceSettings] = Field([], description="planning facts of model services")
+    detect: DetectSettings = Field(DetectSettings(), description="how much statistical detection alarms")
+    slos: list[SloSettings] = Field([], description="what services promise, with error budgets")
     planner: PlannerSettings = Field(PlannerSettings(), description="how many GPUs, and when")
     rules: RulesSettings = Field(RulesSettings(), description="alert rules")
     notify: NotifySettings = Field(NotifySettings(), description="who is told")
@@ -239,6 +244,11 @@ class Settings(Section):
     api: ApiSettings = Field(ApiSettings(), description="the HTTP API")
     dashboard: DashboardSettings = Field(DashboardSettings(), description="the dashboard")
     log: LogSettings = Field(LogSettings(), description="diagnostic logs")
+
+    @property
+    def promises(self) -> tuple[Slo, ...]:
+        """The SLOs as detectors, rules and the API take them."""
+        return tuple(one.slo(self.cluster) for one in self.slos)
 
 
 def find(option: Path | None) -> Path | None:
@@ -317,6 +327,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
         said = "is for scraping; the targets of collect.prometheus are those that it scrapes"
         problems.append(document.problem(("collect", "discover"), said))
     problems += probes_usable(settings.probes, document)
+    problems += slos_usable(settings.slos, document)
     for group, names in settings.notify.groups.items():
         for index, name in enumerate(names):
             if name not in settings.notify.channels:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from alerts import rules_file
+from alerts import slo as slo_rules
 from alerts.notify.registry import NOTIFIERS
 from alerts.routes import Messaging
 from collectors.flight_ring import FlightRing
-from detectors import explanation, explanation_words, knowledge, threshold
-from detectors.registry import DETECTORS
+from detectors import burnrate, explanation, explanation_words, knowledge, threshold
+from detectors import registry as detector_registry
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
@@ -174,8 +175,12 @@ def _cycle(
     messaging: Messaging | None = None,
 ) -> Cycle:
     loaded = rules(settings)
-    detectors = (*(make() for make in DETECTORS.values()), *threshold.compile_rules(loaded))
-    detection = Detection(detectors, interval or settings.collect.interval, also=facts.NEEDS)
+    detectors = (
+        *detector_registry.make_all(settings.detect.budgets, settings.detect.holiday_spans),
+        *threshold.compile_rules(loaded),
+        *burnrate.compile_slos(settings.promises),
+    )
+    detection = Detection(detectors, interval or settings.collect.interval, facts.NEEDS, settings.detect.trial)
     planning: Planning | NoPlanning = NoPlanning()
     if plans:
         planning = Planning(
@@ -205,8 +210,8 @@ def _counter(detection: Detection, state: StateStore) -> facts.ReplicaCounter:
 
 
 def rules(settings: Settings) -> tuple[Rule, ...]:
-    """The packaged rules with those of the configuration."""
-    return rules_file.load_rules(settings.rules.files or None)
+    """The packaged rules with those of the configuration, and one for each SLO."""
+    return (*rules_file.load_rules(settings.rules.files or None), *slo_rules.rules_of(settings.promises))
 
 
 def policy(settings: Settings) -> Policy:
@@ -271,6 +276,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
         doors=receiving.doors(settings),
         webhooks=webhooks(settings),
+        slos=settings.promises,
     )
 
 

@@ -41,6 +41,7 @@ _PAPERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "topology": state_rows.unpack_topology,
     "topology_at": json.loads,
     "detector": state_rows.unpack_state,
+    "standings": state_rows.unpack_standings,
     "paper": json.loads,
 }
 _UNREADABLE = (StoreError, ValueError, TypeError, KeyError, OSError, zstandard.ZstdError)

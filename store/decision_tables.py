@@ -153,7 +153,7 @@ flag = sa.Table(
 document = sa.Table(
     "document",
     state_tables,
-    sa.Column("area", Key, primary_key=True, comment="topology, topology_at, detector or paper"),
+    sa.Column("area", Key, primary_key=True, comment="topology, topology_at, detector, standings or paper"),
     sa.Column("name", Key, primary_key=True, comment="which of them"),
     instant_column("at_us", "when it was written", nullable=False),
     sa.Column("payload", sa.LargeBinary, nullable=False, comment="packed: for our own code"),

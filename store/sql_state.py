@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.drill import Drill
-from outrider.errors import TakenOverError
+from outrider.errors import StoreError, TakenOverError
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from store import codec, plan_rows, schema, state_rows, state_upkeep
@@ -19,11 +20,12 @@ from store.backend import put
 from store.commit_rows import CommitRows
 from store.migrate import opened
 from store.schema import micros
-from store.sql_state_reader import SqlStateReader
+from store.sql_state_reader import STANDINGS, SqlStateReader
 from store.topology_history import TopologyHistory
 
 T = TypeVar("T")
 _OWNER = "engine"
+_log = log.get("store")
 
 
 class SqlStateStore(SqlStateReader):
@@ -67,6 +69,9 @@ class SqlStateStore(SqlStateReader):
             _put_plan(connection, commit)
             if commit.topology is not None:
                 self._topologies.put(connection, commit.topology, commit.cycle.at)
+            if commit.standings:
+                payload = state_rows.pack_standings(commit.standings)
+                put(connection, schema.document, _document(STANDINGS, STANDINGS, commit.cycle.at, payload))
             _append(connection, commit.audit)
             cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": codec.dumps(commit.cycle)}
             put(connection, schema.cycle, cycle)
@@ -237,8 +242,14 @@ class SqlStateStore(SqlStateReader):
                 put(connection, schema.document, row)
 
     def load_detector_states(self) -> dict[str, DetectorState]:
-        """The newest check-point; empty when there is none."""
-        return {name: state_rows.unpack_state(payload) for name, payload in self._documents("detector").items()}
+        """The newest check-point; empty when there is none. One that is damaged is logged and left out."""
+        found: dict[str, DetectorState] = {}
+        for name, payload in self._documents("detector").items():
+            try:
+                found[name] = state_rows.unpack_state(payload)
+            except StoreError as error:
+                _log.error("detector_state_damaged", detector=name, error=error.message, hint=error.hint)
+        return found
 
     def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
         """Forget what is past its time, in short transactions; how many rows went, by table."""

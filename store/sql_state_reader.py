@@ -18,6 +18,7 @@ from outrider.model import (
     AlertState,
     Calibration,
     CycleRecord,
+    DetectorStanding,
     EntityRef,
     ForecastPoint,
     Incident,
@@ -34,6 +35,7 @@ from store.database import Database
 from store.schema import instant, micros
 
 T = TypeVar("T")
+STANDINGS = "standings"  # of the detectors: one document
 
 
 class SqlStateReader:
@@ -234,6 +236,11 @@ class SqlStateReader:
         with self._database.reading() as connection:
             found = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
         return found == "true"
+
+    def standings(self) -> tuple[DetectorStanding, ...]:
+        """How far each detector has come, by name; empty before the first cycle."""
+        held = self._documents(STANDINGS).get(STANDINGS)
+        return () if held is None else state_rows.unpack_standings(held)
 
     def _documents(self, area: str) -> dict[str, bytes]:
         table = schema.document

@@ -6,11 +6,13 @@ had not seen it, and a claimed action ends once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from io import BytesIO
 from typing import Any, Final
+from zipfile import BadZipFile
 
 import numpy as np
 import zstandard
@@ -24,6 +26,7 @@ from outrider.model import (
     AlertReason,
     AlertState,
     DecisionReason,
+    DetectorStanding,
     DetectorState,
     EntityRef,
     Incident,
@@ -46,6 +49,11 @@ _ENDED = {
     OutcomeStatus.DRY_RUN: ActionStatus.DRY_RUN,
     OutcomeStatus.FAILED: ActionStatus.FAILED,
 }
+# What numpy says of an archive that was cut, overwritten in part, or never was one.
+_DAMAGED = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, OSError, EOFError, NotImplementedError,
+    BadZipFile, zlib.error,
+)  # fmt: skip
 _UNCLAIMED = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED)
 
 
@@ -245,6 +253,21 @@ def unpack_topology(payload: bytes) -> Topology:
     )
 
 
+def by_name(standings: Iterable[DetectorStanding]) -> tuple[DetectorStanding, ...]:
+    """In the order that every store gives them."""
+    return tuple(sorted(standings, key=lambda one: one.detector))
+
+
+def pack_standings(standings: Iterable[DetectorStanding]) -> bytes:
+    """How far the detectors have come, as JSON."""
+    return codec.dumps(by_name(standings)).encode()
+
+
+def unpack_standings(payload: bytes) -> tuple[DetectorStanding, ...]:
+    """Read back what ``pack_standings`` wrote. Raises StoreError for what is damaged."""
+    return codec.loads(tuple[DetectorStanding, ...], payload.decode())
+
+
 def pack_state(state: DetectorState) -> bytes:
     """A detector's memory as npz."""
     keys = np.array([entity.key for entity in state.entities], dtype=np.str_)
@@ -255,10 +278,16 @@ def pack_state(state: DetectorState) -> bytes:
 
 
 def unpack_state(payload: bytes) -> DetectorState:
-    """Read back what ``pack_state`` wrote."""
-    with np.load(BytesIO(payload), allow_pickle=False) as found:
-        return DetectorState(
-            int(found["version"]),
-            tuple(EntityRef.from_key(key) for key in found["entities"].tolist()),
-            {name.removeprefix("array."): found[name] for name in found.files if name.startswith("array.")},
-        )
+    """Read back what ``pack_state`` wrote. Raises StoreError for one that is damaged."""
+    try:
+        with np.load(BytesIO(payload), allow_pickle=False) as found:
+            return DetectorState(
+                int(found["version"]),
+                tuple(EntityRef.from_key(key) for key in found["entities"].tolist()),
+                {name.removeprefix("array."): found[name] for name in found.files if name.startswith("array.")},
+            )
+    except _DAMAGED as error:
+        raise StoreError(
+            f"A check-point of a detector cannot be read: {type(error).__name__}: {error}.",
+            hint="nothing: the engine drops it, says so in its log, and teaches the detector from the stored values",
+        ) from error

@@ -141,8 +141,21 @@ def service_card(who: Viewer, service: dict[str, Any], as_of: str) -> str:
         pieces.label(who.say(f"standing.{service['reason']}")),
         f'<div class="o-figures">{"".join(_figures(who, service))}</div>',
         f"<div>{pieces.strip(service['strip'], as_of, who.language)}{ends}</div>",
+        *(_budget(who, slo) for slo in service["slos"]),
         pieces.label(load),
     )
+
+
+def _budget(who: Viewer, slo: dict[str, Any]) -> str:
+    """How much of an error budget is left; marked where it burns or is gone."""
+    days = f"{slo['window_seconds'] / 86400:g}"
+    left = slo["budget_left"]
+    if left is None:
+        return pieces.label(who.say("service.budget_unknown", name=slo["name"], days=days))
+    text = who.say("service.budget", name=slo["name"], left=fmt.percent(left, 0), days=days)
+    if slo["burns"]:
+        text += " · " + who.say("service.budget_burns", priority=slo["burns"])
+    return pieces.missed(text) if slo["burns"] or left <= 0 else pieces.label(text)
 
 
 def _figures(who: Viewer, service: dict[str, Any]) -> list[str]:

@@ -52,6 +52,7 @@ from outrider.model.plans import (
 )
 from outrider.model.samples import Floats, SampleBatch, Statuses, TrustVerdict, Window
 from outrider.model.signals import HOLDING_STATUSES, SUM_BUCKET, CellStatus, Layer, SignalKey, SignalKind, Statistic
+from outrider.model.standings import AlarmRate, DetectorStanding, ShadowFinding, Stage, StageReason
 
 __all__ = [
     "HOLDING_STATUSES",
@@ -59,6 +60,7 @@ __all__ = [
     "Action",
     "ActionKind",
     "ActionStatus",
+    "AlarmRate",
     "Alert",
     "AlertReason",
     "AlertState",
@@ -67,6 +69,7 @@ __all__ = [
     "CellStatus",
     "CycleRecord",
     "DecisionReason",
+    "DetectorStanding",
     "DetectorState",
     "EntityKind",
     "EntityRef",
@@ -99,8 +102,11 @@ __all__ = [
     "Rejected",
     "RemediationSession",
     "SampleBatch",
+    "ShadowFinding",
     "SignalKey",
     "SignalKind",
+    "Stage",
+    "StageReason",
     "Statistic",
     "Statuses",
     "TimeRange",

@@ -84,6 +84,7 @@ class NoVerdictReason(StrEnum):
     UNTRUSTED_VALUES = "untrusted_values"
     NOT_ENOUGH_PEERS = "not_enough_peers"
     NO_EXPECTATION = "no_expectation"
+    NOT_ENOUGH_EVENTS = "not_enough_events"
     CLOCK_STEP = "clock_step"
 
 

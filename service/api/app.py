@@ -16,11 +16,13 @@ from service.api import (
     actions,
     alerts,
     changes,
+    detectors,
     drills,
     errors,
     health,
     incidents,
     knowledge,
+    objectives,
     otlp_logs,
     overview,
     plan,
@@ -47,6 +49,8 @@ _ROUTERS: tuple[APIRouter, ...] = (
     signals.router,
     changes.router,
     startups.router,
+    objectives.router,
+    detectors.router,
 )
 
 

@@ -12,7 +12,7 @@ from outrider import jsonable
 from outrider.model import AlertState, CycleRecord, EntityKind, EntityRef, Incident
 from outrider.topology import Topology
 from service import facts
-from service.api import places, promise
+from service.api import objectives, places, promise
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
 
@@ -71,11 +71,12 @@ def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) 
     days = ctx.remembered.get(("day", minute), lambda: promise.measure_day(ctx.metrics, wanted, now, terms))
     recent = ctx.remembered.get(("now", now), lambda: promise.measure_now(ctx.metrics, wanted, now, terms))
     plans = {known.service: jsonable.recommendation(known) for known in ctx.state.plan().recommendations}
+    kept = objectives.by_service(ctx, wanted, now)
     rows = []
     for each in wanted:
         of_it = [found for found in incidents if promise.concerns(found, each)]
         row = promise.as_json(each, recent.get(each), days.get(each), of_it, terms)
-        rows.append({**row, "plan": plans.get(each)})
+        rows.append({**row, "slos": kept.get(each, []), "plan": plans.get(each)})
     order = [promise.Standing.BROKEN, promise.Standing.AT_RISK, promise.Standing.UNKNOWN, promise.Standing.OK]
     return sorted(rows, key=lambda row: (order.index(row["status"]), row["service"]["name"]))
 

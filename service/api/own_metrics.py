@@ -50,6 +50,7 @@ class StateCollector(Collector):
             ("kind", "decision", "reason", "status"),
             Counter((a.kind, a.decision, a.reason, a.status) for a in self._state.actions(limit=_LAST_ACTIONS)),
         )
+        yield from self._detectors()
         yield _gauge("remediation_paused", "1 while remediation is paused.", float(self._state.paused()))
 
     def _cycle(self) -> Iterable[Metric]:
@@ -66,6 +67,24 @@ class StateCollector(Collector):
             ("findings", "Findings of the newest cycle.", cycle.findings),
         ):
             yield _gauge(name, help_text, float(value))
+
+    def _detectors(self) -> Iterable[Metric]:
+        standings = self._state.standings()
+        stages = Counter[tuple[str, ...]]((one.detector, one.kind, one.stage, one.reason) for one in standings)
+        labels = ("detector", "kind", "stage", "reason")
+        yield _counted("outrider_detector_stage", "1 for the stage that each detector is in.", labels, stages)
+        allowed = [(one, one.rate.budget) for one in standings if one.rate]
+        counted = [(one, one.rate.realised) for one in standings if one.rate and one.rate.realised is not None]
+        for name, help_text, values in (
+            ("budgeted", "Alarms per entity-day that are allowed.", allowed),
+            ("realised", "Alarms per entity-day of the last week.", counted),
+        ):
+            family = GaugeMetricFamily(
+                f"outrider_detector_{name}_alarms_per_entity_day", help_text, labels=["detector", "kind"]
+            )
+            for one, value in values:
+                family.add_metric([one.detector, one.kind.value], value)
+            yield family
 
     def _alerts(self) -> Counter[tuple[str, ...]]:
         active = facts.active_alerts(self._state)

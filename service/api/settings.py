@@ -15,6 +15,7 @@ from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
 from outrider.ledger import Ledger
+from outrider.slo import Slo
 from outrider.spool import Spool
 from store.cycle_files import CycleFiles
 from store.prometheus import Remote
@@ -98,6 +99,7 @@ class ApiSettings:
     control_url: str | None = None
     doors: DoorSettings | None = None
     webhooks: Webhooks = Webhooks()
+    slos: tuple[Slo, ...] = ()
 
     @property
     def reads_need_token(self) -> bool:

@@ -43,6 +43,7 @@ PLACES = {
     "alerts": Place("service.cli.alerts", "alerts_app", "Read alerts and act on them."),
     "incidents": Place("service.cli.alerts", "incidents_app", "Read incidents and their story."),
     "capacity": Place("service.cli.capacity", "app", "How many GPUs, and when."),
+    "slo": Place("service.cli.slo", "app", "What services promise, and when it burns."),
     "detect": Place("service.cli.detect", "app", "Statistical detection on recordings."),
     "drill": Place("service.cli.drill", "app", "Break a simulated fleet on purpose and score what was seen."),
     "knowledge": Place("service.cli.knowledge", "app", "What is known of faults and of this fleet, as one graph."),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from detectors.burnrate import compile_slos
 from detectors.registry import DETECTORS, SYMPTOMS
 from detectors.threshold import compile_rules
 from outrider import catalog
@@ -19,10 +20,12 @@ from outrider.model import (
     Finding,
     NoVerdict,
     NoVerdictReason,
+    SignalKey,
     SignalKind,
     Window,
 )
 from outrider.rules import Rule
+from outrider.slo import Slo
 from outrider.topology import Topology
 
 STEP = timedelta(seconds=15)
@@ -32,7 +35,12 @@ RULE = Rule(
     kind=EntityKind.REPLICA,
     expr='quantile(0.9, engine_ttft_seconds, "5m") > 2 and mean(engine_requests_waiting, "2m") > 3',
 )
-FACTORIES = {**DETECTORS, "rule:contract": lambda: compile_rules([RULE])[0]}
+SLO = Slo("contract", 0.99, bad=(SignalKey("svc_failed_total"),), total=(SignalKey("svc_requests_total"),))
+FACTORIES = {
+    **DETECTORS,
+    "rule:contract": lambda: compile_rules([RULE])[0],
+    "slo:contract": lambda: compile_slos([SLO])[0],
+}
 
 
 @pytest.fixture(params=FACTORIES)

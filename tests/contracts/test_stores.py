@@ -18,6 +18,7 @@ from outrider.model import (
     Action,
     ActionKind,
     ActionStatus,
+    AlarmRate,
     Alert,
     AlertReason,
     AlertState,
@@ -25,6 +26,7 @@ from outrider.model import (
     CellStatus,
     CycleRecord,
     DecisionReason,
+    DetectorStanding,
     DetectorState,
     EntityKind,
     EntityRef,
@@ -40,6 +42,7 @@ from outrider.model import (
     NoPlanReason,
     NoRecommendation,
     NotifyReason,
+    NoVerdictReason,
     Outcome,
     OutcomeStatus,
     Plan,
@@ -49,7 +52,10 @@ from outrider.model import (
     Rejected,
     RemediationSession,
     SampleBatch,
+    ShadowFinding,
     SignalKey,
+    Stage,
+    StageReason,
     Statistic,
     TimelineEntry,
     Verdict,
@@ -747,3 +753,21 @@ def test_detector_states_are_replaced_by_the_newest_check_point(state: StateStor
     assert found["seasonal"].entities == (gpu("a"),)
     assert found["seasonal"].arrays["level"].tolist() == [1.5]
     assert found["seasonal"].arrays["seen"].dtype == np.bool_
+
+
+def test_the_newest_standings_of_the_detectors_are_kept(state: StateStore) -> None:
+    assert state.standings() == ()
+    rate = AlarmRate(0.25, None, 1.5, 0.4)
+    held = ShadowFinding(gpu("a"), ("hw_accel_power_watts",), T0)
+    one = DetectorStanding(
+        "seasonal", EntityKind.GPU, Stage.SHADOW, StageReason.ON_TRIAL, T0, 6, 1,
+        {NoVerdictReason.NO_EXPECTATION: 2}, NoVerdictReason.WARMING_UP, 3600.0, 172800.0, rate, (held,),
+    )  # fmt: skip
+    other = DetectorStanding("liveness", EntityKind.REPLICA, Stage.ALERTING, StageReason.NEEDS_NO_PAST, T0)
+    state.commit(replace(commit(), standings=(one, other)))
+    assert state.standings() == (other, one)
+    state.commit(commit(cycle=cycle("c2", T0 + STEP)))
+    assert state.standings() == (other, one), "a cycle that tells none leaves them as they are"
+    learnt = replace(one, stage=Stage.ALERTING, reason=StageReason.LEARNT, shadowed=())
+    state.commit(replace(commit(cycle=cycle("c3", T0 + 2 * STEP)), standings=(learnt,)))
+    assert state.standings() == (learnt,)

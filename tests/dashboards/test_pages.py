@@ -4,6 +4,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +17,17 @@ import dashboards
 from dashboards import client, session
 from outrider.clock import ManualClock
 from outrider.drill import Drill
-from outrider.model import EntityKind, EntityRef
+from outrider.model import (
+    AlarmRate,
+    DetectorStanding,
+    EntityKind,
+    EntityRef,
+    NoVerdictReason,
+    ShadowFinding,
+    Stage,
+    StageReason,
+)
+from outrider.ports import CycleCommit
 from outrider.testing.names import NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
@@ -92,9 +103,10 @@ def _nothing_kept() -> Iterator[None]:
 def only(name: str) -> None:
     """A script that draws one page: the test harness cannot switch to pages that are functions."""
     from dashboards import session
-    from dashboards.views import capacity, drills, incident
+    from dashboards.views import capacity, detectors, drills, incident
 
-    {"incident": incident, "capacity": capacity, "drills": drills}[name].page(session.viewer())
+    pages = {"incident": incident, "capacity": capacity, "drills": drills, "detectors": detectors}
+    pages[name].page(session.viewer())
 
 
 @pytest.fixture
@@ -240,6 +252,30 @@ def test_many_alerts_are_counted_not_listed(many, opened):
     app = opened(many.url)
     assert "Alerts firing: 1000+" in text(app)
     assert len(text(app)) < 20_000
+
+
+def test_the_detectors_page_says_that_nothing_was_looked_at_yet(empty, opened):
+    assert "No cycle has been run yet." in text(opened(empty.url, "detectors"))
+
+
+def test_the_detectors_page_says_who_alerts_who_is_tried_and_who_is_silent(fresh, opened):
+    held = ShadowFinding(EntityRef("prod", EntityKind.GPU, None, "GPU-odd<b>"), ("hw_accel_power_watts",), NOW)
+    tried = DetectorStanding(
+        "seasonal-gpu", EntityKind.GPU, Stage.SHADOW, StageReason.ON_TRIAL, NOW - timedelta(hours=3), 8, 1,
+        {NoVerdictReason.NO_EXPECTATION: 2}, None, 43200.0, 172800.0, AlarmRate(0.25, 0.5, 1.2, 9.0), (held,),
+    )  # fmt: skip
+    ready = DetectorStanding(
+        "liveness", EntityKind.REPLICA, Stage.ALERTING, StageReason.NEEDS_NO_PAST, NOW,
+        everyone_silent=NoVerdictReason.NO_VALUES,
+    )  # fmt: skip
+    newest = fresh.state.cycles(limit=1)[0]
+    fresh.state.commit(CycleCommit(replace(newest, id="detectors"), standings=(tried, ready)))
+    page = text(opened(fresh.url, "detectors"))
+    for said in ("1 of 2 detectors alert; 1 in the shadow", "0.5 of 2 d", "0.5, budget 0.25", "no expectation yet 2"):
+        assert said in page
+    assert "all: no values" in page
+    assert "GPU-odd&lt;b&gt;" in page
+    assert "影子运行" in text(opened(fresh.url, "detectors", lang="zh"))
 
 
 def test_the_drill_page_says_why_nothing_can_be_broken_here(empty, opened):

@@ -139,3 +139,36 @@ def test_the_defaults_are_registered_and_of_the_right_kind():
         detector = registry.DETECTORS[f"isolation-{kind.value}"]()
         assert (detector.kind, detector.signals) == (kind, signals)
         assert all(catalog.signal(name).entity is kind for name in signals)
+
+
+def test_rows_of_signals_in_another_order_are_learnt_anew(detector, warmed):
+    turned = IsolationDetector(EntityKind.GPU, SIGNALS[::-1])
+    _, said = live(turned, warmed, rhythm(NOW + 15.0 * np.arange(5), 6, LEVELS[::-1], seed=5))
+    assert said[0] == [NoVerdict(turned.name, None, NoVerdictReason.WARMING_UP)]
+    assert turned.restored(warmed)[0].entities == ()
+    assert detector.restored(warmed) == (warmed, "")
+
+
+def test_a_model_bears_its_library_and_the_digest_of_its_rows(detector, warmed):
+    state, _ = live(detector, warmed, usual(cycles=2))
+    assert detector.restored(state) == (state, "")
+    rows = state.arrays["fitted"].copy()
+    rows[0, 0] += 1.0
+    damaged = DetectorState(state.version, state.entities, {**state.arrays, "fitted": rows})
+    left, because = detector.restored(damaged)
+    assert "not of the rows" in because
+    assert left.arrays["fitted"].shape[0] == left.arrays["reservoir"].shape[0] == 0
+    _, said = live(detector, left, usual(cycles=2), start=NOW + 60)
+    assert said[-1] == [NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP)]
+
+
+def test_a_model_of_another_library_is_fitted_anew_from_the_same_rows(detector, warmed):
+    state, _ = live(detector, warmed, usual(cycles=2))
+    other = DetectorState(state.version, state.entities, {**state.arrays, "library": np.array(["scikit-learn 0.1"])})
+    left, because = detector.restored(other)
+    assert "another library" in because
+    assert left.arrays["fitted"].shape[0] == 0
+    np.testing.assert_array_equal(left.arrays["reservoir"], state.arrays["reservoir"])
+    after, _ = live(detector, left, usual(cycles=1), start=NOW + 60)
+    assert after.arrays["library"].tolist() == state.arrays["library"].tolist()
+    assert after.arrays["fitted"].shape[0] >= FEWEST_ROWS

@@ -167,3 +167,13 @@ def test_what_many_entities_show_at_once_is_nobodys_own():
     assert not own[:, 0].any()
     assert own[:3, 1].all()
     assert streaks.own(np.ones((3, 1), dtype=bool)).all(), "three entities are too few to call anything shared"
+
+
+def test_levels_of_signals_in_another_order_are_learnt_anew(detector, warmed):
+    turned = SeasonalDetector(EntityKind.SERVICE, SIGNALS[::-1])
+    values = rhythm(NOW + 15.0 * np.arange(5), 4, LEVELS[::-1], seed=7)
+    _, said = live(turned, warmed, values)
+    assert said[0] == [NoVerdict(turned.name, None, NoVerdictReason.WARMING_UP)]
+    state, because = turned.restored(warmed)
+    assert (state.entities, because) == ((), "it was learnt of other signals")
+    assert detector.restored(warmed) == (warmed, "")

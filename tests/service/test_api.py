@@ -47,6 +47,8 @@ READS = (
     "/topology",
     "/health/targets",
     "/version",
+    "/slos",
+    "/detectors",
 )
 WRITES = (
     ("POST", "/alerts/x/resolve"),

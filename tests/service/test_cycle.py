@@ -21,6 +21,9 @@ from outrider.model import (
     EntityRef,
     Event,
     EventKind,
+    NoVerdictReason,
+    Stage,
+    StageReason,
     Verdict,
 )
 from outrider.ports import CycleCommit, Silence
@@ -306,3 +309,22 @@ def test_an_xid_that_two_doors_tell_in_two_cycles_counts_once_and_twice_at_a_doo
     assert heard() == [("dcgm-node-01", "7"), ("kernel_log2", "8")]
     stored = world.cycle.parts.metrics.events(START, world.clock.now() + STEP)
     assert [event.id for event in stored if event.kind is EventKind.XID] == ["dcgm-node-01", "kernel_log2"]
+
+
+def test_an_empty_store_is_of_use_within_ten_minutes():
+    """Rules need no past: an engine that dies in the fifth minute is named, and only statistics are still learning."""
+    world = World()
+    world.step(20)
+    world.dead.add("a-1")
+    world.step(3)
+    (incident,) = world.state.incidents(open_only=True)
+    assert (incident.suspected_cause.fault, incident.opened_at - START) <= ("engine-dead", timedelta(minutes=10))
+    standings = {one.detector: one for one in world.state.standings()}
+    learning = {name for name, one in standings.items() if one.stage is not Stage.ALERTING}
+    assert learning == {name for name, one in standings.items() if one.needed_seconds is not None}
+    assert {standings[name].reason for name in ("liveness", "slowness", "neighbours", "rule:availability-low")} == {
+        StageReason.NEEDS_NO_PAST
+    }
+    assert standings["seasonal-replica"].reason is StageReason.TOO_LITTLE_PAST
+    silent = standings["seasonal-replica"].silent
+    assert silent == {NoVerdictReason.WARMING_UP: 2, NoVerdictReason.NO_VALUES: 1}

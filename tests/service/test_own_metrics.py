@@ -3,7 +3,18 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 
-from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
+from outrider.model import (
+    AlarmRate,
+    CycleRecord,
+    DetectorStanding,
+    EntityKind,
+    EntityRef,
+    SampleBatch,
+    SignalKey,
+    Stage,
+    StageReason,
+)
+from outrider.ports import CycleCommit
 from outrider.testing.story import Story
 from service.api.own_metrics import StateCollector, StoreCollector
 from store.memory import MemoryMetricStore, MemoryStateStore
@@ -32,6 +43,24 @@ def test_what_is_open_and_what_was_decided_is_told_by_reason():
     assert 'reason="within_limits"' in text
     state.set_paused(paused=True, by="ann", now=datetime(2026, 5, 4, tzinfo=UTC))
     assert "outrider_remediation_paused 1.0" in page(state)
+
+
+def test_detectors_tell_their_stage_and_both_rates_of_alarms():
+    state, at = MemoryStateStore(), datetime(2026, 5, 4, tzinfo=UTC)
+    held = [
+        DetectorStanding(
+            name, EntityKind.GPU, Stage.SHADOW, StageReason.ON_TRIAL, at, rate=AlarmRate(0.25, realised, 1.0, 4.0)
+        )
+        for name, realised in (("seasonal-gpu", 0.5), ("isolation-gpu", None))
+    ]
+    state.commit(CycleCommit(CycleRecord("c", at, 0.1, 1, 1, 1, 0, 0, 0), standings=tuple(held)))
+    text = page(state)
+    stage = 'outrider_detector_stage{detector="seasonal-gpu",kind="gpu",reason="on_trial",stage="shadow"} 1.0'
+    assert stage in text
+    rate = 'outrider_detector_{}_alarms_per_entity_day{{detector="seasonal-gpu",kind="gpu"}} {}'
+    assert rate.format("budgeted", 0.25) in text
+    assert rate.format("realised", 0.5) in text
+    assert 'realised_alarms_per_entity_day{detector="isolation-gpu"' not in text, "no rate is not a rate of zero"
 
 
 def test_how_the_metrics_database_stands(tmp_path):

@@ -1,0 +1,28 @@
+"""SLOs as alert rules: each has one, and how fast its budget burns gives the priority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from outrider.rules import Rule
+from outrider.slo import Slo
+
+CLEAR = timedelta(minutes=2)
+
+
+def rules_of(slos: Sequence[Slo]) -> tuple[Rule, ...]:
+    """One rule an SLO. Its alert rises with a faster burn and ends when the short window is calm."""
+    return tuple(
+        Rule(
+            name=slo.rule,
+            kind=slo.kind,
+            detectors=(slo.detector,),
+            clear=CLEAR,
+            routes=slo.routes,
+            service_level=True,
+            default_action_text="alerts.slo-burn.action",
+            runbook="docs/runbooks/slo-burn.md",
+        )
+        for slo in slos
+    )

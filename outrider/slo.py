@@ -1,0 +1,77 @@
+"""What a service promises, as an objective over events, and when its error budget burns too fast.
+
+The windows and factors are those of the Site Reliability Workbook (Google, 2018, chapter 5, table 5-8):
+with a budget of 30 days, 14.4 spends 2 % of it in an hour, 6 spends 5 % in six hours, 1 spends 10 % in
+three days. The short window, a twelfth of the long one, ends an alert soon after the burning ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from outrider.model import EntityKind, EntityRef, Priority, SignalKey
+
+PREFIX = "slo:"
+RULE_PREFIX = "slo-"
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """The budget burns too fast when it does so over both windows; ``pages`` False: a ticket will do."""
+
+    factor: float
+    long: timedelta
+    short: timedelta
+    pages: bool
+
+
+BURNS = (
+    Burn(14.4, timedelta(hours=1), timedelta(minutes=5), pages=True),
+    Burn(6.0, timedelta(hours=6), timedelta(minutes=30), pages=True),
+    Burn(1.0, timedelta(days=3), timedelta(hours=6), pages=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Of the events that ``total`` counts, a share of ``objective`` at least is not counted by ``bad``.
+
+    ``bad`` and ``total`` are columns of counts (deltas or buckets) of entities of ``kind``, summed each.
+    ``service`` None: each service keeps it for itself. ``objective`` lies within (0, 1); ``window`` is the
+    time that its error budget is for. A long window with fewer events than ``least_events``, or fewer bad
+    ones than ``least_bad``, raises nothing: one error at five requests an hour is no outage.
+    """
+
+    name: str
+    objective: float
+    bad: tuple[SignalKey, ...]
+    total: tuple[SignalKey, ...]
+    service: EntityRef | None = None
+    window: timedelta = timedelta(days=30)
+    least_events: int = 100
+    least_bad: int = 5
+    page: Priority = Priority.P1
+    ticket: Priority = Priority.P2
+    routes: tuple[str, ...] = ()
+    limit_seconds: float | None = None
+    kind: EntityKind = EntityKind.SERVICE
+
+    @property
+    def keys(self) -> tuple[SignalKey, ...]:
+        """Every column it needs, each once."""
+        return tuple(dict.fromkeys((*self.total, *self.bad)))
+
+    @property
+    def detector(self) -> str:
+        """The name of its detector."""
+        return PREFIX + self.name
+
+    @property
+    def rule(self) -> str:
+        """The name of its alert rule."""
+        return RULE_PREFIX + self.name
+
+    def about(self, entity: EntityRef) -> bool:
+        """Whether an entity has to keep it."""
+        return self.service is None or entity == self.service

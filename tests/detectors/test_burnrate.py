@@ -1,0 +1,186 @@
+"""Error budgets that burn, minute by minute."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from detectors.burnrate import BurnRateDetector
+from outrider.model import (
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    Finding,
+    NoVerdict,
+    NoVerdictReason,
+    Priority,
+    SignalKey,
+    Window,
+)
+from outrider.slo import Slo
+from outrider.topology import Topology
+
+START = 1_800_000_000.0
+STEP = 60.0
+BAD, TOTAL = SignalKey("svc_failed_total"), SignalKey("svc_requests_total")
+CHAT, CODE = (EntityRef("lab", EntityKind.SERVICE, None, name) for name in ("chat", "code"))
+
+
+def slo(**changes):
+    return Slo(**({"name": "answers", "objective": 0.999, "bad": (BAD,), "total": (TOTAL,)} | changes))
+
+
+class Life:
+    """A detector that lives a minute a step; windows hold what came lately, as in the engine."""
+
+    def __init__(self, given=None, services=(CHAT,)) -> None:
+        self.detector = BurnRateDetector(given or slo())
+        self.services = services
+        self.state = self.detector.initial()
+        self.rows, self.times, self.said = [], [], ()
+        self.at = START
+
+    def minutes(self, count, bad=0.0, total=100.0):
+        for _ in range(count):
+            self.at += STEP
+            values = {BAD: bad, TOTAL: total}
+            self.rows.append([[values[key] for key in self.detector.keys] for _ in self.services])
+            self.times.append(self.at)
+            self.rows, self.times = self.rows[-10:], self.times[-10:]
+            self.look()
+        return self.said
+
+    def look(self):
+        values = np.array(self.rows, dtype=float).transpose(1, 0, 2)
+        status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+        part = Window(
+            EntityKind.SERVICE, self.services, np.array(self.times), self.detector.keys, values, status,
+            timedelta(seconds=STEP),
+        )  # fmt: skip
+        now = datetime.fromtimestamp(self.at, tz=UTC)
+        self.state, self.said = self.detector.detect(self.state, part, Topology.build(()), now)
+
+    def quiet(self, hours=80):
+        """A past without failures, as history from the store: columns of ten minutes."""
+        times = self.at + 600.0 * np.arange(-hours * 6, 0)
+        values = np.zeros((len(self.services), times.size, 2))
+        values[:, :, self.detector.keys.index(TOTAL)] = 1000.0
+        status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
+        part = Window(
+            EntityKind.SERVICE, self.services, times, self.detector.keys, values, status, timedelta(minutes=10)
+        )
+        self.state = self.detector.warm(self.state, part)
+        return self
+
+
+def finding(said):
+    found = [one for one in said if isinstance(one, Finding)]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def test_a_kept_promise_says_nothing():
+    assert Life().quiet().minutes(30, bad=0.05) == ()
+
+
+def test_a_fast_burn_pages_and_says_how_fast():
+    life = Life().quiet()
+    assert finding(life.minutes(4, bad=10)) is None, "ten percent for four minutes: not 2 % of a month yet"
+    found = finding(life.minutes(8, bad=10))
+    assert (found.severity, found.entity, found.detector) == (Priority.P1, CHAT, "slo:answers")
+    (because,) = found.evidence
+    assert because.arguments["long"] == "1h"
+    assert found.observed > 14.4 == found.expected.high
+    assert because.arguments["bad"] == "120"
+
+
+def test_it_ends_when_the_short_window_is_calm():
+    life = Life().quiet()
+    assert finding(life.minutes(15, bad=20))
+    assert finding(life.minutes(2)), "five minutes are not over"
+    life.minutes(5)
+    assert finding(life.said).evidence[0].arguments["long"] == "6h", "the slower pair goes on"
+    life.minutes(30)
+    found = finding(life.said)
+    assert found is None or found.severity is Priority.P2
+
+
+def test_a_slow_burn_is_a_ticket():
+    life = Life().quiet(hours=1)
+    for _ in range(12):
+        life.minutes(60, bad=0.5)
+    found = finding(life.said)
+    assert found is None, "half a day at five times the pace is 17 % of three days' budget at most"
+    for _ in range(12):
+        life.minutes(60, bad=0.5)
+    found = finding(life.said)
+    assert (found.severity, found.evidence[0].arguments["long"]) == (Priority.P2, "3d")
+
+
+def test_one_error_at_night_is_no_outage():
+    life = Life()
+    life.quiet(hours=0)
+    said = life.minutes(30, bad=0, total=0)
+    assert said == (), "nothing was asked and nothing failed"
+    said = life.minutes(1, bad=1, total=2)
+    assert finding(said) is None
+    assert [one.reason for one in said if isinstance(one, NoVerdict)] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
+
+
+def test_an_alert_is_not_taken_back_because_nobody_asks_any_more():
+    life = Life().quiet()
+    assert finding(life.minutes(15, bad=20))
+    said = life.minutes(40, bad=0, total=0)
+    assert finding(said) is None
+    assert [one.reason for one in said] == [NoVerdictReason.NOT_ENOUGH_EVENTS]
+
+
+def test_an_outage_in_the_first_minutes_of_a_service_pages():
+    found = finding(Life().minutes(3, bad=100))
+    assert found.severity is Priority.P1
+
+
+def test_a_few_errors_in_the_first_minutes_do_not():
+    assert finding(Life().minutes(3, bad=2)) is None
+
+
+def test_a_promise_without_values_has_no_verdict():
+    said = Life().minutes(5, bad=np.nan, total=np.nan)
+    assert said == (NoVerdict("slo:answers", None, NoVerdictReason.NO_VALUES),)
+    life = Life(slo(service=EntityRef("lab", EntityKind.SERVICE, None, "gone")))
+    assert life.minutes(5) == (NoVerdict("slo:answers", life.detector._slo.service, NoVerdictReason.NO_VALUES),)
+
+
+def test_failures_that_nobody_counts_are_none():
+    assert Life().minutes(5, bad=np.nan) == ()
+
+
+def test_a_promise_of_one_service_is_about_no_other():
+    life = Life(slo(service=CODE), services=(CHAT, CODE))
+    assert finding(life.minutes(10, bad=50)).entity == CODE
+
+
+def test_a_service_that_is_not_seen_for_a_while_keeps_its_past():
+    life = Life(services=(CHAT, CODE)).quiet()
+    life.minutes(15, bad=20)
+    life.services, life.rows, life.times = (CODE,), [], []
+    life.minutes(60)
+    assert CHAT in life.state.entities
+    life.minutes(150)
+    assert CHAT not in life.state.entities
+
+
+def test_counts_of_another_definition_are_not_ours():
+    life = Life().quiet()
+    life.minutes(15, bad=50)
+    other = BurnRateDetector(slo(bad=(SignalKey("svc_abandoned_total"),)))
+    assert other.restored(life.state)[0].entities == ()
+    assert life.detector.restored(life.state) == (life.state, "")
+
+
+@pytest.mark.parametrize("objective", [0.0, 1.0])
+def test_a_promise_without_a_budget_is_refused(objective):
+    with pytest.raises(ValueError, match="error budget"):
+        BurnRateDetector(slo(objective=objective))

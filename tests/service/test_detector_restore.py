@@ -1,0 +1,129 @@
+"""A check-point that cannot be used costs its detector's past, never the engine's start."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from structlog.testing import capture_logs
+
+from outrider.clock import ManualClock
+from outrider.model import CellStatus, DetectorState, EntityKind, EntityRef, SampleBatch
+from service import wiring
+from service.settings import Settings, StoreSettings
+from store import schema
+
+START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+LATER = START + timedelta(hours=3)
+NAME = "seasonal-gpu"
+GPUS = tuple(EntityRef("c", EntityKind.GPU, None, f"GPU-{number}") for number in range(3))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
+
+
+def open_platform(settings):
+    return wiring.platform(settings, ManualClock(LATER), lockstep=True)
+
+
+def seasonal(platform):
+    return next(one for one in platform.cycle.parts.detection._detectors if one.name == NAME)
+
+
+@pytest.fixture
+def lived(settings):
+    """A store with three hours of values and one check-point of what was learnt from them."""
+    platform = open_platform(settings)
+    keys = seasonal(platform).keys
+    rng = np.random.default_rng(3)
+    for minute in range(180):
+        values = 50.0 + rng.normal(size=(len(GPUS), len(keys)))
+        status = np.full(values.shape, CellStatus.PRESENT, np.uint8)
+        at = START + timedelta(minutes=minute)
+        platform.metrics.write(at, [SampleBatch("dcgm", at, EntityKind.GPU, keys, GPUS, values, status)])
+    platform.warm(LATER)
+    platform.checkpoint(LATER)
+    learnt = states(platform)[NAME]
+    asyncio.run(platform.close())
+    return learnt
+
+
+def states(platform):
+    return platform.cycle.parts.detection._states
+
+
+def started_anew(settings):
+    """The engine's start on this store: what was logged, and the states that it works with."""
+    platform = open_platform(settings)
+    with capture_logs() as logs:
+        platform.warm(LATER)
+    held = states(platform)
+    asyncio.run(platform.close())
+    return [entry for entry in logs if entry.get("detector") == NAME], held
+
+
+def overwrite(settings, payload):
+    platform = open_platform(settings)
+    with platform.state._database.writing() as connection:
+        table = schema.document
+        here = sa.and_(table.c.area == "detector", table.c.name == NAME)
+        assert connection.execute(sa.update(table).where(here).values(payload=payload)).rowcount == 1
+    asyncio.run(platform.close())
+
+
+def kept(settings):
+    platform = open_platform(settings)
+    payload = platform.state._documents("detector")[NAME]
+    asyncio.run(platform.close())
+    return payload
+
+
+def test_a_whole_check_point_is_taken_up_without_a_word(settings, lived):
+    logs, held = started_anew(settings)
+    assert [entry["event"] for entry in logs] == []
+    np.testing.assert_array_equal(held[NAME].arrays["level"], lived.arrays["level"])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: b"",
+        lambda whole: b"no archive at all",
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: whole[:200] + b"\x00" * 300 + whole[500:],
+        lambda whole: whole[:-30],
+    ],
+    ids=["empty", "text", "half", "overwritten", "without its end"],
+)
+def test_a_damaged_check_point_is_logged_and_learnt_anew(settings, lived, damage):
+    overwrite(settings, damage(kept(settings)))
+    logs, held = started_anew(settings)
+    assert [entry["event"] for entry in logs] == ["detector_state_damaged", "detector_warmed"]
+    assert held[NAME].entities == lived.entities
+    np.testing.assert_array_equal(held[NAME].arrays["level"], lived.arrays["level"])
+
+
+def test_what_another_version_left_is_logged_and_learnt_anew(settings, lived):
+    platform = open_platform(settings)
+    older = DetectorState(lived.version - 1, lived.entities, lived.arrays)
+    platform.state.save_detector_states({NAME: older}, LATER)
+    asyncio.run(platform.close())
+    logs, held = started_anew(settings)
+    assert [entry["event"] for entry in logs] == ["detector_state_dropped", "detector_warmed"]
+    assert "version" in logs[0]["because"]
+    assert held[NAME].version == lived.version
+    np.testing.assert_array_equal(held[NAME].arrays["level"], lived.arrays["level"])
+
+
+def test_levels_of_other_signals_are_never_read_as_ours(settings, lived):
+    names = lived.arrays["signals"][::-1].copy()
+    platform = open_platform(settings)
+    other = DetectorState(lived.version, lived.entities, {**lived.arrays, "signals": names})
+    platform.state.save_detector_states({NAME: other}, LATER)
+    asyncio.run(platform.close())
+    logs, held = started_anew(settings)
+    assert [entry["event"] for entry in logs] == ["detector_state_dropped", "detector_warmed"]
+    assert held[NAME].arrays["signals"].tolist() == lived.arrays["signals"].tolist()

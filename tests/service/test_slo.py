@@ -1,0 +1,172 @@
+"""SLOs from the file to the alert: what is refused, what is shown, and who is woken."""
+
+import asyncio
+import contextlib
+import io
+import json
+import sys
+from datetime import timedelta
+from unittest import mock
+
+import httpx
+import numpy as np
+import pytest
+
+from collectors.collect import Collector
+from outrider.clock import ManualClock
+from outrider.errors import ConfigError
+from outrider.model import AlertState, CellStatus, EntityKind, EntityRef, Priority, SampleBatch
+from outrider.ports import Collected
+from outrider.summaries import alert_summary
+from outrider.testing.names import NOW, SERVICE
+from outrider.testing.story import Story
+from service import settings, wiring
+from service.api.app import create_app
+from service.api.settings import ApiExtras, ApiSettings
+from service.cli import main
+from service.slo_settings import SloSettings
+from store.memory import MemoryMetricStore, MemoryStateStore
+
+GOOD = """\
+slos:
+  - name: answers
+    objective: 0.999
+  - {name: first-token, service: chat, sli: ttft, limit: 1s, objective: 0.99, ticket: P3}
+"""
+STEP = timedelta(seconds=15)
+CHAT = EntityRef("default", EntityKind.SERVICE, None, "chat")
+
+
+def load(tmp_path, text):
+    path = tmp_path / "outrider.yaml"
+    path.write_text(text, encoding="utf-8")
+    return settings.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "said"),
+    [
+        ("- {name: a, sli: ttft}", 2, "limit", "is missing; expected seconds out of 0.001, "),
+        ("- {name: a, sli: ttft, limit: 200ms}", 2, "limit", "0.2 s lies between two bounds of svc_ttft_seconds"),
+        ("- {name: a, limit: 1s}", 2, "limit", "a success has none"),
+        ("- {name: a, objective: 1}", 2, "objective", "less than 1"),
+        ("- {name: a, objektive: 0.9}", 2, "objektive", 'did you mean "objective"'),
+        ("- {name: Big One}", 2, "name", "small letters"),
+        ("- {name: a, window: 1d}", 2, "window", "expected 3d to 90d"),
+        ("- {name: a}\n- {name: a}", 3, "name", "a second SLO is named 'a'"),
+        ("- {name: a, namespace: x}", 2, "namespace", "none is named"),
+        ("- {name: a, page: P9}", 2, "page", "P0"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line_and_key(tmp_path, text, line, key, said):
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "slos:\n" + text + "\n")
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.key.rpartition(".")[2]) == (line, key)
+    assert said in problem.message
+
+
+def test_a_latency_counts_the_buckets_above_its_limit(tmp_path):
+    answers, token = load(tmp_path, GOOD).promises
+    assert [key.name for key in (*answers.bad, *answers.total)] == ["svc_failed_total", "svc_requests_total"]
+    assert (answers.service, token.service) == (None, CHAT)
+    assert token.bad == tuple(key for key in token.total if key.bucket > 11), "bound 11 of the ladder is 1 s"
+    assert (token.page, token.ticket) == (Priority.P1, Priority.P3)
+
+
+def cli(*arguments, cwd):
+    out = io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.object(sys, "argv", ["outrider", *arguments]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(io.StringIO()),
+        pytest.raises(SystemExit) as left,
+    ):
+        main()
+    return left.value.code, out.getvalue()
+
+
+def test_validate_and_list_say_what_alerts(tmp_path):
+    (tmp_path / "outrider.yaml").write_text(GOOD, encoding="utf-8")
+    code, text = cli("slo", "validate", "outrider.yaml", "-o", "json", cwd=tmp_path)
+    found = json.loads(text)
+    assert (code, found["valid"], len(found["slos"])) == (0, True, 2)
+    code, text = cli("slo", "list", "-o", "table", cwd=tmp_path)
+    assert code == 0
+    assert "P1 from 1.44 %" in text
+    assert "P3 from 1 %" in text
+    (tmp_path / "outrider.yaml").write_text("slos:\n  - {name: a, sli: ttft}\n", encoding="utf-8")
+    code, text = cli("slo", "validate", "outrider.yaml", "-o", "json", cwd=tmp_path)
+    assert code == 1
+    assert json.loads(text)["errors"][0]["line"] == 2
+    code, text = cli("slo", "validate", "outrider.yaml", "-o", "table", "--lang", "zh", cwd=tmp_path)
+    assert "1 处错误" in text
+
+
+class Service:
+    """One service through the whole cycle, a look every 15 s."""
+
+    def __init__(self, *slos) -> None:
+        self.clock = ManualClock(NOW)
+        given = settings.Settings(slos=[SloSettings(**slo) for slo in slos])
+        self.cycle = wiring.cycle_in_memory(given, Collector([]), self.clock, interval=STEP)
+        self.keys = given.promises[0].keys
+
+    def minutes(self, count, bad=0.0, total=50.0):
+        for _ in range(count * 4):
+            now = self.clock.advance(STEP)
+            values = np.array([[{"svc_failed_total": bad}.get(key.name, total) for key in self.keys]])
+            status = np.full(values.shape, CellStatus.PRESENT, np.uint8)
+            batch = SampleBatch("t", now, EntityKind.SERVICE, self.keys, (CHAT,), values, status)
+            self.cycle.digest(now, Collected((batch,)))
+        firing = self.cycle.parts.state.alerts(states=[AlertState.FIRING])
+        return {alert.rule: alert for alert in firing}
+
+
+def test_a_burning_budget_fires_marks_the_service_and_ends():
+    service = Service({"name": "answers", "objective": 0.999})
+    assert service.minutes(2) == {}
+    alert = service.minutes(15, bad=5)["slo-answers"]
+    assert (alert.priority, alert.entity, alert.labels["service_level"]) == (Priority.P1, CHAT, "true")
+    assert alert_summary(alert, "en").startswith("error budget of answers burns")
+    assert "错误预算" in alert_summary(alert, "zh")
+    incident = service.cycle.parts.state.incidents(open_only=True)
+    assert [one.services for one in incident] == [("chat",)]
+
+
+def test_without_an_slo_there_is_no_burn_rate_alert():
+    cycle = wiring.cycle_in_memory(settings.Settings(), Collector([]), ManualClock(NOW), interval=STEP)
+    assert not [rule for rule in cycle.parts.rules if rule.name.startswith("slo-")]
+
+
+@pytest.fixture
+def get():
+    state, metrics = MemoryStateStore(), MemoryMetricStore()
+    Story().fill(state, metrics)
+    given = [
+        SloSettings(name="answers", objective=0.999),
+        SloSettings(name="nobody", service="gone", objective=0.9),
+        SloSettings(name="first-token", sli="ttft", limit="2500ms", objective=0.99, window="7d"),
+    ]
+    slos = tuple(one.slo(SERVICE["chat"].cluster) for one in given)
+    extras = ApiExtras(clock=ManualClock(NOW + timedelta(seconds=5)))
+    transport = httpx.ASGITransport(create_app(state, metrics, ApiSettings(slos=slos), extras))
+
+    async def ask(path):
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return (await client.get(path)).json()
+
+    return lambda path: asyncio.run(ask(path))
+
+
+def test_the_api_says_what_is_left_of_each_budget(get):
+    rows = get("/api/v1/slos")
+    assert {row["name"] for row in rows} == {"answers", "first-token"}, "nobody keeps the third one"
+    chat = next(row for row in rows if (row["name"], row["service"]["name"]) == ("answers", "chat"))
+    assert chat["events"] > chat["bad"] > 0
+    assert chat["kept"] == pytest.approx(1 - chat["bad"] / chat["events"])
+    assert chat["budget_left"] == pytest.approx(1 - (1 - chat["kept"]) / 0.001)
+    assert chat["burns"] is None
+    services = get("/api/v1/overview")["services"]
+    assert all({one["name"] for one in service["slos"]} == {"answers", "first-token"} for service in services)

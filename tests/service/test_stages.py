@@ -1,0 +1,227 @@
+"""Cold start: what alerts from the first minute, what is tried in the shadow, and who says why."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from collectors.collect import Collector
+from detectors.seasonal import SeasonalDetector
+from outrider.clock import ManualClock
+from outrider.model import (
+    AlarmRate,
+    AlertState,
+    CellStatus,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Evidence,
+    Finding,
+    NoVerdict,
+    NoVerdictReason,
+    Priority,
+    SampleBatch,
+    SignalKey,
+    Stage,
+    StageReason,
+    TimeRange,
+)
+from outrider.ports import Collected
+from outrider.rules import Rule
+from outrider.topology import Topology
+from service import wiring
+from service.detection import Detection
+from service.settings import Settings, StoreSettings
+from service.stages import Said, Stages, without_shadow
+from store.memory import MemoryStateStore
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+GPUS = tuple(EntityRef("c", EntityKind.GPU, None, f"GPU-{number}") for number in range(6))
+POWER = SignalKey("hw_accel_power_watts")
+
+
+class Statistics:
+    """A detector whose past and alarms a test sets."""
+
+    name, kind, keys, window, state_version = "seasonal-gpu", EntityKind.GPU, (POWER,), timedelta(minutes=10), 1
+
+    def __init__(self) -> None:
+        self.past, self.rate = timedelta(0), AlarmRate(0.25, None, 1.0)
+        self.verdicts = ()
+
+    def initial(self):
+        return DetectorState(1, (), {})
+
+    def detect(self, state, window, topology, now):
+        return state, self.verdicts
+
+    def learnt(self, state):
+        return self.past
+
+    def alarm_rate(self, state):
+        return self.rate
+
+    def set_budget(self, alarms_per_entity_day):
+        raise AssertionError
+
+
+def finding(detector="seasonal-gpu", now=NOW):
+    because = (Evidence("hw_accel_power_watts", 700.0, None, "incidents.evidence.unusual", {}),)
+    span = TimeRange(now - timedelta(minutes=2), now)
+    return Finding(detector, GPUS[1], ("hw_accel_power_watts",), Priority.P3, 0.9, 700.0, None, span, because, "f")
+
+
+@pytest.fixture
+def statistics():
+    return Statistics()
+
+
+def judged(stages, detector, *verdicts, now=NOW):
+    return stages.judge(Said(detector, detector.initial(), 6, verdicts), now)
+
+
+def test_the_stages_of_a_detector_that_needs_a_past(statistics):
+    stages = Stages()
+    warming = NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP)
+    one = judged(stages, statistics, NoVerdict("seasonal-gpu", None, NoVerdictReason.NO_VALUES))
+    assert (one.stage, one.reason, one.since) == (Stage.LEARNING, StageReason.NOTHING_SEEN, NOW)
+    assert one.everyone_silent is NoVerdictReason.NO_VALUES
+    statistics.past = timedelta(minutes=5)
+    one = judged(stages, statistics, warming, now=NOW + STEP)
+    assert (one.stage, one.reason, one.since) == (Stage.LEARNING, StageReason.TOO_LITTLE_PAST, NOW + STEP)
+    statistics.past = timedelta(hours=47)
+    one = judged(stages, statistics, finding(), now=NOW + 2 * STEP)
+    assert (one.stage, one.reason) == (Stage.SHADOW, StageReason.ON_TRIAL)
+    assert [each.entity for each in one.shadowed] == [GPUS[1]]
+    later = judged(stages, statistics, now=NOW + 3 * STEP)
+    assert later.since == NOW + 2 * STEP, "it stands so since it began to"
+    statistics.past = timedelta(hours=48)
+    one = judged(stages, statistics, finding(), now=NOW + 4 * STEP)
+    assert (one.stage, one.reason, one.shadowed) == (Stage.ALERTING, StageReason.LEARNT, ())
+
+
+def test_far_beyond_its_budget_it_goes_back_into_the_shadow_until_it_keeps_it(statistics):
+    stages = Stages()
+    statistics.past = timedelta(days=9)
+    for realised, days, stage in (
+        (0.2, 100.0, Stage.ALERTING),
+        (9.0, 0.5, Stage.ALERTING),  # one bad hour
+        (1.5, 100.0, Stage.SHADOW),
+        (0.7, 100.0, Stage.SHADOW),
+        (0.4, 100.0, Stage.ALERTING),
+        (0.9, 100.0, Stage.ALERTING),
+    ):
+        statistics.rate = AlarmRate(0.25, realised, 1.0, days)
+        assert judged(stages, statistics).stage is stage, (realised, days)
+
+
+def test_in_the_shadow_nothing_rises_and_nothing_is_taken_back(statistics):
+    statistics.past = timedelta(hours=3)
+    silent = NoVerdict("seasonal-gpu", GPUS[2], NoVerdictReason.NO_EXPECTATION)
+    standing = judged(Stages(), statistics, finding(), silent)
+    heard = without_shadow(standing, (finding(), silent))
+    assert heard == (silent, NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP))
+
+
+def test_since_when_is_known_after_a_restart(statistics):
+    state, stages = MemoryStateStore(), Stages()
+    before = judged(stages, statistics)
+    again = Stages()
+    again.restore((before,))
+    assert judged(again, statistics, now=NOW + timedelta(hours=1)).since == NOW
+    assert state.standings() == ()
+
+
+def test_a_finding_of_the_shadow_is_shown_and_raises_no_alert(statistics):
+    rule = Rule("anomaly", EntityKind.GPU, detectors=("seasonal",), priority=Priority.P3)
+    cycle = wiring.cycle_in_memory(Settings(), Collector([]), ManualClock(NOW), interval=STEP)
+    cycle.parts.detection = Detection([statistics], STEP)
+    cycle.parts.rules = (rule,)
+    for hours, firing in ((3, 0), (50, 1)):
+        statistics.past = timedelta(hours=hours)
+        at = NOW + timedelta(hours=hours)
+        statistics.verdicts = (finding(now=at),)
+        record = cycle.digest(at, Collected())
+        assert (record.findings, record.alerts_firing) == (1, firing)
+        (standing,) = cycle.parts.state.standings()
+        assert len(standing.shadowed) == 1 - firing
+
+
+def samples(now, rng, keys, hot=()):
+    values = 50.0 + rng.normal(size=(len(GPUS), len(keys)))
+    values[list(hot)] *= 3.0
+    return SampleBatch(
+        "t", now, EntityKind.GPU, keys, GPUS, values, np.full(values.shape, CellStatus.PRESENT, np.uint8)
+    )
+
+
+def test_the_class_learns_as_values_come_and_gaps_are_left_out():
+    detector = SeasonalDetector(EntityKind.GPU, ("hw_accel_power_watts",))
+    detection = Detection([detector], STEP)
+    rng, now = np.random.default_rng(1), NOW
+    for _ in range(40):
+        now += STEP
+        detection.look(now, Collected((samples(now, rng, detector.keys),)), Topology.build(()))
+    now += timedelta(hours=5)
+    looked = detection.look(now, Collected((samples(now, rng, detector.keys),)), Topology.build(()))
+    (standing,) = looked.standings
+    assert 600 <= standing.learnt_seconds <= 600 + 615
+    assert standing.needed_seconds == 2 * 86400
+
+
+def test_standings_are_told_once_a_minute_and_when_one_changes(statistics):
+    detection = Detection([statistics], STEP)
+
+    def told(seconds):
+        return bool(detection.look(NOW + timedelta(seconds=seconds), Collected(), Topology.build(())).standings)
+
+    assert [told(seconds) for seconds in (0, 15, 30, 45, 60, 75)] == [True, False, False, False, True, False]
+    statistics.past = timedelta(hours=1)
+    assert told(90)
+
+
+def test_standings_live_in_the_store(tmp_path):
+    settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/o.db"))
+    platform = wiring.platform(settings, ManualClock(NOW), lockstep=True)
+    platform.cycle.digest(NOW, Collected())
+    held = {one.detector: one for one in platform.state.standings()}
+    asyncio.run(platform.close())
+    assert (held["liveness"].stage, held["liveness"].reason) == (Stage.ALERTING, StageReason.NEEDS_NO_PAST)
+    assert held["seasonal-gpu"].stage is Stage.LEARNING
+    again = wiring.platform(settings, ManualClock(NOW + timedelta(hours=1)), lockstep=True)
+    again.warm(NOW + timedelta(hours=1))
+    again.cycle.digest(NOW + timedelta(hours=1), Collected())
+    assert {one.detector: one.since for one in again.state.standings()} == dict.fromkeys(held, NOW)
+    asyncio.run(again.close())
+
+
+def test_the_budgets_of_a_class_are_shared_by_its_detectors():
+    settings = Settings.model_validate({"detect": {"alarms_per_entity_day": {"gpu": 0.1, "service": 0.3}}})
+    cycle = wiring.cycle_in_memory(settings, Collector([]), ManualClock(NOW), interval=STEP)
+    cycle.digest(NOW, Collected())
+    budgets = {one.detector: one.rate.budget for one in cycle.parts.state.standings() if one.rate}
+    assert (budgets["seasonal-gpu"], budgets["isolation-gpu"], budgets["seasonal-service"]) == (0.05, 0.05, 0.3)
+    assert budgets["seasonal-node"] == 0.25
+
+
+def test_holidays_begin_at_midnight_where_they_are_kept():
+    given = {"holidays": ["2027-02-06"], "timezone": "Asia/Shanghai"}
+    ((start, end),) = Settings.model_validate({"detect": given}).detect.holiday_spans
+    assert datetime.fromtimestamp(start, tz=UTC) == datetime(2027, 2, 5, 16, tzinfo=UTC)
+    assert end - start == 86400
+
+
+def test_an_alert_of_a_detector_that_fell_back_is_kept(statistics):
+    rule = Rule("anomaly", EntityKind.GPU, detectors=("seasonal",), priority=Priority.P3)
+    cycle = wiring.cycle_in_memory(Settings(), Collector([]), ManualClock(NOW), interval=STEP)
+    cycle.parts.detection, cycle.parts.rules = Detection([statistics], STEP), (rule,)
+    statistics.past, statistics.verdicts = timedelta(days=3), (finding(),)
+    cycle.digest(NOW, Collected())
+    statistics.past = timedelta(hours=1)
+    cycle.digest(NOW + STEP, Collected())
+    (alert,) = cycle.parts.state.alerts(states=[AlertState.FIRING])
+    assert alert.reason.value == "kept_without_values"
+    assert replace(alert, muted_by=None).rule == "anomaly"
