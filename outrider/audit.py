@@ -50,6 +50,9 @@ class AuditEvent(StrEnum):
     DRILL_STARTED = "drill_started"
     DRILL_STOPPED = "drill_stopped"
     DRILL_REFUSED = "drill_refused"
+    FEEDBACK_GIVEN = "feedback_given"
+    RULE_TUNED = "rule_tuned"
+    RULE_REVERTED = "rule_reverted"
 
 
 @dataclass(frozen=True, slots=True)

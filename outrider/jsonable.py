@@ -15,6 +15,7 @@ import numpy as np
 
 from outrider.audit import AuditRecord, redact
 from outrider.clock import from_unix, rfc3339
+from outrider.feedback import Feedback, RulePrecision
 from outrider.i18n import Language, translate
 from outrider.model import (
     Action,
@@ -316,6 +317,39 @@ def audit(value: AuditRecord) -> Json:
         "cycle": value.cycle,
         "by": value.by,
         "detail": dict(value.detail),
+    }
+
+
+def feedback(value: Feedback) -> Json:
+    """One verdict on one spell of an alert."""
+    return {
+        "id": value.id,
+        "fingerprint": value.fingerprint,
+        "starts_at": rfc3339(value.starts_at),
+        "rule": value.rule,
+        "entity": entity(value.entity),
+        "priority": value.priority.value,
+        "incident": value.incident,
+        "verdict": value.verdict.value,
+        "cause": value.cause,
+        "comment": value.comment,
+        "by": value.by,
+        "at": rfc3339(value.at),
+    }
+
+
+def precision(value: RulePrecision) -> Json:
+    """What verdicts say of a rule; low and high are the 95 % interval."""
+    low, high = value.interval
+    return {
+        "rule": value.rule,
+        "judged": value.judged,
+        "useful": value.useful,
+        "wrong_cause": value.wrong_cause,
+        "not_useful": value.not_useful,
+        "precision": finite(value.precision),
+        "low": low,
+        "high": high,
     }
 
 

@@ -7,6 +7,7 @@ with unit and default target; their texts are ``reports.measure_<name>`` and ``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -233,8 +234,25 @@ def pages_per_incident(pages: int, incidents: int) -> float | None:
 
 
 def page_precision(useful: int, judged: int) -> float | None:
-    """Pages that people called useful / pages that people judged."""
+    """Pages that had a reason / pages that people judged; one with a reason and the wrong cause counts as useful."""
     return ratio(useful, judged)
+
+
+def wilson_interval(hits: int, tries: int, z: float = 1.959964) -> tuple[float, float]:
+    """The interval in which a share lies, 95 % by default; (0, 1) without tries.
+
+    The score interval of E. B. Wilson, "Probable inference, the law of succession, and statistical
+    inference", JASA 22 (1927) 209-212: unlike the normal one it keeps to 0-1 and holds for few tries.
+    Raises ValueError for hits outside of 0 to tries.
+    """
+    if not 0 <= hits <= tries:
+        raise ValueError(f"{hits} hits in {tries} tries")
+    if tries == 0:
+        return 0.0, 1.0
+    share, square = hits / tries, z * z
+    middle = (share + square / (2 * tries)) / (1 + square / tries)
+    half = z / (1 + square / tries) * math.sqrt(share * (1 - share) / tries + square / (4 * tries * tries))
+    return (middle - half if hits else 0.0), (middle + half if hits < tries else 1.0)
 
 
 # --- cost and use ---------------------------------------------------------------------------------

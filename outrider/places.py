@@ -22,6 +22,7 @@ _KEYS: Final = {  # what the lists of the stores go by, newest first
     "Change": ("at", "id"),
     "CycleRecord": ("at", "id"),
     "Drill": ("starts_at", "id"),
+    "Feedback": ("at", "id"),
     "Incident": ("opened_at", "id"),
     "Message": ("created_at", "id"),
     "Startup": ("began_at", "id"),
@@ -29,7 +30,7 @@ _KEYS: Final = {  # what the lists of the stores go by, newest first
 
 
 def place_of(entry: object) -> Place:
-    """The place of an alert, incident, action, message, audit record, cycle, drill, change or start-up."""
+    """The place of an alert, incident, action, message, audit record, cycle, drill, verdict, change or start-up."""
     at, number = _KEYS[type(entry).__name__]
     found: Any = entry
     return Place(getattr(found, at), str(getattr(found, number)))

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from outrider.audit import AuditRecord
 from outrider.drill import Drill, DrillWindow
+from outrider.feedback import Feedback
 from outrider.model import (
     Action,
     ActionStatus,
@@ -183,6 +184,10 @@ class StateReader(Protocol):
         """One alert, None when unknown."""
         ...
 
+    def spells(self, fingerprint: str, limit: int = 100) -> tuple[Alert, ...]:
+        """The spells of one alert, newest first; empty when unknown."""
+        ...
+
     def incidents(
         self,
         *,
@@ -272,6 +277,18 @@ class StateReader(Protocol):
         """When and where drills run that end at or after that instant, newest first; never what they break."""
         ...
 
+    def feedback(
+        self,
+        *,
+        rule: str | None = None,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Feedback, ...]:
+        """Verdicts, newest first. ``since`` is about the instant they were given."""
+        ...
+
     def paused(self) -> bool:
         """True while remediation is paused."""
         ...
@@ -343,6 +360,13 @@ class StateStore(StateReader, Protocol):
 
     def save_drill(self, drill: Drill) -> None:
         """Write a drill, or what became of it."""
+        ...
+
+    def save_feedback(self, said: Sequence[Feedback]) -> int:
+        """Write verdicts in one transaction, audited; how many say something new.
+
+        A verdict takes the place of an earlier one of the same person on the same spell; the audit keeps both.
+        """
         ...
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:

@@ -12,6 +12,7 @@ import zstandard
 from outrider.audit import AuditRecord
 from outrider.drill import Drill
 from outrider.errors import StoreDamagedError, StoreError
+from outrider.feedback import Feedback
 from outrider.ledger import Change, ChangeEnd, Startup
 from outrider.model import Action, Alert, Calibration, CycleRecord, Event, Incident, Message, Plan, RemediationSession
 from outrider.ports import Silence
@@ -28,6 +29,7 @@ RECORDS: Final[dict[str, Any]] = {
     "cycle": CycleRecord,
     "silence": Silence,
     "drill": Drill,
+    "feedback": Feedback,
     "plan": Plan,
     "change": Change,
     "change_end": ChangeEnd,

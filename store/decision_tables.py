@@ -143,6 +143,24 @@ drill = sa.Table(
     sa.Index("drill_by_start", "starts_at_us"),
     comment="A fault put into a simulated fleet on purpose, and the truth about it.",
 )
+feedback = sa.Table(
+    "feedback",
+    state_tables,
+    sa.Column("id", Key, primary_key=True, comment="the same for every verdict of this person on this spell"),
+    sa.Column("fingerprint", Key, nullable=False, comment="of the alert"),
+    instant_column("starts_at_us", "start of the spell that is judged", nullable=False),
+    sa.Column("rule", Key, nullable=False, comment="name of the rule"),
+    sa.Column("incident", Key, comment="id of the incident it was folded into"),
+    sa.Column("verdict", Words, nullable=False, comment="useful, not_useful or wrong_cause"),
+    sa.Column("cause", Words, comment="fault id of the right cause, where the verdict is wrong_cause and it is known"),
+    sa.Column("by", Words, nullable=False, comment="name of the person"),
+    instant_column("at_us", "when it was given", nullable=False),
+    sa.Column("body", Words, nullable=False, comment=_BODY),
+    sa.Index("feedback_by_time", "at_us"),
+    sa.Index("feedback_by_rule", "rule", "at_us"),
+    sa.Index("feedback_by_incident", "incident"),
+    comment="What people said of an alert: the newest verdict of each person on each spell; older ones in the audit.",
+)
 flag = sa.Table(
     "flag",
     state_tables,

@@ -2,220 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from threading import RLock
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.drill import Drill, DrillWindow
+from outrider.drill import Drill
+from outrider.feedback import Feedback
 from outrider.model import (
     Action,
     ActionStatus,
-    Alert,
     AlertState,
-    Calibration,
-    CycleRecord,
-    DetectorStanding,
     DetectorState,
-    EntityRef,
-    ForecastPoint,
-    Incident,
     Message,
     Outcome,
     Plan,
-    Priority,
-    RemediationSession,
 )
-from outrider.places import Place
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.topology import Topology
-from store import pages, plan_rows, state_rows
+from store import plan_rows, state_rows
+from store.memory_state_reader import MemoryStateReader, Sending
 
 
-@dataclass(slots=True)
-class _Sending:
-    """Where a message stands: waiting, claimed, delivered or failed; ``until`` is a retry time or a lease."""
-
-    message: Message
-    status: str
-    until: datetime
-    owner: str = ""
-    error: str = ""
-
-
-class MemoryStateStore:
+class MemoryStateStore(MemoryStateReader):
     """Implements ``outrider.ports.StateStore``."""
-
-    def __init__(self) -> None:
-        """Starts empty."""
-        self._lock = RLock()
-        self._alerts: dict[tuple[str, datetime], Alert] = {}
-        self._incidents: dict[str, Incident] = {}
-        self._plans: list[tuple[datetime, Plan]] = []
-        self._actions: dict[str, Action] = {}
-        self._leases: dict[str, tuple[datetime, str]] = {}
-        self._sessions: dict[str, RemediationSession] = {}
-        self._outbox: dict[str, _Sending] = {}
-        self._cycles: dict[str, CycleRecord] = {}
-        self._audit: list[AuditRecord] = []
-        self._topologies: list[tuple[datetime, Topology]] = []
-        self._points: list[ForecastPoint] = []
-        self._baselines: dict[tuple[object, ...], Calibration] = {}
-        self._silences: dict[str, Silence] = {}
-        self._drills: dict[str, Drill] = {}
-        self._paused = False
-        self._states: dict[str, DetectorState] = {}
-        self._standings: tuple[DetectorStanding, ...] = ()
-
-    # --- read -------------------------------------------------------------------------------------
-
-    def alerts(
-        self,
-        *,
-        states: Sequence[AlertState] | None = None,
-        priorities: Sequence[Priority] | None = None,
-        since: datetime | None = None,
-        limit: int = 1000,
-        after: Place | None = None,
-    ) -> tuple[Alert, ...]:
-        """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
-        found = [
-            alert
-            for alert in self._alerts.values()
-            if (states is None or alert.state in states)
-            and (priorities is None or alert.priority in priorities)
-            and (since is None or alert.ends_at is None or alert.ends_at >= since)
-        ]
-        return pages.page(found, after, limit, rising=True)
-
-    def alert(self, fingerprint: str) -> Alert | None:
-        """The newest spell of an alert, None when unknown."""
-        spells = [alert for alert in self._alerts.values() if alert.fingerprint == fingerprint]
-        return max(spells, key=lambda alert: alert.starts_at, default=None)
-
-    def incidents(
-        self,
-        *,
-        open_only: bool = False,
-        since: datetime | None = None,
-        limit: int = 1000,
-        after: Place | None = None,
-    ) -> tuple[Incident, ...]:
-        """Incidents, newest first. ``since`` keeps those open at or after that instant."""
-        found = [
-            incident
-            for incident in self._incidents.values()
-            if incident.resolved_at is None or not (open_only or (since is not None and incident.resolved_at < since))
-        ]
-        return pages.page(found, after, limit)
-
-    def incident(self, incident_id: str) -> Incident | None:
-        """One incident, None when unknown."""
-        return self._incidents.get(incident_id)
-
-    def plan(self) -> Plan:
-        """The newest plan; empty when the planner has not run."""
-        return self._plans[-1][1] if self._plans else Plan()
-
-    def plans(self, *, since: datetime | None = None, limit: int = state_rows.KEPT_PLANS) -> tuple[Plan, ...]:
-        """Plans, newest first."""
-        return tuple(plan for at, plan in reversed(self._plans) if since is None or at >= since)[:limit]
-
-    def actions(
-        self,
-        *,
-        incident: str | None = None,
-        sessions: Collection[str] | None = None,
-        statuses: Collection[ActionStatus] | None = None,
-        since: datetime | None = None,
-        limit: int = 1000,
-        after: Place | None = None,
-    ) -> tuple[Action, ...]:
-        """Actions, newest first. ``since`` is about the instant of the decision."""
-        found = [
-            action
-            for action in self._actions.values()
-            if (incident is None or action.because == incident)
-            and (sessions is None or action.session in sessions)
-            and (statuses is None or action.status in statuses)
-            and (since is None or action.decided_at >= since)
-        ]
-        return pages.page(found, after, limit)
-
-    def action(self, action_id: str) -> Action | None:
-        """One action, None when unknown."""
-        return self._actions.get(action_id)
-
-    def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
-        """Remediation sessions, oldest first."""
-        found = [session for session in self._sessions.values() if not open_only or session.closed_at is None]
-        return tuple(sorted(found, key=lambda session: (session.opened_at, session.id)))
-
-    def messages(
-        self, *, incident: str | None = None, limit: int = 1000, after: Place | None = None
-    ) -> tuple[Message, ...]:
-        """Messages of the outbox, newest first, sent or not."""
-        everything = [sending.message for sending in self._outbox.values()]
-        found = [message for message in everything if incident is None or message.incident == incident]
-        return pages.page(found, after, limit)
-
-    def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
-        """Cycles, newest first; the newest ten thousand are kept."""
-        return pages.page(self._cycles.values(), None, limit)
-
-    def audit(self, limit: int = 1000, after: Place | None = None) -> tuple[AuditRecord, ...]:
-        """Audit records, newest first."""
-        return pages.page(self._audit, after, limit)
-
-    def topology(self, at: datetime | None = None) -> Topology:
-        """The newest topology, or what was known of it at an instant; empty when nothing was."""
-        if at is None:
-            return self._topologies[-1][1] if self._topologies else Topology()
-        past = [graph for since, graph in self._topologies if since <= at]
-        return replace(past[-1], at=at) if past else Topology()
-
-    def forecasts(
-        self,
-        *,
-        entity: EntityRef | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> tuple[ForecastPoint, ...]:
-        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
-        found = [
-            point
-            for point in self._points
-            if (entity is None or point.entity == entity)
-            and (since is None or point.at >= since)
-            and (until is None or point.at < until)
-        ]
-        return tuple(sorted(found, key=lambda point: (point.at, point.made_at)))
-
-    def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
-        """The newest measured calibration of each shape of each service, the newest first."""
-        found = [one for one in self._baselines.values() if service is None or one.service == service]
-        return tuple(sorted(found, key=lambda one: plan_rows.of_calibration(one)["measured_at_us"], reverse=True))
-
-    def drills(
-        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
-    ) -> tuple[Drill, ...]:
-        """Drills, newest first."""
-        found = [drill for drill in self._drills.values() if since is None or drill.over_at >= since]
-        return pages.page(found, after, limit)
-
-    def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
-        """When and where drills run, newest first."""
-        return tuple(drill.window for drill in self.drills(since=since))
-
-    def silences(self, now: datetime) -> tuple[Silence, ...]:
-        """Silences in force, the one that ends first first."""
-        found = [silence for silence in self._silences.values() if silence.until > now]
-        return tuple(sorted(found, key=lambda silence: (silence.until, silence.id)))
-
-    def paused(self) -> bool:
-        """True while remediation is paused."""
-        return self._paused
 
     # --- write ------------------------------------------------------------------------------------
 
@@ -241,7 +51,7 @@ class MemoryStateStore:
                 if state_rows.cancels(known, action):
                     self._actions[action.id] = action
             for message in commit.messages:
-                self._outbox.setdefault(message.id, _Sending(message, "waiting", message.created_at))
+                self._outbox.setdefault(message.id, Sending(message, "waiting", message.created_at))
             if commit.plan is not None:
                 self._plans = [*self._plans, (commit.cycle.at, commit.plan)][-state_rows.KEPT_PLANS :]
                 self._keep_plan(commit.plan)
@@ -362,14 +172,22 @@ class MemoryStateStore:
         """Write a drill, or what became of it. The caller audits it."""
         self._drills[drill.id] = drill
 
+    def save_feedback(self, said: Sequence[Feedback]) -> int:
+        """Write verdicts, audited; how many say something new."""
+        new = 0
+        with self._lock:
+            for one in said:
+                before = self._feedback.get(one.id)
+                if before is None or not one.says_as(before):
+                    self._feedback[one.id] = one
+                    self._append([state_rows.told(one, before)])
+                    new += 1
+        return new
+
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append audit records outside a cycle."""
         with self._lock:
             self._append(records)
-
-    def standings(self) -> tuple[DetectorStanding, ...]:
-        """How far each detector has come, by name; empty before the first cycle."""
-        return self._standings
 
     def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:  # noqa: ARG002 - the protocol's
         """Check-point what detectors remember, in place of the one before."""

@@ -13,6 +13,7 @@ from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.drill import Drill
 from outrider.errors import StoreError, TakenOverError
+from outrider.feedback import Feedback
 from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from store import codec, plan_rows, schema, state_rows, state_upkeep
@@ -225,6 +226,18 @@ class SqlStateStore(SqlStateReader):
         }
         with self._database.writing() as connection:
             put(connection, schema.drill, row)
+
+    def save_feedback(self, said: Sequence[Feedback]) -> int:
+        """Write verdicts in one transaction, audited; how many say something new."""
+        new = 0
+        with self._database.writing() as connection:
+            for one in said:
+                before = _stored(connection, Feedback, schema.feedback, one.id)
+                if before is None or not one.says_as(before):
+                    put(connection, schema.feedback, state_rows.of_feedback(one))
+                    _append(connection, [state_rows.told(one, before)])
+                    new += 1
+        return new
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append audit records outside a cycle."""

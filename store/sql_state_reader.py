@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from outrider.audit import AuditRecord
 from outrider.drill import Drill, DrillWindow
+from outrider.feedback import Feedback
 from outrider.model import (
     Action,
     ActionStatus,
@@ -74,9 +75,13 @@ class SqlStateReader:
 
     def alert(self, fingerprint: str) -> Alert | None:
         """The newest spell of an alert, None when unknown."""
+        return next(iter(self.spells(fingerprint, 1)), None)
+
+    def spells(self, fingerprint: str, limit: int = 100) -> tuple[Alert, ...]:
+        """The spells of one alert, newest first; empty when unknown."""
         table = schema.alert
         asked = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
-        return next(iter(self._read(Alert, asked.order_by(table.c.starts_at_us.desc()).limit(1))), None)
+        return self._read(Alert, asked.order_by(table.c.starts_at_us.desc()).limit(limit))
 
     def incidents(
         self,
@@ -229,6 +234,26 @@ class SqlStateReader:
         with self._database.reading() as connection:
             rows = connection.execute(asked.order_by(table.c.starts_at_us.desc(), table.c.id.desc())).all()
         return tuple(DrillWindow(cluster, instant(start), instant(end), name) for cluster, start, end, name in rows)
+
+    def feedback(
+        self,
+        *,
+        rule: str | None = None,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Feedback, ...]:
+        """Verdicts, newest first. ``since`` is about the instant they were given."""
+        table = schema.feedback
+        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        if rule is not None:
+            asked = asked.where(table.c.rule == rule)
+        if incident is not None:
+            asked = asked.where(table.c.incident == incident)
+        if since is not None:
+            asked = asked.where(table.c.at_us >= micros(since))
+        return self._read(Feedback, pages.beyond(asked, table.c.at_us, table.c.id, after))
 
     def paused(self) -> bool:
         """True while remediation is paused."""

@@ -18,7 +18,9 @@ import numpy as np
 import zstandard
 
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.clock import rfc3339
 from outrider.errors import StoreError
+from outrider.feedback import Feedback
 from outrider.model import (
     Action,
     ActionStatus,
@@ -128,6 +130,16 @@ def hand(event: AuditEvent, subject: str, by: str, now: datetime, reason: str = 
     return AuditRecord(at=now, event=event, subject=subject, reason=reason or event.value, by=by)
 
 
+def told(said: Feedback, before: Feedback | None) -> AuditRecord:
+    """The audit record of a verdict, with the one whose place it takes."""
+    detail = {"rule": said.rule, "incident": said.incident or "", "cause": said.cause or "", "comment": said.comment}
+    if before is not None:
+        detail |= {"before": before.verdict.value, "cause_before": before.cause or "", "comment_before": before.comment}
+    detail = {name: text for name, text in detail.items() if text}
+    subject = f"{said.fingerprint} {rfc3339(said.starts_at)}"
+    return AuditRecord(said.at, AuditEvent.FEEDBACK_GIVEN, subject, said.verdict.value, by=said.by, detail=detail)
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 
@@ -216,6 +228,22 @@ def of_audit(record: AuditRecord) -> dict[str, Any]:
         "cycle": record.cycle,
         "by": record.by,
         "body": codec.text_of(told),
+    }
+
+
+def of_feedback(said: Feedback) -> dict[str, Any]:
+    """Columns of table ``feedback``."""
+    return {
+        "id": said.id,
+        "fingerprint": said.fingerprint,
+        "starts_at_us": micros(said.starts_at),
+        "rule": said.rule,
+        "incident": said.incident,
+        "verdict": said.verdict.value,
+        "cause": said.cause,
+        "by": said.by,
+        "at_us": micros(said.at),
+        "body": codec.dumps(said),
     }
 
 

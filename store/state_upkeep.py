@@ -51,6 +51,7 @@ RULES: Final = (
     Rule(schema.audit, "at_us", "decisions"),
     Rule(schema.silence, "until_us", "silences"),
     Rule(schema.drill, "ends_at_us", "decisions"),
+    Rule(schema.feedback, "at_us", "decisions"),
     Rule(schema.forecast, "made_at_us", "forecasts"),
     Rule(schema.recommendation, "made_at_us", "forecasts"),
     Rule(schema.topology_entity, "valid_to_us", "decisions"),

@@ -21,7 +21,7 @@ from service.drills import marking
 from service.tokens import flights_of
 
 router = APIRouter(tags=["incidents"])
-_FIRST_ALERTS, _MOST_CHANGES = 50, 200
+_FIRST_ALERTS, _MOST_CHANGES, _MOST_VERDICTS = 50, 200, 100
 
 
 @router.get("/incidents")
@@ -54,6 +54,8 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
     story["actions"] = [jsonable.action(each) for each in ctx.state.actions(incident=incident_id)]
     story["messages"] = [jsonable.message(each) for each in ctx.state.messages(incident=incident_id, limit=100)]
+    said = ctx.state.feedback(incident=incident_id, limit=_MOST_VERDICTS)
+    story["feedback"] = [jsonable.feedback(each) for each in said]
     story["drill"] = marking.name_of(found, ctx.drills_around([found]))
     recording = flights_of(ctx.settings.store_url) / found.id
     story["recording"] = str(recording) if recording.is_dir() else None

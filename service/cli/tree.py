@@ -42,6 +42,7 @@ PLACES = {
     "audit": Place("service.cli.audit", "app", "Look for what will go wrong."),
     "alerts": Place("service.cli.alerts", "alerts_app", "Read alerts and act on them."),
     "incidents": Place("service.cli.alerts", "incidents_app", "Read incidents and their story."),
+    "feedback": Place("service.cli.feedback", "app", "Say which alerts were useful, and make rules better by it."),
     "capacity": Place("service.cli.capacity", "app", "How many GPUs, and when."),
     "slo": Place("service.cli.slo", "app", "What services promise, and when it burns."),
     "detect": Place("service.cli.detect", "app", "Statistical detection on recordings."),

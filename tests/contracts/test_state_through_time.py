@@ -13,6 +13,7 @@ import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.drill import Drill
+from outrider.feedback import Feedback, Usefulness
 from outrider.ledger import Change, Ledger, Startup
 from outrider.model import (
     Action,
@@ -106,6 +107,7 @@ def fill(state: StateStore, ledger: Ledger, count: int) -> None:
     )  # fmt: skip
     for n, at in made:
         state.save_drill(Drill(f"d{n:03}", "gpu-lost", node, n, at, at + MINUTE, "ann"))
+    state.save_feedback([Feedback(f"f{n}", T0, "r", node, Priority.P1, Usefulness.USEFUL, "ann", at) for n, at in made])
     ledger.append_changes([Change(f"x{n:03}", "image", SERVICE, at, "kubernetes") for n, at in made])
     ledger.save_startups([Startup(f"u{n:03}", REPLICAS[0], at) for n, at in made])
 
@@ -117,6 +119,7 @@ LISTS: dict[str, Callable[[StateStore, Ledger, int, Place | None], Sequence[Any]
     "messages": lambda state, _, limit, after: state.messages(limit=limit, after=after),
     "audit": lambda state, _, limit, after: state.audit(limit, after),
     "drills": lambda state, _, limit, after: state.drills(limit=limit, after=after),
+    "feedback": lambda state, _, limit, after: state.feedback(limit=limit, after=after),
     "changes": lambda _, ledger, limit, after: ledger.changes(limit=limit, after=after),
     "startups": lambda _, ledger, limit, after: ledger.startups(limit=limit, after=after),
 }

@@ -14,6 +14,7 @@ from outrider import catalog
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.drill import Drill, DrillWindow
 from outrider.errors import StoreError
+from outrider.feedback import Feedback, Usefulness, judged
 from outrider.model import (
     Action,
     ActionKind,
@@ -723,6 +724,51 @@ def test_drills_are_kept_with_what_became_of_them(state: StateStore) -> None:
     assert not stopped.running(T0 + MINUTE / 2)
     assert first.running(T0)
     assert not first.running(first.ends_at)
+
+
+def verdict(spell: Alert, word: Usefulness, by: str = "ann", minutes: int = 9, **more: str) -> Feedback:
+    return judged(spell, word, by=by, at=T0 + minutes * MINUTE, **more)
+
+
+def test_a_second_verdict_of_a_person_takes_the_place_of_the_first_and_the_audit_keeps_both(state: StateStore) -> None:
+    first = verdict(alert(), Usefulness.USEFUL)
+    assert state.save_feedback([first]) == 1
+    again = replace(first, at=T0 + 10 * MINUTE)
+    assert state.save_feedback([again, again]) == 0, "who says the same again says nothing new"
+    assert state.feedback() == (first,)
+    other = verdict(alert(), Usefulness.NOT_USEFUL, "bob", 11)
+    second = verdict(alert(), Usefulness.WRONG_CAUSE, minutes=12, cause="node-lost", comment="the node, 节点")
+    assert state.save_feedback([other, second]) == 2
+    assert state.feedback() == (second, other)
+    assert second.id == first.id != other.id
+    told = state.audit()
+    assert [(one.event, one.reason, one.by) for one in told] == [
+        (AuditEvent.FEEDBACK_GIVEN, "wrong_cause", "ann"),
+        (AuditEvent.FEEDBACK_GIVEN, "not_useful", "bob"),
+        (AuditEvent.FEEDBACK_GIVEN, "useful", "ann"),
+    ]
+    assert (told[0].detail["before"], told[0].detail["cause"]) == ("useful", "node-lost")
+    assert "before" not in told[1].detail
+
+
+def test_verdicts_by_rule_incident_time_and_spell(state: StateStore) -> None:
+    later, elsewhere = alert(starts_at=T0 + 5 * MINUTE), replace(alert("f2"), rule="xid", incident=None)
+    first = verdict(alert(), Usefulness.USEFUL, minutes=1)
+    second = verdict(later, Usefulness.NOT_USEFUL, minutes=6)
+    third = verdict(elsewhere, Usefulness.NOT_USEFUL, minutes=7)
+    assert state.save_feedback([first, second, third]) == 3
+    assert state.feedback(rule="gpu-lost") == (second, first)
+    assert state.feedback(rule="gpu-lost", limit=1) == (second,)
+    assert state.feedback(incident="i1", since=T0 + 2 * MINUTE) == (second,)
+    assert state.feedback(rule="unheard") == ()
+
+
+def test_the_spells_of_an_alert_are_newest_first(state: StateStore) -> None:
+    old, new = alert(status=AlertState.RESOLVED), alert(starts_at=T0 + 5 * MINUTE)
+    state.commit(commit(alerts=(old, new, alert("f2"))))
+    assert state.spells("f1") == (new, old)
+    assert state.spells("f1", 1) == (new,)
+    assert state.spells("unheard") == ()
 
 
 def test_the_audit_is_newest_first_and_keeps_the_order_inside_an_instant(state: StateStore) -> None:

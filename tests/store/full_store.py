@@ -11,6 +11,7 @@ import numpy as np
 from outrider import catalog
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.drill import Drill
+from outrider.feedback import Usefulness, judged
 from outrider.ledger import ActorKind, Change, ChangeEnd, Ended, PhaseTime, StartPhase, Startup
 from outrider.model import (
     Action,
@@ -146,6 +147,10 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
         state.finish_message(sent.id, delivered=True, now=now)
         state.add_silence(Silence(f"quiet{first}", "gpu-lost", GPUS[0], T0 + timedelta(days=365), "ada", "planned"))
         state.save_drill(Drill(f"d{first}", "gpu-lost", GPUS[1], 7, now, now + STEP, "ada"))
+        wrong = judged(
+            state.alerts(limit=1)[0], Usefulness.WRONG_CAUSE, by="ada", at=now, cause="node-lost", comment="节点"
+        )
+        state.save_feedback([wrong])
         state.set_paused(True, "ada", now)
         arrays = {"mean": np.arange(6.0).reshape(2, 3), "seen": np.array([True, False])}
         state.save_detector_states({"seasonal": DetectorState(2, GPUS[:2], arrays)}, now)
@@ -190,6 +195,7 @@ def seen(store_url: str) -> dict[str, Any]:
             "topology": state.topology(),
             "silences": state.silences(T0),
             "drills": state.drills(),
+            "feedback": state.feedback(),
             "paused": state.paused(),
             "detectors": {
                 name: (one.version, one.entities, {key: value.tolist() for key, value in one.arrays.items()})

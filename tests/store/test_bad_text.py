@@ -10,6 +10,7 @@ import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.drill import Drill
+from outrider.feedback import Feedback, Usefulness
 from outrider.ledger import Change, ChangeEnd, Ended, Startup
 from outrider.model import (
     Action,
@@ -132,6 +133,9 @@ def test_what_doors_and_hands_bring(state: SqlStateStore, store_url: str, bad: s
     assert state.remove_silence(bad)
     state.save_drill(Drill(bad, bad, pod, 1, T0, T0 + MINUTE, bad))
     assert state.drills()[0].id == bad
+    said = Feedback(bad, T0, bad, pod, Priority.P1, Usefulness.WRONG_CAUSE, bad, T0, bad, bad, bad)
+    assert (state.save_feedback([said]), state.save_feedback([said])) == (1, 0)
+    assert state.feedback(rule=bad, incident=bad) == (said,)
     memory = DetectorState(1, (pod,), {"level": np.array([1.0])})
     state.save_detector_states({"forest": memory}, T0)
     assert state.load_detector_states()["forest"].entities == (pod,)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import StoreError
+from outrider.feedback import Feedback, Usefulness
 from outrider.ledger import Change, ChangeEnd, Ended
 from outrider.model import (
     Action,
@@ -125,6 +126,14 @@ def test_what_still_goes_on_is_never_pruned(state: SqlStateStore) -> None:
     assert [found.id for found in state.incidents()] == ["open"]
     assert [found.id for found in state.actions()] == ["waits"]
     assert state.topology(T0 + 401 * DAY).entities == {NODE}
+
+
+def test_verdicts_are_kept_as_long_as_decisions(state: SqlStateStore) -> None:
+    said = Feedback("f", T0, "r", NODE, Priority.P1, Usefulness.USEFUL, "ann", T0 + DAY)
+    state.save_feedback([said])
+    assert state.prune(T0 + 400 * DAY) == {}
+    assert state.prune(T0 + 402 * DAY) == {"audit": 1, "feedback": 1}
+    assert state.feedback() == ()
 
 
 def test_many_rows_go_in_short_transactions(state: SqlStateStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,121 @@
+"""``outrider feedback``: say which alerts were useful, see what that says of rules."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import datetime
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from outrider import jsonable
+from outrider.errors import UsageError
+from outrider.feedback import Usefulness, by_rule
+from outrider.i18n import translate
+from outrider.summaries import word
+from service import facts, wiring
+from service.cli import client, tables
+from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
+
+app = typer.Typer(help="Say which alerts were useful, and make rules better by it.", no_args_is_help=ON_A_TERMINAL)
+Limit = Annotated[int, typer.Option("--limit", min=1, help="at most so many")]
+Since = Annotated[str | None, typer.Option("--since", help="only verdicts given since then, such as 2026-11-01T00:00Z")]
+
+
+@leaf(app, "give", example="outrider feedback give 3f2a91c0 wrong_cause --cause gpu-lost --comment 'the card was out'")
+def give(
+    context: Context,
+    identifier: Annotated[
+        str, typer.Argument(metavar="ID", help="fingerprint of the alert, or id of the incident: all its alerts")
+    ],
+    verdict: Annotated[Usefulness, typer.Argument(help="wrong_cause: something was broken, but another thing")],
+    cause: Annotated[str | None, typer.Option("--cause", help="fault id of the right cause, with wrong_cause")] = None,
+    comment: Annotated[str, typer.Option("--comment", help="what others should know")] = "",
+    starts_at: Annotated[
+        str | None, typer.Option("--starts-at", help="start of the spell; the newest that fired when not given")
+    ] = None,
+    by: Annotated[str | None, typer.Option("--by", help="your name; that of the login when not given")] = None,
+) -> None:
+    """Judge an alert or an incident. A second verdict of the same person takes the place of the first."""
+    with wiring.state_reader(context.settings()) as store:
+        is_incident = store.incident(identifier) is not None
+    body: dict[str, Any] = {"verdict": verdict.value, "cause": cause, "comment": comment, "by": by or _login()}
+    if is_incident and starts_at is not None:
+        raise UsageError("--starts-at names a spell of an alert, and this is an incident", hint="leave it out")
+    if starts_at is not None:
+        body["starts_at"] = jsonable.instant(instant_of("--starts-at", starts_at))
+    path = f"/{'incidents' if is_incident else 'alerts'}/{quote(identifier, safe='')}/feedback"
+    context.show(client.write(context, "POST", path, body), lambda shown: _given(shown, context))
+
+
+@leaf(app, "list", example="outrider feedback list --rule kv-cache-full -o json")
+def list_feedback(
+    context: Context,
+    rule: Annotated[str | None, typer.Option("--rule", help="only of this rule")] = None,
+    incident: Annotated[str | None, typer.Option("--incident", help="only of alerts of this incident")] = None,
+    since: Since = None,
+    limit: Limit = 200,
+) -> None:
+    """List verdicts, newest first."""
+    with wiring.state_reader(context.settings()) as store:
+        found = store.feedback(rule=rule, incident=incident, since=_instant(since), limit=limit)
+    context.show([jsonable.feedback(one) for one in found], lambda shown: _verdicts(shown, context))
+
+
+@leaf(app, "precision", example="outrider feedback precision --since 2026-11-01T00:00Z -o json")
+def precision(context: Context, since: Since = None) -> None:
+    """Show for each rule the share of its alerts that had a reason, with the 95 % interval."""
+    with wiring.state_reader(context.settings()) as store:
+        found = by_rule(store.feedback(since=_instant(since), limit=facts.EVERY))
+    headings = tables.heads(context.language, "rule", "judged", "useful", "wrong_cause", "not_useful", "precision")
+    context.show(
+        [jsonable.precision(one) for one in found],
+        lambda shown: tables.table(
+            headings,
+            [
+                [
+                    row["rule"],
+                    *(str(row[name]) for name in ("judged", "useful", "wrong_cause", "not_useful")),
+                    f"{row['precision']:.0%} ({row['low']:.0%} - {row['high']:.0%})",
+                ]
+                for row in shown
+            ],
+            empty=translate("cli.no_feedback", context.language),
+        ),
+    )
+
+
+def _given(shown: dict[str, Any], context: Context) -> str:
+    said = translate("cli.feedback_given", context.language, changed=shown["changed"], alerts=len(shown["feedback"]))
+    return f"{_verdicts(shown['feedback'], context)}\n{said}"
+
+
+def _verdicts(shown: list[dict[str, Any]], context: Context) -> str:
+    language = context.language
+    headings = tables.heads(language, "at", "rule", "entity", "verdict", "right_cause", "comment", "by", "fingerprint")
+    rows = [
+        [
+            row["at"],
+            row["rule"],
+            tables.entity(row["entity"]),
+            word("usefulness", row["verdict"], language),
+            row["cause"] or "",
+            row["comment"],
+            row["by"],
+            row["fingerprint"],
+        ]
+        for row in shown
+    ]
+    return tables.table(headings, rows, empty=translate("cli.no_feedback", language))
+
+
+def _instant(since: str | None) -> datetime | None:
+    return None if since is None else instant_of("--since", since)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return ""

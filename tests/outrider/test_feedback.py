@@ -1,0 +1,83 @@
+"""Verdicts on alerts and what they say of rules and pages."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider import measures
+from outrider.errors import UsageError
+from outrider.feedback import Feedback, RulePrecision, Usefulness, by_rule, judged, page_counts
+from outrider.model import Alert, AlertReason, AlertState, EntityKind, EntityRef, Priority
+
+T0 = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+GPU = EntityRef("c", EntityKind.GPU, None, "gpu-1")
+USEFUL, NOT_USEFUL, WRONG_CAUSE = Usefulness.USEFUL, Usefulness.NOT_USEFUL, Usefulness.WRONG_CAUSE
+ALERT = Alert("f", "r", Priority.P1, GPU, AlertState.FIRING, AlertReason.STILL_TRUE, T0, T0, incident="i")
+
+
+def said(verdict, *, rule="r", incident="i", spell=0, by="ann"):
+    starts_at = T0 + timedelta(minutes=spell)
+    return Feedback(rule, starts_at, rule, GPU, Priority.P1, verdict, by, T0, incident)
+
+
+def test_a_verdict_takes_what_it_needs_from_the_alert():
+    found = judged(ALERT, WRONG_CAUSE, by="ann", at=T0, cause="gpu-lost")
+    assert (found.fingerprint, found.starts_at, found.rule, found.priority, found.incident) == ("f", T0, "r", "P1", "i")
+    assert found.had_reason
+    assert not judged(ALERT, NOT_USEFUL, by="ann", at=T0).had_reason
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"verdict": USEFUL, "cause": "gpu-lost"}, "belongs to the verdict wrong_cause"),
+        ({"verdict": WRONG_CAUSE, "cause": "gpu-lots"}, 'did you mean "gpu-lost"'),
+        ({"verdict": USEFUL, "comment": "x" * 1001}, "1000 characters at most, this one 1001"),
+    ],
+)
+def test_a_verdict_that_makes_no_sense_is_refused(more, message):
+    with pytest.raises(UsageError, match=message):
+        judged(ALERT, by="ann", at=T0, **more)
+
+
+def test_all_alerts_of_a_rule_in_one_incident_are_one_occasion():
+    storm = [said(NOT_USEFUL, spell=number) for number in range(50)]
+    apart = [said(USEFUL, incident=None, spell=number) for number in (60, 61)]
+    assert by_rule([*storm, *apart]) == (RulePrecision("r", 2, 0, 1),)
+
+
+def test_where_people_disagree_the_better_verdict_counts():
+    both = [said(NOT_USEFUL), said(WRONG_CAUSE, by="bob")]
+    assert by_rule(both) == by_rule(reversed(both)) == (RulePrecision("r", 0, 1, 0),)
+
+
+def test_rules_come_the_most_judged_first_with_their_interval():
+    found = by_rule(
+        [said(NOT_USEFUL, rule="b")] + [said(USEFUL, rule="a", incident=str(number)) for number in range(3)]
+    )
+    assert [(one.rule, one.judged, one.precision) for one in found] == [("a", 3, 1.0), ("b", 1, 0.0)]
+    assert found[0].interval == measures.wilson_interval(3, 3)
+
+
+def test_the_interval_is_that_of_wilson():
+    # R: prop.test(8, 10, correct = FALSE)$conf.int
+    low, high = measures.wilson_interval(8, 10)
+    assert (low, high) == (pytest.approx(0.4901625, abs=1e-6), pytest.approx(0.9433178, abs=1e-6))
+    assert measures.wilson_interval(0, 0) == (0.0, 1.0)
+    assert measures.wilson_interval(0, 5)[0] == 0.0
+    assert measures.wilson_interval(5, 5)[1] == 1.0
+    assert RulePrecision("r", 0, 0, 0).precision is None
+    with pytest.raises(ValueError, match="6 hits in 5"):
+        measures.wilson_interval(6, 5)
+
+
+def test_a_page_is_judged_by_any_alert_of_its_incident():
+    verdicts = [
+        said(NOT_USEFUL, rule="a"),
+        said(USEFUL, rule="b"),
+        said(NOT_USEFUL, incident="j"),
+        said(USEFUL, incident="not paged"),
+        said(USEFUL, incident=None),
+    ]
+    assert page_counts(verdicts, ["i", "j", "never judged"]) == (1, 2)
+    assert measures.page_precision(1, 2) == 0.5

@@ -1,0 +1,159 @@
+"""Verdicts through the API and the command line."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from outrider import jsonable
+from outrider.audit import AuditEvent
+from outrider.model import AlertReason, AlertState
+from outrider.ports import CycleCommit
+from outrider.testing.story import Story
+from outrider.testing.trouble import INCIDENT
+from service import wiring
+from service.settings import Settings, StoreSettings
+from tests.service.test_api import ADMIN, NOW, World
+from tests.service.test_cli import answer, run
+
+OTHER = {**ADMIN, "X-Outrider-User": "bob"}
+LOST = "gpu-lost"
+
+
+@pytest.fixture
+def fresh():
+    return World(Story(history=timedelta(minutes=3), alerts=3))
+
+
+def fired(world):
+    return next(one for one in world.get("/alerts")["alerts"] if one["state"] == "firing")
+
+
+def give(world, alert, body, headers=ADMIN):
+    return world.http.post(f"/api/v1/alerts/{alert['fingerprint']}/feedback", json=body, headers=headers)
+
+
+def test_a_verdict_is_kept_with_its_alert_and_its_person(fresh):
+    alert = fired(fresh)
+    said = give(fresh, alert, {"verdict": "wrong_cause", "cause": LOST, "comment": "the card was out"}).json()
+    assert said["changed"] == 1
+    (found,) = fresh.get("/feedback")["feedback"]
+    assert said["feedback"] == [found]
+    assert (found["verdict"], found["cause"], found["by"]) == ("wrong_cause", LOST, "ada")
+    assert (found["fingerprint"], found["rule"], found["starts_at"]) == (
+        alert["fingerprint"], alert["rule"], alert["starts_at"],
+    )  # fmt: skip
+    assert fresh.state.audit(1)[0].event is AuditEvent.FEEDBACK_GIVEN
+
+
+def test_a_second_verdict_of_the_same_person_replaces_and_another_person_adds(fresh):
+    alert = fired(fresh)
+    give(fresh, alert, {"verdict": "useful"})
+    assert give(fresh, alert, {"verdict": "useful"}).json()["changed"] == 0
+    assert give(fresh, alert, {"verdict": "not_useful"}).json()["changed"] == 1
+    give(fresh, alert, {"verdict": "useful"}, OTHER)
+    give(fresh, alert, {"verdict": "useful", "by": "eve"}, OTHER)
+    assert {(one["by"], one["verdict"]) for one in fresh.get("/feedback")["feedback"]} == {
+        ("ada", "not_useful"), ("bob", "useful"), ("eve", "useful"),
+    }  # fmt: skip
+    (row,) = fresh.get("/feedback/precision")
+    assert (row["rule"], row["judged"], row["useful"], row["precision"]) == (alert["rule"], 1, 1, 1.0)
+
+
+def test_an_incident_is_judged_through_all_its_alerts_that_fired(fresh):
+    members = fresh.state.incident(INCIDENT).alerts
+    answered = fresh.post(f"/incidents/{INCIDENT}/feedback", {"verdict": "not_useful"})
+    assert answered.status_code == 200, answered.text
+    said = answered.json()["feedback"]
+    assert {one["fingerprint"] for one in said} == set(members)
+    assert {one["incident"] for one in said} == {INCIDENT}
+    assert len(fresh.get("/feedback", incident=INCIDENT)["feedback"]) == len(members)
+    assert len(fresh.get("/feedback", rule=said[0]["rule"], limit=1)["feedback"]) == 1
+    assert fresh.get(f"/incidents/{INCIDENT}")["feedback"] == fresh.get("/feedback", incident=INCIDENT)["feedback"]
+
+
+def test_an_earlier_spell_is_judged_by_its_start(fresh):
+    alert = fresh.state.alert(fired(fresh)["fingerprint"])
+    old = replace(
+        alert, starts_at=NOW - timedelta(hours=5), state=AlertState.RESOLVED, ends_at=NOW - timedelta(hours=4)
+    )
+    waits = replace(alert, starts_at=NOW, state=AlertState.PENDING, reason=AlertReason.CONDITION_SEEN)
+    fresh.state.commit(CycleCommit(fresh.state.cycles(1)[0], alerts=(old, waits)))
+    path = {"fingerprint": alert.fingerprint}
+    assert give(fresh, path, {"verdict": "useful"}).json()["feedback"][0]["starts_at"] == jsonable.instant(
+        alert.starts_at
+    ), "the newest that fired"
+    then = jsonable.instant(old.starts_at)
+    assert give(fresh, path, {"verdict": "useful", "starts_at": then}).json()["feedback"][0]["starts_at"] == then
+    pending = give(fresh, path, {"verdict": "useful", "starts_at": jsonable.instant(NOW)})
+    assert (pending.status_code, "has not fired" in pending.text) == (400, True)
+    never = give(fresh, path, {"verdict": "useful", "starts_at": "2020-01-01T00:00:00Z"})
+    assert never.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"verdict": "splendid"}, 422, "verdict"),
+        ({"verdict": "useful", "cause": LOST}, 400, "belongs to the verdict wrong_cause"),
+        ({"verdict": "wrong_cause", "cause": "gpu-lots"}, 400, "gpu-lost"),
+        ({"verdict": "useful", "starts_at": "yesterday"}, 422, "starts_at"),
+        ({"verdict": "useful", "mood": "bad"}, 422, "mood"),
+    ],
+)
+def test_a_verdict_that_cannot_be_is_refused_with_a_sentence(fresh, body, status, message):
+    refused = give(fresh, fired(fresh), body)
+    assert refused.status_code == status
+    assert message in refused.json()["error"]["message"]
+    assert fresh.get("/feedback")["feedback"] == []
+
+
+def test_verdicts_need_the_token_as_an_acknowledgement_does(fresh):
+    for path in (f"/incidents/{INCIDENT}/feedback", f"/alerts/{fired(fresh)['fingerprint']}/feedback"):
+        refused = fresh.http.post(f"/api/v1{path}", json={"verdict": "useful"})
+        assert refused.status_code == 401
+    assert fresh.post("/incidents/nope/feedback", {"verdict": "useful"}).status_code == 404
+    assert fresh.post("/alerts/nope/feedback", {"verdict": "useful"}).status_code == 404
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path):
+    settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/.outrider/outrider.db"))
+    with wiring.stores(settings) as (state, metrics):
+        Story(history=timedelta(minutes=2), alerts=2).fill(state, metrics)
+        world = World(None)
+        world.app.state.context = replace(world.app.state.context, state=state)
+        for word in ("not_useful", "useful"):
+            alert = fired(world)
+            give(world, alert, {"verdict": word, "comment": "备注"}).raise_for_status()
+    return tmp_path
+
+
+def test_verdicts_and_precision_are_read_without_an_api(store):
+    (found,) = answer("feedback", "list", "-o", "json", cwd=store)
+    assert (found["verdict"], found["by"], found["comment"]) == ("useful", "ada", "备注")
+    assert answer("feedback", "list", "--rule", "none", "-o", "json", cwd=store) == []
+    (row,) = answer("feedback", "precision", "-o", "json", cwd=store)
+    assert (row["rule"], row["judged"], row["precision"]) == (found["rule"], 1, 1.0)
+    assert row["low"] == pytest.approx(0.2065, abs=1e-4)
+    later = answer("feedback", "precision", "--since", "2030-01-01T00:00:00Z", "-o", "json", cwd=store)
+    assert later == []
+    table = run("feedback", "precision", "-o", "table", cwd=store).stdout
+    assert "100% (21% - 100%)" in table
+    assert "有用" in run("feedback", "list", "-o", "table", "--lang", "zh", cwd=store).stdout
+
+
+def test_giving_needs_the_api_and_refuses_what_is_none(store):
+    done = run("feedback", "give", INCIDENT, "useful", "-o", "json", cwd=store)
+    assert done.returncode == 3
+    assert "no API answers" in json.loads(done.stdout)["error"]["message"]
+    wrong = run("feedback", "give", INCIDENT, "splendid", "-o", "json", cwd=store)
+    assert (wrong.returncode, "error" in json.loads(wrong.stdout)) == (2, True)
+    spell = run("feedback", "give", INCIDENT, "useful", "--starts-at", "2026-05-04T12:00:00Z", "-o", "json", cwd=store)
+    assert (spell.returncode, "names a spell" in spell.stdout) == (2, True)
+    since = run("feedback", "list", "--since", "monday", "-o", "json", cwd=store)
+    assert (since.returncode, "--since" in since.stdout) == (2, True)
