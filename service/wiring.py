@@ -18,6 +18,7 @@ from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import StoreAwayError
 from outrider.i18n import Language
+from outrider.ledger import Ledger
 from outrider.model import CycleRecord, EntityKind, EntityRef, Plan
 from outrider.ports import Actuator, MetricStore, Notifier, StateReader, StateStore
 from outrider.rules import Rule
@@ -137,7 +138,7 @@ def platform(
     source = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
     collector = Recorded(source, sql.open_ledger(sql.urls_of(settings.store.url)[0]))
     spooled = SpooledMetrics(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
-    cycle = _cycle(settings, collector, clock, state, spooled, in_background=not lockstep)
+    cycle = _cycle(settings, collector, clock, state, spooled, in_background=not lockstep, ledger=collector.ledger)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
     return Platform(cycle, dispatcher, metrics, state, collector, settings, spooled, keeper)
 
@@ -172,6 +173,7 @@ def _cycle(
     in_background: bool = False,
     plans: bool = True,
     messaging: Messaging | None = None,
+    ledger: Ledger | None = None,
 ) -> Cycle:
     loaded = rules(settings)
     detectors = (*(make() for make in DETECTORS.values()), *threshold.compile_rules(loaded))
@@ -179,7 +181,12 @@ def _cycle(
     planning: Planning | NoPlanning = NoPlanning()
     if plans:
         planning = Planning(
-            metrics, settings.planner, settings.services, _counter(detection, state), in_background=in_background
+            metrics,
+            settings.planner,
+            settings.services,
+            _counter(detection, state),
+            in_background=in_background,
+            ledger=ledger,
         )
     return Cycle(
         Parts(
@@ -287,13 +294,19 @@ def plan_now(settings: Settings, at: datetime | None) -> Plan:
         newest: tuple[CycleRecord, ...] = state.cycles(limit=1)
         if at is None and not newest:
             return Plan()
-        topology = state.topology()
-        active = facts.active_alerts(state)
+        instant = at or newest[0].at
+        # what ran and what was broken then, not now
+        topology = state.topology() if at is None else state.topology(at)
+        active = facts.active_alerts(state) if at is None else facts.alerts_at(state, at)
 
         def count(service: EntityRef, known: Topology) -> tuple[int, int]:
             members = known.below(service, EntityKind.REPLICA)
             broken = {alert.entity for alert in active if alert.fault in facts.NOT_SERVING}
             return len(members), len(set(members) - broken)
 
-        planning = Planning(metrics, settings.planner, settings.services, count)
-        return planning.plan_if_due(at or newest[0].at, topology) or Plan()
+        ledger = sql.open_ledger(sql.urls_of(settings.store.url)[0])
+        try:
+            planning = Planning(metrics, settings.planner, settings.services, count, ledger=ledger, looks_back=False)
+            return planning.plan_if_due(instant, topology) or Plan()
+        finally:
+            ledger.close()

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from outrider import catalog, jsonable
 from outrider.i18n import Language
 from outrider.model import Forecast, NoRecommendation, Recommendation, SignalKey, SignalKind
-from planner.capacity import derivation_lines
+from planner import reasoning
 from service.api.context import Context, Ctx, Lang
 
 router = APIRouter(tags=["plan"])
@@ -23,7 +23,11 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     return {
         "as_of": jsonable.instant(ctx.as_of()),
         "recommendations": [
-            {**jsonable.recommendation(found), "derivation_lines": _lines(found, lang), "carries": _carries(found)}
+            {
+                **jsonable.recommendation(found, lang),
+                "derivation_lines": _lines(found, lang),
+                "carries": _carries(found),
+            }
             for found in ctx.state.plan().recommendations
         ],
     }
@@ -46,9 +50,7 @@ def forecasts(
 
 
 def _lines(found: Recommendation | NoRecommendation, language: Language) -> list[str]:
-    if isinstance(found, NoRecommendation) or "inputs" not in found.derivation:
-        return []
-    return list(derivation_lines(found.derivation, language))
+    return [] if isinstance(found, NoRecommendation) else reasoning.lines(found, language)
 
 
 def _carries(found: Recommendation | NoRecommendation) -> dict[str, float | None]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from outrider import jsonable
 from outrider.errors import UsageError
-from outrider.i18n import translate
+from outrider.i18n import Language, translate
 from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
-from planner import capacity
+from planner import capacity, reasoning
 from service import wiring
 from service.cli import tables
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
@@ -79,32 +79,23 @@ def explain(
     """Print the derivation of each recommendation, with units."""
     made = _recommendations(context, service, at)
 
-    def table(_: Any) -> str:
-        blocks = []
-        for item in made:
-            if isinstance(item, Recommendation):
-                lines = [*capacity.derivation_lines(item.derivation, context.language), _bounds(context, item)]
-                blocks.append(
-                    "\n".join([f"{item.service.name}: {item.target_replicas} replicas, {item.gpus} GPUs", *lines])
-                )
-            else:
-                blocks.append(f"{item.service.name}: no recommendation ({item.reason})")
-        return "\n\n".join(blocks) or "no service is known yet"
-
-    context.show([jsonable.recommendation(item) for item in made], table)
-
-
-def _bounds(context: Context, item: Recommendation) -> str:
-    """The last step: from what the formula asks for to what is recommended."""
-    return translate(
-        "cli.explain_target",
-        context.language,
-        now=item.derivation.get("need_now") or "-",
-        floor=item.floor,
-        ceiling=item.ceiling,
-        binding=word("binding", item.binding, context.language),
-        target=item.target_replicas,
+    context.show(
+        [jsonable.recommendation(item, context.language) for item in made],
+        lambda _: (
+            "\n\n".join(_explained(item, context.language) for item in made)
+            or translate("cli.no_services", context.language)
+        ),
     )
+
+
+def _explained(item: Recommendation | NoRecommendation, language: Language) -> str:
+    """One service: the answer, then every step to it; without an answer, why there is none."""
+    if isinstance(item, NoRecommendation):
+        detail = translate(item.detail, language, **item.arguments) if item.detail else ""
+        said = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
+        return translate("cli.explain_none", language, **said) + (f" ({detail})" if detail else "")
+    head = {"service": item.service.name, "replicas": item.target_replicas, "gpus": item.gpus}
+    return "\n".join([translate("cli.explain_head", language, **head), *reasoning.lines(item, language)])
 
 
 def _recommendations(context: Context, service: str | None, at: str | None) -> list[Recommendation | NoRecommendation]:
