@@ -46,7 +46,8 @@ class Case:
     @property
     def values(self) -> Floats:
         """The load, one value a slot."""
-        return self.history.column(LOAD)[self.row]
+        found: Floats = self.history.column(LOAD)[self.row]
+        return found
 
     def newest(self, key: SignalKey) -> float | None:
         """The newest known value of the last few slots, None where the history does not carry the signal."""

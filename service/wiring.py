@@ -25,7 +25,7 @@ from outrider.rules import Rule
 from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
-from service import facts, receiving, revisions, targets
+from service import emitting, facts, receiving, revisions, targets
 from service import settings as settings_file
 from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.cycle import Cycle, Parts, Source
@@ -228,6 +228,7 @@ def policy(settings: Settings) -> Policy:
         cooldown=given.cooldown,
         min_confidence=given.min_confidence,
         ask_for=frozenset(given.ask_for),
+        plan_acts=not settings.planner.scaling.shadow,
     )
 
 
@@ -253,6 +254,8 @@ def notifiers(settings: Settings) -> dict[str, Notifier]:
 def actuator(settings: Settings) -> Actuator:
     """What performs actions."""
     given = settings.remediation
+    if given.actuator == "autoscalers":
+        return emitting.actuator(settings.planner.scaling)
     return ACTUATORS[given.actuator]({"control_url": given.control_url})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,8 +15,9 @@ from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
 from planner import capacity, reasoning
 from service import wiring
-from service.cli import tables
+from service.cli import emitted, tables
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
+from service.cli.emitted import KINDS
 
 app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
 
@@ -86,6 +88,22 @@ def explain(
             or translate("cli.no_services", context.language)
         ),
     )
+
+
+@leaf(app, "emit", example="outrider capacity emit --service chat --format hpa,kustomize --out manifests")
+def emit(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    formats: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(KINDS)}; several with commas; default: as configured")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="folder to write the documents into")] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="print what git apply takes against the folder --out")] = False,
+    send: Annotated[bool, typer.Option("--send", help="send them to what planner.scaling.emit names")] = False,
+    for_real: Annotated[bool, typer.Option("--for-real", help="without it --send is a dry run")] = False,
+) -> None:
+    """Render the newest plan for what scales: HPA, KEDA, Knative, kustomize, a webhook; send it where configured."""
+    emitted.emit(context, service, formats, out, diff=diff, send=send, for_real=for_real)
 
 
 def _explained(item: Recommendation | NoRecommendation, language: Language) -> str:
