@@ -78,7 +78,9 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
     facts = found.derivation
     if "inputs" not in facts:
         return []
-    said = [*derivation_lines(facts, language), *_need_lines(facts, language), *_lead_lines(facts, language)]
+    said = list(derivation_lines(facts, language))
+    if "survivors" in facts:  # a plan of an earlier version has the formula alone
+        said += [*_need_lines(facts, language), *_lead_lines(facts, language)]
     by = word("binding", found.binding, language)
     quota = (facts.get("limits") or {}).get("quota_gpus")
     limits = {"floor": found.floor, "ceiling": found.ceiling, "by": by, "target": found.target_replicas}
