@@ -87,6 +87,17 @@ def forecast(
                 hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.forecast", language) + "</extra>",
             )
         )
+    if "0.95" in found["quantiles"]:
+        figure.add_trace(
+            go.Scatter(
+                x=found["times"],
+                y=found["quantiles"]["0.95"],
+                name=fmt.say("chart.p95", language),
+                mode="lines",
+                line={"color": palette.accent, "width": 1.2, "dash": "dash"},
+                hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.p95", language) + "</extra>",
+            )
+        )
     if plan is not None:
         _capacity(figure, found, plan, palette, language)
     _frame(figure, palette, signal_name(found["signal"], language), FORECAST_HEIGHT)
@@ -147,8 +158,9 @@ def _capacity(
     """Level lines: the load that the replicas of now, and those of the plan, carry with their buffer kept."""
     carries = plan.get("carries") or {}
     history = (found.get("history") or {}).get("times") or found["times"]
+    colours = {"target": palette.ok, "current": palette.at_risk, "floor": palette.muted}
     names = ["current"] if plan["current_replicas"] == plan["target_replicas"] else ["current", "target"]
-    for name in names:
+    for name in [*names, "floor"]:
         level = carries.get(name)
         if level is None or not found["times"]:
             continue
@@ -156,12 +168,16 @@ def _capacity(
             go.Scatter(
                 x=[history[0], found["times"][-1]],
                 y=[level, level],
-                name=fmt.say(f"chart.carries_{name}", language, n=plan[f"{name}_replicas"], rate=fmt.number(level)),
+                name=fmt.say(f"chart.carries_{name}", language, n=_replicas(plan, name), rate=fmt.number(level)),
                 mode="lines",
-                line={"color": palette.ok if name == "target" else palette.at_risk, "width": 1.5, "dash": "dot"},
+                line={"color": colours[name], "width": 1.5, "dash": "dot"},
                 hoverinfo="skip",
             )
         )
+
+
+def _replicas(plan: dict[str, Any], name: str) -> int:
+    return int(plan["floor" if name == "floor" else f"{name}_replicas"])
 
 
 def _frame(figure: go.Figure, palette: Palette, title: str, height: int) -> None:

@@ -214,8 +214,8 @@ def evidence(value: Evidence, language: Language = "en") -> Json:
     }
 
 
-def recommendation(value: Recommendation | NoRecommendation) -> Json:
-    """What the planner says of a service; without a plan the numbers are null and the reason says why."""
+def recommendation(value: Recommendation | NoRecommendation, language: Language = "en") -> Json:
+    """What the planner says of a service; without a plan the numbers are null, reason and detail say why."""
     known = value if isinstance(value, Recommendation) else None
     return {
         "service": value.service.name,
@@ -235,6 +235,7 @@ def recommendation(value: Recommendation | NoRecommendation) -> Json:
         "reason": value.reason.value,
         "entity": entity(value.service),
         "made_at": rfc3339(value.made_at),
+        "detail": translate(value.detail, language, **value.arguments) if isinstance(value, NoRecommendation) else "",
     }
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from math import isfinite
 
 import numpy as np
 
-from outrider.clock import rfc3339
+from outrider.errors import OutriderError
 from outrider.model import (
     Calibration,
     EntityRef,
     FleetService,
     Floats,
     Forecast,
+    LeadPart,
+    LeadTime,
     NoPlanReason,
     NoRecommendation,
     Plan,
@@ -24,12 +27,10 @@ from outrider.model import (
     Window,
 )
 from outrider.windows import holding
-from planner import prescale
-from planner.capacity import Formula, formula, whole
-from planner.forecast.select import DEFAULT_MODELS, forecast
-from planner.forecast.series import DAY_SECONDS
+from planner import needs, prescale, reasoning, tiers
+from planner.history import Facts, cleaned
+from planner.tiers import FAST_MODELS, LOAD, Answers
 
-LOAD = SignalKey("svc_requests_per_second")
 INFLIGHT = SignalKey("svc_inflight_requests")
 QUEUE = SignalKey("svc_queue_requests")
 KEYS = (LOAD, INFLIGHT, QUEUE)
@@ -38,7 +39,7 @@ KEYS = (LOAD, INFLIGHT, QUEUE)
 HISTORY = timedelta(days=15)
 STEP = timedelta(minutes=10)
 _TOO_OLD = timedelta(days=1)
-_WEEK_SECONDS = 7 * DAY_SECONDS
+_WEEK_SECONDS = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class PlanSettings:
     buffer: float = 0.25
     scaling_window: timedelta = timedelta(minutes=10)
     horizon: timedelta = timedelta(hours=24)
-    models: Sequence[str] = DEFAULT_MODELS
+    models: Sequence[str] = FAST_MODELS
+    limits: prescale.ScaleLimits = field(default_factory=prescale.ScaleLimits)
 
 
 def plan(
@@ -58,22 +60,37 @@ def plan(
     now: datetime,
     *,
     settings: PlanSettings | None = None,
+    nightly: Answers | None = None,
 ) -> Plan:
     """One forecast and one recommendation (or the reason for none) a service of ``fleet``.
 
     ``history`` is a window of services with ``svc_requests_per_second`` in steps of ten minutes over
-    up to 15 days (and, where known, requests in flight and queued); missing slots are NaN. A forecast
-    is made wherever there is history, also without a calibration.
+    up to 15 days (and, where known, requests in flight and queued); missing slots are NaN, and its times
+    need not be sorted. A forecast is made wherever there is history, also without a calibration. What is
+    wrong with one service is said of that service, and of no other. ``nightly`` are forecasts of the slow
+    tier: they are said beside the others, and speak for the peak of the day where Prophet won.
     """
     chosen = settings or PlanSettings()
-    forecasts: list[Forecast] = []
+    clean, facts = cleaned(history, LOAD, now)
+    doubts = {row: _doubt(clean, row, calibrations, fleet, now, chosen) for row in range(len(clean.entities))}
+    said = tiers.fast(_without_doubted(clean, doubts), now, chosen.horizon, chosen.models)
+    listed = Counter(service.service for service in fleet)
+    forecasts: dict[EntityRef, Forecast] = {}
     answers: list[Recommendation | NoRecommendation] = []
     for service in fleet:
-        said, answer = _plan_one(history, calibrations.get(service.service), service, now, chosen)
-        answers.append(answer)
-        if said is not None:
-            forecasts.append(said)
-    return Plan(tuple(forecasts), tuple(answers), tuple(calibrations.values()))
+        known = said.get(service.service)
+        if isinstance(known, Forecast):
+            forecasts[service.service] = known
+        refused = _refused(service, calibrations.get(service.service), listed, now)
+        row = clean.entities.index(service.service) if service.service in clean.entities else None
+        early = _without_history(service, row, known, clean, now)
+        if early is not None or refused is not None or row is None or not isinstance(known, Forecast):
+            answers.append(early or refused or NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now))
+            continue
+        calibration = calibrations[service.service]
+        case = needs.Case(clean, row, facts[row], known, calibration, service, doubts[row], now)
+        answers.append(_isolated(case, chosen, nightly))
+    return Plan(tuple(forecasts.values()), tuple(answers), tuple(calibrations.values()))
 
 
 def weekly_growth(times: Floats, values: Floats, now: datetime) -> float | None:
@@ -101,80 +118,131 @@ def weekly_growth(times: Floats, values: Floats, now: datetime) -> float | None:
     return float(this[both].sum() / last[both].sum()) - 1.0
 
 
-def _plan_one(
-    history: Window, calibration: Calibration | None, service: FleetService, now: datetime, settings: PlanSettings
-) -> tuple[Forecast | None, Recommendation | NoRecommendation]:
-    if service.service not in history.entities:
-        return None, NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now)
-    row = history.entities.index(service.service)
-    values = history.column(LOAD)[row]
-    said = forecast(
-        history.times,
-        values,
-        signal=LOAD.name,
-        entity=service.service,
-        now=now,
-        horizon=settings.horizon,
-        step=history.step,
-        models=settings.models,
-    )
-    if not isinstance(said, Forecast):
-        return None, NoRecommendation(service.service, said, now)
-    known = np.isfinite(values) & (history.times < now.timestamp())
-    if history.times[known].max() < (now - _TOO_OLD).timestamp():
-        return said, NoRecommendation(service.service, NoPlanReason.NO_VALUES, now)
-    if calibration is None or not _usable(calibration):
-        missing = NoPlanReason.NO_CALIBRATION if service.current_replicas else NoPlanReason.NO_REPLICAS
-        return said, NoRecommendation(service.service, missing, now)
-    return said, _recommend(history, row, said, calibration, service, now, settings)
-
-
-def _usable(calibration: Calibration) -> bool:
-    figures = (calibration.batch, calibration.tokens_per_second_per_sequence, calibration.tokens_per_request)
-    return bool(np.isfinite(figures).all()) and min(figures) > 0
-
-
-def _recommend(
-    history: Window,
+def _doubt(
+    clean: Window,
     row: int,
-    said: Forecast,
-    calibration: Calibration,
-    service: FleetService,
+    calibrations: Mapping[EntityRef, Calibration],
+    fleet: Sequence[FleetService],
     now: datetime,
     settings: PlanSettings,
-) -> Recommendation:
-    lead = timedelta(seconds=calibration.startup_seconds)
-    until = now + lead + settings.scaling_window
-    values = history.column(LOAD)[row]
-    load = prescale.load_now(history.times, values, holding(history.column_status(LOAD)[row]), now, history.step)
-    ahead, day = prescale.peak(said, until), prescale.peak(said, now + settings.horizon)
-    need_now = _replicas(calibration, load.newest, settings) if load.newest is not None else None
-    survivors = _survivors(history, row, said, calibration, load, until, settings)
+) -> needs.Believed:
+    """The load of now, and whether it is a spike that one sample alone tells of."""
+    service = next((one for one in fleet if one.service == clean.entities[row]), None)
+    held = holding(clean.column_status(LOAD)[row])
+    load = prescale.load_now(clean.times, clean.column(LOAD)[row], held, now, clean.step)
+    calibration = calibrations.get(clean.entities[row])
+    if service is None or calibration is None or _faulty(calibration) is not None:
+        return needs.Believed(load, load.newest, doubted=False)
+    try:
+        return needs.believed(load, calibration, service, settings.limits, settings.buffer)
+    except OutriderError:  # said of this service when its recommendation is made
+        return needs.Believed(load, load.newest, doubted=False)
+
+
+def _without_doubted(clean: Window, doubts: Mapping[int, needs.Believed]) -> Window:
+    """The history without the samples that are doubted: a forecast must not carry them on."""
+    rows = [row for row, found in doubts.items() if found.doubted]
+    if not rows:
+        return clean
+    values = clean.values.copy()
+    place = clean.keys.index(LOAD)
+    for row in rows:
+        known = np.flatnonzero(np.isfinite(values[row, :, place]))
+        values[row, known[-1], place] = np.nan
+    return replace(clean, values=values)
+
+
+def _without_history(
+    service: FleetService, row: int | None, said: Forecast | NoPlanReason | None, clean: Window, now: datetime
+) -> NoRecommendation | None:
+    if row is None or said is None:
+        return NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now)
+    if not isinstance(said, Forecast):
+        detail = "plan.failed_forecast" if said is NoPlanReason.FAILED else ""
+        return NoRecommendation(service.service, said, now, detail)
+    known = np.isfinite(clean.column(LOAD)[row]) & (clean.times < now.timestamp())
+    if not known.any() or clean.times[known].max() < (now - _TOO_OLD).timestamp():
+        return NoRecommendation(service.service, NoPlanReason.NO_VALUES, now)
+    return None
+
+
+def _refused(
+    service: FleetService, calibration: Calibration | None, listed: Mapping[EntityRef, int], now: datetime
+) -> NoRecommendation | None:
+    """What is wrong with what was told of a service, None when a plan can be made."""
+    entity = service.service
+    if listed[entity] > 1:
+        return NoRecommendation(entity, NoPlanReason.LISTED_TWICE, now, "plan.listed_twice", {"n": str(listed[entity])})
+    if service.floor > service.ceiling or service.floor < 0:
+        limits = {"floor": str(service.floor), "ceiling": str(service.ceiling)}
+        return NoRecommendation(entity, NoPlanReason.LIMITS_CONTRADICT, now, "plan.limits_contradict", limits)
+    if calibration is None:
+        why = NoPlanReason.NO_CALIBRATION if service.current_replicas else NoPlanReason.NO_REPLICAS
+        detail, arguments = service.no_calibration or ("", {})
+        return NoRecommendation(entity, why, now, detail, arguments)
+    fault = _faulty(calibration)
+    if fault is None:
+        return None
+    reason = NoPlanReason.BAD_CALIBRATION
+    return NoRecommendation(
+        entity, reason, now, "plan.bad_calibration", {"field": fault, "value": str(getattr(calibration, fault))}
+    )
+
+
+def _faulty(calibration: Calibration) -> str | None:
+    """The first figure of a calibration that cannot be counted with."""
+    for name in ("tokens_per_request", "batch", "tokens_per_second_per_sequence"):
+        if not (isfinite(getattr(calibration, name)) and getattr(calibration, name) > 0):
+            return name
+    for name in ("tensor_parallel", "pipeline_parallel"):
+        if getattr(calibration, name) < 1:
+            return name
+    if not (isfinite(calibration.startup_seconds) and calibration.startup_seconds >= 0):
+        return "startup_seconds"
+    return None
+
+
+def _isolated(case: needs.Case, settings: PlanSettings, nightly: Answers | None) -> Recommendation | NoRecommendation:
+    """The recommendation; a fault in the arithmetic of one service is named and costs that one its plan."""
+    try:
+        return _recommend(case, settings, nightly)
+    except (OutriderError, ValueError, ArithmeticError) as error:
+        said = error.message if isinstance(error, OutriderError) else str(error)
+        arguments = {"error": said[:200]}
+        return NoRecommendation(case.service.service, NoPlanReason.FAILED, case.now, "plan.failed", arguments)
+
+
+def _recommend(case: needs.Case, settings: PlanSettings, nightly: Answers | None) -> Recommendation:
+    service, calibration, now = case.service, case.calibration, case.now
+    lead = service.lead or _configured(calibration)
+    ahead_of = timedelta(seconds=lead.seconds)
+    until = now + ahead_of + settings.scaling_window
+    count = needs.count(case, until, settings.buffer)
+    group = calibration.tensor_parallel * calibration.pipeline_parallel
     goal = prescale.target(
         current=service.current_replicas,
         floor=service.floor,
         ceiling=service.ceiling,
-        need_now=need_now,
-        need_forecast=_replicas(calibration, ahead.value, settings),
-        need_survivors=survivors,
+        quota=None if service.quota_gpus is None else service.quota_gpus // group,
+        need_now=count.now,
+        need_forecast=count.forecast,
+        need_survivors=count.survivors.need,
+        most=prescale.most(service.current_replicas, service.lately, now, settings.limits),
+        ready=service.ready_replicas,
+        cooling=prescale.is_cooling(service.current_replicas, service.lately, now, settings.limits),
+        doubted=case.load.doubted,
     )
-    capacity = prescale.capacity_per_second(calibration, service.current_replicas, settings.buffer)
+    ordered = prescale.capacity_per_second(calibration, service.current_replicas, settings.buffer)
+    ready = prescale.capacity_per_second(
+        calibration, min(service.ready_replicas, service.current_replicas), settings.buffer
+    )
     # what is left after a scale-in must be added to again: the moment counts from there
-    left = capacity * min(1.0, goal.replicas / max(1, service.current_replicas))
-    need_at = now if (load.newest or 0.0) > capacity * (1 + 1e-9) else prescale.first_need(said, left)
-    bought = _formula(calibration, max(load.newest or 0.0, ahead.value), settings)
-    gpus = goal.replicas * calibration.tensor_parallel * calibration.pipeline_parallel
-    facts = {
-        "load_now": load.newest,
-        "load_last_half_hour": load.recent,
-        "load_trusted": load.trusted,
-        "capacity_now": capacity,
-        "need_now": need_now,
-        "need_survivors": survivors,
-        "peak": {"value": ahead.value, "at": _instant(ahead.at), "until": rfc3339(until)},
-        "next_24h": _next_day(calibration, day, settings),
-        "weekly_growth_ratio": weekly_growth(history.times, values, now),
-    }
+    left = ordered * min(1.0, goal.replicas / max(1, service.current_replicas))
+    short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9)
+    need_at = now if short else prescale.first_need(case.said, left)
+    gpus = goal.replicas * group
+    told = reasoning.Told(case, count, goal, lead, until, ordered, ready, nightly, settings.buffer, settings.horizon)
+    growth = weekly_growth(case.history.times, case.values, now)
     return Recommendation(
         service=service.service,
         gpu_type=service.gpu_type,
@@ -185,82 +253,21 @@ def _recommend(
         ceiling=service.ceiling,
         binding=goal.binding,
         need_at=need_at,
-        needed_by=need_at - lead if need_at else None,
-        lead_time=lead,
+        needed_by=need_at - ahead_of if need_at else None,
+        lead_time=ahead_of,
         cost_per_hour=None if service.price_per_gpu_hour is None else gpus * service.price_per_gpu_hour,
         currency=service.currency,
-        derivation={**bought.derivation, **facts, "forecast": _judged(said), "calibration": _basis(calibration)},
+        derivation={**reasoning.derivation(told), "weekly_growth_ratio": growth},
         reason=goal.reason,
         made_at=now,
     )
 
 
-def _formula(calibration: Calibration, qps: float, settings: PlanSettings) -> Formula:
-    return formula(
-        qps=qps,
-        tokens=calibration.tokens_per_request,
-        batch=calibration.batch,
-        tokens_per_second=calibration.tokens_per_second_per_sequence,
-        buffer=settings.buffer,
-        tp=calibration.tensor_parallel,
-        pp=calibration.pipeline_parallel,
+def _configured(calibration: Calibration) -> LeadTime:
+    source = calibration.startup_source or "configured"
+    return LeadTime(
+        calibration.startup_seconds, source, parts=(LeadPart("start", calibration.startup_seconds, source),)
     )
 
 
-def _replicas(calibration: Calibration, qps: float, settings: PlanSettings) -> int:
-    return _formula(calibration, qps, settings).replicas
-
-
-def _survivors(
-    history: Window,
-    row: int,
-    said: Forecast,
-    calibration: Calibration,
-    load: prescale.LoadNow,
-    until: datetime,
-    settings: PlanSettings,
-) -> int:
-    """Replicas that must stay: for recent and coming load, and for the sequences in flight and queued."""
-    coming = prescale.peak(said, until + prescale.NO_REVERSAL).value
-    raw = _formula(calibration, max(load.recent or 0.0, coming), settings).units_raw
-    # What is in flight includes what is queued, where both are known.
-    held = max(_newest(history, row, QUEUE), _newest(history, row, INFLIGHT))
-    raw = max(raw, held / calibration.batch * (1.0 + settings.buffer))
-    return whole(raw * (1.0 + prescale.HYSTERESIS))
-
-
-def _newest(history: Window, row: int, key: SignalKey) -> float:
-    """The newest known value of the last few slots, 0 where the history does not carry the signal."""
-    values = history.column(key)[row][-prescale.FRESH_SLOTS :]
-    known = values[np.isfinite(values)]
-    return float(known[-1]) if known.size else 0.0
-
-
-def _next_day(calibration: Calibration, day: prescale.Peak, settings: PlanSettings) -> dict[str, Any]:
-    needed = _formula(calibration, day.value, settings)
-    return {"peak": day.value, "at": _instant(day.at), "replicas": needed.replicas, "gpus": needed.gpus}
-
-
-def _judged(said: Forecast) -> dict[str, Any]:
-    return {
-        "model": said.model,
-        "why_model": said.why_model,
-        "wape": said.score.wape,
-        "wape_rival": said.score.wape_rival,
-        "coverage90": said.score.coverage90,
-        "folds": said.score.folds,
-        "quantile": prescale.P95,
-    }
-
-
-def _basis(calibration: Calibration) -> dict[str, Any]:
-    return {
-        "origin": calibration.origin,
-        "samples": calibration.samples,
-        "startup_seconds": calibration.startup_seconds,
-        "startup_source": calibration.startup_source,
-    }
-
-
-def _instant(at: datetime | None) -> str | None:
-    return None if at is None else rfc3339(at)
+__all__ = ["HISTORY", "KEYS", "LOAD", "STEP", "Facts", "PlanSettings", "plan", "weekly_growth"]

@@ -35,6 +35,7 @@ class Policy:
     service_minimum: int = 1
     min_confidence: float = 0.6
     ask_for: frozenset[ActionKind] = frozenset()
+    plan_acts: bool = True
 
     def scale_in_to(self, current: int, wanted: int) -> int:
         """How far one scale-in may go towards ``wanted``."""

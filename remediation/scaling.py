@@ -16,8 +16,10 @@ def from_plan(world: World, troubled: frozenset[EntityRef]) -> list[Action]:
     """One decision a service whose plan wants another number of replicas now.
 
     A scale-out is due from ``needed_by`` on. ``troubled`` services, which have an open incident, are not
-    scaled in.
+    scaled in. In shadow mode plans are reported and nothing follows from them.
     """
+    if not world.policy.plan_acts:
+        return []
     made: list[Action] = []
     for entry in world.plan.recommendations:
         if isinstance(entry, Recommendation) and entry.service not in world.ledger.scaled:

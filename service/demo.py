@@ -22,10 +22,11 @@ from outrider import jsonable
 from outrider.clock import ManualClock, SystemClock
 from outrider.i18n import Language
 from outrider.model import AlertReason, AlertState
-from service import wiring
+from service import looking_back, wiring
 from service.drills.gamedays import GameDays
 from service.event_source import pages_of
 from service.leader import FileLeader
+from service.ledger_source import Recorded
 from service.settings import GameDaySettings, Settings, load
 from service.simulated import services_of
 from simulator import exporters, history, story
@@ -190,8 +191,16 @@ def seen(demo: Demo, language: Language) -> dict[str, Any]:
         "incidents": [jsonable.incident(incident, language) for incident in reversed(state.incidents(limit=10_000))],
         "forecasts": len(plan.forecasts),
         "recommendations": [jsonable.recommendation(item) for item in plan.recommendations],
+        "looking_back": _looked_back(demo),
         "actions": [jsonable.action(action) for action in reversed(state.actions(limit=10_000))],
     }
+
+
+def _looked_back(demo: Demo) -> list[dict[str, Any]]:
+    """What the plan would have done with each service's last climb to a peak, and what without it."""
+    source = demo.platform.collector
+    kept = source.ledger.paper(looking_back.PAPER) if isinstance(source, Recorded) else None
+    return [] if kept is None else list(kept[1]["services"])
 
 
 async def follow(demo: Demo, *, speed: float, stop: asyncio.Event) -> None:

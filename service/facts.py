@@ -14,6 +14,7 @@ from outrider.faults import faults
 from outrider.model import (
     Action,
     Alert,
+    AlertReason,
     AlertState,
     EntityKind,
     EntityRef,
@@ -47,6 +48,18 @@ NOT_SERVING = frozenset({"engine-dead", "engine-hung", "engine-core-dead", "engi
 def active_alerts(state: StateReader) -> tuple[Alert, ...]:
     """All that are pending or firing."""
     return state.alerts(states=ACTIVE, limit=EVERY)
+
+
+def alerts_at(state: StateReader, at: datetime) -> tuple[Alert, ...]:
+    """Those that fired at an earlier instant: begun by then, and not over."""
+    known = state.alerts(limit=EVERY)
+    return tuple(
+        alert
+        for alert in known
+        if alert.reason is not AlertReason.NEVER_FIRED
+        and alert.starts_at <= at
+        and (alert.ends_at is None or alert.ends_at > at)
+    )
 
 
 def open_incidents(state: StateReader) -> tuple[Incident, ...]:

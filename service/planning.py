@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from outrider import log
-from outrider.errors import StoreAwayError
-from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, Window
+from outrider.errors import OutriderError, StoreAwayError
+from outrider.ledger import Ledger
+from outrider.model import EntityKind, EntityRef, FleetService, Plan, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner import calibrate
+from planner import tiers
+from planner.history import cleaned
 from planner.plan import KEYS as HISTORY_KEYS
-from planner.plan import PlanSettings
+from planner.plan import LOAD, PlanSettings
 from planner.plan import plan as make_plan
+from service import looking_back
+from service.planned_fleet import PlannedFleet
 from service.settings import PlannerSettings, ServiceSettings
+
+__all__ = ["NoPlanning", "Planning"]
 
 _log = log.get("plan")
 HISTORY_STEP = timedelta(minutes=10)
-CALIBRATION_SPAN = timedelta(hours=24)
-CALIBRATION_STEP = timedelta(
-    minutes=10
-)  # not finer than a back-filled history or a roll-up: their increases cover as much
+NIGHTLY_EVERY = timedelta(hours=24)
+HORIZON = timedelta(hours=24)
+_LATELY = 12  # plans: two hours of them
 
 
 class NoPlanning:
@@ -51,15 +56,26 @@ class Planning:
         ready: Callable[[EntityRef, Topology], tuple[int, int]],
         *,
         in_background: bool = False,
+        ledger: Ledger | None = None,
+        looks_back: bool = True,
     ) -> None:
-        """``ready`` gives (current, ready) replicas of a service; ``in_background`` never holds a cycle up."""
+        """``ready`` gives (current, ready) replicas of a service; ``in_background`` never holds a cycle up.
+
+        ``ledger`` knows how replicas started, and keeps what the nightly tier found. Without it lead times are
+        those of the configuration. ``looks_back`` False: one plan alone is wanted, without nightly work.
+        """
         self._metrics = metrics
         self._settings = settings
-        self._services = services
-        self._ready = ready
+        self._ledger = ledger
+        self._looks_back = looks_back
+        self._fleet = PlannedFleet(metrics, services, ready, settings.scaling.lead, ledger)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="planner") if in_background else None
+        self._night_pool = ThreadPoolExecutor(1, thread_name_prefix="nightly") if in_background else None
         self._running: Future[Plan] | None = None
         self._next_at: datetime | None = None
+        self._nightly: tiers.Answers = {}
+        self._nightly_at: datetime | None = None
+        self._lately: dict[EntityRef, deque[tuple[datetime, int]]] = {}
         self.latest = Plan()
 
     def plan_if_due(self, now: datetime, topology: Topology) -> Plan | None:
@@ -76,8 +92,9 @@ class Planning:
 
     def close(self) -> None:
         """Wait for a plan in the making."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        for pool in (self._pool, self._night_pool):
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
 
     def _take(self) -> Plan | None:
         if self._running is None or not self._running.done():
@@ -86,11 +103,14 @@ class Planning:
         return self._made(running.result)
 
     def _made(self, make: Callable[[], Plan]) -> Plan | None:
-        """The new plan; None, and the last one stays, when the history cannot be read for now."""
+        """The new plan; None, and the last one stays, when there is none to be had: that must not cost the cycle."""
         try:
             self.latest = make()
         except StoreAwayError as error:
             _log.warning("no_plan", error=error.message, hint=error.hint)
+            return None
+        except (OutriderError, ValueError, ArithmeticError, LookupError) as error:
+            _log.exception("no_plan", error=str(error))
             return None
         return self.latest
 
@@ -101,79 +121,50 @@ class Planning:
         history = self._metrics.read_windows(
             EntityKind.SERVICE, HISTORY_KEYS, now - self._settings.history, now, HISTORY_STEP, services
         )
-        fleet = [self._fleet_service(service, topology) for service in services]
-        calibrations = {service: found for service in services if (found := self._calibration(service, topology, now))}
-        made = make_plan(history, calibrations, fleet, now, settings=PlanSettings(buffer=self._settings.buffer))
+        fleet, calibrations = self._fleet.of(services, topology, now, self._known_lately)
+        chosen = PlanSettings(buffer=self._settings.buffer, horizon=HORIZON, limits=self._settings.scaling.limits)
+        self._nightly_if_due(history, fleet, now)
+        made = make_plan(history, calibrations, fleet, now, settings=chosen, nightly=self._nightly)
+        self._look_back(history, made, now)
+        for service in fleet:
+            known = self._lately.setdefault(service.service, deque(maxlen=_LATELY))
+            known.append((now, service.current_replicas))
         _log.info("plan_made", services=len(services), forecasts=len(made.forecasts))
         return made
 
-    def _setting(self, service: EntityRef) -> ServiceSettings:
-        """What the configuration says of a service; one without a namespace speaks for every namespace."""
-        for setting in self._services:
-            if setting.name == service.name and setting.namespace in (None, service.namespace):
-                return setting
-        return ServiceSettings(name=service.name, namespace=service.namespace)
+    def _known_lately(self, service: EntityRef) -> tuple[tuple[datetime, int], ...]:
+        return tuple(self._lately.get(service, ()))
 
-    def _fleet_service(self, service: EntityRef, topology: Topology) -> FleetService:
-        setting = self._setting(service)
-        current, ready = self._ready(service, topology)
-        return FleetService(
-            service=service,
-            gpu_type=_gpu_type(service, setting, topology),
-            current_replicas=current,
-            ready_replicas=ready,
-            floor=setting.floor,
-            ceiling=setting.ceiling,
-            price_per_gpu_hour=setting.price_per_gpu_hour,
-            currency=setting.currency,
-        )
+    def _nightly_if_due(self, history: Window, fleet: Sequence[FleetService], now: datetime) -> None:
+        """Every model once a day, in a thread of its own where there is one: it takes seconds a service."""
+        recent = self._nightly_at is not None and now - self._nightly_at < NIGHTLY_EVERY
+        if not self._looks_back or not fleet or recent:
+            return
+        self._nightly_at = now
 
-    def _calibration(self, service: EntityRef, topology: Topology, now: datetime) -> Calibration | None:
-        """What the configuration fixes, the rest measured; None when too little is known."""
-        setting = self._setting(service)
-        replicas = topology.below(service, EntityKind.REPLICA)
-        window = self._metrics.read_windows(
-            EntityKind.REPLICA, calibrate.KEYS, now - CALIBRATION_SPAN, now, CALIBRATION_STEP, replicas
-        )
-        found = calibration_of(service, setting, window, _gpu_type(service, setting, topology))
-        if found is None or found.origin != "measured":
-            return found
-        members = (service, *replicas)
-        return replace(
-            found,
-            model=_told(topology, members, "model"),
-            engine_version=_told(topology, members, "version") or _told(topology, members, "image"),
-            measured_at=now,
-        )
+        def run() -> None:
+            clean, _ = cleaned(history, LOAD, now)
+            self._nightly = tiers.nightly(clean, now, HORIZON)
+            _log.info("nightly_forecasts", services=len(self._nightly))
 
+        if self._night_pool is None:
+            run()
+        else:
+            self._night_pool.submit(run)
 
-def calibration_of(service: EntityRef, setting: ServiceSettings, window: Window, gpu_type: str) -> Calibration | None:
-    """One service's calibration from its settings and a window of its replicas."""
-    configured = calibrate.Configured(
-        tokens_per_request=setting.tokens_per_request,
-        batch=setting.batch,
-        tokens_per_second_per_sequence=setting.tokens_per_second_per_sequence,
-        startup_seconds=setting.startup.total_seconds(),
-    )
-    found = calibrate.calibrate(
-        window,
-        service,
-        gpu_type=gpu_type,
-        tensor_parallel=setting.tensor_parallel,
-        pipeline_parallel=setting.pipeline_parallel,
-        configured=configured,
-    )
-    return found if isinstance(found, Calibration) else None
+    def _look_back(self, history: Window, made: Plan, now: datetime) -> None:
+        """What the plan would have done with the last climb to a peak, once a peak has passed."""
+        if self._ledger is None or not self._looks_back or not looking_back.is_due(self._ledger, now):
+            return
+        ledger = self._ledger
 
+        def run() -> None:
+            try:
+                looking_back.keep(ledger, history, made, now, self._settings.buffer, self._settings.scaling.limits)
+            except OutriderError as error:
+                _log.warning("not_looked_back", error=error.message)
 
-def _told(topology: Topology, entities: Iterable[EntityRef], label: str) -> str:
-    """What the topology says of all of them; nothing while they differ, as during a rollout."""
-    said = {topology.label(entity, label) for entity in entities} - {""}
-    return said.pop() if len(said) == 1 else ""
-
-
-def _gpu_type(service: EntityRef, setting: ServiceSettings, topology: Topology) -> str:
-    if setting.gpu_type != "unknown":
-        return setting.gpu_type
-    types = {topology.label(replica, "gpu_type") for replica in topology.below(service, EntityKind.REPLICA)} - {""}
-    return types.pop() if len(types) == 1 else "unknown"
+        if self._night_pool is None:
+            run()
+        else:
+            self._night_pool.submit(run)

@@ -28,6 +28,7 @@ from service.event_settings import EventSettings, events_usable
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
+from service.scaling_settings import ScalingSettings, emit_usable
 from service.settings_base import Duration, Port, Ratio, Section
 from service.settings_targets import adapters_usable, doubts, targets_apart
 from service.slo_settings import SloSettings, slos_usable
@@ -77,7 +78,10 @@ class ServiceSettings(Section):
     )
     pipeline_parallel: Annotated[int, Field(ge=1)] = Field(1, description="stages of one replica (PP)")
     floor: Annotated[int, Field(ge=0)] = Field(1, description="replicas never gone below")
-    ceiling: Annotated[int, Field(ge=1)] = Field(1000, description="replicas never gone above")
+    ceiling: Annotated[int, Field(ge=0)] = Field(1000, description="replicas never gone above")
+    quota_gpus: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="GPUs that it may hold at most; no quota when not given"
+    )
     tokens_per_request: Annotated[float, Field(gt=0)] | None = Field(None, description="measured when not given")
     batch: Annotated[float, Field(gt=0)] | None = Field(
         None, description="sequences running at once in one replica; measured when not given"
@@ -105,6 +109,9 @@ class PlannerSettings(Section):
     every: Duration = Field(timedelta(minutes=10), description="time between two plans")
     history: Duration = Field(timedelta(days=15), description="how far back a forecast looks")
     buffer: Annotated[float, Field(ge=0, le=2)] = Field(0.25, description="headroom above the forecast peak, a ratio")
+    scaling: ScalingSettings = Field(
+        ScalingSettings(), description="how fast services may grow, and where the plan's numbers are sent"
+    )
 
 
 class ChannelSettings(BaseModel):
@@ -137,7 +144,9 @@ class RemediationSettings(Section):
 
     autonomy: Literal["off", "suggest", "act"] = Field("suggest", description="act performs what the guard rails allow")
     dry_run: bool = Field(True, description="say what would be done, change nothing")
-    actuator: Literal["dry_run", "simulated"] = Field("dry_run", description="what performs actions")
+    actuator: Literal["dry_run", "simulated", "autoscalers"] = Field(
+        "dry_run", description="what performs actions; autoscalers: scales by planner.scaling.emit, and nothing else"
+    )
     control_url: str | None = Field(None, description="door of the simulated fleet")
     max_cordoned_nodes: Annotated[int, Field(ge=0)] = Field(
         2, description="breaker: nodes out at once, absolute; one is always possible"
@@ -338,6 +347,11 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
     for index, service in enumerate(settings.services):
         if service.floor > service.ceiling:
             problems.append(document.problem(("services", index, "floor"), "is above the ceiling"))
+        if any(service.name == one.name and service.namespace == one.namespace for one in settings.services[:index]):
+            said = f"{service.name} is listed twice; name it once"
+            problems.append(document.problem(("services", index, "name"), said))
+    named = [service.name for service in settings.services]
+    problems += emit_usable(settings.planner.scaling, named, settings.remediation.actuator, document)
     if settings.remediation.actuator == "simulated" and not settings.remediation.control_url:
         problems.append(document.problem(("remediation", "control_url"), "is needed by the simulated actuator"))
     return problems

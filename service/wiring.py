@@ -19,13 +19,14 @@ from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import StoreAwayError
 from outrider.i18n import Language
+from outrider.ledger import Ledger
 from outrider.model import CycleRecord, EntityKind, EntityRef, Incident, Plan
 from outrider.ports import Actuator, MetricStore, Notifier, StateReader, StateStore
 from outrider.rules import Rule
 from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
-from service import facts, receiving, revisions, targets
+from service import emitting, facts, receiving, revisions, targets
 from service import settings as settings_file
 from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.cycle import Cycle, Parts, Source
@@ -138,7 +139,7 @@ def platform(
     source = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
     collector = Recorded(source, sql.open_ledger(sql.urls_of(settings.store.url)[0]))
     spooled = SpooledMetrics(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
-    cycle = _cycle(settings, collector, clock, state, spooled, in_background=not lockstep)
+    cycle = _cycle(settings, collector, clock, state, spooled, in_background=not lockstep, ledger=collector.ledger)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
     return Platform(cycle, dispatcher, metrics, state, collector, settings, spooled, keeper)
 
@@ -173,6 +174,7 @@ def _cycle(
     in_background: bool = False,
     plans: bool = True,
     messaging: Messaging | None = None,
+    ledger: Ledger | None = None,
 ) -> Cycle:
     loaded = rules(settings)
     detectors = (
@@ -184,7 +186,12 @@ def _cycle(
     planning: Planning | NoPlanning = NoPlanning()
     if plans:
         planning = Planning(
-            metrics, settings.planner, settings.services, _counter(detection, state), in_background=in_background
+            metrics,
+            settings.planner,
+            settings.services,
+            _counter(detection, state),
+            in_background=in_background,
+            ledger=ledger,
         )
     return Cycle(
         Parts(
@@ -226,6 +233,7 @@ def policy(settings: Settings) -> Policy:
         cooldown=given.cooldown,
         min_confidence=given.min_confidence,
         ask_for=frozenset(given.ask_for),
+        plan_acts=not settings.planner.scaling.shadow,
     )
 
 
@@ -257,6 +265,8 @@ def notifiers(settings: Settings) -> dict[str, Notifier]:
 def actuator(settings: Settings) -> Actuator:
     """What performs actions."""
     given = settings.remediation
+    if given.actuator == "autoscalers":
+        return emitting.actuator(settings.planner.scaling)
     return ACTUATORS[given.actuator]({"control_url": given.control_url})
 
 
@@ -299,13 +309,19 @@ def plan_now(settings: Settings, at: datetime | None) -> Plan:
         newest: tuple[CycleRecord, ...] = state.cycles(limit=1)
         if at is None and not newest:
             return Plan()
-        topology = state.topology()
-        active = facts.active_alerts(state)
+        instant = at or newest[0].at
+        # what ran and what was broken then, not now
+        topology = state.topology() if at is None else state.topology(at)
+        active = facts.active_alerts(state) if at is None else facts.alerts_at(state, at)
 
         def count(service: EntityRef, known: Topology) -> tuple[int, int]:
             members = known.below(service, EntityKind.REPLICA)
             broken = {alert.entity for alert in active if alert.fault in facts.NOT_SERVING}
             return len(members), len(set(members) - broken)
 
-        planning = Planning(metrics, settings.planner, settings.services, count)
-        return planning.plan_if_due(at or newest[0].at, topology) or Plan()
+        ledger = sql.open_ledger(sql.urls_of(settings.store.url)[0])
+        try:
+            planning = Planning(metrics, settings.planner, settings.services, count, ledger=ledger, looks_back=False)
+            return planning.plan_if_due(instant, topology) or Plan()
+        finally:
+            ledger.close()

@@ -10,6 +10,7 @@ import streamlit as st
 from dashboards import charts, pieces, session
 from dashboards import format as fmt
 from dashboards.session import Viewer
+from outrider.model import EntityKind, EntityRef
 from outrider.summaries import word
 
 _HISTORY_HOURS = 24
@@ -40,6 +41,9 @@ def _body(who: Viewer) -> None:
         _chart(who, forecast, found, plan["as_of"])
     with right.container(border=True, height="stretch", key="o-box-capacity-2"):
         st.html(figures(who, found, plan["as_of"]))
+    st.html(pieces.section(who.say("capacity.looking_back")))
+    with st.container(border=True, key="o-box-capacity-5"):
+        st.html(looking_back(who, found, plan.get("looking_back")))
     left, right = st.columns([7, 3], gap="medium")
     with left:
         st.html(pieces.section(who.say("capacity.derivation")))
@@ -62,6 +66,8 @@ def headline(who: Viewer, found: dict[str, Any]) -> str:
 
 def _below(who: Viewer, found: dict[str, Any], as_of: str) -> str:
     parts = [word("plan_reason", found["reason"], who.language)]
+    if found.get("detail"):
+        parts.append(found["detail"])
     if found["need_at"]:
         parts.append(who.say("capacity.need_at", when=fmt.when(found["need_at"], as_of, who.language)))
     if found["needed_by"]:
@@ -94,6 +100,7 @@ def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
         (who.say("plan.needed_by"), fmt.when(found["needed_by"], as_of, who.language)),
         (who.say("plan.need_at"), fmt.when(found["need_at"], as_of, who.language)),
         (who.say("capacity.lead"), fmt.DASH if lead is None else fmt.say_span(lead, who.language)),
+        *_lead_parts(who, found["derivation"].get("lead")),
         (who.say("capacity.limits"), f"{found['floor']}–{found['ceiling']}"),
         (who.say("capacity.binding"), word("binding", found["binding"], who.language)),
         (who.say("plan.cost"), fmt.money(found["cost_per_hour"], found["currency"])),
@@ -107,6 +114,48 @@ def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
         f'<div class="o-label">{escape(who.say("plan.replicas"))}</div><div class="o-big">{escape(replicas)}</div>'
         f'<table class="o-table o-facts"><tbody>{body}</tbody></table>'
     )
+
+
+def _lead_parts(who: Viewer, lead: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The phases of a start, where they were measured or a node is waited for."""
+    parts = lead["parts"] if lead else []
+    if not lead or len(parts) < 2:
+        return [] if not lead else [(f"— {word('lead_source', lead['source'], who.language)}", "")]
+    return [
+        (f"— {word('start_phase', part['name'], who.language)}", fmt.say_span(part["seconds"], who.language))
+        for part in parts
+    ]
+
+
+def looking_back(who: Viewer, found: dict[str, Any], kept: dict[str, Any] | None) -> str:
+    """The last climb to a peak: when the plan starts replicas, and who would have waited without it."""
+    known = [one for one in (kept or {}).get("services", ()) if one["entity"] == _key(found["entity"])]
+    if not known:
+        return pieces.empty(who.say("capacity.no_looking_back"))
+    (one,) = known
+    ways = (("with_plan", one["with_plan"]), ("reactive", one["without_forecast"]), ("held", one["without_starts"]))
+    rows = [
+        (who.say(f"capacity.way_{name}"), fmt.number(way["waited"], 0), fmt.number(way["replica_hours"], 0))
+        for name, way in ways
+    ]
+    heads = [
+        (who.say("capacity.way"), ""),
+        (who.say("capacity.waited"), "o-number"),
+        (who.say("capacity.replica_hours"), "o-number"),
+    ]
+    body = "".join(
+        f'<tr><td>{escape(name)}</td><td class="o-number">{escape(waited)}</td>'
+        f'<td class="o-number">{escape(hours)}</td></tr>'
+        for name, waited, hours in rows
+    )
+    head = "".join(f'<th class="{kind}">{escape(text)}</th>' for text, kind in heads)
+    table = f'<table class="o-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f"<p>{escape(one['sentence'])}</p>{table}"
+
+
+def _key(entity: dict[str, Any]) -> str:
+    """An entity of the API as its key."""
+    return EntityRef(entity["cluster"], EntityKind(entity["kind"]), entity["namespace"], entity["name"]).key
 
 
 def _next_day(who: Viewer, day: dict[str, Any] | None, as_of: str) -> list[tuple[str, str]]:
@@ -124,20 +173,7 @@ def derivation(who: Viewer, found: dict[str, Any]) -> str:
     lines = found.get("derivation_lines") or found["derivation"].get("lines") or []
     if not lines:
         return pieces.empty(who.say("capacity.no_derivation"))
-    return pieces.steps([*lines, *_decision(who, found)]) + _basis(who, found["derivation"].get("calibration"))
-
-
-def _decision(who: Viewer, found: dict[str, Any]) -> list[str]:
-    """From what the formula says to what is recommended: other needs, limits, and what decided."""
-    facts = found["derivation"]
-    lines = []
-    if facts.get("need_now") is not None:
-        lines.append(who.say("capacity.step_now", rate=fmt.number(facts.get("load_now")), n=facts["need_now"]))
-    if facts.get("need_survivors") is not None:
-        lines.append(who.say("capacity.step_survivors", n=facts["need_survivors"]))
-    by = word("binding", found["binding"], who.language)
-    limits = {"floor": found["floor"], "ceiling": found["ceiling"], "target": found["target_replicas"]}
-    return [*lines, who.say("capacity.step_decided", by=by, **limits)]
+    return pieces.steps(lines) + _basis(who, found["derivation"].get("calibration"))
 
 
 def _basis(who: Viewer, calibration: dict[str, Any] | None) -> str:

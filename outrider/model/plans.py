@@ -62,6 +62,12 @@ class PlanReason(StrEnum):
     LOAD_NOW = "load_now"
     AT_FLOOR = "at_floor"
     AT_CEILING = "at_ceiling"
+    AT_QUOTA = "at_quota"
+    OVER_LIMIT = "over_limit"  # more run than a limit allows, and the load needs them
+    STEP_LIMIT = "step_limit"  # more is wanted than one step or one hour may add
+    SPIKE_DOUBTED = "spike_doubted"  # one sample alone says that the load has multiplied
+    NOT_READY_YET = "not_ready_yet"  # enough were ordered, not all of them serve
+    SCALE_IN_COOLING = "scale_in_cooling"  # replicas were added a moment ago
     ENOUGH = "enough"
     SURVIVORS_TOO_BUSY = "survivors_too_busy"
     SCALE_IN_HELD_NO_VALUES = "scale_in_held_no_values"
@@ -74,6 +80,10 @@ class NoPlanReason(StrEnum):
     NO_CALIBRATION = "no_calibration"
     NO_VALUES = "no_values"
     NO_REPLICAS = "no_replicas"
+    BAD_CALIBRATION = "bad_calibration"
+    LIMITS_CONTRADICT = "limits_contradict"
+    LISTED_TWICE = "listed_twice"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +114,51 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadPart:
+    """One part of a lead time. ``name`` is a start phase, or ``margin``; ``source`` as in ``LeadTime``."""
+
+    name: str
+    seconds: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeadTime:
+    """From the order of a replica until it serves. ``parts`` add up to ``seconds``.
+
+    ``source`` is measured, configured or prior; ``starts`` are the starts that it was measured on.
+    ``gpus_free`` are GPUs that nobody holds, None where that is not known.
+    """
+
+    seconds: float
+    source: str
+    starts: int = 0
+    parts: tuple[LeadPart, ...] = ()
+    gpus_free: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What the engines of a service hold now, summed over its replicas.
+
+    ``kv_replicas`` is the KV cache in use, in replicas (.5 and .7 of two replicas make 1.2), the highest of
+    the last half hour. None: not known.
+    """
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_replicas: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FleetService:
-    """A service as the planner sees it now. ``floor`` and ``ceiling`` are replicas."""
+    """A service as the planner sees it now. ``floor`` and ``ceiling`` are replicas.
+
+    ``current_replicas`` are those that were ordered, ``ready_replicas`` those that serve. ``quota_gpus`` are
+    the GPUs that it may hold at most. ``lately`` says how many were ordered at earlier instants, oldest
+    first. ``lead`` None: what the calibration says. ``no_calibration`` is why there is none: the key of a
+    text and its arguments.
+    """
 
     service: EntityRef
     gpu_type: str
@@ -115,6 +168,11 @@ class FleetService:
     ceiling: int
     price_per_gpu_hour: float | None
     currency: str
+    quota_gpus: int | None = None
+    lead: LeadTime | None = None
+    engines: EngineLoad = EngineLoad()
+    lately: tuple[tuple[datetime, int], ...] = ()
+    no_calibration: tuple[str, Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +203,13 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class NoRecommendation:
-    """The planner cannot say, and why."""
+    """The planner cannot say, and why. ``detail`` is the key of a text that says more, with its arguments."""
 
     service: EntityRef
     reason: NoPlanReason
     made_at: datetime
+    detail: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

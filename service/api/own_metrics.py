@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from outrider.errors import StoreError
-from outrider.model import Incident
+from outrider.model import Incident, Recommendation
 from outrider.ports import StateReader
 from service import facts
+from service.api.plan import is_fresh, replicas_wanted
 from store.cycle_files import CycleFiles
 from store.sql_metrics import SqlMetricStore
 
@@ -51,6 +53,7 @@ class StateCollector(Collector):
             Counter((a.kind, a.decision, a.reason, a.status) for a in self._state.actions(limit=_LAST_ACTIONS)),
         )
         yield from self._detectors()
+        yield from self._plan(newest[0].at if (newest := self._state.cycles(limit=1)) else None)
         yield _gauge("remediation_paused", "1 while remediation is paused.", float(self._state.paused()))
 
     def _cycle(self) -> Iterable[Metric]:
@@ -85,6 +88,34 @@ class StateCollector(Collector):
             for one, value in values:
                 family.add_metric([one.detector, one.kind.value], value)
             yield family
+
+    def _plan(self, now: datetime | None) -> Iterable[Metric]:
+        """What an HPA or KEDA scales by. A plan that is too old is not told: whoever scales by it then holds."""
+        names = ("service", "namespace", "gpu_type")
+        told = {
+            name: GaugeMetricFamily(f"outrider_{name}", text, labels=names)
+            for name, text in (
+                ("plan_replicas", "Replicas that the newest plan wants now: the target once its start is due."),
+                ("plan_target_replicas", "Replicas that the newest plan aims at."),
+                ("plan_current_replicas", "Replicas that there were when it was made."),
+                ("plan_timestamp_seconds", "When it was made."),
+                ("plan_lead_time_seconds", "From the order of a replica until it serves."),
+            )
+        }
+        for one in self._state.plan().recommendations if now is not None else ():
+            if now is None or not isinstance(one, Recommendation) or not is_fresh(one, now):
+                continue
+            values = (
+                replicas_wanted(one, now),
+                one.target_replicas,
+                one.current_replicas,
+                one.made_at.timestamp(),
+                one.lead_time.total_seconds(),
+            )
+            labels = [one.service.name, one.service.namespace or "", one.gpu_type]
+            for family, value in zip(told.values(), values, strict=True):
+                family.add_metric(labels, float(value))
+        yield from told.values()
 
     def _alerts(self) -> Counter[tuple[str, ...]]:
         active = facts.active_alerts(self._state)

@@ -1,20 +1,25 @@
-"""``/plan`` and ``/forecasts``: how many replicas and GPUs, by when, and why."""
+"""``/plan``, ``/forecasts``, ``/scaling``: how many replicas and GPUs, by when, why; the number alone for KEDA."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
 from outrider import catalog, jsonable
+from outrider.clock import rfc3339
+from outrider.errors import UnavailableError
 from outrider.i18n import Language
 from outrider.model import Forecast, NoRecommendation, Recommendation, SignalKey, SignalKind
-from planner.capacity import derivation_lines
+from planner import reasoning
+from service import looking_back
 from service.api.context import Context, Ctx, Lang
+from service.api.errors import NotFoundError
 
 router = APIRouter(tags=["plan"])
 _HISTORY_STEP = timedelta(minutes=10)
+PLAN_LATE = timedelta(minutes=45)  # several plans have been missed
 
 
 @router.get("/plan")
@@ -23,10 +28,63 @@ def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     return {
         "as_of": jsonable.instant(ctx.as_of()),
         "recommendations": [
-            {**jsonable.recommendation(found), "derivation_lines": _lines(found, lang), "carries": _carries(found)}
+            {
+                **jsonable.recommendation(found, lang),
+                "derivation_lines": _lines(found, lang),
+                "carries": _carries(found),
+            }
             for found in ctx.state.plan().recommendations
         ],
+        "looking_back": _looking_back(ctx, lang),
     }
+
+
+def _looking_back(ctx: Context, language: Language) -> dict[str, Any] | None:
+    """What the plan would have done with each service's last climb to a peak; None before the first look."""
+    ledger = ctx.extras.ledger
+    kept = None if ledger is None else ledger.paper(looking_back.PAPER)
+    if kept is None:
+        return None
+    found = [{**one, "sentence": looking_back.sentence(one, language)} for one in kept[1]["services"]]
+    return {"at": rfc3339(kept[0]), "services": found}
+
+
+@router.get("/scaling/{namespace}/{service}")
+def scaling(ctx: Ctx, namespace: str, service: str) -> dict[str, Any]:
+    """The replicas wanted now, as KEDA's metrics-api scaler reads them (``valueLocation: value``, target 1).
+
+    ``namespace`` - stands for none. Without a fresh plan it answers 404 or 503 instead of a number, so that
+    whoever scales holds what there is (or falls back, as configured there) and takes nothing away.
+    """
+    wanted = None if namespace == "-" else namespace
+    known = {(one.service.namespace, one.service.name): one for one in ctx.state.plan().recommendations}
+    found = known.get((wanted, service))
+    if found is None:
+        raise NotFoundError(f"No service is named {service} in {namespace}.", hint="GET /api/v1/plan lists them")
+    if isinstance(found, NoRecommendation):
+        raise UnavailableError(f"{service} has no plan: {found.reason.value}", hint="outrider capacity explain")
+    if not is_fresh(found, ctx.as_of()):
+        raise UnavailableError(f"the plan of {service} is of {rfc3339(found.made_at)}", hint="is the engine running?")
+    return {
+        "value": replicas_wanted(found, ctx.as_of()),
+        "target_replicas": found.target_replicas,
+        "current_replicas": found.current_replicas,
+        "needed_by": jsonable.instant(found.needed_by),
+        "reason": found.reason.value,
+        "made_at": rfc3339(found.made_at),
+    }
+
+
+def is_fresh(found: Recommendation, now: datetime) -> bool:
+    """False for a plan that is too old to scale by."""
+    return now - found.made_at <= PLAN_LATE
+
+
+def replicas_wanted(found: Recommendation, now: datetime) -> int:
+    """The target once its start is due, what runs before that: a scale-out is not begun too early."""
+    grows = found.target_replicas > found.current_replicas
+    waits = grows and found.needed_by is not None and found.needed_by > now
+    return found.current_replicas if waits else found.target_replicas
 
 
 @router.get("/forecasts")
@@ -46,21 +104,20 @@ def forecasts(
 
 
 def _lines(found: Recommendation | NoRecommendation, language: Language) -> list[str]:
-    if isinstance(found, NoRecommendation) or "inputs" not in found.derivation:
-        return []
-    return list(derivation_lines(found.derivation, language))
+    return [] if isinstance(found, NoRecommendation) else reasoning.lines(found, language)
 
 
 def _carries(found: Recommendation | NoRecommendation) -> dict[str, float | None]:
-    """Requests per second that the replicas of now and of the target carry, buffer kept."""
+    """Requests per second that the replicas of now, of the target and of the floor carry, buffer kept."""
     known = None if isinstance(found, NoRecommendation) else found
     derived = known.derivation if known else {}
     if known is None or not known.current_replicas or "capacity_now" not in derived:
-        return {"current": None, "target": None}
+        return {"current": None, "target": None, "floor": None}
     per_replica = derived["capacity_now"] / known.current_replicas
     return {
         "current": jsonable.finite(per_replica * known.current_replicas),
         "target": jsonable.finite(per_replica * known.target_replicas),
+        "floor": jsonable.finite(per_replica * known.floor),
     }
 
 

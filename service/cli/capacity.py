@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from outrider import jsonable
 from outrider.errors import UsageError
-from outrider.i18n import translate
+from outrider.i18n import Language, translate
 from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
-from planner import capacity
+from planner import capacity, reasoning
 from service import wiring
-from service.cli import tables
+from service.cli import emitted, tables
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
+from service.cli.emitted import KINDS
 
 app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
 
@@ -79,32 +81,39 @@ def explain(
     """Print the derivation of each recommendation, with units."""
     made = _recommendations(context, service, at)
 
-    def table(_: Any) -> str:
-        blocks = []
-        for item in made:
-            if isinstance(item, Recommendation):
-                lines = [*capacity.derivation_lines(item.derivation, context.language), _bounds(context, item)]
-                blocks.append(
-                    "\n".join([f"{item.service.name}: {item.target_replicas} replicas, {item.gpus} GPUs", *lines])
-                )
-            else:
-                blocks.append(f"{item.service.name}: no recommendation ({item.reason})")
-        return "\n\n".join(blocks) or "no service is known yet"
-
-    context.show([jsonable.recommendation(item) for item in made], table)
-
-
-def _bounds(context: Context, item: Recommendation) -> str:
-    """The last step: from what the formula asks for to what is recommended."""
-    return translate(
-        "cli.explain_target",
-        context.language,
-        now=item.derivation.get("need_now") or "-",
-        floor=item.floor,
-        ceiling=item.ceiling,
-        binding=word("binding", item.binding, context.language),
-        target=item.target_replicas,
+    context.show(
+        [jsonable.recommendation(item, context.language) for item in made],
+        lambda _: (
+            "\n\n".join(_explained(item, context.language) for item in made)
+            or translate("cli.no_services", context.language)
+        ),
     )
+
+
+@leaf(app, "emit", example="outrider capacity emit --service chat --format hpa,kustomize --out manifests")
+def emit(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    formats: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(KINDS)}; several with commas; default: as configured")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="folder to write the documents into")] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="print what git apply takes against the folder --out")] = False,
+    send: Annotated[bool, typer.Option("--send", help="send them to what planner.scaling.emit names")] = False,
+    for_real: Annotated[bool, typer.Option("--for-real", help="without it --send is a dry run")] = False,
+) -> None:
+    """Render the newest plan for what scales: HPA, KEDA, Knative, kustomize, a webhook; send it where configured."""
+    emitted.emit(context, service, formats, out, diff=diff, send=send, for_real=for_real)
+
+
+def _explained(item: Recommendation | NoRecommendation, language: Language) -> str:
+    """One service: the answer, then every step to it; without an answer, why there is none."""
+    if isinstance(item, NoRecommendation):
+        detail = translate(item.detail, language, **item.arguments) if item.detail else ""
+        said = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
+        return translate("cli.explain_none", language, **said) + (f" ({detail})" if detail else "")
+    head = {"service": item.service.name, "replicas": item.target_replicas, "gpus": item.gpus}
+    return "\n".join([translate("cli.explain_head", language, **head), *reasoning.lines(item, language)])
 
 
 def _recommendations(context: Context, service: str | None, at: str | None) -> list[Recommendation | NoRecommendation]:

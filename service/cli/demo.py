@@ -14,7 +14,7 @@ import typer
 from outrider import log
 from outrider.clock import SystemClock
 from outrider.i18n import Language, translate
-from service import demo, ports_free, supervise
+from service import demo, looking_back, ports_free, supervise
 from service.cli import tables
 from service.cli.common import Context, leaf
 from service.cli.progress import bars
@@ -65,6 +65,7 @@ def _seen(shown: dict[str, Any], language: Language) -> str:
             tables.incidents(shown["incidents"], language),
             tables.actions(shown["actions"], language),
             tables.recommendations(shown["recommendations"], language),
+            *(looking_back.sentence(one, language) for one in shown["looking_back"]),
         ]
     )
 

@@ -86,6 +86,7 @@ def test_forecast_has_band_history_level_lines_and_marks():
         "90 % interval",
         "measured",
         "forecast",
+        "p95 of the forecast",
         "8 replicas carry 48/s (running)",
         "11 replicas carry 66/s (plan)",
     ]

@@ -131,6 +131,16 @@ def test_there_is_a_forecast_and_a_plan_for_both_services(seen):
         assert entry["reason"]
 
 
+def test_the_plan_starts_replicas_before_the_last_peak_and_says_what_came_without(seen):
+    climbs = {entry["service"]: entry for entry in seen["looking_back"]}
+    assert set(climbs) == SERVICES
+    for climb in climbs.values():
+        assert climb["first_start_at"] < climb["peak_at"], "before the peak of the day before the demo"
+        assert climb["first_ready_at"] > climb["first_start_at"]
+        assert climb["without_starts"]["waited"] > 0.05 * climb["requests"], "the replicas of the night alone"
+        assert climb["with_plan"]["waited"] <= 0.005 * climb["requests"]
+
+
 # --- the other chapters, each alone and without history ---------------------------------------------
 
 

@@ -77,7 +77,7 @@ class Build:
             "service": SERVICE,
             "gpu_type": "H100",
             "current_replicas": 10,
-            "ready_replicas": 10,
+            "ready_replicas": changes.get("current_replicas", 10),
             "floor": 2,
             "ceiling": 40,
             "price_per_gpu_hour": 2.5,

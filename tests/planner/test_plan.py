@@ -89,9 +89,9 @@ def test_lost_values_never_scale_in(build, lost):
 def test_lost_values_still_scale_out_on_the_forecast(build):
     values = build.wave(6.0, level=40.0, noise=0.0)
     values[-6:] = np.nan
-    found = _plan(build, values, current_replicas=5)
+    found = _plan(build, values, current_replicas=15)
     assert found.reason is PlanReason.FORECAST_PEAK
-    assert found.target_replicas > 5
+    assert found.target_replicas > 15
 
 
 def test_survivors_without_room_stay(build):
@@ -123,7 +123,7 @@ def test_why_there_is_no_recommendation(build):
     assert _plan(build, values, calibration=None).reason is NoPlanReason.NO_CALIBRATION
     assert _plan(build, values, calibration=None, current_replicas=0).reason is NoPlanReason.NO_REPLICAS
     broken = {build.service: build.calibration(batch=0.0)}
-    assert _plan(build, values, calibration=broken).reason is NoPlanReason.NO_CALIBRATION
+    assert _plan(build, values, calibration=broken).reason is NoPlanReason.BAD_CALIBRATION
     old = values.copy()
     old[-150:] = np.nan
     assert _plan(build, old).reason is NoPlanReason.NO_VALUES

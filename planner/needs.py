@@ -1,0 +1,165 @@
+"""How many replicas a load needs: now by requests and by what the engines hold, soon by the forecast, and to stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from outrider.model import Calibration, FleetService, Floats, Forecast, SignalKey, Window
+from planner import prescale
+from planner.capacity import Formula, formula, whole
+from planner.history import Facts
+from planner.tiers import LOAD
+
+_INFLIGHT, _QUEUE = SignalKey("svc_inflight_requests"), SignalKey("svc_queue_requests")
+KV_WATERMARK = 0.9
+"""Survivors may fill their KV cache so far: above it engines begin to preempt."""
+
+_QUEUE_SHARE = 0.1
+"""A queue of less than a tenth of what runs is the batch being filled, not a want of replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """The load of now as it is counted with: ``newest`` is capped where a spike is ``doubted``."""
+
+    load: prescale.LoadNow
+    newest: float | None
+    doubted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything about one service: its row of the cleaned history, forecast, calibration and facts."""
+
+    history: Window
+    row: int
+    facts: Facts
+    said: Forecast
+    calibration: Calibration
+    service: FleetService
+    load: Believed
+    now: datetime
+
+    @property
+    def values(self) -> Floats:
+        """The load, one value a slot."""
+        found: Floats = self.history.column(LOAD)[self.row]
+        return found
+
+    def newest(self, key: SignalKey) -> float | None:
+        """The newest known value of the last few slots, None where the history does not carry the signal."""
+        values = self.history.column(key)[self.row][-prescale.FRESH_SLOTS :]
+        known = values[np.isfinite(values)]
+        return float(known[-1]) if known.size else None
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """Replicas that must stay, and each figure that they follow from; raw numbers are before the extra room."""
+
+    need: int
+    load_recent: float
+    load_coming: float
+    load_raw: float
+    held: float
+    held_raw: float
+    kv_raw: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Replicas needed now (None: the load cannot be trusted), by the forecast, and to stay.
+
+    ``by_load`` and ``by_engines`` are the two halves of ``now``; ``sequences`` run or wait in the engines.
+    """
+
+    now: int | None
+    by_load: int | None
+    by_engines: int | None
+    sequences: float | None
+    forecast: int
+    ahead: prescale.Peak
+    survivors: Survivors
+
+
+def sized(calibration: Calibration, qps: float, buffer: float) -> Formula:
+    """The formula for a load in requests per second."""
+    return formula(
+        qps=qps,
+        tokens=calibration.tokens_per_request,
+        batch=calibration.batch,
+        tokens_per_second=calibration.tokens_per_second_per_sequence,
+        buffer=buffer,
+        tp=calibration.tensor_parallel,
+        pp=calibration.pipeline_parallel,
+    )
+
+
+def believed(
+    load: prescale.LoadNow,
+    calibration: Calibration,
+    service: FleetService,
+    limits: prescale.ScaleLimits,
+    buffer: float,
+) -> Believed:
+    """The load of now; a single sample far above all that went before is cut to what is plausible.
+
+    It is doubted only where it asks for more than one step may add, and where the engines do not hold at
+    least half of what it would bring them.
+    """
+    newest, before = load.newest, load.before
+    if newest is None or before is None or newest <= limits.spike_ratio * before:
+        return Believed(load, newest, doubted=False)
+    asked, current = sized(calibration, newest, buffer), service.current_replicas
+    if asked.replicas <= max(current * limits.step_ratio, current + limits.step_replicas):
+        return Believed(load, newest, doubted=False)
+    held = (service.engines.running or 0.0) + (service.engines.waiting or 0.0)
+    if held >= asked.sequences / 2:
+        return Believed(load, newest, doubted=False)
+    return Believed(load, min(newest, limits.spike_ratio * before), doubted=True)
+
+
+def count(case: Case, until: datetime, buffer: float) -> Counted:
+    """Every need of a service. ``until`` is when replicas that are ordered now serve, with a step to spare."""
+    ahead = prescale.peak(case.said, until)
+    newest = case.load.newest
+    by_load = None if newest is None else sized(case.calibration, newest, buffer).replicas
+    sequences, by_engines = _by_engines(case, buffer)
+    # what the engines hold never speaks alone: with the load unknown, nothing is taken away
+    now = None if by_load is None else max(by_load, by_engines or 0)
+    forecast = sized(case.calibration, ahead.value, buffer).replicas
+    if by_load is None and by_engines is not None:
+        forecast = max(forecast, by_engines)
+    return Counted(now, by_load, by_engines, sequences, forecast, ahead, _survivors(case, until, buffer))
+
+
+def _by_engines(case: Case, buffer: float) -> tuple[float | None, int | None]:
+    """Sequences that run and wait, and the replicas that hold them at once; the buffer only where a queue stands."""
+    running, waiting = case.service.engines.running, case.service.engines.waiting or 0.0
+    waiting = max(waiting, case.newest(_QUEUE) or 0.0)
+    if running is None and waiting == 0.0:
+        return None, None
+    sequences = (running or 0.0) + waiting
+    queued = waiting >= max(1.0, _QUEUE_SHARE * (running or 0.0))
+    return sequences, whole(sequences / case.calibration.batch * (1.0 + buffer if queued else 1.0))
+
+
+def _survivors(case: Case, until: datetime, buffer: float) -> Survivors:
+    """Replicas that must stay: for recent and coming load, for sequences in flight and queued, and for their KV."""
+    recent = case.load.load.recent or 0.0
+    coming = prescale.peak(case.said, until + prescale.NO_REVERSAL).value
+    load_raw = sized(case.calibration, max(recent, coming), buffer).units_raw
+    engines = case.service.engines
+    # What is in flight includes what is queued, where both are known.
+    held = max(
+        case.newest(_QUEUE) or 0.0,
+        case.newest(_INFLIGHT) or 0.0,
+        (engines.running or 0.0) + (engines.waiting or 0.0),
+    )
+    held_raw = held / case.calibration.batch * (1.0 + buffer)
+    kv_raw = (engines.kv_replicas or 0.0) / KV_WATERMARK
+    need = whole(max(load_raw, held_raw, kv_raw) * (1.0 + prescale.HYSTERESIS))
+    return Survivors(need, recent, coming, load_raw, held, held_raw, kv_raw)

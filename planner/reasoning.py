@@ -1,0 +1,287 @@
+"""Why the plan says what it says: every figure it follows from, as plain values and as lines that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from outrider.clock import from_unix, rfc3339
+from outrider.i18n import Language, texts, translate
+from outrider.model import Forecast, LeadTime, Recommendation
+from outrider.summaries import word
+from outrider.units import format_duration
+from planner import prescale
+from planner.capacity import derivation_lines
+from planner.needs import KV_WATERMARK, Case, Counted, sized
+from planner.tiers import SLOW_MODELS, Answers
+from planner.waiting import waiting
+
+_NIGHT_IS_OLD = timedelta(hours=26)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a recommendation was made from. ``ordered`` and ``ready`` are requests per second that are carried."""
+
+    case: Case
+    count: Counted
+    goal: prescale.Target
+    lead: LeadTime
+    until: datetime
+    ordered: float
+    ready: float
+    nightly: Answers | None
+    buffer: float
+    horizon: timedelta
+
+
+def derivation(told: Told) -> dict[str, Any]:
+    """The arithmetic as plain JSON values: the formula, the needs, the limits, what is missing and what is odd."""
+    case, count = told.case, told.count
+    load = case.load
+    bought = sized(case.calibration, max(load.newest or 0.0, count.ahead.value), told.buffer)
+    return {
+        **bought.derivation,
+        "load_now": load.load.newest,
+        "load_believed": load.newest,
+        "load_last_half_hour": load.load.recent,
+        "load_trusted": load.load.trusted,
+        "capacity_now": told.ordered,
+        "capacity_ready": told.ready,
+        "ready_replicas": case.service.ready_replicas,
+        "need_now": count.now,
+        "need_by_load": count.by_load,
+        "need_by_engines": count.by_engines,
+        "sequences_held": count.sequences,
+        "need_forecast": count.forecast,
+        "need_survivors": count.survivors.need,
+        "survivors": _survivors(told),
+        "limits": {"floor": case.service.floor, "ceiling": case.service.ceiling, "quota_gpus": case.service.quota_gpus},
+        "peak": {"value": count.ahead.value, "at": _instant(count.ahead.at), "until": rfc3339(told.until)},
+        "next_24h": _next_day(told),
+        "without": _without(told),
+        "lead": _lead(told.lead),
+        "data": _data(case),
+        "forecast": _judged(case.said),
+        "nightly": _nightly(told),
+        "calibration": _basis(case),
+        "cautions": _cautions(told),
+    }
+
+
+def lines(found: Recommendation, language: Language = "en") -> list[str]:
+    """The derivation as people read it, one step a line; what is odd comes last."""
+    facts = found.derivation
+    if "inputs" not in facts:
+        return []
+    said = list(derivation_lines(facts, language))
+    if "survivors" in facts:  # a plan of an earlier version has the formula alone
+        said += [*_need_lines(facts, language), *_lead_lines(facts, language)]
+    by = word("binding", found.binding, language)
+    quota = (facts.get("limits") or {}).get("quota_gpus")
+    limits = {"floor": found.floor, "ceiling": found.ceiling, "by": by, "target": found.target_replicas}
+    key = "plan.step_decided" if quota is None else "plan.step_decided_quota"
+    said.append(translate(key, language, **limits, quota=quota, why=word("plan_reason", found.reason, language)))
+    waited = facts.get("without")
+    if waited:
+        key = "plan.without" if waited["waited"] >= 1 else "plan.without_none"
+        figures = {"waited": f"{waited['waited']:,.0f}", "replicas": found.current_replicas}
+        said.append(translate(key, language, **figures))
+    return said + [caution(each, language) for each in facts.get("cautions", ())]
+
+
+def caution(found: Mapping[str, Any], language: Language = "en") -> str:
+    """One thing to know about a plan, as a sentence."""
+    return translate(f"plan.caution_{found['code']}", language, **found["arguments"])
+
+
+def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
+    said = []
+    if facts.get("need_by_load") is not None:
+        rate = f"{facts['load_believed']:.4g}"
+        said.append(translate("plan.step_now", language, rate=rate, n=facts["need_by_load"]))
+    if facts.get("need_by_engines") is not None:
+        held = f"{facts['sequences_held']:.4g}"
+        said.append(translate("plan.step_engines", language, held=held, n=facts["need_by_engines"]))
+    peak = facts["peak"]
+    ahead = {"rate": f"{peak['value']:.4g}", "until": _clock(peak["until"]), "n": facts["need_forecast"]}
+    said.append(translate("plan.step_forecast", language, **ahead))
+    stay = facts["survivors"]
+    figures = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in stay.items()}
+    said.append(translate("plan.step_survivors", language, **figures))
+    if stay["share_after"] is not None:
+        shares = {"before": f"{stay['share_before']:.0%}", "after": f"{stay['share_after']:.0%}"}
+        said.append(translate("plan.step_one_less", language, n=stay["current"], less=stay["current"] - 1, **shares))
+    return said
+
+
+def _lead_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
+    lead = facts["lead"]
+    parts = " + ".join(
+        f"{phase_name(part['name'], language)} {format_duration(round(part['seconds']))}" for part in lead["parts"]
+    )
+    source = word("lead_source", lead["source"], language)
+    total = format_duration(round(lead["seconds"]))
+    return [translate("plan.step_lead", language, parts=parts, total=total, source=source, starts=lead["starts"])]
+
+
+def phase_name(name: str, language: Language = "en") -> str:
+    """What a part of a lead time is called."""
+    return texts(language).get(f"words.start_phase.{name}", name.replace("_", " "))
+
+
+def _survivors(told: Told) -> dict[str, Any]:
+    """The arithmetic of scale-in, the share of each replica before and after one is taken away included."""
+    found, current = told.count.survivors, told.case.service.current_replicas
+    raw = max(found.load_raw, found.held_raw, found.kv_raw)
+    return {
+        "need": found.need,
+        "load_recent": found.load_recent,
+        "load_coming": found.load_coming,
+        "load_raw": found.load_raw,
+        "held": found.held,
+        "held_raw": found.held_raw,
+        "kv_raw": found.kv_raw,
+        "kv_watermark": KV_WATERMARK,
+        "hysteresis": prescale.HYSTERESIS,
+        "current": current,
+        "share_before": raw / current if current else None,
+        "share_after": raw / (current - 1) if current > 1 else None,
+    }
+
+
+def _next_day(told: Told) -> dict[str, Any]:
+    said, by = told.case.said, "fast"
+    night = _night(told)
+    if night is not None and night.model in SLOW_MODELS:
+        said, by = night, "nightly"
+    day = prescale.peak(_from(said, told.case.now), told.case.now + told.horizon)
+    needed = sized(told.case.calibration, day.value, told.buffer)
+    return {
+        "peak": day.value,
+        "at": _instant(day.at),
+        "replicas": needed.replicas,
+        "gpus": needed.gpus,
+        "tier": by,
+    }
+
+
+def _from(said: Forecast, now: datetime) -> Forecast:
+    """What a forecast of the night still says of the time to come."""
+    ahead = said.times >= now.timestamp() - said.step.total_seconds()
+    if ahead.all() or not ahead.any():
+        return said
+    quantiles = {level: values[ahead] for level, values in said.quantiles.items()}
+    return Forecast(
+        said.signal, said.entity, said.made_at, said.step, said.times[ahead], quantiles, said.model, said.score
+    )
+
+
+def _night(told: Told) -> Forecast | None:
+    found = (told.nightly or {}).get(told.case.service.service)
+    fresh = isinstance(found, Forecast) and told.case.now - found.made_at < _NIGHT_IS_OLD
+    return found if isinstance(found, Forecast) and fresh else None
+
+
+def _nightly(told: Told) -> dict[str, Any] | None:
+    night = _night(told)
+    return None if night is None else {**_judged(night), "made_at": rfc3339(night.made_at)}
+
+
+def _without(told: Told) -> dict[str, Any]:
+    """Requests that wait longer than two seconds if the replicas of now stay as they are, by the median forecast."""
+    said, case = told.case.said, told.case
+    serves = prescale.capacity_per_second(case.calibration, case.service.current_replicas, 0.0)
+    begins, carries = np.array([case.now.timestamp()]), np.array([serves])
+    found = waiting(said.times, said.quantiles[0.5], begins, carries)
+    first = None if found.first_at is None else rfc3339(from_unix(found.first_at))
+    return {"waited": round(found.waited), "requests": round(found.requests), "first_at": first}
+
+
+def _lead(lead: LeadTime) -> dict[str, Any]:
+    return {
+        "seconds": lead.seconds,
+        "source": lead.source,
+        "starts": lead.starts,
+        "gpus_free": lead.gpus_free,
+        "parts": [{"name": part.name, "seconds": part.seconds, "source": part.source} for part in lead.parts],
+    }
+
+
+def _data(case: Case) -> dict[str, Any]:
+    facts = case.facts
+    return {
+        "slots": facts.slots,
+        "missing": facts.missing,
+        "held": facts.held,
+        "negative": facts.negative,
+        "days": round(facts.days, 2),
+        "confidence": facts.confidence,
+    }
+
+
+def _cautions(told: Told) -> list[dict[str, Any]]:
+    """What a reader must know beside the numbers."""
+    case, facts, found = told.case, told.case.facts, []
+    service, lead = case.service, told.lead
+
+    def note(code: str, **arguments: object) -> None:
+        found.append({"code": code, "arguments": {name: str(value) for name, value in arguments.items()}})
+
+    if timedelta(seconds=lead.seconds) > told.horizon:
+        note("lead_beyond_horizon", lead=format_duration(lead.seconds), horizon=format_duration(told.horizon))
+    if facts.is_new:
+        note("new_service", days=f"{facts.days:.1f}")
+    if facts.missing or facts.held:
+        note("data_missing", missing=facts.missing, held=facts.held, slots=facts.slots)
+    if facts.negative:
+        note("negative_values", n=facts.negative)
+    if service.ready_replicas < service.current_replicas:
+        waiting_for = service.current_replicas - service.ready_replicas
+        note("not_ready", n=waiting_for, current=service.current_replicas)
+    if case.load.doubted and case.load.load.newest is not None and case.load.newest is not None:
+        note("spike_doubted", load=f"{case.load.load.newest:.4g}", believed=f"{case.load.newest:.4g}")
+    if service.quota_gpus is not None and service.quota_gpus < service.floor * _group(case):
+        note("quota_below_floor", quota=service.quota_gpus, floor=service.floor)
+    if lead.gpus_free is not None and lead.gpus_free < _group(case):
+        note("no_gpu_free", free=lead.gpus_free, wanted=_group(case))
+    return found
+
+
+def _group(case: Case) -> int:
+    """GPUs of one replica."""
+    return case.calibration.tensor_parallel * case.calibration.pipeline_parallel
+
+
+def _judged(said: Forecast) -> dict[str, Any]:
+    return {
+        "model": said.model,
+        "why_model": said.why_model,
+        "wape": said.score.wape,
+        "wape_rival": said.score.wape_rival,
+        "coverage90": said.score.coverage90,
+        "folds": said.score.folds,
+        "quantile": prescale.P95,
+    }
+
+
+def _basis(case: Case) -> dict[str, Any]:
+    calibration = case.calibration
+    return {
+        "origin": calibration.origin,
+        "samples": calibration.samples,
+        "startup_seconds": calibration.startup_seconds,
+        "startup_source": calibration.startup_source,
+    }
+
+
+def _instant(at: datetime | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
+def _clock(text: str) -> str:
+    return text[11:16] + " UTC"

@@ -1,0 +1,50 @@
+"""How many requests wait: a fluid queue, first come first served, in front of replicas that come and go.
+
+Arrivals and service flow evenly inside a step. A request that finds ``PATIENCE`` of work before it gives up, and
+counts as one that waited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider.model import Floats
+
+STEP_SECONDS = 5.0
+LIMIT_SECONDS = 2.0
+PATIENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """``waited`` of ``requests`` waited longer than the limit or gave up; ``first_at``: since when."""
+
+    requests: float
+    waited: float
+    first_at: float | None
+
+
+def waiting(times: Floats, rates: Floats, begins: Floats, carries: Floats) -> Waiting:
+    """Requests that wait longer than two seconds.
+
+    ``rates`` are requests per second at ``times`` (unix seconds, rising), joined by lines; missing ones are
+    bridged. ``carries`` are requests per second that can be served from each instant of ``begins`` (rising) on.
+    """
+    known = np.isfinite(rates)
+    if not known.any() or times.size < 2:
+        return Waiting(0.0, 0.0, None)
+    grid = np.arange(times[0], times[-1], STEP_SECONDS)
+    arriving = np.interp(grid, times[known], rates[known]) * STEP_SECONDS
+    place = np.clip(np.searchsorted(begins, grid, side="right") - 1, 0, None)
+    served = carries[place] * STEP_SECONDS
+    backlog, waited, first = 0.0, 0.0, None
+    for at, coming, room in zip(grid.tolist(), arriving.tolist(), served.tolist(), strict=True):
+        backlog = max(0.0, backlog + coming - room)
+        seconds = backlog / room * STEP_SECONDS if room > 0 else np.inf
+        backlog = min(backlog, room * PATIENCE_SECONDS / STEP_SECONDS)
+        if seconds > LIMIT_SECONDS and coming > 0:
+            waited += coming
+            first = at if first is None else first
+    return Waiting(float(arriving.sum()), waited, first)

@@ -1,0 +1,270 @@
+"""Scales by the objects that scale: least replicas of HPAs and ScaledObjects, Knative's min-scale, webhooks.
+
+Every object is read before it is changed. A field that another controller sets is left alone and its owner named;
+a number never exceeds the object's own maximum; what is there already is not written again. A dry run asks the
+API server to check the change and to keep nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import httpx
+
+from outrider.access import Access
+from outrider.clock import Clock, SystemClock
+from outrider.errors import ActuationError, CollectError
+from outrider.model import Action, ActionKind, Outcome, OutcomeStatus
+
+FIELD_MANAGER = "outrider"
+_PEOPLE = "kubectl"  # field managers that begin so are people, and people may be overruled by the plan they asked for
+_TIMEOUT_SECONDS = 10.0
+_TRIES = 3
+_AUTOSCALERS = {
+    "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
+    "ScaledObject": "/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects",
+}
+Json = Mapping[str, Any]
+
+
+class _ConflictError(ActuationError):
+    """Somebody else wrote the object between our reading and our writing."""
+
+
+class Change(Protocol):
+    """A rendered document: a merge patch for ``path``, or for a webhook where ``path`` is empty.
+
+    ``sets`` leads to the number in the object, ``most`` to the field that bounds it (empty: none).
+    """
+
+    @property
+    def kind(self) -> str:
+        """Which sort of object."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Of the object; empty for a webhook."""
+        ...
+
+    @property
+    def body(self) -> Json:
+        """The merge patch, or the body of the POST."""
+        ...
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """Where the number stands."""
+        ...
+
+    @property
+    def most(self) -> tuple[str, ...]:
+        """Where its bound stands."""
+        ...
+
+
+class Webhook(Protocol):
+    """Where a webhook's document goes."""
+
+    @property
+    def url(self) -> str:
+        """Where to."""
+        ...
+
+    def headers(self) -> dict[str, str]:
+        """With its credential, read anew."""
+        ...
+
+
+Render = Callable[[Action], Sequence[tuple[Change, Webhook | None]]]
+
+
+class AutoscalerActuator:
+    """Performs SCALE actions of services; refuses every other kind of action."""
+
+    def __init__(self, render: Render, url: str | None, access: Access, *, clock: Clock | None = None) -> None:
+        """``render`` gives the documents of an action; ``url`` is the API server's, None without one."""
+        self._render, self._url, self._access = render, (url or "").rstrip("/"), access
+        self._clock = clock or SystemClock()
+
+    def perform(self, action: Action) -> Outcome:
+        """Change every object of the service, or raise ActuationError; nothing is written where one may not be."""
+        started = self._clock.now()
+        if action.kind is not ActionKind.SCALE:
+            said = f"the actuator autoscalers scales services and does not {action.kind.value}"
+            raise ActuationError(said, retryable=False, hint="remove the step, or choose another actuator")
+        changes = self._render(action)
+        if not changes:
+            said = f"planner.scaling.emit names nothing to scale {action.target.name} by"
+            raise ActuationError(said, retryable=False, hint="add an entry for the service")
+        with self._client() as client:
+            for change, _ in changes:  # one that may not be changed holds all of them
+                self._prepared(client, change)
+            done = [self._applied(client, change, hook, action) for change, hook in changes]
+        changed = any(happened for happened, _ in done)
+        status = OutcomeStatus.DONE if changed else OutcomeStatus.ALREADY
+        if action.dry_run:
+            status = OutcomeStatus.DRY_RUN
+        return Outcome(action.id, status, "; ".join(said for _, said in done), started, self._clock.now())
+
+    def _client(self) -> httpx.Client:
+        try:
+            headers, trust = self._access.sent(), self._access.trust()
+        except CollectError as error:
+            raise ActuationError(error.message, retryable=False, hint=error.hint) from error
+        return httpx.Client(headers=headers, verify=trust, timeout=_TIMEOUT_SECONDS, follow_redirects=False)
+
+    def _applied(self, client: httpx.Client, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
+        """Whether something changed, and one sentence; where somebody else wrote meanwhile, it is looked at anew."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._apply(client, change, hook, self._prepared(client, change), action)
+            except _ConflictError:
+                continue
+        return self._apply(client, change, hook, self._prepared(client, change), action)
+
+    def _prepared(self, client: httpx.Client, change: Change) -> tuple[str, Json] | None:
+        """The object to patch and its path, None for a webhook; ActuationError where it is not ours to change."""
+        if not change.path:
+            return None
+        path, found = change.path, self._get(client, change.path)
+        if change.kind == "knative":
+            revision = _at(found, ("status", "latestReadyRevisionName"))
+            if not isinstance(revision, str):
+                raise ActuationError(f"{path} has no ready revision yet", retryable=True)
+            path = path.rsplit("/services/", 1)[0] + f"/revisions/{revision}"
+            found = self._get(client, path)
+        elif change.kind == "deployment":
+            self._nobody_scales(client, found, path)
+        owner = owner_of(found, change.sets, controlled=change.kind != "knative")
+        if owner:
+            said = f"{path}: {'.'.join(change.sets)} belongs to {owner}"
+            raise ActuationError(said, retryable=False, hint="let that one be told instead, see capacity emit")
+        return path, found
+
+    def _nobody_scales(self, client: httpx.Client, found: Json, path: str) -> None:
+        """Raise where an autoscaler sets the replicas of this workload."""
+        meta = found.get("metadata", {})
+        for kind, where in _AUTOSCALERS.items():
+            listed = self._get(client, where.format(namespace=meta.get("namespace")), missing_is_empty=True)
+            for one in listed.get("items", []):
+                target = one.get("spec", {}).get("scaleTargetRef", {})
+                if target.get("name") == meta.get("name") and target.get("kind", "Deployment") == "Deployment":
+                    name = one["metadata"]["name"]
+                    said = f"{path}: its replicas belong to {kind} {name}"
+                    raise ActuationError(said, retryable=False, hint="name that object in planner.scaling.emit")
+
+    def _apply(
+        self,
+        client: httpx.Client,
+        change: Change,
+        hook: Webhook | None,
+        prepared: tuple[str, Json] | None,
+        action: Action,
+    ) -> tuple[bool, str]:
+        """Whether something changed, and one sentence about it."""
+        if prepared is None:
+            return self._post(change, hook, action)
+        path, found = prepared
+        wanted, bound = _at(change.body, change.sets), _at(found, change.most) if change.most else None
+        number, note = int(wanted), ""
+        if isinstance(bound, int) and number > bound:
+            number, note = bound, f" (wanted {int(wanted)}, bounded by {'.'.join(change.most)})"
+        value: int | str = str(number) if isinstance(wanted, str) else number
+        held = _at(found, change.sets)
+        name = path.rsplit("/", 2)[-2] + "/" + path.rsplit("/", 1)[-1]
+        if held == value:
+            return False, f"{name}: {change.sets[-1]} is {value} already{note}"
+        body = _with(change.body, change.sets, value)
+        version = found.get("metadata", {}).get("resourceVersion")
+        body = _with(body, ("metadata", "resourceVersion"), version)
+        params = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if action.dry_run else {})}
+        kind = {"Content-Type": "application/merge-patch+json"}
+        self._asked(client, "PATCH", self._url + path, params=params, json=body, headers=kind)
+        return True, f"{name}: {change.sets[-1]} {held} -> {value}{note}"
+
+    def _post(self, change: Change, hook: Webhook | None, action: Action) -> tuple[bool, str]:
+        if hook is None:
+            raise ActuationError(f"{change.kind} has nowhere to go", retryable=False, hint="give its url")
+        if action.dry_run:
+            return True, f"would be posted to {httpx.URL(hook.url).host}"
+        headers = {**hook.headers(), "Idempotency-Key": action.id}
+        # the API server's credentials are nobody else's business
+        with httpx.Client(timeout=_TIMEOUT_SECONDS, follow_redirects=False) as other:
+            self._asked(other, "POST", hook.url, json={**change.body, "id": action.id}, headers=headers)
+        return True, f"posted to {httpx.URL(hook.url).host}"
+
+    def _get(self, client: httpx.Client, path: str, *, missing_is_empty: bool = False) -> Json:
+        if not self._url:
+            hint = "give planner.scaling.kubernetes.url"
+            raise ActuationError("no Kubernetes API is configured to scale by", retryable=False, hint=hint)
+        answer = self._asked(client, "GET", self._url + path, missing=missing_is_empty)
+        return {} if answer is None else answer
+
+    def _asked(
+        self, client: httpx.Client, method: str, url: str, *, missing: bool = False, **parts: Any
+    ) -> dict[str, Any] | None:
+        """The answer's JSON; None for 404 where that is in order. Raises ActuationError."""
+        try:
+            answer = client.request(method, url, **parts)
+        except httpx.InvalidURL as error:
+            raise ActuationError(f"{url!r} is not a URL", retryable=False) from error
+        except httpx.HTTPError as error:
+            where = httpx.URL(url).host
+            raise ActuationError(f"{where} cannot be reached ({type(error).__name__})", retryable=True) from error
+        if answer.status_code == 404 and missing:
+            return None
+        if answer.status_code // 100 != 2:
+            said, path = _message(answer), httpx.URL(url).path
+            retry = answer.status_code >= 500 or answer.status_code in (409, 429)
+            hint = "its account needs get, list and patch there" if answer.status_code in (401, 403) else ""
+            fault = _ConflictError if answer.status_code == 409 else ActuationError
+            raise fault(f"{method} {path} answered {answer.status_code}: {said}", retryable=retry, hint=hint)
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {}
+        return found if isinstance(found, dict) else {}
+
+
+def owner_of(found: Json, field: Sequence[str], *, controlled: bool = True) -> str:
+    """Who else sets a field of an object: its controlling owner, or another program's field manager; else empty.
+
+    ``controlled`` False: that the object has an owner is in order, as with Knative's revisions.
+    """
+    meta = found.get("metadata", {})
+    for owner in meta.get("ownerReferences", []) if controlled else []:
+        if owner.get("controller"):
+            return f"{owner.get('kind')} {owner.get('name')}"
+    for entry in meta.get("managedFields", []):
+        manager = str(entry.get("manager", ""))
+        if manager == FIELD_MANAGER or manager.startswith(_PEOPLE):
+            continue
+        place: Any = entry.get("fieldsV1", {})
+        for part in field:
+            place = place.get(f"f:{part}") if isinstance(place, Mapping) else None
+        if place is not None:
+            return f"field manager {manager}"
+    return ""
+
+
+def _at(found: Json, where: Sequence[str]) -> Any:
+    place: Any = found
+    for part in where:
+        place = place.get(part) if isinstance(place, Mapping) else None
+    return place
+
+
+def _with(body: Json, where: Sequence[str], value: Any) -> dict[str, Any]:
+    """A copy with one value set."""
+    first, rest = where[0], where[1:]
+    inner = body.get(first)
+    return {**body, first: _with(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json().get("message", ""))[:300]
+    except (ValueError, AttributeError):
+        return answer.text[:120]

@@ -1,0 +1,165 @@
+"""Joins the plan's documents with what sends them: for the dispatcher, and for ``outrider capacity emit``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from outrider.access import Access, Tls
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import ActuationError, UsageError
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityRef,
+    Outcome,
+    Plan,
+    PlanReason,
+    Recommendation,
+    Verdict,
+)
+from outrider.ports import StateStore
+from planner import emit
+from planner.emit import Document
+from remediation.actions.autoscalers import AutoscalerActuator
+from service.scaling_settings import EmitSettings, ScalingSettings
+from service.settings import Settings, read_secret
+
+_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_SENT = ("hpa", "scaled_object", "knative", "deployment", "webhook")
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A webhook of the configuration."""
+
+    url: str
+    token_file: Path | None
+
+    def headers(self) -> dict[str, str]:
+        """With its token, read anew: tokens rotate. Raises ConfigError."""
+        return {} if self.token_file is None else {"Authorization": f"Bearer {read_secret(self.token_file)}"}
+
+
+def actuator(scaling: ScalingSettings) -> AutoscalerActuator:
+    """What performs SCALE actions by the configured objects."""
+
+    def render(action: Action) -> list[tuple[Document, Hook | None]]:
+        found = _as_recommendation(action)
+        return [
+            (emit.render(found, one.aim(action.target.namespace)), Hook(one.url, one.token_file) if one.url else None)
+            for one in scaling.emit
+            if one.service == action.target.name and one.type in _SENT
+        ]
+
+    url, access = _door(scaling)
+    return AutoscalerActuator(render, url, access)
+
+
+def documents(
+    settings: Settings, plan: Plan, service: str | None, kinds: Sequence[str] | None
+) -> list[tuple[Recommendation, Document]]:
+    """Every document of a plan. Without configured aims, or for ``kinds`` that none has, the service's own name is it.
+
+    Raises UsageError for a service that has no plan.
+    """
+    found: list[tuple[Recommendation, Document]] = []
+    forecasts = {one.entity: one for one in plan.forecasts}
+    url = f"http://{settings.api.host}:{settings.api.port}"
+    for item in plan.recommendations:
+        if service not in (None, item.service.name):
+            continue
+        if not isinstance(item, Recommendation):
+            if service is not None:
+                raise UsageError(f"{service} has no plan: {item.reason.value}", hint="see outrider capacity explain")
+            continue
+        aims = [one.aim(item.service.namespace) for one in aims_of(settings, item.service, kinds)]
+        found += [(item, one) for one in emit.documents(item, aims, forecasts.get(item.service), url=url)]
+    return found
+
+
+def aims_of(settings: Settings, service: EntityRef, kinds: Sequence[str] | None) -> list[EmitSettings]:
+    """The configured aims of a service, of these kinds where some are given."""
+    own = [one for one in settings.planner.scaling.emit if one.service == service.name]
+    if kinds is None:
+        return own or [EmitSettings(service=service.name, type="hpa")]
+    known = {one.type: one for one in own}
+    return [known.get(kind) or EmitSettings.model_validate({"service": service.name, "type": kind}) for kind in kinds]
+
+
+def send(
+    settings: Settings, state: StateStore, found: Recommendation, now: datetime, *, dry_run: bool
+) -> tuple[Action, Outcome]:
+    """Perform one recommendation by hand, as the dispatcher would, and put it on record.
+
+    A pause holds it, and the configuration's ``dry_run`` makes it one. Raises UsageError while paused,
+    ActuationError.
+    """
+    if state.paused():
+        raise UsageError("remediation is paused", hint="outrider remediate resume")
+    action = Action(
+        id=f"emit:{found.service.key}:{int(found.made_at.timestamp())}:{found.target_replicas}",
+        session="emit",
+        kind=ActionKind.SCALE,
+        target=found.service,
+        params={"replicas": found.target_replicas, "current": found.current_replicas},
+        because="plan",
+        dry_run=dry_run or settings.remediation.dry_run,
+        decision=Verdict.ALLOWED,
+        reason=DecisionReason.APPROVED,
+        status=ActionStatus.CLAIMED,
+        decided_at=now,
+        approved_by=os.environ.get("USER", "cli"),
+    )
+    try:
+        outcome = actuator(settings.planner.scaling).perform(action)
+    except ActuationError as error:
+        state.append_audit([_record(action, "failed", error.message, now)])
+        raise
+    state.append_audit([_record(action, outcome.status.value, outcome.detail, now)])
+    return replace(action, status=ActionStatus(outcome.status.value if action.dry_run else "done")), outcome
+
+
+def _record(action: Action, status: str, said: str, now: datetime) -> AuditRecord:
+    detail: Mapping[str, str] = {"action": action.id, "said": said, "dry_run": str(action.dry_run)}
+    subject = f"{action.kind} {action.target}"
+    return AuditRecord(now, AuditEvent.ACTION_PERFORMED, subject, status, by=action.approved_by or "cli", detail=detail)
+
+
+def _as_recommendation(action: Action) -> Recommendation:
+    """What an action says of a plan: its number. The rest is not sent."""
+    replicas = int(action.params["replicas"])
+    return Recommendation(
+        service=action.target,
+        gpu_type="",
+        current_replicas=int(action.params.get("current", replicas)),
+        target_replicas=replicas,
+        gpus=0,
+        floor=0,
+        ceiling=replicas,
+        binding="load",
+        need_at=None,
+        needed_by=None,
+        lead_time=timedelta(0),
+        cost_per_hour=None,
+        currency="",
+        derivation={},
+        reason=PlanReason.FORECAST_PEAK if replicas > int(action.params.get("current", 0)) else PlanReason.ENOUGH,
+        made_at=action.decided_at,
+    )
+
+
+def _door(scaling: ScalingSettings) -> tuple[str | None, Access]:
+    """The API server of the configuration; inside a pod the cluster's own."""
+    given, host = scaling.kubernetes, os.environ.get("KUBERNETES_SERVICE_HOST")
+    if given.url is None and host:
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        tls = Tls(ca_file=_IN_CLUSTER / "ca.crt")
+        return f"https://{host}:{port}", Access(bearer_token_file=_IN_CLUSTER / "token", tls=tls)
+    tls = Tls(ca_file=given.ca_file, insecure_skip_verify=given.insecure_skip_verify)
+    return given.url, Access(bearer_token_file=given.bearer_token_file, tls=tls)

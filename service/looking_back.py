@@ -1,0 +1,120 @@
+"""What the plan would have done with the last climb to a peak: made from the store's history, kept in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from outrider.clock import rfc3339
+from outrider.i18n import Language, translate
+from outrider.ledger import Ledger
+from outrider.model import Calibration, EntityRef, Floats, Forecast, Plan, Recommendation, Window
+from planner.forecast.select import forecast
+from planner.hindsight import Hindsight, Led, Rules, hindsight
+from planner.history import cleaned
+from planner.prescale import ScaleLimits
+from planner.tiers import FAST_MODELS, LOAD
+
+PAPER = "capacity_hindsight"
+EVERY = timedelta(hours=6)
+_AHEAD = timedelta(hours=3)
+_KNOWN = timedelta(days=8)
+_MOST_SERVICES = 50  # a few seconds each: the busiest of a large fleet
+
+
+def is_due(ledger: Ledger, now: datetime) -> bool:
+    """True when the last look is some hours old, or of a time to come, as after a clock was set back."""
+    kept = ledger.paper(PAPER)
+    return kept is None or not timedelta(0) <= now - kept[0] < EVERY
+
+
+def keep(ledger: Ledger, history: Window, made: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> None:
+    """Look back for every service with a plan, the busiest first, and leave what was found for others to show."""
+    ledger.put_paper(PAPER, {"services": look(history, made, now, buffer, limits)}, now)
+
+
+def look(history: Window, made: Plan, now: datetime, buffer: float, limits: ScaleLimits) -> list[dict[str, Any]]:
+    """One entry a service whose history has a climb, in plain JSON values."""
+    clean, _ = cleaned(history, LOAD, now)
+    known = {calibration.service: calibration for calibration in made.calibrations}
+    planned = [one for one in made.recommendations if isinstance(one, Recommendation) and one.service in known]
+    planned.sort(key=lambda one: -(one.derivation.get("load_now") or 0.0))
+    found = []
+    for one in planned[:_MOST_SERVICES]:
+        row = clean.entities.index(one.service)
+        rules = Rules(one.floor, one.ceiling, one.lead_time, buffer, limits=limits)
+        told = _one(clean.times, clean.column(LOAD)[row], one.service, known[one.service], rules, now)
+        if told is not None:
+            found.append(as_dict(told, rules))
+    return found
+
+
+def _one(
+    times: Floats, values: Floats, service: EntityRef, calibration: Calibration, rules: Rules, now: datetime
+) -> Hindsight | None:
+    ahead = max(_AHEAD, rules.lead + 2 * rules.scaling_window)
+
+    def said(known_times: Floats, known: Floats, at: datetime) -> Forecast | None:
+        recent = known_times >= (at - _KNOWN).timestamp()
+        step = timedelta(minutes=10)
+        answer = forecast(
+            known_times[recent],
+            known[recent],
+            signal=LOAD.name,
+            entity=service,
+            now=at,
+            horizon=ahead,
+            step=step,
+            models=FAST_MODELS,
+        )
+        return answer if isinstance(answer, Forecast) else None
+
+    return hindsight(service, times, values, calibration, rules, now, said)
+
+
+def as_dict(found: Hindsight, rules: Rules) -> dict[str, Any]:
+    """One service's climb: when the plan would have started, and how many requests would have waited how."""
+    first = found.first_start
+    return {
+        "service": found.service.name,
+        "entity": found.service.key,
+        "from": rfc3339(found.begins),
+        "to": rfc3339(found.ends),
+        "trough_at": rfc3339(found.trough_at),
+        "peak_at": rfc3339(found.peak_at),
+        "peak": found.peak,
+        "lead_time_seconds": rules.lead.total_seconds(),
+        "first_start_at": None if first is None else rfc3339(first.at),
+        "first_ready_at": None if first is None else rfc3339(first.ready_at),
+        "starts": [
+            {"at": rfc3339(one.at), "ready_at": rfc3339(one.ready_at), "replicas": one.replicas, "before": one.before}
+            for one in found.planned.orders
+            if one.replicas > one.before
+        ],
+        "requests": round(found.planned.waited.requests),
+        "with_plan": _led(found.planned),
+        "without_forecast": _led(found.reactive),
+        "without_starts": _led(found.held),
+    }
+
+
+def _led(led: Led) -> dict[str, Any]:
+    return {"waited": round(led.waited.waited), "replica_hours": round(led.replica_hours, 1)}
+
+
+def sentence(found: Mapping[str, Any], language: Language = "en") -> str:
+    """The climb in one or two sentences."""
+    first = found["first_start_at"]
+    arguments = {
+        "service": found["service"],
+        "first": "-" if first is None else first[11:16],
+        "count": len(found["starts"]),
+        "peak_at": found["peak_at"][11:16],
+        "peak": f"{found['peak']:.3g}",
+        "with_plan": f"{found['with_plan']['waited']:,}",
+        "without": f"{found['without_starts']['waited']:,}",
+        "reactive": f"{found['without_forecast']['waited']:,}",
+    }
+    key = "plan.looking_back_calm" if first is None else "plan.looking_back"
+    return translate(key, language, **arguments)

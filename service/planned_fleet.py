@@ -1,0 +1,224 @@
+"""The services as the planner is told of them: limits, replicas, what their engines hold, and how they start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from outrider import log
+from outrider.errors import OutriderError, StoreAwayError, StoreError
+from outrider.ledger import Ledger, Startup
+from outrider.model import Calibration, EngineLoad, EntityKind, EntityRef, FleetService, LeadTime, Window
+from outrider.ports import MetricStore
+from outrider.topology import Topology
+from outrider.windows import believed
+from planner import calibrate, prescale
+from planner.lead import LeadSettings, lead_time
+from service.settings import ServiceSettings
+
+_log = log.get("plan")
+CALIBRATION_SPAN = timedelta(hours=24)
+# not finer than a back-filled history or a roll-up: their increases cover as much
+CALIBRATION_STEP = timedelta(minutes=10)
+STARTS_LOOKED_BACK = timedelta(days=14)
+MOST_STARTS = 5000
+
+ReplicaCount = Callable[[EntityRef, Topology], tuple[int, int]]
+Lately = Callable[[EntityRef], tuple[tuple[datetime, int], ...]]
+Told = tuple[str, dict[str, str]]
+
+
+class PlannedFleet:
+    """Makes the planner's input from the store, the ledger and the configuration."""
+
+    def __init__(
+        self,
+        metrics: MetricStore,
+        services: Sequence[ServiceSettings],
+        ready: ReplicaCount,
+        lead: LeadSettings,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """``ready`` gives (current, ready) replicas of a service."""
+        self._metrics, self._services, self._ready = metrics, services, ready
+        self._lead, self._ledger = lead, ledger
+
+    def of(
+        self, services: Sequence[EntityRef], topology: Topology, now: datetime, lately: Lately
+    ) -> tuple[list[FleetService], dict[EntityRef, Calibration]]:
+        """Every service, and the calibrations there are. Raises StoreAwayError.
+
+        What is wrong with one service is said of it alone: it gets no calibration, and the reason.
+        """
+        starts, free = self._starts(now), free_gpus(topology)
+        fleet, calibrations = [], {}
+        for service in services:
+            setting = self.setting(service)
+            gpu_type = gpu_type_of(service, setting, topology)
+            replicas = topology.below(service, EntityKind.REPLICA)
+            window = self._metrics.read_windows(
+                EntityKind.REPLICA, calibrate.KEYS, now - CALIBRATION_SPAN, now, CALIBRATION_STEP, replicas
+            )
+            found, why = self._calibration(service, setting, window, gpu_type, topology, now)
+            if found is not None:
+                calibrations[service] = found
+            current, ready = self._ready(service, topology)
+            fleet.append(
+                FleetService(
+                    service=service,
+                    gpu_type=gpu_type,
+                    current_replicas=current,
+                    ready_replicas=ready,
+                    floor=setting.floor,
+                    ceiling=setting.ceiling,
+                    price_per_gpu_hour=setting.price_per_gpu_hour,
+                    currency=setting.currency,
+                    quota_gpus=setting.quota_gpus,
+                    lead=self._lead_of(service, setting, found, starts, free.get(gpu_type, free.get(""))),
+                    engines=held_by(window, now),
+                    lately=lately(service),
+                    no_calibration=why,
+                )
+            )
+        return fleet, calibrations
+
+    def setting(self, service: EntityRef) -> ServiceSettings:
+        """What the configuration says of a service; one without a namespace speaks for every namespace."""
+        for setting in self._services:
+            if setting.name == service.name and setting.namespace in (None, service.namespace):
+                return setting
+        return ServiceSettings(name=service.name, namespace=service.namespace)
+
+    def _starts(self, now: datetime) -> tuple[Startup, ...]:
+        """The starts known at an instant; none while they cannot be read: the configured time counts then."""
+        if self._ledger is None:
+            return ()
+        try:
+            found = self._ledger.startups(since=now - STARTS_LOOKED_BACK, limit=MOST_STARTS)
+        except StoreError as error:
+            _log.warning("starts_not_read", error=error.message)
+            return ()
+        return tuple(one for one in found if one.began_at <= now and (one.ready_at is None or one.ready_at <= now))
+
+    def _lead_of(
+        self,
+        service: EntityRef,
+        setting: ServiceSettings,
+        calibration: Calibration | None,
+        starts: Sequence[Startup],
+        free: int | None,
+    ) -> LeadTime:
+        """Of the service's own starts; configured, or the calibration's prior, where too few are known."""
+        own = [one for one in starts if service.name in (one.service, one.workload)]
+        given = "startup" in setting.model_fields_set or calibration is None
+        seconds = setting.startup.total_seconds() if calibration is None or given else calibration.startup_seconds
+        return lead_time(
+            own,
+            configured_seconds=seconds,
+            configured_source="configured" if given else "prior",
+            gpus_free=free,
+            gpus_needed=setting.tensor_parallel * setting.pipeline_parallel,
+            settings=self._lead,
+        )
+
+    def _calibration(
+        self,
+        service: EntityRef,
+        setting: ServiceSettings,
+        window: Window,
+        gpu_type: str,
+        topology: Topology,
+        now: datetime,
+    ) -> tuple[Calibration | None, Told | None]:
+        """What the configuration fixes, the rest measured; else why too little is known."""
+        try:
+            found = calibrated(service, setting, window, gpu_type)
+        except StoreAwayError:
+            raise
+        except (OutriderError, ValueError, ArithmeticError) as error:
+            said = error.message if isinstance(error, OutriderError) else str(error)
+            return None, ("plan.failed", {"error": said[:200]})
+        if isinstance(found, calibrate.NotCalibrated):
+            return None, (f"plan.refused_{found.reason.value}", dict(found.arguments))
+        if found.origin != "measured":
+            return found, None
+        members = (service, *window.entities)
+        return replace(
+            found,
+            model=_told(topology, members, "model"),
+            engine_version=_told(topology, members, "version") or _told(topology, members, "image"),
+            measured_at=now,
+        ), None
+
+
+def calibrated(
+    service: EntityRef, setting: ServiceSettings, window: Window, gpu_type: str
+) -> Calibration | calibrate.NotCalibrated:
+    """One service's calibration from its settings and a window of its replicas, or why there is none."""
+    configured = calibrate.Configured(
+        tokens_per_request=setting.tokens_per_request,
+        batch=setting.batch,
+        tokens_per_second_per_sequence=setting.tokens_per_second_per_sequence,
+        startup_seconds=setting.startup.total_seconds(),
+    )
+    return calibrate.calibrate(
+        window,
+        service,
+        gpu_type=gpu_type,
+        tensor_parallel=setting.tensor_parallel,
+        pipeline_parallel=setting.pipeline_parallel,
+        configured=configured,
+    )
+
+
+def held_by(window: Window, now: datetime) -> EngineLoad:
+    """What the engines hold, summed over replicas: the newest believed values, KV the highest of half an hour."""
+    fresh = window.times >= (now - prescale.FRESH_SLOTS * window.step).timestamp()
+
+    def newest(name: str) -> float | None:
+        values = believed(window, name)[:, fresh]
+        known = ~np.isnan(values)
+        if not known.any():
+            return None
+        last = values.shape[1] - 1 - np.argmax(known[:, ::-1], axis=1)
+        found = values[np.arange(values.shape[0]), last]
+        return float(np.nansum(found[known.any(axis=1)]))
+
+    recent = window.times >= (now - prescale.NO_REVERSAL).timestamp()
+    kv = believed(window, calibrate.KV_USED)[:, recent]
+    summed = np.nansum(kv, axis=0)[~np.isnan(kv).all(axis=0)] if kv.size else np.empty(0)
+    return EngineLoad(
+        newest(calibrate.RUNNING), newest(calibrate.WAITING), float(summed.max()) if summed.size else None
+    )
+
+
+def free_gpus(topology: Topology) -> dict[str, int | None]:
+    """GPUs by type that hold up no pod; key "" is all of them. Empty where the topology knows no GPU."""
+    gpus = topology.of_kind(EntityKind.GPU)
+    if not gpus:
+        return {}
+    found: dict[str, int | None] = {"": 0}
+    for gpu in gpus:
+        nodes = topology.below(gpu, EntityKind.NODE)
+        name = topology.label(gpu, "gpu_type") or next((topology.label(node, "gpu_type") for node in nodes), "")
+        used = any(one.kind in (EntityKind.POD, EntityKind.REPLICA) for one in topology.holds_up(gpu))
+        for key in {name, ""}:
+            found[key] = (found.get(key) or 0) + (0 if used else 1)
+    return found
+
+
+def gpu_type_of(service: EntityRef, setting: ServiceSettings, topology: Topology) -> str:
+    """The configured type, else the one that all replicas say."""
+    if setting.gpu_type != "unknown":
+        return setting.gpu_type
+    types = {topology.label(replica, "gpu_type") for replica in topology.below(service, EntityKind.REPLICA)} - {""}
+    return types.pop() if len(types) == 1 else "unknown"
+
+
+def _told(topology: Topology, entities: Iterable[EntityRef], label: str) -> str:
+    """What the topology says of all of them; nothing while they differ, as during a rollout."""
+    said = {topology.label(entity, label) for entity in entities} - {""}
+    return said.pop() if len(said) == 1 else ""

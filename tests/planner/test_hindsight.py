@@ -1,0 +1,69 @@
+"""What the plan would have done with a day, held against an arithmetic that can be checked by hand."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from outrider.clock import from_unix
+from outrider.model import BacktestScore, Forecast
+from planner.hindsight import Rules, hindsight
+from planner.prescale import ScaleLimits
+from planner.waiting import waiting
+
+
+def test_an_overloaded_queue_is_counted_by_hand():
+    # 10 requests/s come and 5/s are served: the queue is 2 s of work after 2 s, and everybody waits from then on.
+    times, rates = np.array([0.0, 100.0]), np.array([10.0, 10.0])
+    found = waiting(times, rates, np.array([0.0]), np.array([5.0]))
+    assert found.requests == pytest.approx(1000.0)
+    assert found.waited == pytest.approx(1000.0)
+    assert found.first_at == 0.0
+    assert waiting(times, rates, np.array([0.0]), np.array([10.0])).waited == 0.0
+    late = waiting(times, rates, np.array([0.0, 50.0]), np.array([5.0, 20.0]))
+    assert 500.0 <= late.waited < 800.0, "what queued up drains once there is room"
+    assert waiting(times, rates, np.array([0.0]), np.array([0.0])).waited == pytest.approx(1000.0)
+    assert waiting(times, np.full(2, np.nan), np.array([0.0]), np.array([1.0])).requests == 0.0
+
+
+def _step_day(build):
+    """Ten quiet hours, then in one slot four times as much, as on the days before."""
+    times = build.times(4.0)
+    hour = (times - (build.now - timedelta(days=1)).timestamp()) / 3600.0 % 24
+    return times, np.where(hour < 10, 20.0 + np.abs(hour - 5) / 100, 80.0)
+
+
+def _oracle(times, values):
+    def said(_times, _values, now):
+        ahead = times[times >= now.timestamp()][:18]
+        truth = values[times >= now.timestamp()][:18]
+        score = BacktestScore(None, None, None, 0)
+        return Forecast(
+            "s", None, now, timedelta(minutes=10), ahead, {0.5: truth, 0.95: truth}, "oracle", score
+        )  # fmt: skip
+
+    return said
+
+
+def test_the_plan_starts_replicas_before_the_rise_and_nobody_waits(build):
+    times, values = _step_day(build)
+    rules = Rules(2, 100, timedelta(minutes=10), limits=ScaleLimits(step_ratio=10))
+    found = hindsight(build.service, times, values, build.calibration(), rules, build.now, _oracle(times, values))
+    rise = from_unix(float(times[(times >= found.trough_at.timestamp()) & (values > 50)][0]))
+    assert found.first_start is not None
+    assert found.first_start.ready_at <= rise
+    assert found.planned.waited.waited < 0.02 * found.planned.waited.requests
+    assert found.reactive.waited.waited > 10 * max(1.0, found.planned.waited.waited)
+    assert found.held.waited.waited > found.reactive.waited.waited
+    assert found.peak == 80.0
+    assert all(one.at < one.ready_at for one in found.planned.orders if one.replicas > one.before)
+
+
+def test_a_day_without_values_has_no_hindsight(build):
+    times, values = _step_day(build)
+    values[-100:-2] = np.nan
+    rules = Rules(2, 100, timedelta(minutes=10))
+    args = (build.service, times, values, build.calibration(), rules, build.now, _oracle(times, values))
+    assert hindsight(*args) is None

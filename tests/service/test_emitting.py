@@ -1,0 +1,176 @@
+"""The plan on a real control plane: what is patched, what is left to its owner, and what a dry run leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from outrider.errors import ActuationError
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    OutcomeStatus,
+    Verdict,
+)
+from remediation.actions import autoscalers
+from service import emitting
+from service.scaling_settings import ScalingSettings
+from tests.support.kube import Cluster
+from tests.support.kube_scene import deployment
+
+AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SPACE = "emitting"
+HPAS = f"/apis/autoscaling/v2/namespaces/{SPACE}/horizontalpodautoscalers"
+
+
+def act(replicas: int, *, dry_run: bool = False, kind: ActionKind = ActionKind.SCALE) -> Action:
+    return Action(
+        id=f"a-{replicas}", session="plan", kind=kind, target=EntityRef("c", EntityKind.SERVICE, SPACE, "chat"),
+        params={"replicas": replicas, "current": 2}, because="plan", dry_run=dry_run, decision=Verdict.ALLOWED,
+        reason=DecisionReason.WITHIN_LIMITS, status=ActionStatus.CLAIMED, decided_at=AT,
+    )  # fmt: skip
+
+
+def by(cluster: Cluster | None, *aims: dict[str, Any]) -> autoscalers.AutoscalerActuator:
+    door = {}
+    if cluster is not None:
+        door = {
+            "url": cluster.url, "bearer_token_file": str(cluster.token_file("admin")), "insecure_skip_verify": True,
+        }  # fmt: skip
+    emit = [{"service": "chat", **aim} for aim in aims]
+    return emitting.actuator(ScalingSettings.model_validate({"emit": emit, "kubernetes": door}))
+
+
+@pytest.fixture
+def cluster(control_plane: Cluster) -> Iterator[Cluster]:
+    if control_plane.http.get(f"/api/v1/namespaces/{SPACE}").status_code == 404:
+        control_plane.namespace(SPACE)
+    yield control_plane
+    control_plane.delete(f"{HPAS}/chat")
+    control_plane.delete(f"/apis/apps/v1/namespaces/{SPACE}/deployments/chat")
+
+
+def hpa(cluster: Cluster, **meta: Any) -> None:
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"},
+        "minReplicas": 2, "maxReplicas": 8,
+    }  # fmt: skip
+    cluster.create(HPAS, {"metadata": {"name": "chat", **meta}, "spec": spec}, **{"User-Agent": "kubectl/v1.36"})
+
+
+@pytest.mark.control_plane
+def test_least_replicas_of_an_hpa_are_set_once_and_bounded(cluster: Cluster) -> None:
+    deployment(cluster, SPACE)
+    hpa(cluster)
+    actuator = by(cluster, {"type": "hpa"})
+    dry = actuator.perform(act(5, dry_run=True))
+    assert dry.status is OutcomeStatus.DRY_RUN
+    assert "2 -> 5" in dry.detail
+    assert cluster.get(f"{HPAS}/chat")["spec"]["minReplicas"] == 2, "a dry run changes nothing"
+    assert actuator.perform(act(5)).status is OutcomeStatus.DONE
+    found = cluster.get(f"{HPAS}/chat")
+    assert found["spec"]["minReplicas"] == 5
+    assert found["metadata"]["annotations"]["outrider.io/plan"] == "2026-11-21T12:00:00Z"
+    version = found["metadata"]["resourceVersion"]
+    again = actuator.perform(act(5))
+    assert again.status is OutcomeStatus.ALREADY
+    assert cluster.get(f"{HPAS}/chat")["metadata"]["resourceVersion"] == version, "not written again"
+    bounded = actuator.perform(act(50))
+    assert "bounded by spec.maxReplicas" in bounded.detail
+    assert cluster.get(f"{HPAS}/chat")["spec"]["minReplicas"] == 8
+    deployed = cluster.get(f"/apis/apps/v1/namespaces/{SPACE}/deployments/chat")
+    managers = [one["manager"] for one in deployed["metadata"]["managedFields"]]
+    assert autoscalers.FIELD_MANAGER not in managers, "the workload itself is left alone"
+
+
+@pytest.mark.control_plane
+def test_replicas_that_an_hpa_sets_are_left_to_it(cluster: Cluster) -> None:
+    path = deployment(cluster, SPACE)
+    actuator = by(cluster, {"type": "deployment"})
+    assert actuator.perform(act(3)).status is OutcomeStatus.DONE
+    assert cluster.get(path)["spec"]["replicas"] == 3
+    hpa(cluster)
+    with pytest.raises(ActuationError, match="belong to HorizontalPodAutoscaler chat") as refused:
+        actuator.perform(act(4))
+    assert not refused.value.retryable
+    assert cluster.get(path)["spec"]["replicas"] == 3
+
+
+@pytest.mark.control_plane
+def test_what_argo_cd_or_keda_sets_is_left_to_them(cluster: Cluster) -> None:
+    path = deployment(cluster, SPACE)
+    cluster.patch(path, {"spec": {"replicas": 6}}, by="argocd-controller")
+    with pytest.raises(ActuationError, match="field manager argocd-controller"):
+        by(cluster, {"type": "deployment"}).perform(act(4))
+    owner = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": "chat", "uid": "u", "controller": True}
+    hpa(cluster, ownerReferences=[owner])
+    with pytest.raises(ActuationError, match="belongs to ScaledObject chat"):
+        by(cluster, {"type": "hpa"}).perform(act(4))
+
+
+@pytest.mark.control_plane
+def test_one_object_that_may_not_be_changed_holds_all_of_them(cluster: Cluster) -> None:
+    deployment(cluster, SPACE)
+    hpa(cluster)
+    actuator = by(cluster, {"type": "hpa"}, {"type": "knative"})
+    with pytest.raises(ActuationError, match="404"):
+        actuator.perform(act(4))
+    assert cluster.get(f"{HPAS}/chat")["spec"]["minReplicas"] == 2
+
+
+@pytest.mark.control_plane
+def test_an_account_without_the_right_is_told_what_it_needs(cluster: Cluster) -> None:
+    door = {"url": cluster.url, "bearer_token_file": str(cluster.token_file("stranger")), "insecure_skip_verify": True}
+    emit = [{"service": "chat", "type": "hpa"}]
+    actuator = emitting.actuator(ScalingSettings.model_validate({"emit": emit, "kubernetes": door}))
+    with pytest.raises(ActuationError, match="403") as refused:
+        actuator.perform(act(4))
+    assert "patch" in refused.value.hint
+
+
+def test_other_actions_and_services_without_an_aim_are_refused() -> None:
+    with pytest.raises(ActuationError, match="does not cordon"):
+        by(None, {"type": "hpa"}).perform(act(3, kind=ActionKind.CORDON))
+    with pytest.raises(ActuationError, match="names nothing"):
+        by(None).perform(act(3))
+    with pytest.raises(ActuationError, match="no Kubernetes API is configured"):
+        by(None, {"type": "hpa"}).perform(act(3))
+
+
+def test_a_webhook_is_posted_with_its_key_and_not_in_a_dry_run() -> None:
+    seen: list[tuple[str, dict[str, Any]]] = []
+
+    class Door(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            seen.append((self.headers["Idempotency-Key"], body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Door)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/scale"
+        actuator = by(None, {"type": "webhook", "url": url})
+        assert actuator.perform(act(7, dry_run=True)).status is OutcomeStatus.DRY_RUN
+        assert seen == []
+        assert actuator.perform(act(7)).status is OutcomeStatus.DONE
+    finally:
+        server.shutdown()
+        server.server_close()
+    ((key, body),) = seen
+    assert key == "a-7" == body["id"]
+    assert (body["service"], body["target_replicas"]) == ("chat", 7)
