@@ -11,7 +11,8 @@ import numpy as np
 from outrider.model import Floats
 
 DAY_SECONDS = 86400.0
-_OFFSET_SHARE = 0.01
+OFFSET_SHARE = 0.01
+"""Share of the mean that is added before logarithms, so that a slot without traffic has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Series:
 
 def offset(values: Floats) -> float:
     """What is added before taking logarithms, so that a slot without traffic has one: 1 % of the mean."""
-    return max(_OFFSET_SHARE * float(np.nanmean(values)) if np.isfinite(values).any() else 0.0, 1e-9)
+    return max(OFFSET_SHARE * float(np.nanmean(values)) if np.isfinite(values).any() else 0.0, 1e-9)
 
 
 def carried(residuals: Floats, steps: int) -> Floats:
