@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alerts.rules_file import load_rules
 from detectors.expressions import compile_expression
 from detectors.threshold import compile_rules
 from outrider.catalog import signal
@@ -214,3 +215,12 @@ def test_a_rule_and_its_opposite_never_both_hold(values, limit):
     found = [any(isinstance(item, Finding) for item in items) for items in said]
     known = any(v is not None for v in values)
     assert sum(found) == (1 if known else 0)
+
+
+def test_a_target_that_does_not_answer_is_a_symptom_and_other_workloads_are_not_asked(window_of, findings_of):
+    (target_down,) = [one for one in compile_rules(load_rules()) if one.name == "rule:target-down"]
+    rows = {"a": {"target_up": [1.0, 0.0]}, "b": {"target_up": [0.0, 1.0]}, "deployment": {"target_up": [None, None]}}
+    unsaid = []
+    found = findings_of(target_down, window_of(EntityKind.WORKLOAD, rows), verdicts=unsaid)
+    assert [one.entity.name for one in found] == ["a"]
+    assert unsaid == []
