@@ -143,7 +143,8 @@ def unseen(detector: str, window: Window, said: Iterable[Finding | NoVerdict]) -
     about = {one.entity for one in said}
     if None in about or not window.entities:
         return ()
-    empty = np.isnan(window.values[:, -1]).all(axis=1) if window.times.size else np.ones(len(window.entities), np.bool_)
+    empty = np.zeros(len(window.entities), dtype=np.bool_)
+    empty[:] = np.isnan(window.values[:, -1:]).all(axis=(1, 2))
     rows = np.flatnonzero(empty)  # most have a value in the newest column: the others alone are looked at in full
     empty[rows] = np.isnan(window.values[rows]).all(axis=(1, 2))
     for row in np.flatnonzero(empty):

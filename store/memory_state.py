@@ -16,7 +16,6 @@ from outrider.model import (
     AlertState,
     Calibration,
     CycleRecord,
-    DetectorStanding,
     DetectorState,
     EntityRef,
     ForecastPoint,
@@ -31,6 +30,7 @@ from outrider.places import Place
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.topology import Topology
 from store import pages, plan_rows, state_rows
+from store.memory_standings import MemoryStandings
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Sending:
     error: str = ""
 
 
-class MemoryStateStore:
+class MemoryStateStore(MemoryStandings):
     """Implements ``outrider.ports.StateStore``."""
 
     def __init__(self) -> None:
@@ -66,7 +66,6 @@ class MemoryStateStore:
         self._drills: dict[str, Drill] = {}
         self._paused = False
         self._states: dict[str, DetectorState] = {}
-        self._standings: tuple[DetectorStanding, ...] = ()
 
     # --- read -------------------------------------------------------------------------------------
 
@@ -247,7 +246,7 @@ class MemoryStateStore:
                 self._keep_plan(commit.plan)
             if commit.topology is not None:
                 self._keep_topology(commit.topology, commit.cycle.at)
-            self._standings = state_rows.by_name(commit.standings) or self._standings
+            self._keep_standings(commit.standings)
             self._append(commit.audit)
             self._cycles[commit.cycle.id] = commit.cycle
             while len(self._cycles) > state_rows.KEPT_CYCLES:
@@ -366,10 +365,6 @@ class MemoryStateStore:
         """Append audit records outside a cycle."""
         with self._lock:
             self._append(records)
-
-    def standings(self) -> tuple[DetectorStanding, ...]:
-        """How far each detector has come, by name; empty before the first cycle."""
-        return self._standings
 
     def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:  # noqa: ARG002 - the protocol's
         """Check-point what detectors remember, in place of the one before."""
