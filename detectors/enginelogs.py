@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from detectors.memory import empty
-from detectors.spells import unusable
+from detectors.spells import unseen, unusable
 from detectors.verdicts import evidence, finding
 from outrider.model import (
     DetectorState,
@@ -80,9 +80,8 @@ class EngineLogDetector:
                 said[event.entity, _MEANINGS[event.code].fault].append(event)
         if not window.entities and not said:
             return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
-        return state, tuple(
-            self._finding(replica, lines, now) for (replica, _), lines in sorted(said.items(), key=_order)
-        )
+        found = tuple(self._finding(replica, lines, now) for (replica, _), lines in sorted(said.items(), key=_order))
+        return state, (*found, *unseen(self.name, window, found))
 
     def _finding(self, replica: EntityRef, lines: list[Event], now: datetime) -> Finding:
         meaning = _MEANINGS[lines[0].code]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from detectors.memory import Arrays, align, empty
-from detectors.spells import unusable
+from detectors.spells import unseen, unusable
 from outrider.model import DetectorState, EntityKind, Finding, NoVerdict, SignalKey, Window
 from outrider.topology import Topology
 
@@ -30,13 +30,17 @@ class Remembering(ABC):
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """Judge a window; one that cannot be used leaves the state as it is and has its reason."""
+        """Judge a window; one that cannot be used leaves the state as it is and has its reason.
+
+        An entity without any value has no verdict, whatever the detector makes of it.
+        """
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
         memory = align(state, window.entities, self.defaults)
         verdicts = tuple(self.judge(window, memory, topology, now))
-        return DetectorState(self.state_version, window.entities, memory), verdicts
+        quiet = unseen(self.name, window, verdicts)
+        return DetectorState(self.state_version, window.entities, memory), (*verdicts, *quiet)
 
     @abstractmethod
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:

@@ -6,12 +6,13 @@ neither for nor against anything. So every count here is over the columns an ent
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.model import CellStatus, EntityRef, Floats, NoVerdict, NoVerdictReason, Statuses, Window
+from outrider.model import CellStatus, EntityRef, Finding, Floats, NoVerdict, NoVerdictReason, Statuses, Window
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.intp]
@@ -135,3 +136,17 @@ def silences(
     if rows.size == len(entities) and len(set(reasons)) == 1:
         return (NoVerdict(detector, None, reasons[0]),)
     return tuple(NoVerdict(detector, entities[row], reason) for row, reason in zip(rows, reasons, strict=True))
+
+
+def unseen(detector: str, window: Window, said: Iterable[Finding | NoVerdict]) -> tuple[NoVerdict, ...]:
+    """NoVerdicts about entities without a single value in the window, of which nothing was said otherwise."""
+    about = {one.entity for one in said}
+    if None in about or not window.entities:
+        return ()
+    empty = np.zeros(len(window.entities), dtype=np.bool_)
+    empty[:] = np.isnan(window.values[:, -1:]).all(axis=(1, 2))
+    rows = np.flatnonzero(empty)  # most have a value in the newest column: the others alone are looked at in full
+    empty[rows] = np.isnan(window.values[rows]).all(axis=(1, 2))
+    for row in np.flatnonzero(empty):
+        empty[row] = window.entities[row] not in about
+    return silences(detector, window.entities, window.status.min(axis=2), empty) if empty.any() else ()

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from detectors.memory import Arrays, align, empty
-from detectors.spells import newest, newest_index, spell, unusable
+from detectors.spells import newest, newest_index, spell, unseen, unusable
 from detectors.verdicts import evidence, finding
 from outrider.model import (
     DetectorState,
@@ -102,7 +102,9 @@ class StartupDetector:
         starts = _look(window, memory, topology, now)
         found = (*self._pulls(starts, topology, now), *self._loads(starts, topology, now))
         pending = self._pending(window, topology, now)
-        return DetectorState(self.state_version, window.entities, memory), (*found, *pending)
+        said = (*found, *pending)
+        quiet = unseen(self.name, window, said)
+        return DetectorState(self.state_version, window.entities, memory), (*said, *quiet)
 
     def _pulls(self, starts: _Starts, topology: Topology, now: datetime) -> list[Finding]:
         usual = starts.usual_pull

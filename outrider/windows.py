@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -65,3 +66,12 @@ def quantile(window: Window, name: str, q: float, span: timedelta) -> tuple[Floa
 def holding(statuses: Statuses) -> np.ndarray:
     """True where a cell must hold scale-in and cordon (safety rule 1)."""
     return (statuses >= CellStatus.ABSENT) & (statuses <= CellStatus.UNTRUSTED)
+
+
+def finite(window: Window) -> Window:
+    """The same without infinities: such a cell has no value and is not trusted."""
+    endless = np.isinf(window.values)
+    if not endless.any():
+        return window
+    status = np.where(endless, np.uint8(CellStatus.UNTRUSTED), window.status)
+    return replace(window, values=np.where(endless, np.nan, window.values), status=status)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from outrider import log
+from outrider import log, windows
 from outrider.model import (
     DetectorStanding,
     DetectorState,
@@ -141,7 +141,7 @@ class Detection:
                 continue
             window = metrics.read_windows(detector.kind, detector.keys, now - history, now, WARM_STEP)
             if window.entities:
-                self._states[detector.name] = warm(detector.initial(), window)
+                self._states[detector.name] = warm(detector.initial(), windows.finite(window))
                 _log.info("detector_warmed", detector=detector.name, entities=len(window.entities))
 
 

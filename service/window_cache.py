@@ -134,6 +134,9 @@ class WindowCache:
             return
         values = np.concatenate([batch.values for batch in batches])[:, source]
         status = np.concatenate([batch.status for batch in batches])[:, source]
+        endless = np.isinf(values)
+        if endless.any():  # no quantity is infinite: whoever says so is not believed, and no detector has to ask
+            values, status = np.where(endless, np.nan, values), np.where(endless, CellStatus.UNTRUSTED, status)
         place = (rows[:, None], slot, target[None, :])
         held_values, held_status = ring.values[place], ring.status[place]
         better = (status < held_status) | ((status == held_status) & np.isnan(held_values))

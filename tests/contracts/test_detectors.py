@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from detectors.burnrate import compile_slos
+from detectors.pasts import NeedsPast
 from detectors.registry import DETECTORS, SYMPTOMS
 from detectors.threshold import compile_rules
 from outrider import catalog
@@ -20,14 +25,18 @@ from outrider.model import (
     Finding,
     NoVerdict,
     NoVerdictReason,
+    SampleBatch,
     SignalKey,
     SignalKind,
     Window,
 )
+from outrider.ports import Collected
 from outrider.rules import Rule
 from outrider.slo import Slo
 from outrider.topology import Topology
+from service.detection import Detection
 
+ROOT = Path(__file__).parents[2]
 STEP = timedelta(seconds=15)
 START = 1_800_000_000.0
 RULE = Rule(
@@ -137,6 +146,9 @@ def test_nothing_but_gaps(detector):
     entities = refs(detector, "abc")
     _, verdicts = run(detector, np.full((3, 20, len(detector.keys)), np.nan), entities)
     assert not [item for item in verdicts if isinstance(item, Finding)]
+    silent = [item for item in verdicts if isinstance(item, NoVerdict)]
+    assert silent, "who sees nothing says so"
+    assert {item.entity for item in silent} >= set(entities) or None in {item.entity for item in silent}
 
 
 def test_constant_values_do_not_break_it(detector):
@@ -156,6 +168,27 @@ def test_gaps_and_odd_statuses_do_not_break_it(detector):
         for length in range(1, 41):
             part = window(detector, entities, values[:, :length], status=status[:, :length])
             state, _ = detector.detect(state, part, Topology.build(()), datetime.fromtimestamp(part.times[-1], tz=UTC))
+
+
+def test_values_without_end_are_no_values(detector):
+    """As the engine hands them on. Warnings are errors here: infinity reaches no arithmetic."""
+    entities = refs(detector, "abc")
+
+    def lived(values):
+        detection = Detection([detector], STEP)
+        found = []
+        for column in range(values.shape[1]):
+            at = datetime.fromtimestamp(START, tz=UTC) + column * STEP
+            status = np.full(values[:, column].shape, CellStatus.PRESENT, np.uint8)
+            batch = SampleBatch("t", at, detector.kind, detector.keys, entities, values[:, column], status)
+            found += detection.look(at, Collected((batch,)), Topology.build(())).findings
+        return found
+
+    for endless in (np.inf, -np.inf):
+        assert lived(np.full((3, 20, len(detector.keys)), endless)) == []
+    values = likely(detector, 3, 30, seed=11)
+    values[np.random.default_rng(2).random(values.shape) < 0.2] = np.inf
+    lived(values)
 
 
 def test_a_clock_that_steps_back_is_named_and_forgets_nothing(detector):
@@ -236,3 +269,37 @@ def test_a_damaged_state_costs_memory_of_the_past_and_nothing_more(detector):
     cut = DetectorState(state.version, state.entities, {name: array[:1] for name, array in state.arrays.items()})
     run(detector, values, entities, cut)
     run(detector, values, entities, DetectorState(state.version, state.entities, {}))
+
+
+@pytest.mark.parametrize("name", [name for name, make in FACTORIES.items() if isinstance(make(), NeedsPast)])
+def test_what_needs_a_past_finds_nothing_before_it_has_one(name):
+    detector = FACTORIES[name]()
+    values = likely(detector, 4, 20, seed=2)
+    values[1, 5:] *= 50.0
+    state, verdicts = run(detector, values, refs(detector, "abcd"))
+    assert [item.reason for item in verdicts] == [NoVerdictReason.WARMING_UP]
+    assert detector.learnt(state) == 20 * STEP
+
+
+_TOLD = """
+import hashlib
+from tests.contracts.test_detectors import FACTORIES, likely, refs, run, spelled
+for name, make in FACTORIES.items():
+    one = make()
+    state, verdicts = run(one, likely(one, 5, 25, seed=9), refs(one, "abcde"))
+    print(name, hashlib.sha256(repr((verdicts, sorted(spelled(state).items()))).encode()).hexdigest())
+"""
+
+
+def test_every_process_sees_the_same():
+    """Whatever order its sets have: the seed of hashes differs from process to process."""
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", _TOLD], cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=True, timeout=300,
+        ).stdout.splitlines()
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert len(told[0]) == len(FACTORIES)
+    assert told[0] == told[1]
