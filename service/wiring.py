@@ -275,6 +275,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
         doors=receiving.doors(settings),
         webhooks=webhooks(settings),
+        external_scaler_port=settings.planner.scaling.external_scaler_port,
     )
 
 

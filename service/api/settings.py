@@ -98,6 +98,7 @@ class ApiSettings:
     control_url: str | None = None
     doors: DoorSettings | None = None
     webhooks: Webhooks = Webhooks()
+    external_scaler_port: int | None = None
 
     @property
     def reads_need_token(self) -> bool:
