@@ -8,6 +8,7 @@ from typing import Protocol
 
 from outrider.i18n import Language, translate
 from outrider.ports import MetricStore, StateReader
+from reports.capacity import capacity
 from reports.model import ReportModel
 from reports.weekly import weekly
 
@@ -42,4 +43,5 @@ class ReportDefinition:
         return f"{self.name}-{week}.{language}.{format}"
 
 
-REPORTS: dict[str, ReportDefinition] = {row.name: row for row in (ReportDefinition("weekly", weekly),)}
+_ROWS = (ReportDefinition("weekly", weekly), ReportDefinition("capacity", capacity))
+REPORTS: dict[str, ReportDefinition] = {row.name: row for row in _ROWS}

@@ -19,6 +19,7 @@ from reports.plots import availability_chart, traffic_chart
 from reports.week import Week
 
 _MOST_ROWS = 30
+_CUT = ("incidents", "actions", "shadow")
 _MOST_RULES = 8
 _MOST_CHARTS = 6
 _SIGNALS = (("svc_ttft_seconds", "ttft"), ("svc_tpot_seconds", "tpot"), ("svc_latency_seconds", "e2e"))
@@ -47,18 +48,18 @@ def cost_cell(week: Week, language: Language) -> Cell:
 
 def _promise(week: Week, language: Language) -> Section:
     busiest = sorted(week.services, key=lambda each: -each.requests)[:_MOST_CHARTS]
-    return _section(
+    return section(
         "promise",
         language,
         tables=(
-            _table(
+            table(
                 "promise",
                 language,
                 "service requests# availability# unknown# success# sla#",
                 [_promise_row(each, language) for each in week.services],
             ),
-            _table("latency", language, "service signal p50# p95# p99#", _latency_rows(week.services, language)),
-            _table("budget", language, "service burn# left#", [_budget_row(each, language) for each in week.services]),
+            table("latency", language, "service signal p50# p95# p99#", _latency_rows(week.services, language)),
+            table("budget", language, "service burn# left#", [_budget_row(each, language) for each in week.services]),
         ),
         charts=tuple(availability_chart(each, week, language) for each in busiest),
     )
@@ -100,7 +101,7 @@ def _budget_row(each: ServiceFigures, language: Language) -> tuple[Cell, ...]:
 def _incidents(week: Week, language: Language) -> Section:
     rows = [_incident_row(each, language) for each in week.history.incidents]
     columns = "opened priority cause where mttd# mtta# mttr# alerts# pages#"
-    return _section("incidents", language, tables=(_table("incidents", language, columns, rows),))
+    return section("incidents", language, tables=(table("incidents", language, columns, rows),))
 
 
 def _incident_row(each: IncidentFigures, language: Language) -> tuple[Cell, ...]:
@@ -122,10 +123,10 @@ def _incident_row(each: IncidentFigures, language: Language) -> tuple[Cell, ...]
 
 def _actions(week: Week, language: Language) -> Section:
     rows = [_action_row(each, language) for each in week.history.actions]
-    return _section(
+    return section(
         "actions",
         language,
-        tables=(_table("actions", language, "at action target decision reason status", rows),),
+        tables=(table("actions", language, "at action target decision reason status", rows),),
     )
 
 
@@ -154,10 +155,10 @@ def _capacity(week: Week, language: Language) -> Section:
             rows.append((head, *[blank] * 8, reason))
     columns = "service now# need# gpus# peak# growth# next_week# need_at error# reason"
     charted = [each for each in sorted(week.services, key=lambda s: -s.requests) if np.isfinite(each.traffic).any()]
-    return _section(
+    return section(
         "capacity",
         language,
-        tables=(_table("capacity", language, columns, rows),),
+        tables=(table("capacity", language, columns, rows),),
         charts=tuple(
             traffic_chart(each, forecasts.get(each.service), week, language) for each in charted[:_MOST_CHARTS]
         ),
@@ -200,7 +201,7 @@ def _cost(week: Week, language: Language) -> Section:
         _measured("tokens_per_watt_hour", words.number(per_watt_hour, language, digits=0), language),
         _measured("prefix_hit", prefix, language),
     ]
-    return _section("cost", language, tables=(_table("cost", language, "measure value# goal", rows),))
+    return section("cost", language, tables=(table("cost", language, "measure value# goal", rows),))
 
 
 def _alerts(week: Week, language: Language) -> Section:
@@ -230,12 +231,12 @@ def _alerts(week: Week, language: Language) -> Section:
         (Cell(rule_name(rule, language), rule), words.number(count, language))
         for rule, count in history.rules[:_MOST_RULES]
     ]
-    return _section(
+    return section(
         "alerts",
         language,
         tables=(
-            _table("alerts", language, "measure value# goal", rows),
-            _table("rules", language, "rule count#", rules),
+            table("alerts", language, "measure value# goal", rows),
+            table("rules", language, "rule count#", rules),
         ),
     )
 
@@ -259,7 +260,7 @@ def _measured(name: str, value: Cell, language: Language) -> tuple[Cell, ...]:
     return (Cell(title, name, note=MEASURES[name].formula(language)), value, Cell(words.goal(name)))
 
 
-def _table(name: str, language: Language, columns: str, rows: Sequence[tuple[Cell, ...]]) -> Table:
+def table(name: str, language: Language, columns: str, rows: Sequence[tuple[Cell, ...]]) -> Table:
     """``columns`` are keys; one that ends in # is a number."""
     more = len(rows) - _MOST_ROWS
     return Table(
@@ -269,15 +270,16 @@ def _table(name: str, language: Language, columns: str, rows: Sequence[tuple[Cel
             Column(key.rstrip("#"), words.text(f"col_{key.rstrip('#')}", language), key.endswith("#"))
             for key in columns.split()
         ),
-        rows=tuple(rows[:_MOST_ROWS]) if name in ("incidents", "actions") else tuple(rows),
+        rows=tuple(rows[:_MOST_ROWS]) if name in _CUT else tuple(rows),
         empty=words.text(f"empty_{name}", language) if not rows else "",
-        more=words.text("more_rows", language, count=more) if name in ("incidents", "actions") and more > 0 else "",
+        more=words.text("more_rows", language, count=more) if name in _CUT and more > 0 else "",
     )
 
 
-def _section(
+def section(
     name: str, language: Language, *, tables: tuple[Table, ...] = (), charts: tuple[BarChart | LineChart, ...] = ()
 ) -> Section:
+    """A section with its texts by name."""
     return Section(
         id=name,
         title=words.text(f"section_{name}", language),

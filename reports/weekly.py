@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import numpy as np
 
 from outrider import measures
-from outrider.clock import from_unix
-from outrider.errors import UsageError
 from outrider.i18n import Language
-from outrider.model import NoRecommendation, Plan, Recommendation
 from outrider.ports import MetricStore, StateReader
 from reports import words
-from reports.figures import ServiceFigures, read_services
-from reports.fleet import read_fleet
-from reports.history import HistoryFigures, read_history
+from reports.figures import ServiceFigures
+from reports.history import HistoryFigures
 from reports.model import Cell, Headline, ReportModel
+from reports.reading import framed, read_week
 from reports.sections import cost_cell, sections
-from reports.week import Week, week_of, week_range
+from reports.week import Week
 
 
 def weekly(
@@ -38,40 +35,16 @@ def weekly(
     An empty store gives a report that says so (``empty`` is True). Raises UsageError for a week that
     cannot be read or lies wholly in the future.
     """
-    start, end = week_range(week)
-    if start > now:
-        raise UsageError(f"the week {week} has not begun", hint=f"the current week is {week_of(now)}")
-    plan = state.plan()
-    price, money = _price(plan) if price_per_gpu_hour is None else (price_per_gpu_hour, currency)
-    until = min(end, _next_minute(now))
-    read = Week(
-        start=start,
-        end=until,
-        services=read_services(metrics, start, until),
-        fleet=read_fleet(metrics, state.topology(), start, until),
-        history=read_history(state, metrics, start, until),
-        plan=plan,
-        price_per_gpu_hour=price,
-        currency=money,
-    )
-    last = (end - timedelta(days=1)).date()
-    period = words.text("period_running" if until < end else "period", language, start=start.date(), end=last)
-    return ReportModel(
-        report="weekly",
-        week=week_of(start),
-        title=words.text("weekly_title", language),
-        description=words.text("weekly_description", language),
-        period=period,
-        start=start,
-        end=end,
-        made_at=now,
-        made=words.text("made_at", language, at=f"{now.astimezone(UTC):%Y-%m-%d %H:%M}"),
-        language=language,
-        empty=read.empty,
-        notice=words.text("no_data", language) if read.empty else "",
+    read = read_week(state, metrics, week, now, price_per_gpu_hour=price_per_gpu_hour, currency=currency)
+    return framed(
+        "weekly",
+        read,
+        week,
+        now,
+        language,
         headlines=() if read.empty else _headlines(read, language),
         sections=() if read.empty else sections(read, language),
-        footer=words.text("footer", language),
+        empty=read.empty,
     )
 
 
@@ -125,17 +98,3 @@ def _kept_ratio(name: str, value: float | None, language: Language, digits: int 
 
 def _kept_seconds(name: str, value: float | None, language: Language) -> Cell:
     return words.seconds(value, language, kept=measures.MEASURES[name].kept(value))
-
-
-def _price(plan: Plan) -> tuple[float | None, str]:
-    """Price of a GPU-hour as the newest plan knows it."""
-    for each in plan.recommendations:
-        if isinstance(each, NoRecommendation):
-            continue
-        if isinstance(each, Recommendation) and each.cost_per_hour is not None and each.gpus:
-            return each.cost_per_hour / each.gpus, each.currency
-    return None, ""
-
-
-def _next_minute(now: datetime) -> datetime:
-    return from_unix(-(-now.timestamp() // 60) * 60)

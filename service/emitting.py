@@ -88,7 +88,7 @@ def aims_of(settings: Settings, service: EntityRef, kinds: Sequence[str] | None)
     own = [one for one in settings.planner.scaling.emit if one.service == service.name]
     if kinds is None:
         return own or [EmitSettings(service=service.name, type="hpa")]
-    known = {one.type: one for one in own}
+    known: dict[str, EmitSettings] = {one.type: one for one in own}
     return [known.get(kind) or EmitSettings.model_validate({"service": service.name, "type": kind}) for kind in kinds]
 
 

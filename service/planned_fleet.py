@@ -21,6 +21,7 @@ from service.settings import ServiceSettings
 
 _log = log.get("plan")
 CALIBRATION_SPAN = timedelta(hours=24)
+LONGER_SPAN = timedelta(days=8)  # where the last day showed no load worth measuring, as on a Sunday
 # not finer than a back-filled history or a roll-up: their increases cover as much
 CALIBRATION_STEP = timedelta(minutes=10)
 STARTS_LOOKED_BACK = timedelta(days=14)
@@ -59,10 +60,12 @@ class PlannedFleet:
             setting = self.setting(service)
             gpu_type = gpu_type_of(service, setting, topology)
             replicas = topology.below(service, EntityKind.REPLICA)
-            window = self._metrics.read_windows(
-                EntityKind.REPLICA, calibrate.KEYS, now - CALIBRATION_SPAN, now, CALIBRATION_STEP, replicas
-            )
+            window = self._window(replicas, now, CALIBRATION_SPAN)
             found, why = self._calibration(service, setting, window, gpu_type, topology, now)
+            if replicas and (found is None or found.origin != "measured"):
+                longer = self._window(replicas, now, LONGER_SPAN)
+                measured, _ = self._calibration(service, setting, longer, gpu_type, topology, now)
+                found, why = (measured, None) if measured is not None else (found, why)
             if found is not None:
                 calibrations[service] = found
             current, ready = self._ready(service, topology)
@@ -84,6 +87,11 @@ class PlannedFleet:
                 )
             )
         return fleet, calibrations
+
+    def _window(self, replicas: Sequence[EntityRef], now: datetime, span: timedelta) -> Window:
+        return self._metrics.read_windows(
+            EntityKind.REPLICA, calibrate.KEYS, now - span, now, CALIBRATION_STEP, replicas
+        )
 
     def setting(self, service: EntityRef) -> ServiceSettings:
         """What the configuration says of a service; one without a namespace speaks for every namespace."""

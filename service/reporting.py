@@ -13,7 +13,7 @@ from outrider.i18n import Language, translate
 from outrider.model import Message, NotifyReason
 from outrider.ports import MetricStore, StateReader
 from reports import render
-from reports import weekly as weekly_report
+from reports.definitions import REPORTS
 from service import wiring
 from service.settings import Settings
 
@@ -39,8 +39,9 @@ def weekly(
     now: datetime,
     *,
     send: bool = False,
+    report: str = "weekly",
 ) -> Written:
-    """Write the weekly report of a store; ``week`` None is the last whole week before the newest cycle.
+    """Write a report of a store, one of ``REPORTS``; ``week`` None is the last whole week before the newest cycle.
 
     Raises UsageError for a week or format that is none, UnavailableError when sending has no channel.
     """
@@ -50,7 +51,7 @@ def weekly(
     with wiring.stores(settings) as (state, metrics):
         newest = state.cycles(limit=1)
         as_of = newest[0].at if newest else now
-        written = write(state, metrics, week or week_before(as_of), formats, out, language, as_of)
+        written = write(state, metrics, week or week_before(as_of), formats, out, language, as_of, report)
     if send:
         _send(settings, written, now, language)
     return written
@@ -64,14 +65,15 @@ def write(
     out: Path,
     language: Language,
     now: datetime,
+    report: str = "weekly",
 ) -> Written:
     """Write one week's report in each format."""
-    model = weekly_report.weekly(state, metrics, week, now, language)
+    model = REPORTS[report].build(state, metrics, week, now, language)
     paths = []
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name in formats:
-            path = out / f"weekly-{week}-{language}.{name}"
+            path = out / f"{report}-{week}-{language}.{name}"
             path.write_text(render.render(model, name), encoding="utf-8")
             paths.append(path)
     except OSError as error:

@@ -287,6 +287,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         doors=receiving.doors(settings),
         webhooks=webhooks(settings),
         slos=settings.promises,
+        external_scaler_port=settings.planner.scaling.external_scaler_port,
     )
 
 

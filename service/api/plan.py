@@ -9,9 +9,10 @@ from fastapi import APIRouter, Query
 
 from outrider import catalog, jsonable
 from outrider.clock import rfc3339
-from outrider.errors import UnavailableError
+from outrider.errors import StoreError, UnavailableError
 from outrider.i18n import Language
 from outrider.model import Forecast, NoRecommendation, Recommendation, SignalKey, SignalKind
+from outrider.ports import StateReader
 from planner import reasoning
 from service import looking_back
 from service.api.context import Context, Ctx, Lang
@@ -73,6 +74,18 @@ def scaling(ctx: Ctx, namespace: str, service: str) -> dict[str, Any]:
         "reason": found.reason.value,
         "made_at": rfc3339(found.made_at),
     }
+
+
+def wanted_of(state: StateReader, namespace: str, service: str) -> int | None:
+    """The replicas wanted of a service now; None without a fresh plan, as while the store is away."""
+    try:
+        newest, plan_now = state.cycles(limit=1), state.plan()
+    except StoreError:
+        return None
+    for one in plan_now.recommendations:
+        if isinstance(one, Recommendation) and (one.service.namespace or "", one.service.name) == (namespace, service):
+            return replicas_wanted(one, newest[0].at) if newest and is_fresh(one, newest[0].at) else None
+    return None
 
 
 def is_fresh(found: Recommendation, now: datetime) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import uvicorn
 
 from outrider import garbage
+from service.api import plan
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings
+from service.keda_scaler import KedaScaler
 from store import sql
 from store.opening import open_metrics
 
@@ -18,13 +21,19 @@ def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
     state_url, metrics_url = sql.urls_of(settings.store_url)
     state, metrics = sql.open_state(state_url), open_metrics(metrics_url, settings.metrics)
     spool, ledger = sql.open_spool(state_url), sql.open_ledger(state_url)
+    scaler = None
     try:
+        if settings.external_scaler_port is not None:
+            wanted = partial(plan.wanted_of, state)
+            scaler = KedaScaler(wanted, settings.host, settings.external_scaler_port)
         parts = extras or ApiExtras()
         parts = replace(parts, spool=parts.spool or spool, ledger=parts.ledger or ledger)
         app = create_app(state, metrics, settings, parts)
         garbage.settle()
         uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", access_log=False)
     finally:
+        if scaler is not None:
+            scaler.stop()
         ledger.close()
         spool.close()
         state.close()

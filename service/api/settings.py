@@ -100,6 +100,7 @@ class ApiSettings:
     doors: DoorSettings | None = None
     webhooks: Webhooks = Webhooks()
     slos: tuple[Slo, ...] = ()
+    external_scaler_port: int | None = None
 
     @property
     def reads_need_token(self) -> bool:

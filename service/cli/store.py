@@ -30,10 +30,24 @@ def weekly(
     send: Annotated[bool, typer.Option("--send", help="send it to the channels of group report")] = False,
 ) -> None:
     """Write the weekly SLA report."""
-    settings = context.settings()
-    written = reporting.weekly(
-        settings, week, formats.split(","), out, context.language, SystemClock().now(), send=send
-    )
+    _write(context, "weekly", week, formats, out, send=send)
+
+
+@leaf(report_app, "capacity", example="outrider report capacity --week 2026-W47 --format html,md --lang zh")
+def capacity(
+    context: Context,
+    week: Annotated[str | None, typer.Option("--week", help="ISO week such as 2026-W47; the last whole one")] = None,
+    formats: Annotated[str, typer.Option("--format", help="html, md, json; several with commas")] = "html,md,json",
+    out: Annotated[Path, typer.Option("--out", help="folder to write into")] = Path("reports-out"),
+    send: Annotated[bool, typer.Option("--send", help="send it to the channels of group report")] = False,
+) -> None:
+    """Write what each service needs, what comes, and what the plan did or would have done in the week."""
+    _write(context, "capacity", week, formats, out, send=send)
+
+
+def _write(context: Context, report: str, week: str | None, formats: str, out: Path, *, send: bool) -> None:
+    settings, now = context.settings(), SystemClock().now()
+    written = reporting.weekly(settings, week, formats.split(","), out, context.language, now, send=send, report=report)
     context.show(
         {"paths": [str(path) for path in written.paths], "empty": written.empty},
         lambda shown: "\n".join(shown["paths"]) + ("\n(no data in that week)" if shown["empty"] else ""),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from outrider import catalog
+from outrider.audit import AuditRecord
 from outrider.model import (
     Action,
     ActionKind,
@@ -112,6 +113,7 @@ class State:
     sent: tuple[Message, ...] = ()
     newest_plan: Plan = field(default_factory=Plan)
     graph: Topology = field(default_factory=Topology)
+    trail: tuple[AuditRecord, ...] = ()
 
     def incidents(self, *, open_only=False, since=None, limit=1000):
         return self.all_incidents
@@ -130,6 +132,11 @@ class State:
 
     def topology(self):
         return self.graph
+
+    def audit(self, limit=1000, after=None):
+        newest_first = sorted(self.trail, key=lambda one: (one.at, one.id), reverse=True)
+        rest = [one for one in newest_first if after is None or (one.at, str(one.id)) < (after.at, after.id)]
+        return tuple(rest[:limit])
 
 
 def _spread(total: np.ndarray, shares: Mapping[int, float], buckets: int) -> list[np.ndarray]:
