@@ -23,10 +23,11 @@ from outrider.model import ActionKind, EntityKind, EntityRef
 from service.collect_settings import CollectSettings
 from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
+from service.gpu_settings import GpuOfferSettings
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
-from service.settings_base import Duration, Port, Ratio, Section
+from service.settings_base import Duration, Port, Ratio, Section, amount_in
 from service.settings_targets import adapters_usable, doubts, targets_apart
 from service.store_settings import RemoteMetricsSettings
 
@@ -75,11 +76,13 @@ class ServiceSettings(Section):
     pipeline_parallel: Annotated[int, Field(ge=1)] = Field(1, description="stages of one replica (PP)")
     floor: Annotated[int, Field(ge=0)] = Field(1, description="replicas never gone below")
     ceiling: Annotated[int, Field(ge=1)] = Field(1000, description="replicas never gone above")
-    tokens_per_request: Annotated[float, Field(gt=0)] | None = Field(None, description="measured when not given")
-    batch: Annotated[float, Field(gt=0)] | None = Field(
+    tokens_per_request: Annotated[float, Field(gt=0), amount_in("token/request")] | None = Field(
+        None, description="measured when not given"
+    )
+    batch: Annotated[float, Field(gt=0), amount_in("sequence/replica")] | None = Field(
         None, description="sequences running at once in one replica; measured when not given"
     )
-    tokens_per_second_per_sequence: Annotated[float, Field(gt=0)] | None = Field(
+    tokens_per_second_per_sequence: Annotated[float, Field(gt=0), amount_in("token/second*sequence")] | None = Field(
         None, description="measured when not given"
     )
     startup: Duration = Field(
@@ -101,7 +104,9 @@ class PlannerSettings(Section):
 
     every: Duration = Field(timedelta(minutes=10), description="time between two plans")
     history: Duration = Field(timedelta(days=15), description="how far back a forecast looks")
-    buffer: Annotated[float, Field(ge=0, le=2)] = Field(0.25, description="headroom above the forecast peak, a ratio")
+    buffer: Annotated[float, Field(ge=0, le=1), amount_in("ratio")] = Field(
+        0.25, description="headroom above the forecast peak, a ratio"
+    )
 
 
 class ChannelSettings(BaseModel):
@@ -231,6 +236,9 @@ class Settings(Section):
     probes: list[ProbeSettings] = Field([], description="doors of services, asked as a client would ask")
     services: list[ServiceSettings] = Field([], description="planning facts of model services")
     planner: PlannerSettings = Field(PlannerSettings(), description="how many GPUs, and when")
+    gpus: list[GpuOfferSettings] = Field(
+        [], description="GPUs that can be had, for capacity cost; priors when not given"
+    )
     rules: RulesSettings = Field(RulesSettings(), description="alert rules")
     notify: NotifySettings = Field(NotifySettings(), description="who is told")
     remediation: RemediationSettings = Field(RemediationSettings(), description="what may be done")
