@@ -141,7 +141,7 @@ def _share(record: dict[str, Any], begin: float, end: float) -> float:
     first, last = record["first"], record["end"]
     if last <= first:
         return 1.0 if begin <= first <= end else 0.0
-    return max(0.0, min(last, end) - max(first, begin)) / (last - first)
+    return float(max(0.0, min(last, end) - max(first, begin)) / (last - first))
 
 
 def _model(plan: LoadPlan) -> str:
