@@ -109,7 +109,7 @@ def cheapest(options: Sequence[Option], pools: Sequence[Pool], demand: Demand, *
     if not usable:
         held = any(option.latency <= latency for option in options)
         return NoMix(NoMixReason.QUOTA if held else NoMixReason.NOTHING_SERVES)
-    return _solve(options, _undominated(options, usable), by_name, demand)
+    return _solve(options, _undominated(options, usable, by_name, demand), by_name, demand)
 
 
 def front(options: Sequence[Option], pools: Sequence[Pool], demand: Demand, *, most: int = 40) -> list[Mix] | NoMix:
@@ -132,20 +132,33 @@ def front(options: Sequence[Option], pools: Sequence[Pool], demand: Demand, *, m
     return found
 
 
-def _undominated(options: Sequence[Option], usable: Sequence[int]) -> list[int]:
-    """Leave out an option when another of its pool is no larger and carries as much.
+def _undominated(
+    options: Sequence[Option], usable: Sequence[int], pools: Mapping[str, Pool], demand: Demand
+) -> list[int]:
+    """Leave out an option when another does as much for no more, wherever that one could be taken instead.
 
-    All of them are fast enough by now; the latency of the mix may end below the limit, never above.
+    All of them are fast enough by now; the latency of the mix may end below the limit, never above. Of another pool
+    only GPUs that are bought singly, without a quota and without the risk of spot can stand in.
     """
+    if demand.losses > 1:  # of several larger replicas more is lost at once
+        return list(usable)
+
+    def cost(place: int) -> float:
+        return options[place].gpus * pools[options[place].pool].price
+
+    def stands_in(other: int, place: int) -> bool:
+        one, two = options[other], options[place]
+        if one.capacity < two.capacity:
+            return False
+        if one.pool == two.pool:
+            return one.gpus <= two.gpus
+        free = pools[one.pool].quota is None and not pools[one.pool].spot
+        singly = pools[one.pool].node == pools[two.pool].node == 1  # in a node that is paid for, one more is free
+        return free and singly and cost(other) <= cost(place)
+
     kept: list[int] = []
-    for place in sorted(usable, key=lambda p: (options[p].gpus, -options[p].capacity, options[p].latency, p)):
-        one = options[place]
-        if not any(
-            options[other].pool == one.pool
-            and options[other].gpus <= one.gpus
-            and options[other].capacity >= one.capacity
-            for other in kept
-        ):
+    for place in sorted(usable, key=lambda p: (cost(p), options[p].gpus, -options[p].capacity, options[p].latency, p)):
+        if not any(stands_in(other, place) for other in kept):
             kept.append(place)
     return sorted(kept)
 

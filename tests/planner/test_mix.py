@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from outrider.errors import UsageError
 from planner.mix import Demand, Mix, NoMix, NoMixReason, Option, Pool, cheapest, front
 
+# b is cheaper than a, and both can be had singly; c comes in pairs
 POOLS = (Pool("a", 3.0), Pool("b", 1.0, quota=3), Pool("c", 0.5, quota=4, node=2, spot=True))
 
 
@@ -80,6 +81,14 @@ def test_the_front_is_every_mix_that_nothing_beats(options, need):
         return
     assert [mix.cost_per_hour for mix in found] == pytest.approx([cost for cost, _ in best])
     assert [mix.latency for mix in found] == [latency for _, latency in best]
+
+
+def test_a_free_place_in_a_node_that_is_paid_for_is_used():
+    options = [Option("dear", "a", 1, 3.0, 1.0), Option("pair", "c", 1, 2.0, 1.0)]
+    found = cheapest(options, [Pool("a", 0.9), Pool("c", 1.0, node=2)], Demand(4.0))
+    assert found.cost_per_hour == pytest.approx(1.8)
+    found = cheapest(options, [Pool("a", 1.1), Pool("c", 1.0, node=2)], Demand(4.0))
+    assert found.replicas == {1: 2}
 
 
 def test_no_load_costs_nothing():
