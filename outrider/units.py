@@ -11,6 +11,24 @@ from outrider.errors import UnitMismatchError, UsageError
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_AMOUNT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\d.])(.*)")
+_WORDS = {
+    "request": ("req", "reqs", "request", "requests"),
+    "token": ("tok", "toks", "token", "tokens"),
+    "sequence": ("seq", "seqs", "sequence", "sequences", "slot", "slots"),
+    "replica": ("replica", "replicas"),
+    "gpu": ("gpu", "gpus"),
+    "byte": ("b", "byte", "bytes"),
+}
+_SPELT = {spelling: word for word, spellings in _WORDS.items() for spelling in spellings}
+_TIMES = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+}
+_SHORT = {"rps": "request/second", "qps": "request/second", "rpm": "request/minute", "tps": "token/second"}
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -70,6 +88,54 @@ def _merge(
 
 def _normal(powers: dict[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((word, power) for word, power in powers.items() if power))
+
+
+def read_quantity(given: str | float, unit: str) -> float:
+    """The number of ``given`` in ``unit``, where ``given`` may carry a unit of its own: ``40/min``, ``25 tok/s``.
+
+    Times are converted; what is counted may be left out (``40/min`` of requests); ``%`` and ``ratio`` are
+    pure numbers. Raises UsageError for what is no number, UnitMismatchError naming both units otherwise.
+    """
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return float(given)
+    found = _AMOUNT.fullmatch(str(given).strip())
+    if found is None:
+        raise UsageError(f"{given!r} is not a number", hint=f"give a number, with or without its unit {unit}")
+    number, said = float(found.group(1)), found.group(2).strip().lower()
+    wanted = Quantity.of(1.0, "" if unit == "ratio" else unit)
+    if not said:
+        return number
+    if said in ("%", "ratio", "x"):
+        amount = Quantity(number / 100.0 if said == "%" else number)
+    else:
+        amount = _amount(number, _SHORT.get(said, said))
+    if amount.unit != wanted.unit and not _counted_apart(amount.unit, wanted.unit):
+        raise UnitMismatchError(
+            f"{given!r} is in {amount.unit_text}, expected {unit}", hint=f"give it in {unit}, or as a number alone"
+        )
+    return amount.value
+
+
+def _amount(number: float, unit: str) -> Quantity:
+    """A number with a unit as people write it; unknown words stay, so that a message can name them."""
+    above, _, below = unit.replace("per", "/").replace(" ", "").partition("/")
+    powers: dict[str, int] = {}
+    for words, sign in ((above, 1), (below, -1)):
+        for word in filter(None, re.split(r"[*·/]", words)):
+            number *= _TIMES.get(word, 1.0) ** sign
+            base = "second" if word in _TIMES else _SPELT.get(word, word)
+            powers[base] = powers.get(base, 0) + sign
+    return Quantity(number, _normal(powers))
+
+
+def _counted_apart(given: tuple[tuple[str, int], ...], wanted: tuple[tuple[str, int], ...]) -> bool:
+    """Whether they differ only in counted things that ``given`` leaves out: 40/min says no requests, yet means them."""
+    said, meant = dict(given), dict(wanted)
+    if not said:
+        return False
+    left_out = [word for word in meant if word not in said]
+    same = all(meant.get(word) == power for word, power in said.items())
+    return same and all(word in _WORDS for word in left_out)
 
 
 def parse_duration(text: str) -> timedelta:

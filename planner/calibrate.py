@@ -13,8 +13,10 @@ from enum import StrEnum
 
 import numpy as np
 
+from outrider import catalog
 from outrider.i18n import Language, translate
 from outrider.model import Calibration, EntityRef, Floats, Interval, SignalKey, Window
+from planner.knee import Knee
 
 RUNNING = "engine_requests_running"
 WAITING = "engine_requests_waiting"
@@ -22,8 +24,13 @@ TOKENS = "engine_generation_tokens_total"
 FINISHED = "engine_requests_finished_total"
 KV_USED = "engine_kv_cache_usage_ratio"
 STARTUP = "engine_startup_seconds"
-KEYS = tuple(SignalKey(name) for name in (RUNNING, WAITING, TOKENS, FINISHED, KV_USED, STARTUP))
-"""What the window of replicas should carry; KV use and start-up time may be missing."""
+LENGTHS = catalog.signal("engine_output_length_tokens")
+LENGTH_BUCKETS, LENGTH_SUM = LENGTHS.bucket_keys[:-1], LENGTHS.bucket_keys[-1]
+KEYS = (
+    *(SignalKey(name) for name in (RUNNING, WAITING, TOKENS, FINISHED, KV_USED, STARTUP)),
+    *LENGTHS.bucket_keys,
+)
+"""What the window of replicas should carry; KV use, start-up time and the histogram of lengths may be missing."""
 
 STARTUP_PRIOR_SECONDS = 480.0
 STARTUP_PRIOR_SOURCE = "prior: a vLLM pod with image pull takes 2 to 8 min, the upper end"
@@ -35,6 +42,8 @@ _KNEE_SAMPLES = 5
 _CALM_WAITING_SHARE = 0.1
 _BATCH_QUANTILE = 0.95
 _NEAR_BATCH = 0.7
+_RESAMPLES = 200
+_BOUNDS = (0.05, 0.95)
 
 
 class CalibrationRefusal(StrEnum):
@@ -72,7 +81,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measured figure with the 5th and 95th percentile of its samples."""
+    """A measured figure with its 90 % confidence interval, from a block bootstrap over time."""
 
     value: float
     low: float
@@ -90,7 +99,7 @@ class Measured:
 
     @property
     def intervals(self) -> dict[str, Interval]:
-        """The 5th and 95th percentile of each figure's samples, by its name."""
+        """The 90 % confidence interval of each figure, by its name."""
         names = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
         found: list[tuple[str, Estimate]] = [(name, getattr(self, name)) for name in names]
         return {name: Interval(estimate.low, estimate.high) for name, estimate in found}
@@ -145,6 +154,32 @@ def calibrate(
     )
 
 
+def from_knee(
+    found: Knee,
+    service: EntityRef,
+    *,
+    gpu_type: str,
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
+    startup_seconds: float | None = None,
+) -> Calibration:
+    """The calibration that a load test gives: throughput of the largest step that keeps the promise."""
+    point = found.point
+    return Calibration(
+        service=service,
+        gpu_type=gpu_type,
+        tokens_per_request=point.tokens_per_request,
+        batch=point.concurrency,
+        tokens_per_second_per_sequence=point.per_sequence,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        startup_seconds=STARTUP_PRIOR_SECONDS if startup_seconds is None else startup_seconds,
+        samples=point.samples,
+        origin="measured",
+        startup_source=STARTUP_PRIOR_SOURCE if startup_seconds is None else "configured",
+    )
+
+
 def measure(window: Window, service: EntityRef) -> Measured | NotCalibrated:
     """The figures alone, with their intervals, or why there are none.
 
@@ -169,40 +204,78 @@ def measure(window: Window, service: EntityRef) -> Measured | NotCalibrated:
         most = float(np.nanmax(kv_used)) if np.isfinite(kv_used).any() else 0.0
         return NotCalibrated(service, CalibrationRefusal.NOT_ENOUGH_LOAD, samples, {"kv": f"{most:.0%}"})
     calm = loaded & (waiting <= np.maximum(1.0, _CALM_WAITING_SHARE * running))
-    at_rest = running[calm] if int(calm.sum()) >= _KNEE_SAMPLES else running[loaded]
-    batch = float(np.quantile(at_rest, _BATCH_QUANTILE))
+    rested = calm if int(calm.sum()) >= _KNEE_SAMPLES else loaded
+    batch = float(np.quantile(running[rested], _BATCH_QUANTILE))
     near = loaded & (running >= _NEAR_BATCH * batch)
-    speeds = tokens[near] / (running[near] * window.step.total_seconds())
     speed = float(tokens[near].sum() / (running[near].sum() * window.step.total_seconds()))
-    lengths = _lengths(window)
+    generated, finished = _requests(window)
+    seconds = window.step.total_seconds()
     return Measured(
-        tokens_per_request=_estimate(per_request, lengths),
-        batch=_estimate(batch, running[near]),
-        tokens_per_second_per_sequence=_estimate(speed, speeds),
+        tokens_per_request=_estimate(per_request, _ratios(generated.sum(axis=0), finished.sum(axis=0))),
+        batch=_estimate(batch, _quantiles(np.where(rested, running, np.nan))),
+        tokens_per_second_per_sequence=_estimate(
+            speed,
+            _ratios(np.where(near, tokens, 0.0).sum(axis=0), np.where(near, running, 0.0).sum(axis=0) * seconds),
+        ),
         samples=int(near.sum()),
     )
 
 
+def _requests(window: Window) -> tuple[Floats, Floats]:
+    """Generated tokens and finished requests of each cell, shape (replicas, steps), 0 where either is unknown.
+
+    The engines' own histogram of answer lengths where it is told: it counts whole answers only. Counters otherwise,
+    which set tokens of unfinished answers against finished requests.
+    """
+    counts = np.stack([window.column(key) for key in LENGTH_BUCKETS])
+    told = ~np.isnan(counts).all(axis=0) & ~np.isnan(window.column(LENGTH_SUM))
+    if np.nansum(counts[:, told]) >= _LEAST_FINISHED:
+        finished = np.where(told, np.nansum(counts, axis=0), 0.0)
+        return np.where(told, window.column(LENGTH_SUM), 0.0), finished
+    tokens, ended = window.column(TOKENS), window.column(FINISHED)
+    both = ~np.isnan(tokens) & ~np.isnan(ended)
+    return np.where(both, tokens, 0.0), np.where(both, ended, 0.0)
+
+
 def _tokens_per_request(window: Window) -> float | None:
-    """Generated tokens over finished requests, over all of the window; None with fewer than 20 finished."""
-    tokens, finished = window.column(TOKENS), window.column(FINISHED)
-    both = ~np.isnan(tokens) & ~np.isnan(finished)
-    count, generated = float(finished[both].sum()), float(tokens[both].sum())
-    return generated / count if count >= _LEAST_FINISHED and generated > 0 else None
+    """Tokens over finished requests, over all of the window; None with fewer than 20 finished."""
+    generated, finished = _requests(window)
+    count, tokens = float(finished.sum()), float(generated.sum())
+    return tokens / count if count >= _LEAST_FINISHED and tokens > 0 else None
 
 
-def _lengths(window: Window) -> Floats:
-    """Tokens per request by step over all replicas: its spread is the figure's interval."""
-    tokens = np.nansum(window.column(TOKENS), axis=0)
-    finished = np.nansum(window.column(FINISHED), axis=0)
-    lengths: Floats = tokens[finished > 0] / finished[finished > 0]
-    return lengths
+def _blocks(steps: int) -> np.ndarray:
+    """Resampled steps, shape (resamples, steps): pieces of neighbouring steps, because neighbours are alike."""
+    random = np.random.default_rng(steps)
+    length = max(1, round(steps ** (1 / 3)))
+    starts = random.integers(0, max(steps - length + 1, 1), size=(_RESAMPLES, -(-steps // length)))
+    found = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :steps]
+    return np.asarray(found % steps)
 
 
-def _estimate(value: float, samples: Floats) -> Estimate:
-    if not samples.size:
+def _ratios(above: Floats, below: Floats) -> Floats:
+    """The ratio of two sums over time, for each resample of the steps that know both."""
+    known = below > 0
+    if not known.any():
+        return np.empty(0)
+    chosen = _blocks(int(known.sum()))
+    found: Floats = above[known][chosen].sum(axis=1) / below[known][chosen].sum(axis=1)
+    return found
+
+
+def _quantiles(running: Floats) -> Floats:
+    """The quantile that stands for the batch, for each resample of the steps; ``running`` is NaN where not at rest."""
+    known = running[:, ~np.isnan(running).all(axis=0)]
+    if not known.size:
+        return np.empty(0)
+    found: Floats = np.array([np.nanquantile(known[:, chosen], _BATCH_QUANTILE) for chosen in _blocks(known.shape[1])])
+    return found
+
+
+def _estimate(value: float, resamples: Floats) -> Estimate:
+    if not resamples.size:
         return Estimate(value, value, value)
-    low, high = np.quantile(samples, (0.05, 0.95))
+    low, high = np.quantile(resamples, _BOUNDS)
     return Estimate(value, min(value, float(low)), max(value, float(high)))
 
 

@@ -1,8 +1,10 @@
 """The capacity formula: ``N = qps x tokens / (batch x tokens per second) x (1 + buffer)``.
 
 A batch may be counted per replica (a TP x PP group with one scheduler) or per GPU; the formula then
-counts replicas or GPUs, and either way whole groups are bought. Every input carries its unit, so that
-an input given in another unit is refused instead of changing the answer.
+counts replicas or GPUs, and either way whole groups are bought. The work of a request may be told as
+tokens (with the speed of a sequence) or as seconds in service: by Little's law both give the sequences
+running at once. Every input carries its unit, so that an input given in another unit is refused
+instead of changing the answer.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from outrider.units import Quantity
 
 BatchPer = Literal["replica", "gpu"]
 
-BUFFER_LOW, BUFFER_HIGH = 0.20, 0.30
-"""Below, one lost replica or one burst breaks the promise; above, GPUs stand idle."""
+BUFFER_LOW, BUFFER_HIGH, BUFFER_MOST = 0.20, 0.30, 1.0
+"""Below, one lost replica or one burst breaks the promise; above, GPUs stand idle; beyond the most it is a mistake."""
+
+_LEAST_ERRORS = 30
 
 _FLOAT_NOISE = 1e-9
 
@@ -59,9 +63,10 @@ class Formula:
 def formula(
     *,
     qps: float,
-    tokens: float,
     batch: float,
-    tokens_per_second: float,
+    tokens: float | None = None,
+    tokens_per_second: float | None = None,
+    seconds: float | None = None,
     batch_per: BatchPer = "replica",
     buffer: float = 0.25,
     tp: int = 1,
@@ -69,35 +74,42 @@ def formula(
 ) -> Formula:
     """Count replicas and GPUs for a load.
 
-    ``qps`` requests per second at the peak; ``tokens`` generated per request; ``batch`` sequences
-    running at once per ``batch_per``; ``tokens_per_second`` of one running sequence; ``buffer`` as a
-    ratio; ``tp`` x ``pp`` GPUs make one replica. A load of zero needs zero replicas. Raises UsageError
-    naming the option when an input is not a finite number in its range.
+    ``qps`` requests per second at the peak; ``batch`` sequences running at once per ``batch_per``; the work
+    of a request either as ``tokens`` generated with ``tokens_per_second`` of one running sequence, or as
+    ``seconds`` from admission to the last token; ``buffer`` as a ratio; ``tp`` x ``pp`` GPUs make one
+    replica. A load of zero needs zero replicas. Raises UsageError naming the option when an input is not
+    a finite number in its range, or the work is told twice or not at all.
     """
-    _check(qps=qps, tokens=tokens, batch=batch, tokens_per_second=tokens_per_second, buffer=buffer, tp=tp, pp=pp)
+    work = {"tokens": tokens, "tokens_per_second": tokens_per_second, "seconds": seconds}
+    given = {name: value for name, value in work.items() if value is not None}
+    if set(given) not in ({"tokens", "tokens_per_second"}, {"seconds"}):
+        raise UsageError(
+            "the work of one request is --tokens with --tokens-per-second, or --seconds in service",
+            hint="give one of the two readings, not both",
+        )
+    _check(qps=qps, batch=batch, buffer=buffer, tp=tp, pp=pp, **given)
     if batch_per not in ("replica", "gpu"):
         raise UsageError(f"--batch-per must be replica or gpu, not {batch_per!r}", hint="replica is the default")
-    load = Quantity.of(qps, "request/second") * Quantity.of(tokens, "token/request")
-    sequences = load / Quantity.of(tokens_per_second, "token/second*sequence")
+    sequences, middle = _sequences(qps, given)
     units = sequences / Quantity.of(batch, f"sequence/{batch_per}")
     raw = units.expect(batch_per) * (1.0 + buffer)
     if not isfinite(raw):
-        raise UsageError("the load is too large to count", hint="check --qps, --tokens and --tokens-per-second")
+        raise UsageError("the load is too large to count", hint="check --qps and the work of one request")
     group = tp * pp
     replicas = whole(raw if batch_per == "replica" else raw / group)
     gpus = replicas * group
+    told = "qps x tokens / (batch x tokens_per_second)" if seconds is None else "qps x seconds / batch"
     derivation = {
-        "equation": f"{batch_per}s = qps x tokens / (batch x tokens_per_second) x (1 + buffer)",
+        "equation": f"{batch_per}s = {told} x (1 + buffer)",
         "inputs": {
             "qps": {"value": qps, "unit": "request/second"},
-            "tokens": {"value": tokens, "unit": "token/request"},
+            **{name: {"value": value, "unit": _WORK_UNITS[name]} for name, value in given.items()},
             "batch": {"value": batch, "unit": f"sequence/{batch_per}"},
-            "tokens_per_second": {"value": tokens_per_second, "unit": "token/second*sequence"},
             "buffer": {"value": buffer, "unit": "ratio"},
             "tp": {"value": tp, "unit": "gpu"},
             "pp": {"value": pp, "unit": "gpu"},
         },
-        "token_rate": load.expect("token/second"),
+        **middle,
         "sequences": sequences.expect("sequence"),
         "units_without_buffer": raw / (1.0 + buffer),
         "units_raw": raw,
@@ -109,6 +121,37 @@ def formula(
     }
     derivation["lines"] = list(derivation_lines(derivation))
     return Formula(raw, batch_per, replicas, gpus, sequences.expect("sequence"), derivation)
+
+
+def buffer_of(errors: Sequence[float], quantile: float = 0.95) -> float | None:
+    """The buffer that measured forecast errors ask for, None with fewer than 30 of them.
+
+    ``errors`` are ratios, (what came - the forecast peak) / the forecast peak, over the lead time. The answer is
+    their ``quantile``, not below 0: that share of peaks then fits in. It replaces the rule of .20 to .30.
+    """
+    known = sorted(error for error in errors if isfinite(error))
+    if len(known) < _LEAST_ERRORS:
+        return None
+    place = quantile * (len(known) - 1)
+    below = int(place)
+    above = min(below + 1, len(known) - 1)
+    found = known[below] + (known[above] - known[below]) * (place - below)
+    return min(max(found, 0.0), BUFFER_MOST)
+
+
+_WORK_UNITS = {"tokens": "token/request", "tokens_per_second": "token/second*sequence", "seconds": "second/request"}
+
+
+def _sequences(qps: float, work: Mapping[str, float]) -> tuple[Quantity, dict[str, float]]:
+    """Sequences running at once without buffer, and what stands between, for the derivation."""
+    arrivals = Quantity.of(qps, "request/second")
+    if "seconds" in work:
+        # Little's law: what is inside is the rate of arrival times the time spent inside; a request is a sequence
+        inside = arrivals * Quantity.of(work["seconds"], "second*sequence/request")
+        return inside, {}
+    load = arrivals * Quantity.of(work["tokens"], _WORK_UNITS["tokens"])
+    speed = Quantity.of(work["tokens_per_second"], _WORK_UNITS["tokens_per_second"])
+    return load / speed, {"token_rate": load.expect("token/second")}
 
 
 def whole(amount: float) -> int:
@@ -124,7 +167,7 @@ def derivation_lines(derivation: Mapping[str, Any], language: Language = "en") -
     unit, values = derivation["unit"], {name: f"{entry['value']:g}" for name, entry in derivation["inputs"].items()}
     numbers = {
         **values,
-        "token_rate": f"{derivation['token_rate']:g}",
+        "token_rate": f"{derivation.get('token_rate', 0.0):g}",
         "sequences": f"{derivation['sequences']:g}",
         "units": f"{derivation['units_without_buffer']:g}",
         "raw": f"{derivation['units_raw']:g}",
@@ -133,7 +176,8 @@ def derivation_lines(derivation: Mapping[str, Any], language: Language = "en") -
         "gpus": f"{derivation['gpus']}",
         "unit": translate(f"plan.unit_{unit}", language),
     }
-    steps = ("step_load", "step_sequences", "step_units", "step_buffer", f"step_round_{unit}")
+    work = ("step_little",) if "seconds" in values else ("step_load", "step_sequences")
+    steps = (*work, "step_units", "step_buffer", f"step_round_{unit}")
     texts = [translate(f"plan.{step}", language, **numbers) for step in steps]
     texts += [translate(f"plan.{warning}", language, buffer=values["buffer"]) for warning in derivation["warnings"]]
     return tuple(texts)
@@ -153,6 +197,11 @@ def _check(**inputs: float) -> None:
         if name in ("tp", "pp"):
             if value < 1 or value != int(value):
                 raise UsageError(f"{option} must be a whole number of GPUs from 1 up, not {value:g}", hint="1 is none")
+        elif name == "buffer" and value > BUFFER_MOST:
+            raise UsageError(
+                f"{option} is a ratio up to {BUFFER_MOST:g}, not {value:g}",
+                hint=f"25 % is written 0.25 or 25%: did you mean {value / 100:g}?",
+            )
         elif name in ("batch", "tokens_per_second"):
             if value <= 0:
                 raise UsageError(f"{option} must be above 0, not {value:g}", hint="measure it: capacity calibrate")

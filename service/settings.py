@@ -25,11 +25,13 @@ from service.collect_settings import CollectSettings
 from service.detect_settings import DetectSettings
 from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
+from service.gpu_settings import GpuOfferSettings
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
 from service.scaling_settings import ScalingSettings, emit_usable
 from service.settings_base import Duration, Port, Ratio, Section
+from service.settings_base import Duration, Port, Ratio, Section, amount_in
 from service.settings_targets import adapters_usable, doubts, targets_apart
 from service.slo_settings import SloSettings, slos_usable
 from service.store_settings import RemoteMetricsSettings
@@ -84,9 +86,14 @@ class ServiceSettings(Section):
     )
     tokens_per_request: Annotated[float, Field(gt=0)] | None = Field(None, description="measured when not given")
     batch: Annotated[float, Field(gt=0)] | None = Field(
+    ceiling: Annotated[int, Field(ge=1)] = Field(1000, description="replicas never gone above")
+    tokens_per_request: Annotated[float, Field(gt=0), amount_in("token/request")] | None = Field(
+        None, description="measured when not given"
+    )
+    batch: Annotated[float, Field(gt=0), amount_in("sequence/replica")] | None = Field(
         None, description="sequences running at once in one replica; measured when not given"
     )
-    tokens_per_second_per_sequence: Annotated[float, Field(gt=0)] | None = Field(
+    tokens_per_second_per_sequence: Annotated[float, Field(gt=0), amount_in("token/second*sequence")] | None = Field(
         None, description="measured when not given"
     )
     startup: Duration = Field(
@@ -111,6 +118,8 @@ class PlannerSettings(Section):
     buffer: Annotated[float, Field(ge=0, le=2)] = Field(0.25, description="headroom above the forecast peak, a ratio")
     scaling: ScalingSettings = Field(
         ScalingSettings(), description="how fast services may grow, and where the plan's numbers are sent"
+    buffer: Annotated[float, Field(ge=0, le=1), amount_in("ratio")] = Field(
+        0.25, description="headroom above the forecast peak, a ratio"
     )
 
 
@@ -245,6 +254,9 @@ class Settings(Section):
     detect: DetectSettings = Field(DetectSettings(), description="how much statistical detection alarms")
     slos: list[SloSettings] = Field([], description="what services promise, with error budgets")
     planner: PlannerSettings = Field(PlannerSettings(), description="how many GPUs, and when")
+    gpus: list[GpuOfferSettings] = Field(
+        [], description="GPUs that can be had, for capacity cost; priors when not given"
+    )
     rules: RulesSettings = Field(RulesSettings(), description="alert rules")
     notify: NotifySettings = Field(NotifySettings(), description="who is told")
     remediation: RemediationSettings = Field(RemediationSettings(), description="what may be done")

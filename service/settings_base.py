@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from collectors.dns_client import NameServer
 from outrider.errors import UsageError
-from outrider.units import parse_duration
+from outrider.units import parse_duration, read_quantity
 
 
 def _duration(value: Any) -> timedelta:
@@ -21,6 +21,20 @@ def _duration(value: Any) -> timedelta:
         return parse_duration(value)
     except UsageError as error:
         raise ValueError(f"expected a duration such as 15s, 5m, 1h30m or 7d, not {value!r}") from error
+
+
+def amount_in(unit: str) -> BeforeValidator:
+    """A number that may carry its unit; one in another unit is refused with both units named."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return read_quantity(value, unit)
+        except UsageError as error:
+            raise ValueError(error.message) from error
+
+    return BeforeValidator(read)
 
 
 def _name_servers(value: list[str]) -> list[str]:

@@ -92,7 +92,7 @@ class Calibration:
 
     ``batch`` is the sequences running at once in one replica. ``startup_seconds`` is the p95 of
     trigger to first served request; ``startup_source`` says where it comes from. ``intervals`` holds the
-    5th and 95th percentile of the samples of a measured figure, by its field's name. ``measured_at``
+    90 % confidence interval of a measured figure, by its field's name. ``measured_at``
     is the end of the measured span, None for what was not measured.
     """
 

@@ -15,11 +15,14 @@ from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
 from planner import capacity, reasoning
 from service import wiring
-from service.cli import emitted, tables
+from service.cli import buying, emitted, sizing, tables
+from service.cli.amounts import amount
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 from service.cli.emitted import KINDS
 
 app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
+sizing.add(app)
+buying.add(app)
 
 
 class BatchPer(StrEnum):
@@ -34,14 +37,19 @@ class BatchPer(StrEnum):
 )
 def formula(
     context: Context,
-    qps: Annotated[float, typer.Option("--qps", help="requests per second at the peak")],
-    tokens: Annotated[float, typer.Option("--tokens", help="tokens generated per request")],
-    batch: Annotated[float, typer.Option("--batch", help="sequences running at once")],
-    tokens_per_second: Annotated[float, typer.Option("--tokens-per-second", help="of one running sequence")],
+    qps: Annotated[float, amount("--qps", "request/second", "requests per second at the peak")],
+    batch: Annotated[float, amount("--batch", "sequence", "sequences running at once")],
+    tokens: Annotated[float | None, amount("--tokens", "token/request", "tokens generated per request")] = None,
+    tokens_per_second: Annotated[
+        float | None, amount("--tokens-per-second", "token/second*sequence", "of one running sequence")
+    ] = None,
+    seconds: Annotated[
+        float | None, amount("--seconds", "second/request", "in service, instead of tokens and their speed")
+    ] = None,
     batch_per: Annotated[
         BatchPer, typer.Option("--batch-per", help="what the batch is counted per")
     ] = BatchPer.REPLICA,
-    buffer: Annotated[float, typer.Option("--buffer", help="headroom, a ratio")] = 0.25,
+    buffer: Annotated[float, amount("--buffer", "ratio", "headroom, a ratio")] = 0.25,
     tp: Annotated[int, typer.Option("--tp", help="tensor parallel")] = 1,
     pp: Annotated[int, typer.Option("--pp", help="pipeline parallel")] = 1,
 ) -> None:
@@ -52,6 +60,7 @@ def formula(
         batch=batch,
         batch_per=batch_per.value,
         tokens_per_second=tokens_per_second,
+        seconds=seconds,
         buffer=buffer,
         tp=tp,
         pp=pp,

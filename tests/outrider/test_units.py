@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from outrider.units import format_duration, parse_duration
+from outrider.errors import UnitMismatchError, UsageError
+from outrider.units import format_duration, parse_duration, read_quantity
 
 
 @pytest.mark.parametrize(
@@ -19,3 +20,40 @@ def test_a_duration_is_told_by_its_two_largest_parts(seconds, text):
 @pytest.mark.parametrize("text", ["250ms", "15s", "5m", "7d"])
 def test_what_was_read_is_told_the_same(text):
     assert format_duration(parse_duration(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "unit", "value"),
+    [
+        (40, "request/second", 40),
+        ("40", "request/second", 40),
+        ("40/min", "request/second", 40 / 60),
+        ("40 req/min", "request/second", 40 / 60),
+        ("600 rpm", "request/second", 10),
+        ("25 tok/s", "token/second*sequence", 25),
+        ("1500 tokens/min/seq", "token/second*sequence", 25),
+        ("300 tokens per request", "token/request", 300),
+        ("60ms", "second", 0.06),
+        ("25%", "ratio", 0.25),
+        ("1e3", "token/request", 1000),
+    ],
+)
+def test_an_amount_may_carry_its_unit(given, unit, value):
+    assert read_quantity(given, unit) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "unit"),
+    [("40 tokens", "request/second"), ("300 ms", "token/request"), ("25 tok/min", "ratio"), ("4 gpus", "second")],
+)
+def test_an_amount_in_another_unit_is_refused_with_both_named(given, unit):
+    with pytest.raises(UnitMismatchError) as caught:
+        read_quantity(given, unit)
+    assert unit in caught.value.message
+    assert "is in " in caught.value.message
+
+
+@pytest.mark.parametrize("given", ["", "many", "--", "1.2.3"])
+def test_what_is_no_amount_is_refused(given):
+    with pytest.raises(UsageError):
+        read_quantity(given, "request/second")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from outrider.model import Calibration, CellStatus, EntityKind, EntityRef, SignalKey, Window
 from planner.calibrate import (
+    LENGTHS,
     STARTUP_PRIOR_SECONDS,
     CalibrationRefusal,
     Configured,
@@ -106,3 +108,38 @@ def test_measured_figures_win_over_configured_ones(build):
 def test_an_empty_window_is_refused(build):
     found = measure(_window(np.empty((1, 0))), build.service)
     assert isinstance(found, NotCalibrated)
+
+
+def test_lengths_are_read_from_the_engines_histogram_where_it_is_told(build):
+    running = np.concatenate([np.arange(1.0, 33.0), np.full(20, 40.0)])
+    waiting = np.concatenate([np.zeros(32), np.full(20, 12.0)])
+    plain = _window([running, running], waiting)
+    # ten answers of 70 tokens a step, in the bucket of 50 to 100; counters say 300 tokens a request
+    counts = np.zeros((2, running.size, len(LENGTHS.bucket_keys)))
+    counts[:, :, LENGTHS.bounds.index(100.0)] = 10.0
+    counts[:, :, -1] = 700.0
+    values = np.concatenate([plain.values, counts], axis=2)
+    told = replace(
+        plain,
+        keys=(*plain.keys, *LENGTHS.bucket_keys),
+        values=values,
+        status=np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8),
+    )
+    assert measure(plain, build.service).tokens_per_request.value == pytest.approx(300)
+    assert measure(told, build.service).tokens_per_request.value == pytest.approx(70)
+
+
+def test_intervals_are_those_of_the_figures_and_shrink_with_more_of_the_same(build):
+    random = np.random.default_rng(3)
+
+    def spread(steps):
+        running = np.clip(random.normal(30, 6, (2, steps)), 1, 60)
+        window = _window(running, kv_used=0.8, speed=25 + random.normal(0, 4, running.shape))
+        found = measure(window, build.service)
+        assert isinstance(found, Measured)
+        speed = found.tokens_per_second_per_sequence
+        assert speed.low <= 25.2
+        assert speed.high >= 24.8
+        return speed.high - speed.low
+
+    assert spread(1600) < 0.6 * spread(100)

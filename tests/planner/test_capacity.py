@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner.capacity import formula, whole
+from planner.capacity import buffer_of, formula, whole
 
 EXAMPLE = {"qps": 40, "tokens": 300, "batch": 32, "tokens_per_second": 25, "buffer": 0.25, "tp": 4}
 
@@ -113,3 +113,32 @@ def test_what_is_bought_carries_the_load_and_one_group_less_does_not(
     assert found.gpus == found.replicas * tp * pp
     assert units >= found.units_raw * (1 - 2e-9)
     assert one_less < found.units_raw
+
+
+def test_seconds_in_service_count_the_same_sequences():
+    # 300 tokens at 25 a second take 12 s: Little's law counts 40 x 12 = 480 sequences
+    tokens, seconds = formula(**EXAMPLE), formula(qps=40, seconds=12, batch=32, buffer=0.25, tp=4)
+    assert (seconds.units_raw, seconds.replicas, seconds.gpus, seconds.sequences) == (18.75, 19, 76, 480)
+    assert seconds.derivation["inputs"]["seconds"] == {"value": 12, "unit": "second/request"}
+    assert len(seconds.lines("zh")) == len(tokens.lines()) - 1
+    assert "Little" in seconds.lines()[0]
+
+
+@pytest.mark.parametrize("given", [{}, {"tokens": 300}, {"tokens": 300, "tokens_per_second": 25, "seconds": 12}])
+def test_the_work_of_a_request_is_told_once(given):
+    with pytest.raises(UsageError, match="--seconds"):
+        formula(qps=40, batch=32, **given)
+
+
+def test_a_buffer_in_percent_is_refused_with_what_was_meant():
+    with pytest.raises(UsageError) as caught:
+        formula(**{**EXAMPLE, "buffer": 25})
+    assert "0.25" in caught.value.hint
+
+
+def test_the_buffer_becomes_the_measured_error_once_there_are_enough():
+    errors = [0.01 * n - 0.5 for n in range(101)]
+    assert buffer_of(errors) == pytest.approx(0.45)
+    assert buffer_of(errors[:20]) is None
+    assert buffer_of([-0.2] * 50) == 0.0
+    assert buffer_of([*errors, nan]) == pytest.approx(0.45)

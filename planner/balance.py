@@ -1,0 +1,232 @@
+"""Weights of replicas for a load balancer: by predicted wait, KV headroom and what prefix caches are worth.
+
+The wait that a request meets at a replica is its queued tokens over the tokens a second of its GPU type. Weights fill
+the shortest queues first, as water does, until what arrives in ``horizon`` seconds is shared out: then every replica
+that gets any ends with the same wait, which no other weights make shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+import numpy as np
+
+from outrider.errors import UsageError
+from outrider.i18n import Language, translate
+from outrider.model import Floats
+
+WATERMARK = 0.9
+"""KV use from which a replica admits nothing: what comes next would be preempted."""
+HORIZON_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """A replica as it is: tokens still to generate for those queued and running, and how fast it makes them.
+
+    ``kv_ratio`` of its cache is used; ``cached_ratio`` of the prompts that it usually gets is found in its cache.
+    """
+
+    name: str
+    queued_tokens: float
+    tokens_per_second: float
+    kv_ratio: float = 0.0
+    cached_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no engine reports."""
+        numbers = (self.queued_tokens, self.kv_ratio, self.cached_ratio)
+        if not (self.tokens_per_second > 0 and np.isfinite(self.tokens_per_second)):
+            raise UsageError(f"{self.name}: a speed of {self.tokens_per_second:g} tokens/s", hint="calibrate it first")
+        if not np.isfinite(numbers).all() or min(numbers) < 0 or max(self.kv_ratio, self.cached_ratio) > 1:
+            raise UsageError(f"{self.name}: queued tokens, KV use or cached share out of range", hint="ratios are 0-1")
+
+    @property
+    def wait_seconds(self) -> float:
+        """Until what is queued is done."""
+        return self.queued_tokens / self.tokens_per_second
+
+
+class BalanceReason(StrEnum):
+    """Why weights are what they are."""
+
+    BY_WAIT = "by_wait"
+    ALL_FULL = "all_full"  # every replica is above its watermark: nothing may be steered, replicas are missing
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Whole weights that add up to ``total``, with the predicted wait of each replica before the next request.
+
+    ``closed`` are those above the watermark. ``affinity_loss_seconds`` is the prefill that moving requests away
+    from their caches costs, a second of traffic.
+    """
+
+    weights: Mapping[str, int]
+    waits: Mapping[str, float]
+    closed: tuple[str, ...]
+    reason: BalanceReason
+    affinity_loss_seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, as a traffic action takes them."""
+        return {
+            "weights": dict(self.weights),
+            "waits_seconds": dict(self.waits),
+            "closed": list(self.closed),
+            "reason": self.reason.value,
+            "affinity_loss_seconds": self.affinity_loss_seconds,
+        }
+
+    def lines(self, language: Language = "en") -> list[str]:
+        """One line a replica."""
+        said = []
+        if self.reason is BalanceReason.ALL_FULL:
+            said.append(translate("capacity.balance_all_full", language))
+        for name, weight in self.weights.items():
+            closed = translate("capacity.balance_closed", language) if name in self.closed else ""
+            numbers = {"replica": name, "weight": str(weight), "wait": f"{self.waits[name]:.2f}", "closed": closed}
+            said.append(translate("capacity.balance_line", language, **numbers))
+        return said
+
+
+def weigh(
+    replicas: Sequence[ReplicaLoad],
+    arriving_tokens_per_second: float,
+    *,
+    horizon: float = HORIZON_SECONDS,
+    watermark: float = WATERMARK,
+    prefill_seconds: float = 0.0,
+    total: int = 100,
+) -> Weights:
+    """Weights for the next ``horizon`` seconds of traffic.
+
+    ``prefill_seconds`` is what computing a whole prompt takes: a replica that finds part of it in its cache is that
+    much ahead, so requests leave it only for a wait that is shorter by more.
+    """
+    if not replicas:
+        raise UsageError("no replica to weigh", hint="give at least one")
+    if not (arriving_tokens_per_second >= 0 and horizon > 0 and 0 < watermark <= 1 and prefill_seconds >= 0):
+        raise UsageError("arrivals, horizon, watermark or prefill out of range", hint="a watermark is a ratio")
+    waits = {replica.name: replica.wait_seconds for replica in replicas}
+    open_ = np.array([replica.kv_ratio < watermark for replica in replicas])
+    closed = tuple(replica.name for replica, is_open in zip(replicas, open_, strict=True) if not is_open)
+    speed = np.array([replica.tokens_per_second for replica in replicas])
+    if not open_.any():
+        even = _whole(speed, total)
+        return Weights(_named(replicas, even), waits, closed, BalanceReason.ALL_FULL)
+    queued = np.array([replica.queued_tokens for replica in replicas])
+    cached = np.array([replica.cached_ratio for replica in replicas])
+    head = (cached.max() - cached) * prefill_seconds  # seconds that a colder cache costs
+    arriving = max(arriving_tokens_per_second * horizon, 1e-9)
+    filled = _fill(np.where(open_, queued / speed + head, inf), speed, arriving)
+    share = filled / filled.sum()
+    proportional = speed * open_ / (speed * open_).sum()
+    loss = float(((share - proportional).clip(min=0.0) * head).sum())
+    return Weights(_named(replicas, _whole(share, total)), waits, closed, BalanceReason.BY_WAIT, loss)
+
+
+def split_point(prompt_tokens: Sequence[float], long_ratio: float) -> float | None:
+    """The prompt length from which requests go to the replicas for long prompts, None without prompts.
+
+    ``long_ratio`` is their share of all capacity; the prompts longer than the answer hold that share of all prompt
+    tokens, so that both kinds of replicas are equally busy and short prompts never stand behind long ones.
+    """
+    if not 0 < long_ratio < 1:
+        raise UsageError(f"{long_ratio:g} of the capacity for long prompts", hint="give a ratio between 0 and 1")
+    lengths = np.sort(np.asarray(prompt_tokens, dtype=np.float64))
+    lengths = lengths[np.isfinite(lengths) & (lengths > 0)]
+    if lengths.size == 0:
+        return None
+    below = np.cumsum(lengths) / lengths.sum()
+    place = int(np.searchsorted(below, 1.0 - long_ratio))
+    return float(lengths[min(place, lengths.size - 1)])
+
+
+def gain(
+    replicas: Sequence[ReplicaLoad],
+    arriving_tokens_per_second: float,
+    tokens_per_request: float,
+    *,
+    seconds: float = 300.0,
+    seed: int = 1,
+    weights: Mapping[str, int] | None = None,
+) -> tuple[float, float]:
+    """p95 wait of requests with even weights and with ``weights``, replayed on the same arrivals.
+
+    Poisson arrivals with exponential lengths, each replica a queue that works at its speed and starts with what it
+    has queued. Weights are renewed every horizon when not given, as they would be.
+    """
+    random = np.random.default_rng(seed)
+    rate = arriving_tokens_per_second / tokens_per_request
+    count = max(1, round(rate * seconds))
+    at = np.sort(random.random(count)) * seconds
+    tokens = random.exponential(tokens_per_request, count)
+    draw = random.random(count)
+    even = _replay(replicas, at, tokens, draw, None, arriving_tokens_per_second, renew=False)
+    chosen = _replay(replicas, at, tokens, draw, weights, arriving_tokens_per_second, renew=weights is None)
+    return float(np.quantile(even, 0.95)), float(np.quantile(chosen, 0.95))
+
+
+def _replay(
+    replicas: Sequence[ReplicaLoad],
+    at: Floats,
+    tokens: Floats,
+    draw: Floats,
+    weights: Mapping[str, int] | None,
+    arriving: float,
+    *,
+    renew: bool,
+) -> Floats:
+    speed = np.array([replica.tokens_per_second for replica in replicas])
+    left = np.array([replica.queued_tokens for replica in replicas])
+    share = np.ones(len(replicas)) / len(replicas)
+    if weights is not None:
+        share = np.array([float(weights[replica.name]) for replica in replicas])
+        share /= share.sum()
+    waits, clock, due = np.empty(at.size), 0.0, 0.0
+    for number, (now, size, chance) in enumerate(zip(at, tokens, draw, strict=True)):
+        left = np.maximum(left - speed * (now - clock), 0.0)
+        clock = now
+        if renew and now >= due:
+            filled = _fill(left / speed, speed, max(arriving * HORIZON_SECONDS, 1e-9))
+            share, due = filled / filled.sum(), now + HORIZON_SECONDS
+        place = min(int(np.searchsorted(np.cumsum(share), chance)), left.size - 1)
+        waits[number] = left[place] / speed[place]
+        left[place] += size
+    return waits
+
+
+def _fill(level: Floats, speed: Floats, amount: float) -> Floats:
+    """Tokens for each replica so that all that get any end at one level (seconds); ``level`` inf gets none."""
+    order = np.argsort(level)
+    sorted_level, sorted_speed = level[order], speed[order]
+    known = np.isfinite(sorted_level)
+    cumulated = np.cumsum(np.where(known, sorted_speed, 0.0))
+    held = np.cumsum(np.where(known, sorted_speed * np.where(known, sorted_level, 0.0), 0.0))
+    surface = (amount + held) / cumulated
+    # the surface over the first n is right when it does not reach the next one's level
+    following = np.append(sorted_level[1:], inf)
+    place = int(np.argmax(surface <= following))
+    filled: Floats = np.maximum(surface[place] - level, 0.0) * speed
+    return np.where(np.isfinite(level), filled, 0.0)
+
+
+def _whole(share: Floats, total: int) -> np.ndarray:
+    """Whole numbers that add up to ``total`` by largest remainders; nobody who gets any gets none by rounding."""
+    exact = share / share.sum() * total
+    found = np.floor(exact)
+    found = np.where((found == 0) & (exact > 0.25), 1.0, found)
+    rest = int(total - found.sum())
+    for place in np.argsort(found - exact)[: max(rest, 0)]:
+        found[place] += 1
+    while found.sum() > total:
+        found[int(np.argmax(found))] -= 1
+    return found.astype(int)
+
+
+def _named(replicas: Sequence[ReplicaLoad], weights: np.ndarray) -> dict[str, int]:
+    return {replica.name: int(weight) for replica, weight in zip(replicas, weights, strict=True)}

@@ -1,0 +1,212 @@
+"""What to hold for weeks and what to rent by the hour, and what a fleet's troughs are good for.
+
+A GPU that is held costs ``held`` each hour, one on demand ``burst`` each hour that it is busy. The cheapest number to
+hold is the one that is busy for the share held / burst of the hours: the quantile 1 - held / burst of the demand (the
+newsvendor's answer). Demand is the last weeks' by hour of the week, grown by what it grew; the interval holds the
+growth between the 5th and 95th percentile of resampled weeks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import ceil
+
+import numpy as np
+
+from outrider.errors import UsageError
+from outrider.model import Floats
+
+_WEEK_HOURS = 168
+_LEAST_WEEKS, _MOST_WEEKS = 4, 12
+_GROWTH_PRIOR = 0.05
+"""Spread of the weekly growth (a ratio) where history is too short to show one."""
+_RESAMPLES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Growth from one week to the next: .02 is 2 %. ``weeks`` of history told it; the interval is 90 %."""
+
+    middle: float
+    low: float
+    high: float
+    weeks: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuyPlan:
+    """GPUs to hold and to burst to, what it costs over the time, and what other plans would.
+
+    ``low`` and ``high`` are the cost when the load grows as little or as much as the interval allows.
+    """
+
+    held: int
+    burst: int
+    cost: float
+    low: float
+    high: float
+    all_burst: float
+    all_held: float
+    busy_ratio: float
+    lead_days: float
+    weeks: int
+    growth: Growth
+    order_by: datetime
+    demand_low: tuple[int, int]
+    demand_high: tuple[int, int]
+    in_time: bool
+
+
+def growth(hourly: Floats) -> Growth:
+    """Weekly growth of hourly demand, the newest hour last, NaN where unknown.
+
+    Logarithms of whole weeks' means, and their slope; the interval from resampled residuals. With less than three
+    weeks nothing is known: no growth, and the prior's spread.
+    """
+    weeks = hourly.size // _WEEK_HOURS
+    sums = np.array([])
+    if weeks:
+        folded = hourly[-weeks * _WEEK_HOURS :].reshape(weeks, _WEEK_HOURS)
+        told = (~np.isnan(folded)).mean(axis=1) > 0.5
+        with np.errstate(all="ignore"):
+            sums = np.where(told, np.nansum(folded, axis=1) / np.maximum((~np.isnan(folded)).sum(axis=1), 1), np.nan)
+    known = np.flatnonzero(~np.isnan(sums) & (sums > 0)) if sums.size else np.array([], dtype=int)
+    if known.size < 3:
+        return Growth(0.0, -_GROWTH_PRIOR, _GROWTH_PRIOR, int(known.size))
+    logs = np.log(sums[known])
+    slope, start = np.polyfit(known, logs, 1)
+    left = logs - (slope * known + start)
+    random = np.random.default_rng(known.size)
+    drawn = random.choice(left, size=(_RESAMPLES, known.size)) * np.sqrt(known.size / max(known.size - 2, 1))
+    centred = known - known.mean()
+    slopes = slope + drawn @ centred / (centred @ centred)
+    low, high = np.quantile(slopes, (0.05, 0.95))
+    return Growth(float(np.expm1(slope)), float(np.expm1(low)), float(np.expm1(high)), int(known.size))
+
+
+def plan(
+    hourly_gpus: Floats,
+    now: datetime,
+    *,
+    held_price: float,
+    burst_price: float,
+    weeks: int = 8,
+    lead: timedelta = timedelta(days=14),
+    quota: int | None = None,
+) -> BuyPlan:
+    """Buy or burst over the next ``weeks`` (4 to 12).
+
+    ``hourly_gpus`` is the GPUs needed in each past hour, the newest last, NaN where unknown, a week of it at least.
+    Until ``lead`` is over everything is on demand. ``quota`` is the most that can be held.
+    """
+    if not _LEAST_WEEKS <= weeks <= _MOST_WEEKS:
+        raise UsageError(f"a plan over {weeks} weeks", hint=f"give {_LEAST_WEEKS} to {_MOST_WEEKS} weeks")
+    if not (held_price >= 0 and burst_price > 0 and np.isfinite((held_price, burst_price)).all()):
+        raise UsageError("prices must be finite, the one on demand above 0", hint="give them per GPU-hour")
+    if hourly_gpus.size < _WEEK_HOURS or np.isnan(hourly_gpus[-_WEEK_HOURS:]).all():
+        raise UsageError("less than a week of history", hint="collect a week of load before buying for months")
+    if np.nanmin(hourly_gpus) < 0:
+        raise UsageError("a need of less than no GPUs", hint="give the GPUs needed in each hour")
+    grows = growth(hourly_gpus)
+    middle, low, high = (_ahead(hourly_gpus, rate, weeks) for rate in (grows.middle, grows.low, grows.high))
+    first = min(ceil(lead.total_seconds() / 3600.0), middle.size)
+    ratio = min(held_price / burst_price, 1.0)
+    held = _hold(middle[first:], ratio, quota)
+    return BuyPlan(
+        held=held,
+        burst=int(middle.max(initial=0)),
+        cost=_cost(middle, first, held, held_price, burst_price),
+        low=_cost(low, first, held, held_price, burst_price),
+        high=_cost(high, first, held, held_price, burst_price),
+        all_burst=float(middle.sum() * burst_price),
+        all_held=_cost(middle, first, int(middle[first:].max(initial=0)), held_price, burst_price),
+        busy_ratio=ratio,
+        lead_days=lead.total_seconds() / 86400.0,
+        weeks=weeks,
+        growth=grows,
+        order_by=now,
+        demand_low=(int(low.min(initial=0)), int(low.max(initial=0))),
+        demand_high=(int(high.min(initial=0)), int(high.max(initial=0))),
+        in_time=first < middle.size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trough:
+    """GPUs that online work leaves from ``start``; at ``back_by`` they must be free again to serve at the next rise.
+
+    ``back_by`` lies the start-up time before the need.
+    """
+
+    start: datetime
+    back_by: datetime
+    gpus: int
+
+    @property
+    def gpu_hours(self) -> float:
+        """What it is good for."""
+        return self.gpus * (self.back_by - self.start).total_seconds() / 3600.0
+
+
+def troughs(
+    times: Floats,
+    needed_gpus: Sequence[float],
+    fleet: int,
+    *,
+    startup: timedelta,
+    least: timedelta = timedelta(hours=1),
+    group: int = 1,
+) -> list[Trough]:
+    """The windows in which GPUs of a fleet are free for offline work, layer by layer of ``group`` GPUs.
+
+    ``times`` are unix seconds in even steps, ``needed_gpus`` the upper quantile of the need in each; NaN counts as
+    the whole fleet. A layer is free while the need leaves it; it ends the start-up time before the need returns. Equal
+    windows of neighbouring layers are one.
+    """
+    if times.size < 2 or fleet < 1 or group < 1:
+        return []
+    step = float(times[1] - times[0])
+    need = np.nan_to_num(np.asarray(needed_gpus, dtype=np.float64), nan=float(fleet))
+    found: dict[tuple[float, float], int] = {}
+    for level in range(fleet // group):
+        free = need <= fleet - (level + 1) * group + 1e-9
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], free.astype(int), [0]])))
+        for begin, end in edges.reshape(-1, 2):
+            returns = end < times.size
+            until = float(times[begin] + (end - begin) * step) - (startup.total_seconds() if returns else 0.0)
+            if until - times[begin] >= least.total_seconds():
+                window = (float(times[begin]), until)
+                found[window] = found.get(window, 0) + group
+    return [
+        Trough(datetime.fromtimestamp(begin, UTC), datetime.fromtimestamp(until, UTC), gpus)
+        for (begin, until), gpus in sorted(found.items())
+    ]
+
+
+def _ahead(hourly: Floats, rate: float, weeks: int) -> Floats:
+    """GPUs of each coming hour: the usual hour of the week, grown week by week, in whole GPUs."""
+    known = hourly[-(hourly.size // _WEEK_HOURS) * _WEEK_HOURS :].reshape(-1, _WEEK_HOURS)[-4:]
+    back = np.arange(known.shape[0])[::-1] + 1.0
+    level = known * (1.0 + rate) ** back[:, None]  # each past week brought to the coming one's level
+    count = np.maximum((~np.isnan(level)).sum(axis=0), 1)
+    usual = np.nansum(level, axis=0) / count
+    usual = np.where(np.isnan(level).all(axis=0), np.nanmean(level), usual)
+    grown = usual[None, :] * (1.0 + rate) ** np.arange(weeks)[:, None]
+    return np.asarray(np.ceil(grown.ravel() - 1e-9), dtype=np.float64)
+
+
+def _hold(demand: Floats, ratio: float, quota: int | None) -> int:
+    """The number that is busy for ``ratio`` of the hours: exact for whole GPUs."""
+    if demand.size == 0 or ratio >= 1.0:
+        return 0
+    ordered = np.sort(demand)[::-1]
+    held = int(ordered[min(ceil(ratio * demand.size - 1e-9), demand.size) - 1]) if ratio > 0 else int(ordered[0])
+    return held if quota is None else min(held, quota)
+
+
+def _cost(demand: Floats, first: int, held: int, held_price: float, burst_price: float) -> float:
+    before, after = demand[:first], demand[first:]
+    beyond = np.maximum(after - held, 0.0)
+    return float(before.sum() * burst_price + held * held_price * after.size + beyond.sum() * burst_price)

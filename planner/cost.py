@@ -1,0 +1,326 @@
+"""Which GPUs to run a service on: every type, group size and contract that fits, as a front of cost and latency.
+
+For each offer the largest load of one replica that keeps the promise comes from ``queueing``, on measured step times
+where there are some, else on those of data sheets. ``mix`` then finds the cheapest whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import isfinite
+from typing import Any
+
+from outrider.errors import UsageError
+from outrider.i18n import Language, translate
+from planner import queueing, roofline
+from planner.fit import Fit, NoFit, Setup, fit
+from planner.gpus import GpuSpec, Purchase, terms
+from planner.mix import Demand, Mix, NoMix, Option, Pool, cheapest, front
+from planner.queueing import AtSlo, Bounds, Slo, StepTimes, Work
+from planner.shapes import ModelShape
+
+GROUPS = (1, 2, 4, 8)
+LOADS = (1.0, 0.85, 0.7, 0.5, 0.3)
+"""Loads at which a replica may run, relative to the largest that keeps the promise: less load answers sooner."""
+SAFE_LOAD = 0.8
+"""Of what the engine can carry at all, where no load keeps the promise and the best has to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """GPUs that can be had. ``price`` is per GPU-hour; ``quota`` GPUs at most, None: no limit.
+
+    ``latency`` seconds are added to every answer for the way to ``region``. ``step_times`` are measured ones.
+    """
+
+    gpu: GpuSpec
+    purchase: Purchase = "on_demand"
+    price: float | None = None
+    quota: int | None = None
+    region: str = ""
+    latency: float = 0.0
+    lead_seconds: float | None = None
+    step_times: StepTimes | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse prices and quotas that nobody has."""
+        if self.price is not None and not (isfinite(self.price) and self.price >= 0):
+            raise UsageError(f"{self.name}: a price of {self.price:g}", hint="give the price of one GPU and hour")
+        if self.quota is not None and self.quota < 0:
+            raise UsageError(f"{self.name}: a quota of {self.quota}", hint="0 is none, leave it out for no limit")
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return " ".join(filter(None, (self.gpu.name, self.purchase, self.region)))
+
+    @property
+    def hourly(self) -> float:
+        """Price of a GPU-hour: the given one, else the prior under this contract."""
+        return self.gpu.price * terms()[self.purchase].price_ratio if self.price is None else self.price
+
+    @property
+    def lead(self) -> float:
+        """Seconds until such a GPU is there."""
+        return terms()[self.purchase].lead_seconds if self.lead_seconds is None else self.lead_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is wanted: a model, its requests, the peak and mean load, a promise, and what is allowed.
+
+    ``buffer`` is added to the peak. ``regions`` are those where the data may go, empty: all. ``within`` seconds the
+    GPUs must be there. ``losses`` replicas may be gone at any time; ``spot_ratio`` of the capacity may be on spot.
+    """
+
+    shape: ModelShape
+    work: Work
+    qps: float
+    slo: Slo = field(default_factory=Slo)
+    mean_qps: float | None = None
+    buffer: float = 0.25
+    setup: Setup = field(default_factory=Setup)
+    groups: Sequence[int] = GROUPS
+    regions: frozenset[str] = frozenset()
+    within: float | None = None
+    losses: int = 0
+    spot_ratio: float = 1.0
+    whole_nodes: bool = False
+
+
+class Refusal(StrEnum):
+    """Why an offer is not considered."""
+
+    NO_FIT = "no_fit"
+    SLO = "slo"
+    QUOTA = "quota"
+    REGION = "region"
+    LEAD = "lead"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run a replica, with what it was counted from."""
+
+    offer: Offer
+    setup: Setup
+    rate: float
+    latency: float
+    prediction: queueing.Prediction
+    fit: Fit
+    binds: str
+    source: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "gpu_type": self.offer.gpu.name,
+            "purchase": self.offer.purchase,
+            "region": self.offer.region or None,
+            "tp": self.setup.tp,
+            "pp": self.setup.pp,
+            "requests_per_second": self.rate,
+            "running": self.prediction.running,
+            "ttft_seconds": self.prediction.ttft,
+            "tpot_seconds": self.prediction.tpot,
+            "latency_seconds": self.latency,
+            "binds": self.binds,
+            "source": self.source,
+            "price_source": self.offer.gpu.price_source if self.offer.price is None else "given",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The front, cheapest first, the ways its mixes count, and why other offers are not in it.
+
+    ``slo_kept`` is False when no offer keeps the promise at any load: then the front shows what loads that leave the
+    engines stable would cost, and nothing is to be pinned to it.
+    """
+
+    front: tuple[Mix, ...]
+    ways: tuple[Way, ...]
+    refused: tuple[tuple[str, Refusal, str], ...]
+    slo_kept: bool
+    nothing: NoMix | None = None
+    need: float = 0.0
+
+    @property
+    def cheapest(self) -> Mix | None:
+        """The first of the front."""
+        return self.front[0] if self.front else None
+
+
+def compare(request: Request, offers: Sequence[Offer]) -> Answer:
+    """Every way to serve the request, and the front of cost against the latency of a usual answer."""
+    if not (isfinite(request.qps) and request.qps >= 0 and request.buffer >= 0):
+        raise UsageError("the load and the buffer must be finite and not negative", hint="give requests per second")
+    ways, refused = _ways(request, offers, keep_slo=True)
+    kept = bool(ways) or not any(reason is Refusal.SLO for _, reason, _ in refused)
+    if not kept:
+        ways, _ = _ways(request, offers, keep_slo=False)
+    demand = Demand(request.qps * (1.0 + request.buffer), request.losses, request.spot_ratio)
+    pools, options = _problem(request, ways)
+    found = front(options, pools, demand)
+    if isinstance(found, NoMix):
+        return Answer((), tuple(ways), tuple(refused), kept, found, demand.need)
+    return Answer(tuple(found), tuple(ways), tuple(refused), kept, None, demand.need)
+
+
+def cost_per_1k_tokens(cost_per_hour: float, tokens_per_second: float) -> float | None:
+    """What a thousand generated tokens cost at that rate; None without any."""
+    return cost_per_hour / (tokens_per_second * 3.6) if tokens_per_second > 0 else None
+
+
+def describe(request: Request, answer: Answer, mix: Mix) -> dict[str, Any]:
+    """One point of the front as plain values; the mean load pays for what the peak needs."""
+    mean = request.qps if request.mean_qps is None else request.mean_qps
+    return {
+        "cost_per_hour": mix.cost_per_hour,
+        "latency_seconds": mix.latency,
+        "cost_per_1k_tokens_at_peak": cost_per_1k_tokens(mix.cost_per_hour, request.qps * request.work.output),
+        "cost_per_1k_tokens": cost_per_1k_tokens(mix.cost_per_hour, mean * request.work.output),
+        "capacity_requests_per_second": mix.capacity,
+        "gpus": dict(mix.gpus),
+        "replicas": [answer.ways[place].as_dict() | {"replicas": count} for place, count in mix.replicas.items()],
+        "gap_ratio": mix.gap_ratio,
+    }
+
+
+def lines(request: Request, answer: Answer, language: Language = "en") -> tuple[str, ...]:
+    """The answer as a manager follows it."""
+    said = [
+        translate(
+            "capacity.cost_need",
+            language,
+            qps=f"{request.qps:g}",
+            buffer=f"{request.buffer:g}",
+            need=f"{answer.need:g}",
+        )
+    ]
+    if not answer.slo_kept:
+        said.append(translate("capacity.cost_slo_missed", language))
+    if answer.nothing is not None:
+        text = f"capacity.cost_nothing_{answer.nothing.reason.value}"
+        said.append(translate(text, language, most=f"{answer.nothing.most:.4g}"))
+    for mix in answer.front:
+        parts = []
+        for place, count in mix.replicas.items():
+            way = answer.ways[place]
+            parts.append(f"{count} x {way.offer.name} (TP {way.setup.tp}, {way.rate:.3g} req/s)")
+        tokens = cost_per_1k_tokens(mix.cost_per_hour, request.qps * request.work.output) or 0.0
+        said.append(
+            translate(
+                "capacity.cost_mix",
+                language,
+                cost=f"{mix.cost_per_hour:.2f}",
+                latency=f"{mix.latency:.2f}",
+                mix=" + ".join(parts),
+                tokens=f"{tokens:.5f}",
+            )
+        )
+    said += [
+        translate(f"capacity.refused_{why.value}", language, offer=name, detail=text)
+        for name, why, text in answer.refused
+    ]
+    return tuple(said)
+
+
+def _ways(
+    request: Request, offers: Sequence[Offer], *, keep_slo: bool
+) -> tuple[list[Way], list[tuple[str, Refusal, str]]]:
+    ways: list[Way] = []
+    refused: list[tuple[str, Refusal, str]] = []
+    for offer in offers:
+        why = _not_allowed(request, offer)
+        if why is not None:
+            refused.append((offer.name, *why))
+            continue
+        mine, reasons = _of_offer(request, offer, keep_slo=keep_slo)
+        ways += mine
+        if not mine:
+            refused.append((offer.name, *reasons[-1]))
+    return ways, refused
+
+
+def _not_allowed(request: Request, offer: Offer) -> tuple[Refusal, str] | None:
+    if request.regions and offer.region not in request.regions:
+        return Refusal.REGION, offer.region or "-"
+    if offer.quota == 0:
+        return Refusal.QUOTA, "0"
+    if request.within is not None and offer.lead > request.within:
+        return Refusal.LEAD, f"{offer.lead:g} s"
+    return None
+
+
+def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[Way], list[tuple[Refusal, str]]]:
+    ways: list[Way] = []
+    reasons: list[tuple[Refusal, str]] = [(Refusal.NO_FIT, "")]
+    for tp in request.groups:
+        if tp > offer.gpu.node:
+            continue
+        setup = replace(request.setup, tp=tp)
+        length = min(request.shape.context, int(request.work.prompt + request.work.output) + 1)
+        held = fit(request.shape, offer.gpu, setup, context=length)
+        if isinstance(held, NoFit):
+            reasons.append((Refusal.NO_FIT, held.text()))
+            continue
+        if offer.quota is not None and setup.gpus > offer.quota:
+            reasons.append((Refusal.QUOTA, f"{offer.quota} < {setup.gpus}"))
+            continue
+        found = _at_loads(request, offer, setup, held, keep_slo=keep_slo)
+        if not found:
+            reasons.append((Refusal.SLO, _best(request, offer, setup, held)))
+        ways += found
+    # what came nearest to serving says most
+    order = [Refusal.NO_FIT, Refusal.QUOTA, Refusal.SLO]
+    return ways, sorted(reasons, key=lambda reason: order.index(reason[0]))
+
+
+def _engine(request: Request, offer: Offer, setup: Setup, held: Fit) -> tuple[StepTimes, Bounds]:
+    times = offer.step_times or roofline.step_times(request.shape, offer.gpu, setup)
+    return times, roofline.bounds(held, setup)
+
+
+def _at_loads(request: Request, offer: Offer, setup: Setup, held: Fit, *, keep_slo: bool) -> list[Way]:
+    times, limits = _engine(request, offer, setup, held)
+    if keep_slo:
+        top = queueing.at_slo(times, limits, request.work, request.slo)
+        if not isinstance(top, AtSlo):
+            return []
+        rate, binds = top.prediction.rate, top.binds
+    else:
+        rate, binds = SAFE_LOAD * queueing.most(times, limits, request.work), "stability"
+    ways = []
+    for share in LOADS:
+        said = queueing.predict(times, limits, request.work, rate * share, request.slo.quantile)
+        latency = said.ttft + (request.work.output - 1.0) * said.tpot + offer.latency
+        ways.append(Way(offer, setup, rate * share, latency, said, held, binds, times.source))
+    return ways
+
+
+def _best(request: Request, offer: Offer, setup: Setup, held: Fit) -> str:
+    times, limits = _engine(request, offer, setup, held)
+    idle = queueing.predict(times, limits, request.work, 0.0, request.slo.quantile)
+    return f"TP {setup.tp}: TTFT {idle.ttft:.3g} s, TPOT {idle.tpot:.3g} s"
+
+
+def _problem(request: Request, ways: Sequence[Way]) -> tuple[list[Pool], list[Option]]:
+    pools: dict[str, Pool] = {}
+    options = []
+    for way in ways:
+        offer = way.offer
+        node = offer.gpu.node if request.whole_nodes else 1
+        pools[offer.name] = Pool(offer.name, offer.hourly, offer.quota, node, offer.purchase == "spot")
+        options.append(Option(f"{offer.name} TP {way.setup.tp}", offer.name, way.setup.gpus, way.rate, way.latency))
+    return list(pools.values()), options
+
+
+def default_offers(known: Mapping[str, GpuSpec]) -> list[Offer]:
+    """Every known type on demand at its prior price, without a quota."""
+    return [Offer(spec) for spec in known.values()]
+
+
+__all__ = ["Answer", "Offer", "Refusal", "Request", "Way", "cheapest", "compare", "cost_per_1k_tokens", "describe"]

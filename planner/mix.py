@@ -1,0 +1,271 @@
+"""The cheapest mix of GPU types for a load, exactly: a covering problem in whole replicas, solved by HiGHS.
+
+    minimise    sum over pools of price x GPUs bought
+    subject to  sum of capacity x replicas - losses >= need
+                GPUs of a pool's replicas <= GPUs bought <= quota         (whole nodes where asked for)
+                capacity on spot <= share of all capacity
+
+and the front of cost against latency by the epsilon constraint: solve, forbid what is as slow as the answer, repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+import numpy as np
+
+from outrider.errors import UsageError
+from outrider.model import Floats
+
+_SAME_COST = 1e-9
+_SECONDS = 0.5  # of one solution; what is best by then is taken, with its gap
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """GPUs of one type in one place under one contract. ``quota`` None: no limit. ``node`` GPUs are bought at once."""
+
+    name: str
+    price: float
+    quota: int | None = None
+    node: int = 1
+    spot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to run a replica: ``gpus`` of ``pool`` carry ``capacity`` requests a second, ``latency`` s each."""
+
+    name: str
+    pool: str
+    gpus: int
+    capacity: float
+    latency: float
+
+    def __post_init__(self) -> None:
+        """Refuse replicas that carry nothing."""
+        if not (self.capacity > 0 and self.gpus >= 1 and self.latency >= 0):
+            raise UsageError(
+                f"option {self.name!r} carries {self.capacity:g} requests/s on {self.gpus} GPUs",
+                hint="leave out what cannot serve",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a mix must do: ``need`` requests a second, also when any ``losses`` replicas are gone.
+
+    ``spot_ratio`` is the largest share of capacity that may be taken away at short notice.
+    """
+
+    need: float
+    losses: int = 0
+    spot_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Replicas of each option (by its place), what they cost an hour and the latency of the slowest of them.
+
+    ``gap_ratio`` is how far from the best the solver may still be: 0 when it proved the answer.
+    """
+
+    replicas: Mapping[int, int]
+    gpus: Mapping[str, int]
+    cost_per_hour: float
+    capacity: float
+    latency: float
+    gap_ratio: float = 0.0
+
+
+class NoMixReason(StrEnum):
+    """Why there is no mix."""
+
+    NOTHING_SERVES = "nothing_serves"
+    QUOTA = "quota"
+
+
+@dataclass(frozen=True, slots=True)
+class NoMix:
+    """No mix meets the demand; ``most`` is the load that all quotas together can carry."""
+
+    reason: NoMixReason
+    most: float = 0.0
+
+
+def cheapest(options: Sequence[Option], pools: Sequence[Pool], demand: Demand, *, latency: float = inf) -> Mix | NoMix:
+    """The cheapest mix of options that are no slower than ``latency``. A need of 0 costs nothing."""
+    by_name = {pool.name: pool for pool in pools}
+    usable = [
+        place
+        for place, option in enumerate(options)
+        if option.latency <= latency and (by_name[option.pool].quota is None or by_name[option.pool].quota)
+    ]
+    if demand.need <= 0:
+        return Mix({}, {}, 0.0, 0.0, 0.0)
+    if not usable:
+        held = any(option.latency <= latency for option in options)
+        return NoMix(NoMixReason.QUOTA if held else NoMixReason.NOTHING_SERVES)
+    return _solve(options, _undominated(options, usable, by_name, demand), by_name, demand)
+
+
+def front(options: Sequence[Option], pools: Sequence[Pool], demand: Demand, *, most: int = 40) -> list[Mix] | NoMix:
+    """Every mix for which nothing is both cheaper and faster, cheapest first; at most ``most`` of them."""
+    found: list[Mix] = []
+    limit = inf
+    while len(found) < most:
+        mix = cheapest(options, pools, demand, latency=limit)
+        if isinstance(mix, NoMix):
+            if not found:
+                return mix
+            break
+        while found and found[-1].cost_per_hour >= mix.cost_per_hour * (1 - _SAME_COST):
+            found.pop()  # as cheap, and slower
+        found.append(mix)
+        faster = [option.latency for option in options if option.latency < mix.latency]
+        if not faster:
+            break
+        limit = max(faster)
+    return found
+
+
+def _undominated(
+    options: Sequence[Option], usable: Sequence[int], pools: Mapping[str, Pool], demand: Demand
+) -> list[int]:
+    """Leave out an option when another does as much for no more, wherever that one could be taken instead.
+
+    All of them are fast enough by now; the latency of the mix may end below the limit, never above. Of another pool
+    only GPUs that are bought singly, without a quota and without the risk of spot can stand in.
+    """
+    if demand.losses > 1:  # of several larger replicas more is lost at once
+        return list(usable)
+
+    def cost(place: int) -> float:
+        return options[place].gpus * pools[options[place].pool].price
+
+    def stands_in(other: int, place: int) -> bool:
+        one, two = options[other], options[place]
+        if one.capacity < two.capacity:
+            return False
+        if one.pool == two.pool:
+            return one.gpus <= two.gpus
+        free = pools[one.pool].quota is None and not pools[one.pool].spot
+        singly = pools[one.pool].node == pools[two.pool].node == 1  # in a node that is paid for, one more is free
+        return free and singly and cost(other) <= cost(place)
+
+    kept: list[int] = []
+    for place in sorted(usable, key=lambda p: (cost(p), options[p].gpus, -options[p].capacity, options[p].latency, p)):
+        if not any(stands_in(other, place) for other in kept):
+            kept.append(place)
+    return sorted(kept)
+
+
+def _solve(options: Sequence[Option], kept: Sequence[int], pools: Mapping[str, Pool], demand: Demand) -> Mix | NoMix:
+    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 - a third of a second
+
+    names = list(dict.fromkeys(options[place].pool for place in kept))
+    count, units = len(kept), np.array([max(1, pools[name].node) for name in names], dtype=np.float64)
+    capacity = np.array([options[place].capacity for place in kept])
+    gpus = np.array([options[place].gpus for place in kept], dtype=np.float64)
+    width = count + len(names) + (count + 1 if demand.losses else 0)
+    cost, whole, upper = np.zeros(width), np.ones(width), np.full(width, np.inf)
+    cost[count : count + len(names)] = [pools[name].price * unit for name, unit in zip(names, units, strict=True)]
+    upper[:count] = np.ceil(demand.need / capacity) + demand.losses + 1
+    for place, name in enumerate(names):
+        quota = pools[name].quota
+        if quota is not None:
+            upper[count + place] = quota // units[place]
+    rows, low, high = _rows(options, kept, names, units, pools, capacity, gpus, demand, width)
+    if demand.losses:
+        whole[-1], upper[count + len(names) : -1] = 0, 1
+    found = milp(
+        cost,
+        constraints=LinearConstraint(np.array(rows), np.array(low), np.array(high)),
+        bounds=Bounds(np.zeros(width), upper),
+        integrality=whole,
+        options={"mip_rel_gap": 0.0, "time_limit": _SECONDS},
+    )
+    if found.x is None:
+        return NoMix(NoMixReason.QUOTA, _most(capacity, gpus, names, units, pools, options, kept))
+    amounts = np.rint(found.x[:count]).astype(int)
+    bought = np.rint(found.x[count : count + len(names)]) * units
+    used = [place for place, amount in zip(kept, amounts, strict=True) if amount]
+    return Mix(
+        replicas={place: int(amount) for place, amount in zip(kept, amounts, strict=True) if amount},
+        gpus={name: int(amount) for name, amount in zip(names, bought, strict=True) if amount},
+        cost_per_hour=float(cost @ np.rint(found.x)),
+        capacity=float(capacity @ amounts),
+        latency=max(options[place].latency for place in used),
+        gap_ratio=float(found.mip_gap or 0.0),
+    )
+
+
+def _rows(
+    options: Sequence[Option],
+    kept: Sequence[int],
+    names: Sequence[str],
+    units: Floats,
+    pools: Mapping[str, Pool],
+    capacity: Floats,
+    gpus: Floats,
+    demand: Demand,
+    width: int,
+) -> tuple[list[Floats], list[float], list[float]]:
+    count = len(kept)
+    rows: list[Floats] = []
+    low: list[float] = []
+    high: list[float] = []
+
+    def add(row: Floats, least: float, largest: float) -> None:
+        rows.append(row)
+        low.append(least)
+        high.append(largest)
+
+    cover = np.zeros(width)
+    cover[:count] = capacity
+    cover[-1] = -demand.losses if demand.losses else cover[-1]
+    add(cover, demand.need, np.inf)
+    for place, name in enumerate(names):
+        row = np.zeros(width)
+        row[:count] = [gpus[i] if options[kept[i]].pool == name else 0.0 for i in range(count)]
+        row[count + place] = -units[place]
+        add(row, -np.inf, 0.0)
+    if demand.spot_ratio < 1.0:
+        row = np.zeros(width)
+        spot = np.array([pools[options[place].pool].spot for place in kept])
+        row[:count] = capacity * (spot - demand.spot_ratio)
+        add(row, -np.inf, 0.0)
+    if demand.losses:  # the last variable is the largest replica in use, told by one switch an option
+        for i in range(count):
+            switch = count + len(names) + i
+            row = np.zeros(width)
+            row[i], row[switch] = 1.0, -(np.ceil(demand.need / capacity[i]) + demand.losses + 1)
+            add(row, -np.inf, 0.0)
+            row = np.zeros(width)
+            row[switch], row[-1] = capacity[i], -1.0
+            add(row, -np.inf, 0.0)
+    return rows, low, high
+
+
+def _most(
+    capacity: Floats,
+    gpus: Floats,
+    names: Sequence[str],
+    units: Floats,
+    pools: Mapping[str, Pool],
+    options: Sequence[Option],
+    kept: Sequence[int],
+) -> float:
+    """Requests a second that the quotas can carry: the best option of each pool, as often as it fits."""
+    total = 0.0
+    for place, name in enumerate(names):
+        quota = pools[name].quota
+        if quota is None:
+            return inf
+        held = quota // units[place] * units[place]
+        mine = [i for i in range(len(kept)) if options[kept[i]].pool == name]
+        total += max((capacity[i] * (held // gpus[i]) for i in mine), default=0.0)
+    return float(total)

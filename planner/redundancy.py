@@ -1,0 +1,79 @@
+"""Replicas that may be lost: N+k by failure domain, and rounding up to whole nodes.
+
+Replicas are spread evenly over the domains (nodes, racks, zones). After the loss of any k of them at least N must be
+left, so the number n is the least with n - k x ceil(n / domains) >= N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.errors import UsageError
+from outrider.i18n import Language, translate
+
+
+@dataclass(frozen=True, slots=True)
+class Spares:
+    """``replicas`` in all, ``spare`` of them for losses, at most ``largest`` in one domain."""
+
+    needed: int
+    replicas: int
+    spare: int
+    largest: int
+    domains: int
+    losses: int
+
+    def line(self, language: Language = "en") -> str:
+        """One step of a derivation."""
+        return translate(
+            "capacity.spares",
+            language,
+            needed=str(self.needed),
+            replicas=str(self.replicas),
+            losses=str(self.losses),
+            domains=str(self.domains),
+            largest=str(self.largest),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Whole nodes for groups of ``gpus_per_replica``: a group lies in one node, or fills whole ones."""
+
+    nodes: int
+    gpus: int
+    idle_gpus: int
+    replicas_per_node: float
+
+
+def with_spares(needed: int, *, domains: int, losses: int = 1) -> Spares:
+    """How many replicas keep ``needed`` of them after ``losses`` of ``domains`` are gone.
+
+    Raises UsageError when as many domains may be lost as there are.
+    """
+    if needed < 0 or domains < 1 or losses < 0:
+        raise UsageError("replicas and losses are not negative, and there is a domain", hint="count nodes or racks")
+    if losses >= domains and needed:
+        raise UsageError(
+            f"{losses} of {domains} failure domains may be lost and nothing is left",
+            hint="spread over more domains, or allow fewer losses",
+        )
+    replicas = needed
+    # what is left does not rise with every replica: one more may be the one that a larger domain loses
+    while replicas - losses * -(-replicas // domains) < needed:
+        replicas += 1
+    return Spares(needed, replicas, replicas - needed, -(-replicas // domains), domains, losses)
+
+
+def whole_nodes(replicas: int, *, gpus_per_replica: int, gpus_per_node: int) -> Nodes:
+    """Nodes to buy for so many replicas."""
+    if replicas < 0 or gpus_per_replica < 1 or gpus_per_node < 1:
+        raise UsageError("replicas, GPUs of a replica and GPUs of a node are counts", hint="give 1 or more GPUs")
+    if gpus_per_replica > gpus_per_node:
+        each = -(-gpus_per_replica // gpus_per_node)
+        nodes, share = replicas * each, 1.0 / each
+    else:
+        fitting = gpus_per_node // gpus_per_replica
+        nodes, share = -(-replicas // fitting), float(fitting)
+    gpus = nodes * gpus_per_node
+    return Nodes(nodes, gpus, gpus - replicas * gpus_per_replica, share)

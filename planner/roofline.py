@@ -1,0 +1,75 @@
+"""Step times of an engine that nobody has measured, from data sheets: a prior that a measurement replaces.
+
+Decoding reads every weight once a step, and the KV cache of its sequences: memory bandwidth. Prompts multiply: dense
+arithmetic. Tensor parallel groups exchange two vectors a layer and token over their link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.fit import Fit, Setup
+from planner.gpus import GpuSpec
+from planner.queueing import Bounds, StepTimes
+from planner.shapes import ModelShape
+
+BANDWIDTH_RATIO = 0.75
+"""Prior: share of the data sheet's bandwidth that kernels of decoding reach."""
+ARITHMETIC_RATIO = 0.5
+"""Prior: share of dense FLOPS that computing prompts reaches."""
+STEP_SECONDS = 2e-3
+"""Prior: scheduling, sampling and launching of one step."""
+FRONT_SECONDS = 0.01
+"""Prior: HTTP and tokenizer."""
+_PCIE_BYTES = 25e9
+_EXCHANGE_SECONDS, _EXCHANGE_PCIE_SECONDS = 8e-6, 3e-5
+SOURCE = "prior: data sheets, 75 % of bandwidth, 50 % of dense FLOPS"
+
+
+def step_times(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> StepTimes:
+    """Step times of one replica. All weights are read each step, also those of experts: a full batch meets them all."""
+    bandwidth = gpu.bandwidth * BANDWIDTH_RATIO
+    arithmetic = gpu.flops(setup.bits) * ARITHMETIC_RATIO * setup.tp
+    weights = shape.parameters * setup.bits / 8.0 / setup.tp
+    kv = shape.kv_values(setup.tp, shape.layers) * setup.kv_bits / 8.0
+    fixed, each = _exchange(shape, gpu, setup)
+    token = 2.0 * shape.active / arithmetic + each
+    return StepTimes(
+        base=STEP_SECONDS * setup.pp + weights / bandwidth + fixed,
+        sequence=token / setup.pp,
+        context=kv / bandwidth / setup.pp,
+        prompt=token / setup.pp,
+        front=FRONT_SECONDS,
+        source=SOURCE,
+    )
+
+
+def bounds(found: Fit, setup: Setup) -> Bounds:
+    """What limits a replica that fits."""
+    return Bounds(setup.sequences, float(found.kv_tokens), setup.token_budget, setup.block)
+
+
+def carried_over(
+    measured: StepTimes, shape: ModelShape, here: tuple[GpuSpec, Setup], there: tuple[GpuSpec, Setup]
+) -> StepTimes:
+    """Times measured ``here`` as they would be ``there``: scaled by the ratio of the two priors, term by term."""
+    old, new = step_times(shape, *here), step_times(shape, *there)
+
+    def scaled(name: str) -> float:
+        before = getattr(old, name)
+        return float(getattr(measured, name) * getattr(new, name) / before) if before else float(getattr(new, name))
+
+    source = f"{measured.source}, on {here[0].name}, scaled by data sheets to {there[0].name}"
+    return replace(
+        new, base=scaled("base"), sequence=scaled("sequence"), context=scaled("context"), prompt=scaled("prompt"),
+        front=measured.front, source=source,
+    )  # fmt: skip
+
+
+def _exchange(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> tuple[float, float]:
+    """Seconds of the exchanges of a step: fixed, and for each token (ring all-reduce, twice a layer)."""
+    if setup.tp == 1:
+        return 0.0, 0.0
+    wait, rate = (_EXCHANGE_SECONDS, gpu.link / 2.0) if gpu.link else (_EXCHANGE_PCIE_SECONDS, _PCIE_BYTES)
+    vector = shape.hidden * 2.0 * 2.0 * (setup.tp - 1) / setup.tp
+    return 2.0 * shape.layers * wait, 2.0 * shape.layers * vector / (rate * 0.7)

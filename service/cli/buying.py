@@ -1,0 +1,200 @@
+"""``outrider capacity buy|balance``: what to hold for weeks, what troughs are good for, and weights of replicas."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.clock import rfc3339
+from outrider.errors import UsageError
+from outrider.i18n import translate
+from outrider.model import Calibration, EntityKind, EntityRef
+from service.cli.amounts import amount
+from service.cli.common import NO, Context, duration_of, leaf
+
+_USUAL_LOAD, _MOST_LOAD = 0.7, 0.9
+"""Of all speed: what a file's replicas are replayed at, and what those that admit can be."""
+
+
+def add(app: typer.Typer) -> None:
+    """Put the commands into ``outrider capacity``."""
+    leaf(app, "buy", example="outrider capacity buy --service chat --weeks 8 --held-price 1.4 --burst-price 2.2")(buy)
+    leaf(app, "balance", example="outrider capacity balance --service chat -o json")(balance)
+
+
+def buy(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="of the store")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="its load: time_utc, requests_per_second")] = None,
+    per_gpu: Annotated[
+        float | None, amount("--per-gpu", "request/second*gpu", "what one GPU carries, with --csv")
+    ] = None,
+    weeks: Annotated[int, typer.Option("--weeks", help="4 to 12", min=1)] = 8,
+    held_price: Annotated[float | None, typer.Option("--held-price", help="of a GPU-hour held; a prior else")] = None,
+    burst_price: Annotated[float | None, typer.Option("--burst-price", help="of one on demand; a prior else")] = None,
+    gpu_type: Annotated[str | None, typer.Option("--gpu", help="whose priors count")] = None,
+    lead: Annotated[str, typer.Option("--lead", help="from order to use")] = "14d",
+    quota: Annotated[int | None, typer.Option("--quota", help="most GPUs that can be held", min=0)] = None,
+    startup: Annotated[str, typer.Option("--startup", help="of a replica, for the troughs")] = "8m",
+) -> None:
+    """Plan 4 to 12 weeks: GPUs to hold, to burst to, the cost with its interval, and what troughs leave over."""
+    from planner import buying  # noqa: PLC0415 - numpy, which --help does without
+    from planner.gpus import gpu, terms  # noqa: PLC0415
+
+    hourly, now, kind = _hourly(context, service, csv, per_gpu)
+    spec = None if gpu_type is None and kind in (None, "unknown") else gpu(gpu_type or kind or "")
+    if spec is None and (held_price is None or burst_price is None):
+        raise UsageError("what do the GPUs cost?", hint="give --held-price and --burst-price, or --gpu for priors")
+    burst = burst_price if burst_price is not None else spec.price if spec else 0.0
+    held = held_price if held_price is not None else terms()["reserved"].price_ratio * (spec.price if spec else 0.0)
+    made = buying.plan(
+        hourly,
+        now,
+        held_price=held,
+        burst_price=burst,
+        weeks=weeks,
+        lead=duration_of("--lead", lead),
+        quota=quota,
+    )
+    day = hourly[-24:]
+    times = now.timestamp() + 3600.0 * _hours(day.size)
+    fleet = max(made.held, 1)
+    free = buying.troughs(times, day.tolist(), fleet, startup=duration_of("--startup", startup)) if made.held else []
+    result = {
+        "held_gpus": made.held,
+        "burst_gpus": made.burst,
+        "cost": {"value": made.cost, "low": made.low, "high": made.high},
+        "cost_all_on_demand": made.all_burst,
+        "cost_peak_held": made.all_held,
+        "weeks": made.weeks,
+        "weekly_growth": {"value": made.growth.middle, "low": made.growth.low, "high": made.growth.high},
+        "order_by": rfc3339(made.order_by),
+        "lead_days": made.lead_days,
+        "in_time": made.in_time,
+        "prices": {
+            "held": held,
+            "burst": burst,
+            "source": "given" if held_price is not None and burst_price is not None else spec and spec.price_source,
+        },
+        "offline": [
+            {"start": rfc3339(one.start), "back_by": rfc3339(one.back_by), "gpus": one.gpus, "gpu_hours": one.gpu_hours}
+            for one in free
+        ],
+        "offline_gpu_hours": sum(one.gpu_hours for one in free),
+    }
+    context.show(result, lambda shown: "\n".join(_buy_lines(context, shown, made.busy_ratio)))
+
+
+def balance(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="of the store")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="replicas as JSON, instead of the store")] = None,
+    arriving: Annotated[float | None, amount("--arriving", "token/second", "tokens to generate that arrive")] = None,
+    tokens: Annotated[float, amount("--tokens", "token/request", "generated per request, for the replay")] = 250.0,
+    watermark: Annotated[float, amount("--watermark", "ratio", "KV use from which nothing is admitted")] = 0.9,
+    prefill: Annotated[float, amount("--prefill", "second", "of a usual prompt that no cache holds")] = 0.0,
+) -> int | None:
+    """Weigh replicas by predicted wait and KV headroom, with the gain in a replay; exit 1 when all are full."""
+    from planner import balance as weighing  # noqa: PLC0415
+    from service import purchasing  # noqa: PLC0415
+
+    if file is not None:
+        replicas = purchasing.replicas_of_file(file)
+        rate = _USUAL_LOAD * sum(replica.tokens_per_second for replica in replicas) if arriving is None else arriving
+    else:
+        replicas, seen = _replicas(context, service)
+        rate = seen if arriving is None else arriving
+    made = weighing.weigh(replicas, rate, watermark=watermark, prefill_seconds=prefill)
+    admitting = [replica for replica in replicas if replica.name not in made.closed] or replicas
+    speed = sum(replica.tokens_per_second for replica in admitting)
+    before, after = weighing.gain(admitting, min(max(rate, tokens / 60.0), _MOST_LOAD * speed), tokens)
+    result = made.as_dict() | {"p95_wait_even_seconds": before, "p95_wait_seconds": after}
+    told = translate("capacity.balance_gain", context.language, before=f"{before:.2f}", after=f"{after:.2f}")
+    context.show(result, lambda _: "\n".join([*made.lines(context.language), told]))
+    return NO if made.reason is weighing.BalanceReason.ALL_FULL else None
+
+
+def _hourly(
+    context: Context, service: str | None, csv: Path | None, per_gpu: float | None
+) -> tuple[Any, datetime, str | None]:
+    import numpy as np  # noqa: PLC0415
+
+    from service import purchasing, wiring  # noqa: PLC0415
+
+    if csv is not None:
+        if per_gpu is None or per_gpu <= 0:
+            raise UsageError(
+                "--csv needs --per-gpu above 0", hint="what one GPU carries, from capacity cost or calibrate"
+            )
+        loads, end = purchasing.hourly_of_csv(csv)
+        return np.ceil(loads / per_gpu), end, None
+    settings = context.settings()
+    with wiring.stores(settings) as (state, metrics):
+        entity, calibrations, now = _calibrated(settings, state, metrics, service)
+        loads = purchasing.hourly_of_store(metrics, entity, now)
+        return purchasing.gpus_of(loads, calibrations[0], settings.planner.buffer), now, calibrations[0].gpu_type
+
+
+def _replicas(context: Context, service: str | None) -> tuple[list[Any], float]:
+    from service import purchasing, wiring  # noqa: PLC0415
+
+    settings = context.settings()
+    with wiring.stores(settings) as (state, metrics):
+        entity, calibrations, _ = _calibrated(settings, state, metrics, service)
+        found = purchasing.replicas_of_store(metrics, state.topology(), entity, calibrations)
+    if not found[0]:
+        raise UsageError(f"service {entity.name} has no replica", hint="collect it first")
+    return found
+
+
+def _calibrated(
+    settings: Any, state: Any, metrics: Any, service: str | None
+) -> tuple[EntityRef, list[Calibration], datetime]:
+    """The service meant, its calibrations and the newest instant. Raises UsageError with the reason there are none."""
+    from service import sizing  # noqa: PLC0415
+
+    newest, topology = state.cycles(limit=1), state.topology()
+    services = topology.of_kind(EntityKind.SERVICE)
+    names = ", ".join(sorted(one.name for one in services)) or "none yet"
+    meant = [one for one in services if service in (None, one.name)]
+    if len(meant) != 1 or not newest:
+        said = "which service?" if service is None else f"no service is named {service!r}"
+        raise UsageError(said, hint=f"known services: {names}")
+    found = sizing.of_store(settings, metrics, topology, newest[0].at, service=meant[0].name, span=timedelta(hours=24))
+    known = [one for one in found if isinstance(one, Calibration)]
+    if not known:
+        said = found[0].text() if found and not isinstance(found[0], Calibration) else "nothing was measured"
+        raise UsageError(f"{meant[0].name} is not calibrated: {said}", hint="configure it, or run capacity calibrate")
+    return meant[0], known, newest[0].at
+
+
+def _hours(count: int) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    return np.arange(count, dtype=np.float64)
+
+
+def _buy_lines(context: Context, shown: dict[str, Any], ratio: float) -> list[str]:
+    def said(key: str, **numbers: Any) -> str:
+        return translate(f"capacity.{key}", context.language, **numbers)
+
+    cost = {name: f"{value:,.0f}" for name, value in shown["cost"].items()}
+    numbers = {"held": shown["held_gpus"], "burst": shown["burst_gpus"], "cost": cost["value"]}
+    lines = [
+        said("buy_now", **numbers, low=cost["low"], high=cost["high"]),
+        said("buy_rather", burst=f"{shown['cost_all_on_demand']:,.0f}", peak=f"{shown['cost_peak_held']:,.0f}"),
+        said("buy_why", ratio=f"{ratio:.0%}"),
+    ]
+    lead = f"{shown['lead_days']:g}"
+    lines.append(
+        said("buy_when", order=shown["order_by"], lead=lead) if shown["in_time"] else said("buy_late", lead=lead)
+    )
+    lines.append(said("offline", hours=f"{shown['offline_gpu_hours']:,.0f}"))
+    lines += [
+        "  " + said("offline_window", gpus=one["gpus"], start=one["start"], end=one["back_by"])
+        for one in shown["offline"]
+    ]
+    return lines

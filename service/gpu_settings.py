@@ -1,0 +1,48 @@
+"""GPUs that can be had: where, under which contract, at what price."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from outrider.errors import UsageError
+from planner.cost import Offer
+from planner.gpus import gpu
+from service.settings_base import Duration, Section
+
+
+def _known(name: str) -> str:
+    try:
+        return gpu(name).name
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+
+
+class GpuOfferSettings(Section):
+    """GPUs of one type in one place under one contract."""
+
+    type: Annotated[str, AfterValidator(_known)] = Field(description="such as H100")
+    purchase: Literal["on_demand", "spot", "reserved", "owned"] = Field("on_demand", description="contract")
+    price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="price of one GPU and hour; a prior when not given"
+    )
+    quota: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="most GPUs of it, 0 is none; no limit when not given"
+    )
+    region: str = Field("", description="where they are, for the region that data may go to")
+    latency: Duration = Field(timedelta(0), description="added to each answer by the way there")
+    lead_time: Duration | None = Field(None, description="from order to use; a prior of the contract when not given")
+
+    def offer(self) -> Offer:
+        """What the planner counts with."""
+        return Offer(
+            gpu=gpu(self.type),
+            purchase=self.purchase,
+            price=self.price_per_gpu_hour,
+            quota=self.quota,
+            region=self.region,
+            latency=self.latency.total_seconds(),
+            lead_seconds=None if self.lead_time is None else self.lead_time.total_seconds(),
+        )

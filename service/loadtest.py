@@ -1,0 +1,185 @@
+"""A load test of one endpoint: rising concurrency until its knee, by Locust in a process of its own.
+
+Streaming completions as OpenAI's API has them. Each step counts what lies between its warm-up and its end; tokens of an
+answer count where they were generated, evenly between its first and its last.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from outrider.errors import UnavailableError, UsageError
+from planner.knee import Knee, LoadPoint, NoKnee, bent, knee
+from planner.queueing import Slo
+
+WARM_RATIO = 0.2
+"""Share of a step that is not counted: the batch fills."""
+MOST_USERS = 2000
+_USER = Path(__file__).with_name("locust_stream.py")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What to send: ``steps`` of concurrency, ``step_seconds`` each, prompts and answers of so many tokens."""
+
+    url: str
+    model: str | None = None
+    steps: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128)
+    step_seconds: float = 30.0
+    prompt_tokens: int = 256
+    output_tokens: int = 128
+    slo: Slo = field(default_factory=Slo)
+    token: str | None = None
+    path: str = "/v1/completions"
+    timeout_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be sent."""
+        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).netloc:
+            raise UsageError(f"--endpoint {self.url!r} is no URL", hint="give it as http://host:8000")
+        if self.step_seconds < 2 or self.prompt_tokens < 1 or self.output_tokens < 2:
+            raise UsageError("a step takes 2 s or more, an answer 2 tokens or more", hint="30s and 128 are usual")
+
+
+def steps_of(text: str) -> tuple[int, ...]:
+    """``1,2,4,8``: rising concurrency. Raises UsageError."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"--steps {text!r} are no whole numbers", hint="write them as 1,2,4,8") from error
+    if not found or min(found) < 1 or max(found) > MOST_USERS or list(found) != sorted(set(found)):
+        raise UsageError(f"--steps {text!r} must rise from 1 up to {MOST_USERS}", hint="write them as 1,2,4,8")
+    return found
+
+
+def token_of(path: Path) -> str:
+    """A bearer token from its file. Raises UsageError."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the token file {path} cannot be read", hint="give a file with the token alone") from error
+
+
+def host_of(url: str) -> str:
+    """What a service without another name is called."""
+    return urlsplit(url).netloc.rpartition("@")[2] or url
+
+
+def run(plan: LoadPlan, told: Callable[[LoadPoint], None] | None = None) -> tuple[Knee | NoKnee, list[LoadPoint]]:
+    """Run the steps up to the knee; ``told`` hears of each.
+
+    Raises UnavailableError without Locust, or when the endpoint answers nothing.
+    """
+    if importlib.util.find_spec("locust") is None:
+        raise UnavailableError(
+            "a load test needs Locust, which is not installed", hint="install it: pip install 'outrider[loadtest]'"
+        )
+    model = plan.model or _model(plan)
+    points: list[LoadPoint] = []
+    for users in plan.steps:
+        records = _step(plan, model, users)
+        point = point_of(records, users, plan.step_seconds)
+        if not points and point.samples == 0:
+            said = next((record["error"] for record in records if record["error"]), "no request finished in a step")
+            raise UnavailableError(f"{plan.url} answers no request: {said}", hint="check URL, model and --step-time")
+        points.append(point)
+        if told is not None:
+            told(point)
+        if len(points) > 1 and bent(points[-2], point, plan.slo):
+            break
+    return knee(points, plan.slo), points
+
+
+def point_of(records: Sequence[dict[str, Any]], users: int, seconds: float, quantile: float = 0.95) -> LoadPoint:
+    """One step from the records of its requests."""
+    if not records:
+        return LoadPoint(users, 0.0, 0.0, 0.0, 0, error_ratio=1.0)
+    begin = min(record["start"] for record in records) + WARM_RATIO * seconds
+    end = min(record["start"] for record in records) + seconds
+    fine = [record for record in records if record["error"] is None]
+    inside = [record for record in fine if begin <= record["end"] <= end] or fine
+    failed = [record for record in records if record["error"] is not None and record["end"] >= begin]
+    generated = sum(record["tokens"] * _share(record, begin, end) for record in fine)
+    if not inside:
+        return LoadPoint(users, 0.0, 0.0, 0.0, 0, error_ratio=1.0)
+    ttft = np.array([record["first"] - record["start"] for record in inside])
+    several = [record for record in inside if record["tokens"] > 1]
+    tpot = np.array([(record["end"] - record["first"]) / (record["tokens"] - 1) for record in several])
+    prompts = [record["prompt"] for record in inside if record["prompt"] is not None]
+    tokens = float(np.mean([record["tokens"] for record in inside]))
+    rate = generated / (end - begin)
+    return LoadPoint(
+        concurrency=users,
+        requests_per_second=rate / tokens if tokens else 0.0,
+        tokens_per_second=rate,
+        tokens_per_request=tokens,
+        samples=len(inside),
+        ttft=float(np.quantile(ttft, quantile)),
+        tpot=float(np.quantile(tpot, quantile)) if tpot.size else None,
+        tpot_mean=float(tpot.mean()) if tpot.size else None,
+        error_ratio=len(failed) / (len(failed) + len(inside)),
+        prompt_tokens=float(np.mean(prompts)) if prompts else None,
+        quantile=quantile,
+    )
+
+
+def _share(record: dict[str, Any], begin: float, end: float) -> float:
+    """The share of an answer's tokens that were generated between two instants."""
+    first, last = record["first"], record["end"]
+    if last <= first:
+        return 1.0 if begin <= first <= end else 0.0
+    return float(max(0.0, min(last, end) - max(first, begin)) / (last - first))
+
+
+def _model(plan: LoadPlan) -> str:
+    """The model that the server says it has."""
+    headers = {"Authorization": f"Bearer {plan.token}"} if plan.token else {}
+    try:
+        answer = httpx.get(plan.url.rstrip("/") + "/v1/models", headers=headers, timeout=10.0)
+        answer.raise_for_status()
+        return str(answer.json()["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise UnavailableError(
+            f"{plan.url} does not say which model it has: {error or type(error).__name__}", hint="give --model"
+        ) from error
+
+
+def _step(plan: LoadPlan, model: str, users: int) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="outrider-load-") as folder:
+        out = Path(folder) / "records.json"
+        told = {
+            **{name: value for name, value in asdict(plan).items() if name not in ("slo", "steps")},
+            "model": model,
+            "out": str(out),
+        }
+        command = [sys.executable, "-m", "locust", "-f", str(_USER), "--headless", "--only-summary"]
+        command += ["-u", str(users), "-r", str(users)]
+        command += ["--stop-timeout", "0", "--exit-code-on-error", "0", "--host", plan.url.rstrip("/")]
+        environment = {**os.environ, "OUTRIDER_LOADTEST": json.dumps(told)}
+        limit = plan.step_seconds + plan.timeout_seconds + 60.0
+        try:
+            done = subprocess.run(  # noqa: S603 - our own interpreter and file
+                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UnavailableError(
+                f"Locust did not end after {limit:g} s", hint="give a shorter --step-time"
+            ) from error
+        if not out.exists():
+            said = (done.stderr.strip().splitlines() or ["no word"])[-1]
+            raise UnavailableError(f"Locust failed: {said}", hint="run it by hand: python -m locust --version")
+        found: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
+        return found

@@ -1,0 +1,144 @@
+"""Calibrations from the store, from files of load testers and from load tests, as values to print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from outrider.errors import UsageError
+from outrider.model import Calibration, EntityKind, EntityRef, Window
+from outrider.ports import MetricStore
+from outrider.topology import Topology
+from planner import calibrate, imports
+from planner.calibrate import Configured, NotCalibrated
+from planner.knee import Knee, LoadPoint, NoKnee, knee
+from planner.queueing import Slo
+from service.settings import ServiceSettings, Settings
+
+STEP = timedelta(minutes=1)
+_GROUP_LABELS = ("model", "gpu_type", "version")
+
+
+def of_store(
+    settings: Settings,
+    metrics: MetricStore,
+    topology: Topology,
+    now: datetime,
+    *,
+    service: str | None = None,
+    span: timedelta = timedelta(hours=24),
+) -> list[Calibration | NotCalibrated]:
+    """One calibration for each group of alike replicas (model, GPU type, version) of each service.
+
+    Replicas of two versions or on two types of GPU are two groups: their mean is nobody's figure. Where only a
+    roll-up of ten minutes is left, the window has its cells.
+    """
+    services = [found for found in topology.of_kind(EntityKind.SERVICE) if service in (None, found.name)]
+    if service is not None and not services:
+        names = sorted(found.name for found in topology.of_kind(EntityKind.SERVICE))
+        raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
+    answers: list[Calibration | NotCalibrated] = []
+    for entity in services:
+        setting = _setting(settings, entity)
+        for labels, replicas in _groups(topology, entity).items():
+            window = metrics.read_windows(EntityKind.REPLICA, calibrate.KEYS, now - span, now, STEP, replicas)
+            answers.append(_one(window, entity, setting, dict(zip(_GROUP_LABELS, labels, strict=True)), now))
+    return answers
+
+
+def of_file(path: Path, slo: Slo, *, tokens: float | None = None) -> tuple[str, Knee | NoKnee, list[LoadPoint]]:
+    """The tool that wrote a file, and the knee of its steps. Raises UsageError for what cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", hint="give the file that the load tester wrote") from error
+    tool, points = imports.load_points(text, str(path), tokens=tokens)
+    return tool, knee(points, slo), points
+
+
+def as_dict(found: Calibration) -> dict[str, Any]:
+    """The keys of ``outrider capacity calibrate -o json``, of one calibration."""
+    return {
+        "service": found.service.name,
+        "gpu_type": found.gpu_type,
+        "tokens_per_request": found.tokens_per_request,
+        "batch": found.batch,
+        "tokens_per_second_per_sequence": found.tokens_per_second_per_sequence,
+        "samples": found.samples,
+        "intervals": {name: {"low": span.low, "high": span.high} for name, span in found.intervals.items()},
+        "origin": found.origin,
+        "model": found.model or None,
+        "engine_version": found.engine_version or None,
+        "tensor_parallel": found.tensor_parallel,
+        "pipeline_parallel": found.pipeline_parallel,
+        "startup_seconds": found.startup_seconds,
+        "startup_source": found.startup_source,
+        "reason": None,
+    }
+
+
+def refused(found: NotCalibrated, gpu_type: str | None = None) -> dict[str, Any]:
+    """The same keys where nothing could be measured, with the reason."""
+    figures = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
+    return {
+        "service": found.service.name,
+        "gpu_type": gpu_type,
+        **dict.fromkeys(figures),
+        "samples": found.samples,
+        "intervals": {},
+        "origin": None,
+        "reason": found.reason.value,
+    }
+
+
+def point_dict(point: LoadPoint) -> dict[str, Any]:
+    """One step of a load test as plain values."""
+    return {name: getattr(point, name) for name in LoadPoint.__slots__}
+
+
+def _setting(settings: Settings, service: EntityRef) -> ServiceSettings:
+    for setting in settings.services:
+        if setting.name == service.name and setting.namespace in (None, service.namespace):
+            return setting
+    return ServiceSettings(name=service.name, namespace=service.namespace)
+
+
+def _groups(topology: Topology, service: EntityRef) -> Mapping[tuple[str, ...], Sequence[EntityRef]]:
+    """Replicas by what the topology says of them; what it does not say is the service's own label."""
+    groups: dict[tuple[str, ...], list[EntityRef]] = {}
+    for replica in topology.below(service, EntityKind.REPLICA):
+        labels = tuple(_label(topology, (replica, service), label) for label in _GROUP_LABELS)
+        groups.setdefault(labels, []).append(replica)
+    return groups or {("", "", ""): []}
+
+
+def _label(topology: Topology, entities: Iterable[EntityRef], label: str) -> str:
+    for entity in entities:
+        said = topology.label(entity, label) or (topology.label(entity, "image") if label == "version" else "")
+        if said:
+            return said
+    return ""
+
+
+def _one(
+    window: Window, service: EntityRef, setting: ServiceSettings, labels: Mapping[str, str], now: datetime
+) -> Calibration | NotCalibrated:
+    found = calibrate.calibrate(
+        window,
+        service,
+        gpu_type=labels["gpu_type"] or setting.gpu_type,
+        tensor_parallel=setting.tensor_parallel,
+        pipeline_parallel=setting.pipeline_parallel,
+        configured=Configured(
+            tokens_per_request=setting.tokens_per_request,
+            batch=setting.batch,
+            tokens_per_second_per_sequence=setting.tokens_per_second_per_sequence,
+            startup_seconds=setting.startup.total_seconds(),
+        ),
+    )
+    if isinstance(found, NotCalibrated) or found.origin != "measured":
+        return found
+    return replace(found, model=labels["model"], engine_version=labels["version"], measured_at=now)

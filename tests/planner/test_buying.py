@@ -1,0 +1,147 @@
+"""What to hold, what troughs leave, and weights of replicas."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.errors import UsageError
+from planner import buying
+from planner.balance import BalanceReason, ReplicaLoad, gain, split_point, weigh
+
+NOW = datetime(2026, 5, 18, tzinfo=UTC)
+WEEK = np.concatenate([np.tile(np.r_[np.full(12, 10.0), np.full(12, 40.0)], 7)])
+
+
+def plan(hourly, **more):
+    return buying.plan(hourly, NOW, **{"held_price": 1.0, "burst_price": 2.0, "lead": timedelta(0), **more})
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31), st.floats(0.05, 1.5))
+def test_no_other_number_to_hold_is_cheaper(seed, held_price):
+    hourly = np.random.default_rng(seed).integers(0, 30, 168).astype(float)
+    made = plan(hourly, held_price=held_price, burst_price=1.0, weeks=4)
+    demand = np.tile(hourly, 4)
+    costs = [held_price * n * demand.size + np.maximum(demand - n, 0).sum() for n in range(31)]
+    assert made.cost == pytest.approx(min(costs))
+
+
+def test_half_busy_is_worth_holding_at_half_the_price():
+    made = plan(WEEK, held_price=0.9)
+    assert (made.held, made.burst) == (40, 40)
+    assert plan(WEEK, held_price=1.1).held == 10
+    assert plan(WEEK, held_price=0.9, quota=20).held == 20
+    assert plan(WEEK, held_price=3.0).held == 0
+    assert made.low <= made.cost <= made.high
+    assert made.cost < made.all_burst
+
+
+def test_growth_is_told_by_weeks_and_widens_the_interval_where_it_is_not():
+    grown = np.concatenate([WEEK * 1.1**n for n in range(6)])
+    found = buying.growth(grown)
+    assert found.middle == pytest.approx(0.1)
+    assert found.low == pytest.approx(found.high)
+    assert buying.growth(WEEK).low < 0 < buying.growth(WEEK).high
+    later = plan(grown, weeks=4)
+    assert later.burst == int(np.ceil(40 * 1.1**9 - 1e-6))
+
+
+def test_what_comes_too_late_is_all_on_demand():
+    made = plan(WEEK, weeks=4, lead=timedelta(weeks=6))
+    assert (made.held, made.in_time) == (0, False)
+    assert made.cost == made.all_burst
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"weeks": 3}, {"weeks": 13}, {"held_price": -1.0}, {"burst_price": 0.0}, {"held_price": float("nan")}]
+)
+def test_plans_that_nobody_can_make_are_refused(wrong):
+    with pytest.raises(UsageError):
+        plan(WEEK, **wrong)
+
+
+def test_less_than_a_week_plans_no_months():
+    for hourly in (WEEK[:100], np.full(168, np.nan), -WEEK):
+        with pytest.raises(UsageError):
+            plan(hourly)
+
+
+def test_troughs_give_gpus_back_the_start_up_time_before_they_are_needed():
+    times = NOW.timestamp() + 3600.0 * np.arange(24)
+    need = [2.0] * 6 + [8.0] * 12 + [2.0] * 6
+    found = buying.troughs(times, need, 8, startup=timedelta(minutes=30))
+    assert [(one.gpus, one.start, one.back_by) for one in found] == [
+        (6, NOW, NOW + timedelta(hours=5, minutes=30)),
+        (6, NOW + timedelta(hours=18), NOW + timedelta(hours=24)),
+    ]
+    assert sum(one.gpu_hours for one in found) == 6 * 5.5 + 6 * 6
+    assert buying.troughs(times, [np.nan] * 24, 8, startup=timedelta(0)) == []
+    assert [one.gpus for one in buying.troughs(times, need, 8, startup=timedelta(0), group=4)] == [4, 4]
+
+
+def test_weights_end_at_one_wait():
+    found = weigh([ReplicaLoad("a", 4000, 1000), ReplicaLoad("b", 0, 500), ReplicaLoad("c", 0, 500)], 2000, horizon=10)
+    # a: (4000 + 10000 x share) / 1000 = b: 10000 x share / 500, all add up
+    assert found.weights == {"a": 40, "b": 30, "c": 30}
+    assert found.waits["a"] == 4.0
+    assert sum(found.weights.values()) == 100
+
+
+def test_a_full_cache_admits_nothing_and_when_all_are_full_nothing_is_steered():
+    full = ReplicaLoad("a", 0, 1000, kv_ratio=0.95)
+    found = weigh([full, ReplicaLoad("b", 0, 1000)], 100)
+    assert (found.weights, found.closed) == ({"a": 0, "b": 100}, ("a",))
+    assert weigh([full], 100).reason is BalanceReason.ALL_FULL
+    for language in ("en", "zh"):
+        assert len(weigh([full], 100).lines(language)) == 2
+
+
+def test_a_warm_cache_keeps_its_requests_until_the_wait_costs_more():
+    warm, cold = ReplicaLoad("warm", 500, 1000, cached_ratio=0.9), ReplicaLoad("cold", 0, 1000)
+    kept = weigh([warm, cold], 1, horizon=1, prefill_seconds=2.0)
+    assert kept.weights == {"warm": 100, "cold": 0}
+    left = weigh([ReplicaLoad("warm", 9000, 1000, cached_ratio=0.9), cold], 1, horizon=1, prefill_seconds=2.0)
+    assert left.weights == {"warm": 0, "cold": 100}
+    assert left.affinity_loss_seconds > 0
+
+
+def test_the_replay_shows_the_gain_where_speeds_differ():
+    unlike = [ReplicaLoad("fast", 0, 3000), ReplicaLoad("slow", 2000, 500)]
+    before, after = gain(unlike, 2000, 200)
+    assert after < before / 2
+    alike = [ReplicaLoad(name, 0, 1000) for name in "ab"]
+    before, after = gain(alike, 1000, 200)
+    assert after < before * 1.5
+
+
+def test_long_prompts_split_where_both_sides_are_equally_busy():
+    lengths = [100.0] * 90 + [900.0] * 10  # half of all tokens each
+    assert split_point(lengths, 0.5) == 100.0
+    assert split_point(lengths, 0.4) == 900.0
+    assert split_point([], 0.5) is None
+    with pytest.raises(UsageError):
+        split_point(lengths, 1.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1e5), st.floats(10, 1e4), st.floats(0, 1)), min_size=1, max_size=20),
+    st.floats(0, 1e5),
+)
+def test_weights_add_up_and_nobody_closed_gets_any(rows, rate):
+    found = weigh([ReplicaLoad(str(i), *row) for i, row in enumerate(rows)], rate)
+    assert sum(found.weights.values()) == 100
+    assert min(found.weights.values()) >= 0
+    if found.reason is BalanceReason.BY_WAIT:
+        assert all(found.weights[name] == 0 for name in found.closed)
+
+
+@pytest.mark.parametrize("wrong", [("a", -1, 10), ("a", 1, 0), ("a", 1, 10, 1.5), ("a", float("nan"), 10)])
+def test_what_no_engine_reports_is_refused(wrong):
+    with pytest.raises(UsageError):
+        ReplicaLoad(*wrong)

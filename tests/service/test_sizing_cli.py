@@ -1,0 +1,199 @@
+"""``outrider capacity calibrate|fit|cost|buy|balance`` as scripts meet them."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SampleBatch, SignalKey
+from outrider.ports import CycleCommit
+from outrider.topology import Topology
+from service import sizing, wiring
+from service.settings import ServiceSettings, Settings, StoreSettings
+from store import memory
+from tests.planner.test_knee import VLLM
+from tests.service.test_cli import answer, run
+
+SERVICE = EntityRef("default", EntityKind.SERVICE, "serving", "chat")
+NOW = datetime(2026, 5, 20, 9, 0, tzinfo=UTC)
+KEYS = (
+    "engine_requests_running",
+    "engine_requests_waiting",
+    "engine_generation_tokens_total",
+    "engine_requests_finished_total",
+    "engine_kv_cache_usage_ratio",
+)
+FIT = ("capacity", "fit", "--model", "Llama-3.1-8B", "--gpu")
+COST = ("capacity", "cost", "--model", "Llama-3.1-8B", "--prompt", "600", "--tokens", "250", "--qps")
+
+
+def replica(name):
+    return EntityRef("default", EntityKind.REPLICA, "serving", name)
+
+
+def fleet():
+    """Two replicas on H100 at 25 tokens/s a sequence, one on A100 at 10, in one service."""
+    edges, labels = [], {}
+    for name, kind in (("h-0", "H100"), ("h-1", "H100"), ("a-0", "A100")):
+        edges.append((replica(name), SERVICE))
+        labels[replica(name)] = {"gpu_type": kind, "model": "m"}
+    return Topology.build(edges, labels=labels)
+
+
+def filled(metrics):
+    keys = tuple(SignalKey(key) for key in KEYS)
+    members = [replica("h-0"), replica("h-1"), replica("a-0")]
+    speed = np.array([25.0, 25.0, 10.0])
+    for minute in range(120):
+        running = np.full(3, float(8 + minute % 25))
+        tokens = running * speed * 60.0
+        values = np.stack([running, np.where(running > 30, 4.0, 0.0), tokens, tokens / 300.0, running / 40.0], axis=1)
+        status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
+        at = NOW - timedelta(minutes=120 - minute)
+        metrics.write(at, [SampleBatch("t", at, EntityKind.REPLICA, keys, tuple(members), values, status)])
+
+
+def test_replicas_on_two_types_of_gpu_are_two_calibrations():
+    metrics = memory.MemoryMetricStore()
+    filled(metrics)
+    found = sizing.of_store(Settings(), metrics, fleet(), NOW)
+    by_type = {one.gpu_type: one for one in found}
+    assert by_type["H100"].tokens_per_second_per_sequence == pytest.approx(25, rel=0.01)
+    assert by_type["A100"].tokens_per_second_per_sequence == pytest.approx(10, rel=0.01)
+    assert by_type["H100"].tokens_per_request == pytest.approx(300)
+    shown = sizing.as_dict(by_type["H100"])
+    span = shown["intervals"]["batch"]
+    assert span["low"] <= shown["batch"] <= span["high"]
+    assert {"service", "gpu_type", "tokens_per_request", "batch", "samples"} < set(shown)
+
+
+def test_what_is_not_measured_says_why():
+    found = sizing.of_store(Settings(), memory.MemoryMetricStore(), fleet(), NOW)
+    assert [sizing.refused(one)["reason"] for one in found] == ["no_values"] * 2
+    configured = ServiceSettings(name="chat", tokens_per_request=1, batch=2, tokens_per_second_per_sequence=3)
+    found = sizing.of_store(Settings(services=[configured]), memory.MemoryMetricStore(), fleet(), NOW)
+    assert {one.origin for one in found} == {"configured"}
+
+
+def test_a_file_of_another_tester_calibrates(tmp_path):
+    steps = [{**VLLM, "max_concurrency": n, "output_throughput": t, "p99_ttft_ms": w, "failed": 0} for n, t, w in
+             ((4, 300.0, 80.0), (16, 800.0, 120.0), (64, 820.0, 900.0))]  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps(steps))
+    found = answer(
+        "capacity", "calibrate", "--import", "bench.json", "--ttft", "500ms", "--gpu-type", "H100", cwd=tmp_path
+    )
+    assert (found["batch"], found["max_sequences"], found["knee"]) == (16, 16, "slo")
+    assert found["tokens_per_second_per_sequence"] == 50
+    assert (found["tokens_per_request"], found["samples"], found["gpu_type"]) == (200, 200, "H100")
+    never = answer("capacity", "calibrate", "--import", "bench.json", "--ttft", "1ms", cwd=tmp_path, code=1)
+    assert (never["batch"], never["reason"]) == (None, "slo_never")
+
+
+def test_an_empty_store_calibrates_nothing_and_says_no(tmp_path):
+    found = answer("capacity", "calibrate", "--from-store", cwd=tmp_path, code=1)
+    assert (found["tokens_per_request"], found["reason"], found["calibrations"]) == (None, "nothing_collected", [])
+
+
+def test_fit_says_yes_and_no(tmp_path):
+    found = answer(*FIT, "H100", "--context", "8192", cwd=tmp_path)
+    assert found["fits"]
+    assert found["largest"]["concurrency"] > 10
+    found = answer(*FIT, "T4", "--context", "8192", cwd=tmp_path, code=1)
+    assert (found["fits"], found["reason"]) == (False, "weights")
+    assert "TP 2" in found["remedies"]
+
+
+def test_cost_shows_the_front_and_priors_are_told(tmp_path):
+    found = answer(*COST, "40", "--ttft", "2s", "--tpot", "60ms", "--gpu", "H100", "--gpu", "A100", cwd=tmp_path)
+    assert found["slo_kept"]
+    assert found["front"][0]["cost_per_1k_tokens"] > 0
+    assert all(one["price_source"].startswith("prior") for one in found["front"][0]["replicas"])
+    assert all(one["source"].startswith("prior") for one in found["front"][0]["replicas"])
+    out_of_reach = answer(*COST, "40", "--tpot", "1us", "--gpu", "H100", cwd=tmp_path, code=2)
+    assert "--tpot" in out_of_reach["error"]["message"]
+    out_of_reach = answer(*COST, "40", "--tpot", "0.1ms", "--gpu", "H100", cwd=tmp_path, code=1)
+    assert not out_of_reach["slo_kept"]
+
+
+def test_cost_counts_with_what_is_configured(tmp_path):
+    (tmp_path / "outrider.yaml").write_text(
+        "gpus:\n  - {type: A100, price_per_gpu_hour: 9, quota: 8}\n  - {type: H100, quota: 0}\n"
+    )
+    found = answer(*COST, "40", "--tpot", "60ms", cwd=tmp_path)
+    assert found["front"][0]["replicas"][0]["price_source"] == "given"
+    assert [one["reason"] for one in found["refused"]] == ["quota"]
+
+
+def test_a_gpu_that_is_unknown_and_a_rate_in_another_unit_are_refused_with_their_line(tmp_path):
+    (tmp_path / "outrider.yaml").write_text(
+        "gpus:\n  - {type: V9000}\nservices:\n  - name: chat\n    tokens_per_second_per_sequence: 25 gpus\n"
+    )
+    done = run("config", "check", "outrider.yaml", cwd=tmp_path)
+    errors = json.loads(done.stdout)["errors"]
+    assert [(error["line"], error["key"]) for error in errors] == [
+        (2, "gpus[0].type"),
+        (5, "services[0].tokens_per_second_per_sequence"),
+    ]
+    assert "gpu" in errors[1]["message"]
+    assert "token/second*sequence" in errors[1]["message"]
+
+
+def test_buy_plans_from_a_file(tmp_path):
+    begin = datetime(2026, 5, 4, tzinfo=UTC)
+    rows = [f"{begin + timedelta(hours=n):%Y-%m-%dT%H:%M:%SZ},{80 if 8 <= n % 24 < 20 else 20}" for n in range(336)]
+    (tmp_path / "load.csv").write_text("time_utc,requests_per_second\n" + "\n".join(rows))
+    command = ("capacity", "buy", "--csv", "load.csv", "--per-gpu", "2", "--burst-price", "2", "--lead", "1h")
+    found = answer(*command, "--held-price", "0.9", cwd=tmp_path)
+    assert (found["held_gpus"], found["burst_gpus"]) == (40, 40)
+    assert found["cost"]["low"] <= found["cost"]["value"] <= found["cost"]["high"]
+    assert found["offline_gpu_hours"] > 0
+    assert "--per-gpu" in answer(*command[:4], "--held-price", "1", cwd=tmp_path, code=2)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b\n1,2", "no columns"),
+        ("time_utc,requests_per_second\nsoon,1", "load.csv:2"),
+        ("time_utc,requests_per_second\n2026-05-04T00:00:00Z,-1", "load.csv:2"),
+        ("time_utc,requests_per_second\n2026-05-04T00:00:00Z,x", "load.csv:2"),
+        ("time_utc,requests_per_second\n", "holds no load"),
+        ("time_utc,requests_per_second\n2026-05-04T00:00:00Z,1", "less than a week"),
+    ],
+)
+def test_loads_that_cannot_be_read_name_their_line(tmp_path, text, said):
+    (tmp_path / "load.csv").write_text(text)
+    found = answer("capacity", "buy", "--csv", "load.csv", "--per-gpu", "2", "--gpu", "H100", cwd=tmp_path, code=2)
+    assert said in found["error"]["message"]
+
+
+def test_balance_weighs_replicas_of_a_file(tmp_path):
+    rows = [
+        {"name": "a", "queued_tokens": 9000, "tokens_per_second": 1000},
+        {"name": "b", "queued_tokens": 0, "tokens_per_second": 1000},
+        {"name": "c", "queued_tokens": 0, "tokens_per_second": 1000, "kv_ratio": 0.97},
+    ]
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    found = answer("capacity", "balance", "--file", "r.json", cwd=tmp_path)
+    assert found["weights"]["b"] > found["weights"]["a"]
+    assert found["closed"] == ["c"]
+    assert found["p95_wait_seconds"] < found["p95_wait_even_seconds"]
+    (tmp_path / "r.json").write_text(json.dumps([{"name": "a", "speed": 3}]))
+    assert (
+        "queued_tokens" in answer("capacity", "balance", "--file", "r.json", cwd=tmp_path, code=2)["error"]["message"]
+    )
+
+
+def test_a_store_with_a_calibrated_service_plans_and_weighs(tmp_path):
+    settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
+    (tmp_path / "outrider.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path}/s.db'}}\n")
+    with wiring.stores(settings) as (state, metrics):
+        filled(metrics)
+        state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 3, 3, 0, 0, 0, 0), topology=fleet()))
+    found = answer("capacity", "calibrate", "--service", "chat", cwd=tmp_path)
+    assert found["service"] == "chat"
+    assert {one["gpu_type"] for one in found["calibrations"]} == {"H100", "A100"}
+    weights = answer("capacity", "balance", "--service", "chat", "--arriving", "1000", cwd=tmp_path)["weights"]
+    assert weights["a-0"] < weights["h-0"]
+    assert "nobody" in answer("capacity", "balance", "--service", "nobody", cwd=tmp_path, code=2)["error"]["message"]
