@@ -30,7 +30,6 @@ from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
 from service.scaling_settings import ScalingSettings, emit_usable
-from service.settings_base import Duration, Port, Ratio, Section
 from service.settings_base import Duration, Port, Ratio, Section, amount_in
 from service.settings_targets import adapters_usable, doubts, targets_apart
 from service.slo_settings import SloSettings, slos_usable
@@ -84,9 +83,6 @@ class ServiceSettings(Section):
     quota_gpus: Annotated[int, Field(ge=0)] | None = Field(
         None, description="GPUs that it may hold at most; no quota when not given"
     )
-    tokens_per_request: Annotated[float, Field(gt=0)] | None = Field(None, description="measured when not given")
-    batch: Annotated[float, Field(gt=0)] | None = Field(
-    ceiling: Annotated[int, Field(ge=1)] = Field(1000, description="replicas never gone above")
     tokens_per_request: Annotated[float, Field(gt=0), amount_in("token/request")] | None = Field(
         None, description="measured when not given"
     )
@@ -115,11 +111,11 @@ class PlannerSettings(Section):
 
     every: Duration = Field(timedelta(minutes=10), description="time between two plans")
     history: Duration = Field(timedelta(days=15), description="how far back a forecast looks")
-    buffer: Annotated[float, Field(ge=0, le=2)] = Field(0.25, description="headroom above the forecast peak, a ratio")
-    scaling: ScalingSettings = Field(
-        ScalingSettings(), description="how fast services may grow, and where the plan's numbers are sent"
     buffer: Annotated[float, Field(ge=0, le=1), amount_in("ratio")] = Field(
         0.25, description="headroom above the forecast peak, a ratio"
+    )
+    scaling: ScalingSettings = Field(
+        ScalingSettings(), description="how fast services may grow, and where the plan's numbers are sent"
     )
 
 

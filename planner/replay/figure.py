@@ -1,0 +1,74 @@
+"""A replayed trace as a picture: the load, what ran, and where requests waited."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from html import escape
+
+import numpy as np
+
+from outrider.model import Floats
+from planner.replay.score import TraceReplay
+
+WIDE, HIGH, LEFT, TOP, BOTTOM = 1000, 260, 50, 34, 40
+_POINTS = 1000
+_STYLE = 'font-family="Helvetica, Arial, sans-serif" fill="#30343a"'
+
+
+def svg(trace: TraceReplay, startup: timedelta) -> str:
+    """One SVG of the counted days: replicas that the load needs, those that run, minutes with waiting in red."""
+    need, replicas, waiting = (_thinned(trace.minutes[name]) for name in ("need", "replicas", "waiting"))
+    top = max(float(replicas.max()), float(need.max()), 1.0)
+    ours = trace.ours
+    title = (
+        f"{trace.name}: start-up {startup.total_seconds() / 60:g} min, "
+        f"{ours.gpu_hours_ratio:.3f} of static peak (oracle {trace.oracle_ratio:.3f}), "
+        f"{ours.requests_waiting_over_2s_ratio:.2%} of requests wait over 2 s"
+    )
+    red = "".join(
+        f'<rect x="{_across(float(place), need.size):.1f}" y="{TOP}" '
+        f'width="2" height="{HIGH}" fill="#dc2626" opacity=".5"/>'
+        for place in np.flatnonzero(waiting > 0)
+    )
+    days = trace.minutes["need"].size / 1440.0
+    marks = "".join(
+        f'<text {_STYLE} font-size="11" text-anchor="middle" x="{LEFT + WIDE * day / days:.1f}" '
+        f'y="{TOP + HIGH + 18}">{day:g}</text>'
+        for day in np.arange(0.0, days + 0.01)
+    )
+    marks += "".join(
+        f'<text {_STYLE} font-size="11" text-anchor="end" x="{LEFT - 6}" y="{_up(value, top) + 4:.1f}">'
+        f"{value:.0f}</text>"
+        for value in np.linspace(0.0, top, 5)
+    )
+    parts = [
+        f'<text {_STYLE} font-size="13" x="{LEFT}" y="20">{escape(title)}</text>',
+        f'<rect x="{LEFT}" y="{TOP}" width="{WIDE}" height="{HIGH}" fill="none" stroke="#c9ccd1"/>',
+        red,
+        _line(replicas, top, "#c2410c"),
+        _line(need, top, "#30506e"),
+        marks,
+    ]
+    size = f'width="{LEFT + WIDE + 20}" height="{TOP + HIGH + BOTTOM}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n' + "\n".join(parts) + "\n</svg>\n"
+
+
+def _thinned(values: Floats) -> Floats:
+    """The highest of each stretch, so that no short event is lost."""
+    width = -(-values.size // _POINTS)
+    padded = np.concatenate([values, np.repeat(values[-1:], -values.size % width)])
+    found: Floats = padded.reshape(-1, width).max(axis=1)
+    return found
+
+
+def _line(values: Floats, top: float, colour: str) -> str:
+    points = " ".join(f"{_across(place, values.size):.1f},{_up(value, top):.1f}" for place, value in enumerate(values))
+    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.4"/>'
+
+
+def _across(place: float, count: int) -> float:
+    return LEFT + WIDE * place / max(1, count - 1)
+
+
+def _up(value: float, top: float) -> float:
+    return TOP + HIGH * (1.0 - value / top)

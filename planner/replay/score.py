@@ -1,0 +1,208 @@
+"""``outrider capacity replay``: our loop beside static peak, the usual autoscalers and an oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from outrider.errors import UsageError
+from outrider.model import Floats
+from planner.backtest import Trace
+from planner.predictive import Predictive, predictive
+from planner.quantile import chosen
+from planner.replay.fleet import Run, Strategy, simulate
+from planner.replay.moves import reversals
+from planner.replay.oracle import least_replica_minutes
+from planner.replay.world import World, world
+from planner.strategy import (
+    KNATIVE_TARGETS,
+    UTILISATION_TARGETS,
+    WORK_TARGETS,
+    Concurrency,
+    Utilisation,
+    cron,
+    static_peak,
+)
+
+WAITING_GOAL = 0.005
+"""At most that share of requests may wait over two seconds."""
+MOST_STARTUP = timedelta(hours=1)
+_SETTLE_MINUTES = 720
+_SHADOW_AFTER_DAYS = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A strategy at one setting on one trace. ``setting`` is None where it has none."""
+
+    name: str
+    setting: float | None
+    gpu_hours_ratio: float
+    requests_waiting_over_2s_ratio: float
+    first_request_delay_seconds: float
+    reversals_within_30min: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReplay:
+    """One trace. ``strategies`` holds every setting of every rival and our loop; ``minutes`` is for plots."""
+
+    name: str
+    ours: Kept
+    oracle_ratio: float
+    strategies: tuple[Kept, ...]
+    turns_within_30min: int
+    level: float
+    minutes: dict[str, Floats] = field(default_factory=dict)
+
+    def rival(self, name: str, setting: float | None) -> Kept | None:
+        """The named strategy at that setting."""
+        return next((each for each in self.strategies if each.name == name and each.setting == setting), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingReplay:
+    """All traces at one start-up time.
+
+    ``settings`` says for each rival the cheapest setting (hindsight, one for all traces) that kept the
+    goal on every trace; None where none did.
+    """
+
+    startup: timedelta
+    traces: tuple[TraceReplay, ...]
+    settings: dict[str, float | None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The keys of ``outrider capacity replay -o json``."""
+        return {
+            "startup_seconds": self.startup.total_seconds(),
+            "traces": [self._row(trace) for trace in self.traces],
+            "rival_settings": self.settings,
+            **self._over_all(),
+        }
+
+    def _row(self, trace: TraceReplay) -> dict[str, Any]:
+        ours = trace.ours
+        return {
+            "name": trace.name,
+            "gpu_hours_ratio": ours.gpu_hours_ratio,
+            "requests_waiting_over_2s_ratio": ours.requests_waiting_over_2s_ratio,
+            "oracle_ratio": trace.oracle_ratio,
+            **{f"{name}_ratio": self._cost(trace, name) for name in self.settings},
+            "reversals_within_30min": ours.reversals_within_30min,
+            "turns_within_30min": trace.turns_within_30min,
+            "times_oracle": ours.gpu_hours_ratio / trace.oracle_ratio,
+            "strategies": [asdict(each) for each in trace.strategies],
+        }
+
+    def _cost(self, trace: TraceReplay, name: str) -> float | None:
+        kept = trace.rival(name, self.settings[name]) if self.settings[name] is not None else None
+        return None if kept is None else kept.gpu_hours_ratio
+
+    def _over_all(self) -> dict[str, Any]:
+        ours = [trace.ours for trace in self.traces]
+        oracle = float(np.mean([trace.oracle_ratio for trace in self.traces]))
+        mean = float(np.mean([each.gpu_hours_ratio for each in ours]))
+        worst = max(each.requests_waiting_over_2s_ratio for each in ours)
+        return {
+            "mean_gpu_hours_ratio": mean,
+            "mean_oracle_ratio": oracle,
+            "mean_times_oracle": mean / oracle,
+            "worst_requests_waiting_over_2s_ratio": worst,
+            "holds": worst <= WAITING_GOAL,
+        }
+
+
+def replay(
+    traces: Sequence[Trace],
+    *,
+    startup: timedelta = timedelta(minutes=5),
+    progress: Callable[[str, float], None] = lambda _stage, _share: None,
+) -> ScalingReplay:
+    """Replay every trace. Raises UsageError for a start-up that is no time between 0 and one hour."""
+    if not timedelta(0) < startup <= MOST_STARTUP:
+        raise UsageError(f"--startup is {startup}", hint="give the time from launch to serving, up to 1h, such as 5m")
+    found = []
+    for place, trace in enumerate(traces):
+        found.append(replay_one(world(trace), startup))
+        progress("replay", (place + 1) / len(traces))
+    names = ("keda", "hpa", "cron", "knative")
+    return ScalingReplay(startup, tuple(found), {name: _best(found, name) for name in names})
+
+
+def replay_one(traffic: World, startup: timedelta) -> TraceReplay:
+    """One trace: the loop replays itself to find its quantile, then runs beside its rivals."""
+    ours, levels = tuned(traffic, startup)
+    minutes = -(-round(startup.total_seconds()) // 60)
+    timetable, headrooms = cron(traffic, minutes)
+    rivals: list[tuple[Strategy, Sequence[float | None]]] = [
+        (ours, (None,)),
+        (static_peak(traffic), (None,)),
+        (Utilisation(np.array(UTILISATION_TARGETS)), UTILISATION_TARGETS),
+        (Concurrency(np.array(WORK_TARGETS)), WORK_TARGETS),
+        (timetable, headrooms),
+        (Concurrency(np.array(KNATIVE_TARGETS), name="knative", least=0.0, window_seconds=60.0), KNATIVE_TARGETS),
+    ]
+    strategies = [each for each, _ in rivals]
+    run = simulate(traffic, strategies, startup, max(0, traffic.first - _SETTLE_MINUTES))
+    labels = [(each.name, setting) for each, settings in rivals for setting in settings]
+    rows = _rows(traffic, run, labels)
+    begin = traffic.first - run.first
+    load = traffic.load[traffic.first :]
+    return TraceReplay(
+        name=traffic.name,
+        ours=rows[0],
+        oracle_ratio=least_replica_minutes(traffic, startup.total_seconds() / 60.0) / _static(traffic),
+        strategies=tuple(rows),
+        turns_within_30min=reversals(run.replicas[begin:, 0], load, steady=None),
+        level=float(levels[traffic.first :].mean()),
+        minutes={
+            "need": traffic.load[traffic.first :] / traffic.per_replica,
+            "replicas": run.replicas[begin:, 0],
+            "waiting": run.waiting[begin:, 0] / np.maximum(run.arrived[begin:], 1e-9),
+        },
+    )
+
+
+def tuned(traffic: World, startup: timedelta) -> tuple[Predictive, Floats]:
+    """Our loop at the level that its own replay chose, minute by minute, and those levels."""
+    lanes = predictive(traffic, startup)
+    shadow = simulate(traffic, [lanes], startup, round(_SHADOW_AFTER_DAYS * 1440))
+    lane, levels = chosen(traffic, shadow, startup)
+    return lanes.lane(lane), levels
+
+
+def _static(traffic: World) -> float:
+    return float(traffic.peak * (traffic.load.size - traffic.first))
+
+
+def _rows(traffic: World, run: Run, labels: Sequence[tuple[str, float | None]]) -> list[Kept]:
+    cost = run.replica_minutes(traffic.first) / _static(traffic)
+    waiting = run.waiting_ratio(traffic.first)
+    begin, load = traffic.first - run.first, traffic.load[traffic.first :]
+    return [
+        Kept(
+            name,
+            setting,
+            float(cost[lane]),
+            float(waiting[lane]),
+            float(run.cold_seconds[lane]),
+            reversals(run.replicas[begin:, lane], load),
+        )
+        for lane, (name, setting) in enumerate(labels)
+    ]
+
+
+def _best(traces: Sequence[TraceReplay], name: str) -> float | None:
+    """The setting of least mean cost among those that keep the goal on every trace."""
+    settings = dict.fromkeys(each.setting for each in traces[0].strategies if each.name == name)
+    costs = {}
+    for setting in settings:
+        rows = [trace.rival(name, setting) for trace in traces]
+        if all(row is not None and row.requests_waiting_over_2s_ratio <= WAITING_GOAL for row in rows):
+            costs[setting] = float(np.mean([row.gpu_hours_ratio for row in rows if row is not None]))
+    return min(costs, key=lambda each: costs[each]) if costs else None

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from outrider.errors import UsageError
+from planner.ahead import believed, filled, upper_paths
+from planner.backtest import Trace
+from planner.predictive import predictive
+from planner.replay import figure, score
+from planner.replay.fleet import Seen, simulate
+from planner.replay.moves import reversals
+from planner.replay.oracle import least_replica_minutes
+from planner.replay.world import World, world
+from planner.strategy import Concurrency, Planned, Utilisation, cron, static_peak
+
+FIVE = timedelta(minutes=5)
+START = 1_767_225_600.0
+
+
+def _trace(values, name="t", minutes=10):
+    values = np.asarray(values, dtype=float)
+    return Trace(name, START + 60.0 * minutes * np.arange(values.size), values, timedelta(minutes=minutes))
+
+
+def _wave(days, seed=3):
+    """Days of a wave with noise, a burst of one slot now and then."""
+    random = np.random.default_rng(seed)
+    slots = np.arange(round(days * 144))
+    load = 40.0 + 25.0 * np.sin(2 * np.pi * slots / 144.0) + random.normal(0, 1.0, slots.size)
+    return np.where(random.random(slots.size) < 0.01, 1.6, 1.0) * load
+
+
+def _flat(load, first=0, per_replica=1.0):
+    load = np.asarray(load, dtype=float)
+    return World(
+        "flat", load, np.ones(load.size, dtype=bool), np.full(load.size // 10 + 1, load[0]), 10, per_replica, first
+    )
+
+
+@pytest.fixture(scope="module")
+def replayed():
+    values = _wave(7.0)
+    values[700:706] = np.nan
+    return score.replay([_trace(values)], startup=FIVE)
+
+
+def test_a_missing_slot_is_worth_the_day_before_and_is_not_seen():
+    values = _wave(6.0)
+    values[600] = np.nan
+    made = world(_trace(values))
+    assert made.load[6000] == pytest.approx(values[600 - 144])
+    assert not made.seen[6000:6010].any()
+    assert made.seen[6010]
+    assert made.first == 4 * 1440
+    assert np.percentile(made.load, 99.9) / made.per_replica == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        (_trace(_wave(3.5)), "too few to replay"),
+        (_trace(np.zeros(1008)), "nothing ever arrives"),
+        (_trace(np.full(1008, np.nan)), "no slot has a value"),
+        (_trace(_wave(7.0), minutes=7), "cannot be replayed"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_with_its_name(trace, said):
+    with pytest.raises(UsageError, match=f"t: .*{said}"):
+        world(trace)
+
+
+@pytest.mark.parametrize("startup", [timedelta(0), timedelta(hours=2)])
+def test_a_startup_that_is_none_is_refused(startup):
+    with pytest.raises(UsageError, match="--startup"):
+        score.replay([_trace(_wave(7.0))], startup=startup)
+
+
+def test_a_fleet_that_is_too_small_makes_requests_wait_until_they_give_up():
+    # 2 requests/s at a capacity of 1/s: the wait grows by one second a second
+    load = np.concatenate([np.ones(1), np.full(9, 2.0)])
+    run = simulate(_flat(load), [Planned("one", np.ones((10, 1)))], FIVE, 0)
+    # over two seconds from the second second of overload on: 2 of 540 s, a straight line within a step
+    assert run.waiting[:, 0].sum() == pytest.approx(2.0 * (9 * 60 - 2))
+    assert run.billed_minutes.sum() == pytest.approx(10.0)
+
+
+def test_a_started_replica_serves_after_its_startup_and_is_billed_from_its_launch():
+    load = np.concatenate([np.ones(1), np.full(14, 2.0)])
+    wanted = np.concatenate([np.ones(1), np.full(14, 2.0)])[:, None]
+    run = simulate(_flat(load), [Planned("two", wanted)], FIVE, 0)
+    assert run.billed_minutes.sum() == pytest.approx(1 + 14 * 2)
+    # five minutes of overload; then the two replicas just carry the load, and the backlog of 30 s stays
+    assert run.waiting[1, 0] > 0
+    enough = np.where(np.arange(15) < 6, wanted[:, 0], 3.0)[:, None]
+    relieved = simulate(_flat(load), [Planned("three", np.maximum(enough, wanted + 1))], FIVE, 0)
+    assert relieved.waiting[5, 0] > 0
+    assert relieved.waiting[8:, 0].sum() == 0
+
+
+def test_scale_in_waits_five_minutes_and_takes_what_has_not_started_first():
+    wanted = np.array([1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])[:, None]
+    run = simulate(_flat(np.ones(12)), [Planned("x", wanted)], timedelta(minutes=20), 0)
+    assert run.replicas[5, 0] == 4.0
+    assert run.replicas[7, 0] == 1.0
+    assert run.waiting.sum() == 0
+
+
+def test_the_oracle_pays_each_stretch_and_holds_short_gaps():
+    load = np.ones(100)
+    load[20:30] = 2.0
+    load[33:40] = 2.0
+    load[60:70] = 2.0
+    # level 1: 100; level 2: stretches of 10, 7 and 10, a gap of 3 held through, two start-ups of 5
+    assert least_replica_minutes(_flat(load), 5.0) == pytest.approx(100 + 27 + 3 + 10)
+    assert least_replica_minutes(_flat(load), 1.0) == pytest.approx(100 + 27 + 3)
+
+
+def test_nothing_after_a_minute_is_known_at_it():
+    values = _wave(9.0)
+    made = world(_trace(values))
+    cut = 1000
+    other = values.copy()
+    other[cut:] = 3.0 * other[cut:][::-1]
+    changed = world(_trace(other))
+    changed = replace(changed, per_replica=made.per_replica)
+    one, two = predictive(made, FIVE), predictive(changed, FIVE)
+    until = (cut - 1) * 10 + 1
+    np.testing.assert_allclose(one.out[:until], two.out[:until])
+    np.testing.assert_allclose(one.hold[:until], two.hold[:until])
+    assert not np.allclose(one.out[until + 5 :], two.out[until + 5 :])
+    first, second = score.tuned(made, FIVE)[1], score.tuned(changed, FIVE)[1]
+    np.testing.assert_allclose(first[:until], second[:until])
+
+
+def test_upper_paths_cover_what_comes_as_often_as_they_say():
+    values = _wave(14.0)
+    paths = upper_paths(values, 144, 10, 10, (0.8, 0.95))
+    rows = np.arange(5 * 144, values.size - 1)
+    for level, name in enumerate((0.8, 0.95)):
+        inside = (values[rows + 1] <= paths.upper[rows, level, 10]).mean()
+        assert inside == pytest.approx(name, abs=0.04)
+
+
+def test_a_collapse_is_doubted_for_an_hour_and_then_believed():
+    values = np.full(600, 50.0)
+    values[300:320] = 0.5
+    kept = believed(values, 144)
+    assert np.isnan(kept[300:306]).all()
+    assert (kept[306:320] == 0.5).all()
+    assert kept[320] == 50.0
+    assert filled(kept, 144)[303] == 50.0
+
+
+def test_constant_load_never_turns_round():
+    random = np.random.default_rng(5)
+    values = 30.0 * (1.0 + random.uniform(-0.02, 0.02, 8 * 144))
+    found = score.replay([_trace(values)], startup=FIVE).traces[0]
+    assert found.ours.reversals_within_30min == 0
+    assert found.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
+
+
+def test_exactly_constant_load_keeps_exactly_what_it_needs():
+    found = score.replay([_trace(np.full(8 * 144, 30.0))], startup=FIVE).traces[0]
+    assert found.ours.requests_waiting_over_2s_ratio == 0
+    assert found.oracle_ratio == pytest.approx(1.0)
+    assert found.turns_within_30min == 0
+
+
+def test_missing_values_never_scale_in():
+    values = _wave(7.0)
+    made = world(_trace(values))
+    gap = slice(5 * 144 + 40, 5 * 144 + 90)
+    values[gap] = np.nan
+    gapped = world(_trace(values))
+    assert (~gapped.seen).any()
+    ours, _ = score.tuned(gapped, FIVE)
+    strategies = [ours, Utilisation(np.array([0.6])), Concurrency(np.array([0.7]))]
+    run = simulate(gapped, strategies, FIVE, made.first)
+    unseen = np.flatnonzero(~gapped.seen) - made.first
+    held = run.replicas[unseen[0] + 1 : unseen[-1] + 1]
+    assert (np.diff(held, axis=0) >= 0).all()
+
+
+def test_reversals_count_at_constant_load_alone():
+    load = np.full(120, 10.0)
+    fleet = np.full(120, 5.0)
+    fleet[50:60] = 6.0
+    assert reversals(fleet, load) == 1
+    moving = np.linspace(5.0, 20.0, 120)
+    assert reversals(fleet, moving) == 0
+    assert reversals(fleet, moving, steady=None) == 1
+    fleet[50:95] = 6.0
+    assert reversals(fleet, load) == 0
+
+
+def test_a_fleet_at_zero_starts_cold_and_says_how_long_that_takes():
+    load = np.zeros(40)
+    load[20:] = 1.0
+    flat = replace(_flat(load + 1e-12), load=load)
+    lane = Concurrency(np.array([0.7]), name="knative", least=0.0, window_seconds=60.0)
+    run = simulate(flat, [lane], FIVE, 0)
+    assert run.replicas[15, 0] == 0.0
+    assert run.cold_seconds[0] == FIVE.total_seconds()
+    assert run.waiting[20, 0] == pytest.approx(60.0, abs=2.0)
+    assert run.replicas[30, 0] >= 1.0
+
+
+def test_a_saturated_fleet_grows_by_utilisation_and_an_idle_one_shrinks():
+    loop = Utilisation(np.array([0.5]))
+
+    def seen(rate, ready=4.0, queue=0.0):
+        served = np.minimum(rate, np.array([ready]))
+        return Seen(5, rate, np.array([ready]), np.array([ready]), served, np.array([queue]), 1.0)
+
+    assert loop.wants(seen(4.0, queue=9.0))[0] == 8.0
+    assert loop.wants(seen(1.0))[0] == 2.0
+    assert loop.wants(seen(2.1))[0] == 4.0  # within the tolerance
+
+
+def test_the_timetable_knows_only_the_days_before():
+    values = np.concatenate([np.full(144, level) for level in (10.0, 20.0, 40.0, 40.0, 80.0, 40.0)])
+    made = world(_trace(values))
+    timetable, headrooms = cron(made, 5)
+    lane = list(headrooms).index(1.0)
+    day = timetable.needs[:, lane] * made.per_replica
+    assert day[4 * 1440 + 300] == pytest.approx(40.0, rel=0.05)
+    assert day[5 * 1440 + 300] == pytest.approx(80.0, rel=0.05)
+
+
+def test_ours_keeps_the_promise_for_less_than_static_peak(replayed):
+    found = replayed.traces[0]
+    assert found.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
+    assert found.oracle_ratio <= found.ours.gpu_hours_ratio < 1.0
+    static = found.rival("static", None)
+    assert static.gpu_hours_ratio == pytest.approx(1.0)
+    assert static.requests_waiting_over_2s_ratio == 0.0
+    assert static_peak(world(_trace(_wave(7.0)))).lanes == 1
+
+
+def test_the_answer_has_the_agreed_keys(replayed):
+    shown = replayed.as_dict()
+    row = shown["traces"][0]
+    agreed = {"name", "gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio"}
+    assert agreed | {"keda_ratio", "hpa_ratio", "reversals_within_30min"} <= row.keys()
+    assert shown["holds"] is True
+    best = shown["rival_settings"]["keda"]
+    costs = [each for each in replayed.traces[0].strategies if each.name == "keda" and each.setting == best]
+    assert row["keda_ratio"] == pytest.approx(costs[0].gpu_hours_ratio)
+
+
+def test_a_replay_is_drawn(replayed):
+    drawn = figure.svg(replayed.traces[0], FIVE)
+    assert drawn.startswith("<svg")
+    assert drawn.count("<polyline") == 2
