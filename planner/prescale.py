@@ -122,11 +122,17 @@ def is_cooling(current: int, lately: Sequence[tuple[datetime, int]], now: dateti
 
 
 def peak(forecast: Forecast, until: datetime, quantile: float = P95) -> Peak:
-    """The highest forecast up to ``until``; at least the first step is always looked at."""
+    """The highest load up to ``until``; at least the first step is always looked at.
+
+    Its value is the quantile of the peak where the forecast has one, else the highest quantile of a step.
+    """
     values = forecast.quantiles[quantile]
     count = max(1, int(np.searchsorted(forecast.times, until.timestamp(), side="right")))
     index = int(np.argmax(values[:count]))
-    return Peak(float(values[index]), from_unix(float(forecast.times[index])))
+    highest = float(values[index])
+    if quantile in forecast.peaks:
+        highest = float(forecast.peaks[quantile][min(count, values.size) - 1])
+    return Peak(highest, from_unix(float(forecast.times[index])))
 
 
 def first_need(forecast: Forecast, capacity: float, quantile: float = P95) -> datetime | None:

@@ -25,7 +25,11 @@ class BacktestScore:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a signal will do. ``times`` are unix seconds; each quantile maps to values of that length."""
+    """What a signal will do. ``times`` are unix seconds; each quantile maps to values of that length.
+
+    ``peaks`` maps to the highest value from the start up to and including each step: a quantile of the
+    maximum itself, which the highest quantile of single steps is not. Empty where none was made.
+    """
 
     signal: str
     entity: EntityRef
@@ -36,6 +40,7 @@ class Forecast:
     model: str
     score: BacktestScore
     why_model: str = ""
+    peaks: Mapping[float, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
-"""Forecasts of one signal: candidates, their back-test, and intervals from the errors it saw.
+"""Forecasts of one signal or of many, from what they did before.
 
-Pure functions of history. A forecaster is one function in one file, named in ``registry.py``.
+The fast tier (``fast.py``) mixes cheap members for all series at once; Prophet, fitted by night, joins the
+mix of a series where it helps (``select.py``). Everything is a pure function of history.
 """
 
-from planner.forecast.folds import Fits
-from planner.forecast.select import QUANTILES, forecast
+from planner.forecast.calendar import Calendar, Event
+from planner.forecast.fast import QUANTILES, forecast_many
+from planner.forecast.prophet import Fits
+from planner.forecast.select import forecast
 
-__all__ = ["QUANTILES", "Fits", "forecast"]
+__all__ = ["QUANTILES", "Calendar", "Event", "Fits", "forecast", "forecast_many"]

@@ -9,34 +9,75 @@ import numpy as np
 
 from planner.forecast.grid import Matrix, Slots
 
-HALF_LIFE_DAYS = 4.0
+HALF_LIFE_DAYS = 6.0
 _UNKNOWN_SPREAD = log(1.5)
 _PRIOR_ERRORS = 6.0
+_ALIKE, _ALIKE_DAYS = 2.0, 0.08
+_RAISED_NEAR, _RAISED_FAR = 0.2, 0.5
+_CORRELATED_FROM_DAYS = 1 / 6
 _STIR = 0.5
 _CALM = 3.0
 _CALM_HALF_LIFE_HOURS = 6.0
 
 
-def offsets(errors: Matrix, ages_days: Matrix, scales: Matrix, wanted: Sequence[float]) -> Matrix:
+def offsets(errors: Matrix, ages_days: Matrix, scales: Matrix, wanted: Sequence[float], lead_days: Matrix) -> Matrix:
     """How far each quantile lies from the forecast, in logs: (series, quantiles, leads).
 
     ``errors`` (series, origins, leads) is NaN where the truth is unknown, ``scales`` how stirred each
-    origin was (the last one is the present, whose errors are unknown). An error counts half after four
-    days. Few errors are joined by a prior of two thirds to one and a half.
+    origin was (the last one is the present, whose errors are unknown). An error counts half after six
+    days, and three times at the present time of day. Few errors are joined by a prior of two thirds to
+    one and a half.
     """
     now = scales[:, -1]
     ranked = errors / scales
-    weights = np.where(np.isnan(ranked), 0.0, 0.5 ** (ages_days / HALF_LIFE_DAYS)[None, :, None]).astype(errors.dtype)
+    counts = _weights(ages_days).astype(errors.dtype)[None, :, None]
+    weights = np.where(np.isnan(ranked), 0.0, counts)
     order = np.argsort(ranked, axis=1)
     ranked = np.take_along_axis(ranked, order, axis=1)
     weights = np.take_along_axis(weights, order, axis=1)
     sums = np.cumsum(weights, axis=1)
     total = sums[:, -1]
     middles = sums - weights / 2
-    found = np.stack([_at(ranked, middles, total * quantile) * now for quantile in wanted], axis=1)
+    span = np.where(np.isnan(errors).all(axis=2), 0.0, ages_days).max(axis=1, initial=0.0)[:, None]
+    levels = [_raised(quantile, lead_days, span) for quantile in wanted]
+    found = np.stack([_at(ranked, middles, total * level) * now for level in levels], axis=1)
     prior = _PRIOR_ERRORS / (_PRIOR_ERRORS + (~np.isnan(errors)).sum(axis=1))[:, None, :]
     spread = np.array([_UNKNOWN_SPREAD * (quantile - 0.5) / 0.45 for quantile in wanted])[None, :, None]
     return _neighbours(np.nan_to_num(found) * (1 - prior) + spread * prior)
+
+
+def around(found: Matrix, wanted: Sequence[float]) -> Matrix:
+    """Offsets drawn back so that the forecast itself stays the median.
+
+    The median error of a few days is mostly the drift of those days: adding it made forecasts of a day worse
+    by 4 % over 27 traces.
+    """
+    sides = np.sign(np.array(wanted) - 0.5)[None, :, None]
+    centred: Matrix = np.maximum(found * sides, 0.0) * sides
+    return centred
+
+
+def _weights(ages_days: Matrix) -> Matrix:
+    apart = np.abs((ages_days + 0.5) % 1.0 - 0.5)
+    alike = 1.0 + _ALIKE * np.exp(-0.5 * (apart / _ALIKE_DAYS) ** 2)
+    found: Matrix = 0.5 ** (ages_days / HALF_LIFE_DAYS) * alike
+    return found
+
+
+def _raised(quantile: float, lead_days: Matrix, span_days: Matrix) -> Matrix:
+    """The level to look up, so much farther out as few independent errors can be trusted less.
+
+    Errors within one lead are nearly one observation: there are span / lead of them, and a quantile
+    learned from n has the standard error sqrt(q (1 - q) / n). A part of it is added, more at leads past
+    four hours, where intervals that leave it out cover 82 % instead of 90 %.
+    """
+    if quantile == 0.5:
+        return np.full((len(span_days), lead_days.size), 0.5)
+    blocks = np.maximum(span_days / np.maximum(lead_days, 1e-6), 1.0)
+    share = np.where(lead_days > _CORRELATED_FROM_DAYS, _RAISED_FAR, _RAISED_NEAR)
+    error = share * np.sqrt(quantile * (1 - quantile) / blocks)
+    found: Matrix = np.clip(quantile + np.sign(quantile - 0.5) * error, 0.002, 0.998)
+    return found
 
 
 def stirred(errors: Matrix, leads: Slots, stride: int, ten_minutes: int) -> Matrix:

@@ -6,8 +6,10 @@ values. A row gets the same answer alone and among others; leading missing slots
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
@@ -24,6 +26,17 @@ _FOLD_DAYS = 7
 _FOLD_TENS = 3
 _CHUNK = 16
 _LOG_LIMIT = 80.0
+
+
+class Speaker(Protocol):
+    """A further member for one series, such as a Prophet that was fitted at night."""
+
+    def at(self, origins: Slots, leads: Slots) -> Matrix:
+        """What it says at origins (slots of the row), at leads from 1 on: (origins, leads), NaN if unknown."""
+        ...
+
+
+NOBODY: Mapping[str, Speaker] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +67,10 @@ class Outlook:
     step_seconds: float
     quantiles: dict[float, Matrix]
     peaks: dict[float, Matrix]
+    members: tuple[str, ...]
     weights: Matrix
     anchors: Slots
     folds: Folds | None
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Names of the rows of ``weights``."""
-        return members.NAMES
 
 
 def forecast_many(
@@ -71,18 +80,22 @@ def forecast_many(
     steps: int,
     wanted: Sequence[float] = QUANTILES,
     keep_folds: bool = False,
+    speakers: Mapping[str, Speaker] = NOBODY,
 ) -> Outlook:
     """Forecast the next ``steps`` slots of every row of ``values`` (series, slots).
 
     The newest slot is the last column; NaN (also infinite or negative) is a missing slot. At most the
     newest 15 days are read. Row by row the result never crosses, is never negative and never above 1.25 x
-    the highest value. What was constant for a day stays so.
+    the highest value. What was constant for a day stays so. ``speakers`` join the members; they go with a
+    single row.
     """
+    if speakers and len(values) != 1:
+        raise ValueError("further members speak of a single series")
     grid = Grid(step_seconds)
     kept = np.asarray(values, dtype=np.float64)[:, -HISTORY_DAYS * grid.season :]
     kept = np.where(np.isfinite(kept) & (kept >= 0), kept, np.nan)
     parts = [
-        _chunk(kept[row : row + _CHUNK], grid, steps, tuple(wanted), keep_folds=keep_folds)
+        _chunk(kept[row : row + _CHUNK], grid, steps, tuple(wanted), speakers, keep_folds=keep_folds)
         for row in range(0, len(kept), _CHUNK)
     ]
     return parts[0] if len(parts) == 1 else _joined(parts)
@@ -100,7 +113,15 @@ def at_origins(
     return forecast_many(rows, step_seconds=step_seconds, steps=steps, wanted=wanted)
 
 
-def _chunk(values: Matrix, grid: Grid, steps: int, wanted: tuple[float, ...], *, keep_folds: bool) -> Outlook:
+def _chunk(
+    values: Matrix,
+    grid: Grid,
+    steps: int,
+    wanted: tuple[float, ...],
+    speakers: Mapping[str, Speaker],
+    *,
+    keep_folds: bool,
+) -> Outlook:
     slots, stride = values.shape[1], grid.slots(_FOLD_TENS)
     known = ~np.isnan(values)
     mean = np.where(known, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
@@ -110,17 +131,23 @@ def _chunk(values: Matrix, grid: Grid, steps: int, wanted: tuple[float, ...], *,
     origins = np.arange(slots, max(0, slots - _FOLD_DAYS * grid.season) - 1, -stride)[::-1]
     refits = np.unique([0, *range(slots, 0, -grid.season)])
     regressed = members.regress(inputs, refits)
-    mix = _mix(inputs, logs, origins, refits, regressed, stride)
-    point = _now(inputs, mix, regressed[:, -1], slots, steps)
+    ask = _Asking(inputs, tuple(speakers.values()), shift)
+    mix = _mix(ask, logs, origins, refits, regressed, stride)
+    point = _now(ask, mix, regressed[:, -1], slots, steps)
     highest = np.where(known, values, -np.inf).max(axis=1, keepdims=True)
     top = np.where(np.isfinite(highest), highest * CEILING_OVER_MAXIMUM, np.nan)
     ages = (slots - origins) / grid.season
     scales = conformal.stirred(mix.errors, grid.anchors, stride, grid.slots(1))
-    spread = conformal.offsets(mix.errors, ages, scales, wanted)
+    spread = conformal.around(conformal.offsets(mix.errors, ages, scales, wanted, grid.anchors / grid.season), wanted)
     quantiles = _spread(point, spread, grid, shift, top, wanted)
     over = conformal.peak_errors(logs, mix.said, origins, grid.anchors)
     peaks = _spread(
-        np.maximum.accumulate(point, axis=1), conformal.offsets(over, ages, scales, wanted), grid, shift, top, wanted
+        np.maximum.accumulate(point, axis=1),
+        conformal.offsets(over, ages, scales, wanted, grid.anchors / grid.season),
+        grid,
+        shift,
+        top,
+        wanted,
     )
     constant = (known.sum(axis=1) >= grid.season) & (
         highest[:, 0] == np.nanmin(np.where(known, values, np.inf), axis=1)
@@ -130,7 +157,8 @@ def _chunk(values: Matrix, grid: Grid, steps: int, wanted: tuple[float, ...], *,
     for found in peaks.values():
         np.maximum.accumulate(found, axis=1, out=found)
     folds = _folds(mix, slots - origins, shift) if keep_folds else None
-    return Outlook(grid.step, quantiles, peaks, mix.weights[:, :, -1], grid.anchors, folds)
+    names = (*members.NAMES, *speakers)
+    return Outlook(grid.step, quantiles, peaks, names, mix.weights[:, :, -1], grid.anchors, folds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +173,40 @@ class _Mix:
     errors: Matrix
 
 
-def _mix(inputs: profiles.Inputs, logs: Matrix, origins: Slots, refits: Slots, regressed: Matrix, stride: int) -> _Mix:
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """The members and those who joined them."""
+
+    inputs: profiles.Inputs
+    speakers: tuple[Speaker, ...]
+    shift: Matrix
+
+    def at(self, origins: Slots, leads: Slots, regressed: Matrix) -> Matrix:
+        """Logs (members, series, origins, leads). Who joined and does not know says the mean of the others."""
+        said = members.predict(self.inputs, origins, leads, regressed)
+        if not self.speakers:
+            return said
+        mean = said.mean(axis=0)
+        logs = [np.log(each.at(origins, leads)[None] + self.shift[:, :, None]) for each in self.speakers]
+        joined = np.stack([np.where(np.isnan(each), mean, each) for each in logs])
+        return np.concatenate([said, joined.astype(said.dtype)])
+
+    def usable(self) -> Matrix:
+        """True where a member may speak: (members, series)."""
+        usual = members.usable(self.inputs)
+        return np.concatenate([usual, np.ones((len(self.speakers), usual.shape[1]), dtype=bool)])
+
+
+def _mix(ask: _Asking, logs: Matrix, origins: Slots, refits: Slots, regressed: Matrix, stride: int) -> _Mix:
+    inputs = ask.inputs
     anchors, season, slots = inputs.grid.anchors, inputs.grid.season, logs.shape[1]
     fit = np.maximum(np.searchsorted(refits, origins, side="right") - 1, 0)
-    asked = members.predict(inputs, origins, anchors, regressed[:, fit])
+    asked = ask.at(origins, anchors, regressed[:, fit])
     padded = np.concatenate([logs, np.full((len(logs), 1), np.nan, logs.dtype)], axis=1)
     truth = padded[:, np.minimum(origins[:, None] + anchors - 1, slots)]
     came = np.exp(truth)
     lost = mixing.losses(np.exp(asked), came)
-    weights = mixing.shares(
-        mixing.known_losses(lost, anchors, stride, mixing.HALF_LIFE_DAYS * season), members.usable(inputs)
-    )
+    weights = mixing.shares(mixing.known_losses(lost, anchors, stride, mixing.HALF_LIFE_DAYS * season), ask.usable())
     mixed = mixing.median(asked, weights)
     naive = asked[[members.LAST, members.YESTERDAY]]
     guards = mixing.guards(
@@ -165,12 +216,12 @@ def _mix(inputs: profiles.Inputs, logs: Matrix, origins: Slots, refits: Slots, r
     return _Mix(asked, weights, guards, said, truth, truth - said)
 
 
-def _now(inputs: profiles.Inputs, mix: _Mix, regressed: Matrix, slots: int, steps: int) -> Matrix:
+def _now(ask: _Asking, mix: _Mix, regressed: Matrix, slots: int, steps: int) -> Matrix:
     """What the mix says at the present for every step: logs (series, steps)."""
-    anchors, leads = inputs.grid.anchors, np.arange(1, steps + 1)
+    anchors, leads = ask.inputs.grid.anchors, np.arange(1, steps + 1)
     at = _between(anchors, leads)
     coefficients = at(regressed.transpose(0, 2, 1)).transpose(0, 2, 1)[:, None]
-    asked = members.predict(inputs, np.array([slots]), leads, coefficients)[:, :, 0]
+    asked = ask.at(np.array([slots]), leads, coefficients)[:, :, 0]
     mixed = mixing.median(asked, at(mix.weights[:, :, -1]))
     return mixing.guarded(mixed, asked[[members.LAST, members.YESTERDAY]], at(mix.guards[:, :, -1]))
 
@@ -214,6 +265,7 @@ def _joined(parts: Sequence[Outlook]) -> Outlook:
         first.step_seconds,
         {q: np.concatenate([part.quantiles[q] for part in parts]) for q in first.quantiles},
         {q: np.concatenate([part.peaks[q] for part in parts]) for q in first.peaks},
+        first.members,
         np.concatenate([part.weights for part in parts], axis=1),
         first.anchors,
         folds,

@@ -9,8 +9,8 @@ from planner.forecast.grid import Matrix, Slots
 SHARPNESS = 6.0
 """A member that loses 10 % more than the best weighs exp(-0.6) of it."""
 HALF_LIFE_DAYS = 1.0
-_GUARD_HALF_LIFE_DAYS = 2.0
-_GUARD_FROM, _GUARD_FULL = 1.0, 1.05
+_GUARD_HALF_LIFE_DAYS = 7.0
+_GUARD_FROM, _GUARD_FULL = 0.97, 1.02
 _ROUNDS = 4
 _LEAST = 1e-6
 

@@ -1,13 +1,11 @@
-"""Forecasters without a fit: the last value, yesterday's value, and the mean day at today's level."""
+"""What every forecast is measured against: the last value, and yesterday's value."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from outrider.model import Floats
-from planner.forecast.series import Series, carried, offset
-
-_PROFILE_DAYS = 7
+from planner.forecast.series import Series
 
 
 def last_value(series: Series, steps: int) -> Floats:
@@ -29,20 +27,3 @@ def seasonal_naive(series: Series, steps: int) -> Floats:
             break
     day = np.where(np.isnan(day), last_value(series, 1)[0], day)
     return np.resize(day, steps)
-
-
-def seasonal_profile(series: Series, steps: int) -> Floats:
-    """The mean day of the last week in log space, carried to the level of the newest hour."""
-    season, shift = series.season, offset(series.values)
-    logs = np.log(series.values + shift)
-    days = min(_PROFILE_DAYS, logs.size // season)
-    if days < 1:
-        return last_value(series, steps)
-    blocks = logs[-days * season :].reshape(days, season)
-    counts = (~np.isnan(blocks)).sum(axis=0)
-    level = np.nanmean(logs)
-    profile = np.where(counts > 0, np.nansum(blocks, axis=0) / np.maximum(counts, 1), level)
-    expected = np.resize(profile, days * season)
-    residuals = logs[-days * season :] - expected
-    ahead = np.resize(profile, steps) + carried(residuals, steps)
-    return np.maximum(np.exp(ahead) - shift, 0.0)

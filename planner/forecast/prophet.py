@@ -1,4 +1,4 @@
-"""Prophet in log space, its newest residuals carried forward.
+"""Prophet in log space, its newest residuals carried forward: fitted by night, asked all day.
 
 Log space keeps forecasts above zero and makes errors relative. Prophet alone forgets what the last
 hour said; carrying its residuals halves the error at 30 minutes.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import floor
 
 import numpy as np
 
 from outrider.model import Floats
-from planner.forecast.series import DAY_SECONDS, Series, carried, offset
+from planner.forecast.grid import Matrix, Slots
+from planner.forecast.series import DAY_SECONDS, Series, offset
 
 _SEED = 7
 _DAILY_ORDER = 12
@@ -21,23 +24,90 @@ _WEEKLY_ORDER = 3
 _CHANGEPOINT_SCALE = 0.05
 WEEKLY_FROM_DAYS = 14.0
 """A weekly term learned from less than two weeks repeats the accidents of one."""
+MINIMUM_DAYS = 2.0
 _TREND_FROM_DAYS = 5.0
-_LOG_LIMIT = 700.0
+_LOG_LIMIT = 80.0
+_RIDGE = 0.02
+_SMOOTH = 6
 
 
 @dataclass(frozen=True, slots=True)
 class FittedProphet:
-    """A fit, evaluated once for every slot from its series' start to ``expected.size`` slots later."""
+    """A fit, evaluated for every slot from ``start`` on; ``until`` is the first instant it has not seen.
 
+    ``carry`` (leads, 2) says how much of the newest residual, and of the mean of the newest six, is left.
+    """
+
+    start: float
+    until: float
     expected: Floats
     shift: float
+    carry: Floats
 
-    def predict(self, series: Series, steps: int) -> Floats:
-        """The next ``steps`` values of ``series``, never negative; its origin may lie past the fit's."""
-        slots = series.values.size
-        residuals = np.log(series.values + self.shift) - self.expected[:slots]
-        ahead = self.expected[slots : slots + steps] + carried(residuals, steps)
-        return np.maximum(np.exp(np.minimum(ahead, _LOG_LIMIT)) - self.shift, 0.0)
+    def at(self, series: Series, origins: Slots, leads: Slots) -> Matrix:
+        """What it says at origins of ``series`` (in its slots): (origins, leads), NaN past what was evaluated."""
+        ahead = round((series.start - self.start) / series.step)
+        places = np.arange(series.values.size) + ahead
+        inside = (places >= 0) & (places < self.expected.size)
+        residuals = np.zeros(series.values.size)
+        residuals[inside] = np.log(series.values[inside] + self.shift) - self.expected[places[inside]]
+        newest, smooth = _newest(np.nan_to_num(residuals))
+        carry = self.carry[np.minimum(leads, len(self.carry)) - 1]
+        left = newest[origins][:, None] * carry[:, 0] + smooth[origins][:, None] * carry[:, 1]
+        wanted = origins[:, None] + leads[None, :] - 1 + ahead
+        known = (wanted >= 0) & (wanted < self.expected.size)
+        logs = np.where(known, self.expected[np.clip(wanted, 0, self.expected.size - 1)], np.nan) + left
+        found: Matrix = np.maximum(np.exp(np.minimum(logs, _LOG_LIMIT)) - self.shift, 0.0)
+        return found
+
+
+@dataclass(slots=True)
+class Fits:
+    """Fits of one series by the instant they were made at. Hand one in again while the series only grows.
+
+    A fit depends on nothing but the values before its end, so that reuse changes no result.
+    """
+
+    made: dict[float, FittedProphet] = field(default_factory=dict)
+    made_count: int = 0
+
+    def prepare(self, series: Series, days: int, steps: int) -> None:
+        """Fit at each of the newest ``days`` midnights and the one before, on what was known then.
+
+        Raises RuntimeError or ValueError when Stan finds no optimum.
+        """
+        for until in nights(series, days):
+            if until not in self.made:
+                slots = round((until - series.start) / series.step)
+                self.made[until] = fit(series.until(slots), series.season + steps)
+                self.made_count += 1
+        oldest = series.origin - (days + 2) * DAY_SECONDS
+        self.made = {until: each for until, each in self.made.items() if until >= oldest}
+
+
+def nights(series: Series, days: int) -> list[float]:
+    """The midnights (by the series' clock) up to its origin at which there were two days of history to fit on."""
+    newest = floor(series.origin / DAY_SECONDS) * DAY_SECONDS
+    found = [newest - back * DAY_SECONDS for back in range(days, -1, -1)]
+    return [until for until in found if until - series.start >= MINIMUM_DAYS * DAY_SECONDS]
+
+
+@dataclass(frozen=True, slots=True)
+class ByNight:
+    """Prophet as a member of the mix: at each origin the newest fit that was made by then speaks."""
+
+    series: Series
+    made: Mapping[float, FittedProphet]
+
+    def at(self, origins: Slots, leads: Slots) -> Matrix:
+        """(origins, leads), NaN where no fit was made yet."""
+        found = np.full((origins.size, leads.size), np.nan)
+        instants = self.series.start + self.series.step * origins
+        for until in sorted(self.made):
+            later = instants >= until
+            if later.any():
+                found[later] = self.made[until].at(self.series, origins[later], leads)
+        return found
 
 
 def fit(series: Series, ahead: int) -> FittedProphet:
@@ -53,12 +123,8 @@ def fit(series: Series, ahead: int) -> FittedProphet:
 
     shift = offset(series.values)
     known, observed = series.present, series.values  # noqa: PD011 (no pandas object)
-    frame = pd.DataFrame(
-        {
-            "ds": pd.to_datetime(series.times[known], unit="s"),
-            "y": np.log(observed[known] + shift),
-        }
-    )
+    logs = np.log(observed + shift)
+    frame = pd.DataFrame({"ds": pd.to_datetime(series.times[known], unit="s"), "y": logs[known]})
     span_days = float(np.ptp(series.times[known])) / DAY_SECONDS + series.step / DAY_SECONDS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,7 +139,48 @@ def fit(series: Series, ahead: int) -> FittedProphet:
         model.fit(frame, seed=_SEED)
         moments = series.start + series.step * np.arange(observed.size + ahead)
         predicted = model.predict(pd.DataFrame({"ds": pd.to_datetime(moments, unit="s")}))
-    return FittedProphet(np.asarray(predicted["yhat"], dtype=np.float64), shift)
+    expected = np.asarray(predicted["yhat"], dtype=np.float64)
+    carry = _carry(np.nan_to_num(logs - expected[: observed.size]), series.season)
+    return FittedProphet(series.start, series.origin, expected, shift, carry)
+
+
+def default_forecast(series: Series, steps: int) -> Floats:
+    """What Prophet says as it comes out of the box, on the values themselves: the peer of back-tests."""
+    _silence()
+    import pandas as pd  # noqa: PLC0415
+    from prophet import Prophet  # noqa: PLC0415
+
+    known, observed = series.present, series.values  # noqa: PD011 (no pandas object)
+    frame = pd.DataFrame({"ds": pd.to_datetime(series.times[known], unit="s"), "y": observed[known]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = Prophet(uncertainty_samples=0)
+        model.fit(frame, seed=_SEED)
+        said = model.predict(pd.DataFrame({"ds": pd.to_datetime(series.future(steps), unit="s")}))
+    return np.asarray(said["yhat"], dtype=np.float64)
+
+
+def _newest(residuals: Floats) -> tuple[Floats, Floats]:
+    """The newest residual, and the mean of the newest six, as each origin knows them; 0 before the first."""
+    sums = np.concatenate([[0.0], np.cumsum(residuals)])
+    back = np.maximum(np.arange(sums.size) - _SMOOTH, 0)
+    return np.concatenate([[0.0], residuals]), (sums - sums[back]) / _SMOOTH
+
+
+def _carry(residuals: Floats, leads: int) -> Floats:
+    """Ridge of the residual at each lead on (newest, mean of the newest six); missing residuals are 0.
+
+    Zero for leads that the history is too short to show.
+    """
+    newest, smooth = _newest(residuals)
+    found = np.zeros((leads, 2))
+    for lead in range(1, min(leads, residuals.size - 2 * _SMOOTH) + 1):
+        origins = slice(_SMOOTH, residuals.size - lead + 1)
+        one, two, later = newest[origins], smooth[origins], residuals[_SMOOTH + lead - 1 :]
+        a, b, d = one @ one, one @ two, two @ two
+        ridge = _RIDGE * (a + d) + 1e-12
+        found[lead - 1] = np.linalg.solve([[a + ridge, b], [b, d + ridge]], [one @ later, two @ later])
+    return found
 
 
 def _silence() -> None:

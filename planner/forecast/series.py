@@ -70,6 +70,11 @@ class Series:
         """The same series as it was known ``slots`` slots after its start."""
         return Series(self.start, self.step, self.values[:slots])
 
+    def newest(self, days: int) -> Series:
+        """The newest ``days`` days of it."""
+        dropped = max(0, self.values.size - days * self.season)
+        return Series(self.start + dropped * self.step, self.step, self.values[dropped:])
+
     def future(self, steps: int) -> Floats:
         """Unix seconds of the next ``steps`` slots."""
         found: Floats = self.origin + self.step * np.arange(steps, dtype=np.float64)
@@ -79,30 +84,3 @@ class Series:
 def offset(values: Floats) -> float:
     """What is added before taking logarithms, so that a slot without traffic has one: 1 % of the mean."""
     return max(OFFSET_SHARE * float(np.nanmean(values)) if np.isfinite(values).any() else 0.0, 1e-9)
-
-
-def carried(residuals: Floats, steps: int) -> Floats:
-    """What the newest residuals say about the next ``steps`` ones.
-
-    For every lead a least-squares line from (newest residual, mean of the newest six) to the residual
-    at that lead, over all of the history, with a little ridge. Missing residuals count as "as the
-    model says": 0. Short histories carry nothing.
-    """
-    known = np.nan_to_num(residuals, nan=0.0)
-    if known.size < steps + 12:
-        return np.zeros(steps)
-    sums = np.cumsum(np.concatenate([[0.0], known]))
-    newest = known[5:]
-    smooth = (sums[6:] - sums[:-6]) / 6.0
-    count = newest.size
-    found = np.zeros(steps)
-    for lead in range(1, steps + 1):
-        one, two, later = newest[: count - lead], smooth[: count - lead], newest[lead:]
-        a, b, d = one @ one, one @ two, two @ two
-        ridge = 0.02 * (a + d) + 1e-12
-        a, d = a + ridge, d + ridge
-        first, second = one @ later, two @ later
-        determinant = a * d - b * b
-        weights = ((d * first - b * second) / determinant, (a * second - b * first) / determinant)
-        found[lead - 1] = weights[0] * newest[-1] + weights[1] * smooth[-1]
-    return found

@@ -10,7 +10,7 @@ from outrider.clock import from_unix, rfc3339
 from outrider.errors import UsageError
 from planner.backtest import Trace, backtest, parse_trace
 
-CHEAP = ("seasonal-profile", "seasonal-naive", "last-value")
+CHEAP = ("ensemble",)
 
 
 def _text(times, values):

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from outrider.model import Forecast, NoPlanReason
 from planner.forecast import forecast, prophet
-from planner.forecast.intervals import quantiles
-from planner.forecast.naive import last_value, seasonal_naive, seasonal_profile
+from planner.forecast.naive import last_value, seasonal_naive
+from planner.forecast.prophet import Fits
+from planner.forecast.select import FAST_MODELS
 from planner.forecast.series import Series
 
-CHEAP = ("seasonal-profile", "seasonal-naive", "last-value")
+CHEAP = FAST_MODELS
 
 
 def _ask(build, values, **changes):
@@ -58,14 +59,39 @@ def test_prophet_is_refused_where_it_loses(build):
     times = build.times(6.0)
     values = np.where(times // 3600 % 24 < 12, 5.0, 50.0)
     found = _ask(build, values)
-    assert found.model != "prophet"
-    assert "of prophet" in found.why_model
-    assert found.score.wape < found.score.wape_rival
+    assert found.model == "ensemble"
+    assert "Prophet is refused" in found.why_model
+    came = np.resize(values[:144], 144)
+    np.testing.assert_allclose(found.quantiles[0.5], came, rtol=0.01)
+
+
+def test_prophet_is_heard_where_it_helps(build, monkeypatch):
+    # A wave of 31 hours, and a fit that knows it: no profile of days does as well.
+    def wave(times):
+        return 20.0 * (1.0 + 0.8 * np.sin(times / 3600.0 / 31 * 2 * np.pi))
+
+    def knowing(series, ahead):
+        times = series.start + 600.0 * np.arange(series.values.size + ahead)
+        return prophet.FittedProphet(series.start, series.origin, np.log(wave(times) + 0.2), 0.2, np.zeros((144, 2)))
+
+    monkeypatch.setattr(prophet, "fit", knowing)
+    found = _ask(build, wave(build.times(8.0)))
+    assert found.model == "ensemble+prophet", found.why_model
+    assert "with Prophet" in found.why_model
+
+
+def test_fits_are_made_once_a_night(build):
+    values, fits = build.wave(7.0), Fits()
+    first = _ask(build, values, fits=fits)
+    made = fits.made_count
+    again = _ask(build, values, fits=fits)
+    assert fits.made_count == made == 4
+    np.testing.assert_array_equal(first.quantiles[0.95], again.quantiles[0.95])
 
 
 def test_the_same_input_gives_the_same_output(build):
     values = build.wave(5.0)
-    one, other = _ask(build, values, models=("prophet",)), _ask(build, values, models=("prophet",))
+    one, other = _ask(build, values), _ask(build, values)
     for quantile in one.quantiles:
         np.testing.assert_array_equal(one.quantiles[quantile], other.quantiles[quantile])
 
@@ -88,19 +114,17 @@ def test_no_history_is_an_answer(build):
 @pytest.mark.parametrize("level", [0.0, 12.5])
 def test_a_constant_stays_what_it_is(build, level):
     found = _ask(build, np.full(4 * 144, level))
-    assert found.model == "last-value"
-    for values in found.quantiles.values():
+    for values in (*found.quantiles.values(), *found.peaks.values()):
         np.testing.assert_allclose(values, level, atol=1e-9)
     assert "not changed" in found.why_model
 
 
-def test_less_than_two_days_carry_the_last_value(build):
-    values = build.wave(1.5)
+def test_less_than_a_day_carries_the_newest_values(build):
+    values = build.wave(0.5)
     found = _ask(build, values)
-    assert found.model == "last-value"
-    np.testing.assert_allclose(found.quantiles[0.5], values[-1])
+    np.testing.assert_allclose(found.quantiles[0.5][:60], values[-1], rtol=0.01)
     assert found.quantiles[0.95][0] > values[-1]
-    assert "1.5 days" in found.why_model
+    assert "0.5 days" in found.why_model
 
 
 def test_one_value_is_spread_by_the_prior(build):
@@ -136,17 +160,13 @@ def test_weekly_terms_need_two_weeks(build, monkeypatch):
     assert seen[1] == 3
 
 
-def test_a_prophet_without_a_fit_leaves_the_competition(build, monkeypatch):
-    from dataclasses import replace
-
-    from planner.forecast.registry import CANDIDATES
-
+def test_a_prophet_without_a_fit_leaves_the_mix(build, monkeypatch):
     def fail(_series, _ahead):
         raise RuntimeError("Optimization terminated abnormally")
 
-    monkeypatch.setitem(CANDIDATES, "prophet", replace(CANDIDATES["prophet"], fit=fail))
+    monkeypatch.setattr(prophet, "fit", fail)
     found = _ask(build, build.wave(5.0))
-    assert found.model in CHEAP
+    assert found.model == "ensemble"
     assert "found no fit" in found.why_model
 
 
@@ -178,7 +198,6 @@ def test_naive_forecasters_by_hand():
     np.testing.assert_array_equal(seasonal_naive(series, 150)[:144], day + 1000.0)
     holed = Series(0.0, 600.0, np.concatenate([day, np.where(day == 5, np.nan, day + 1000.0)]))
     assert seasonal_naive(holed, 6)[5] == 5.0
-    assert seasonal_profile(Series(0.0, 600.0, np.tile(day + 10, 3)), 144) == pytest.approx(day + 10, rel=0.01)
 
 
 def test_a_grid_puts_values_into_their_slots(build):
@@ -189,19 +208,3 @@ def test_a_grid_puts_values_into_their_slots(build):
     )
     np.testing.assert_array_equal(series.values, [1.0, np.nan, 3.0])
     assert series.origin == base
-
-
-def test_conformal_quantiles_cover_what_they_say():
-    generator = np.random.default_rng(5)
-    truth = np.exp(0.3 * generator.standard_normal((400, 6)))
-    found = quantiles(
-        np.ones(6),
-        truth[:200],
-        np.ones((200, 6)),
-        shift=1e-6,
-        step_seconds=600.0,
-        highest=100.0,
-        wanted=(0.05, 0.5, 0.95),
-    )
-    inside = (truth[200:] >= found[0.05]) & (truth[200:] <= found[0.95])
-    assert 0.87 <= inside.mean() <= 0.93

@@ -22,7 +22,7 @@ from outrider.model import (
 from planner import prescale
 from planner.plan import PlanSettings, plan, weekly_growth
 
-CHEAP = PlanSettings(models=("seasonal-profile", "seasonal-naive", "last-value"))
+CHEAP = PlanSettings(models=("ensemble",))
 
 
 def _plan(build, values, *, calibration=True, status=None, **fleet) -> Recommendation | NoRecommendation:

@@ -1,0 +1,96 @@
+"""How good forecasts were at past origins: WAPE and error of peaks, and what intervals covered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider.measures import wape
+from outrider.model import BacktestScore, Floats
+from planner.forecast import conformal
+from planner.forecast.fast import Folds, Outlook, Speaker
+from planner.forecast.series import DAY_SECONDS
+
+_JUDGED_DAYS = (30 / 1440, 2 / 24, 1.0)
+_LOW, _HIGH = 0.05, 0.95
+_LEAST_CELLS = 24
+_LEARNING_DAYS, _JUDGED_FROM_DAYS = 2.0, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """WAPE at the longest judged horizon, of the mix and of the better naive forecast; None where nothing is known."""
+
+    mix: float | None
+    naive: float | None
+    coverage90: float | None
+    origins: int
+
+    def score(self) -> BacktestScore:
+        """In the words of the model."""
+        return BacktestScore(self.mix, self.naive, self.coverage90, self.origins)
+
+
+def judge(outlook: Outlook, days: float) -> Verdict:
+    """Judge the first series of an outlook that kept its folds, with ``days`` of history.
+
+    Where more than three days are known, origins that knew less than two are not judged.
+    """
+    folds = _kept(outlook)
+    season = DAY_SECONDS / outlook.step_seconds
+    learned = folds.ages <= (days - _LEARNING_DAYS) * season if days > _JUDGED_FROM_DAYS else folds.ages >= 0
+    truth = np.where(learned[:, None], folds.truth[0], np.nan)
+    rivals = [wape(truth, rival[0]) for rival in (folds.last_value, folds.seasonal_naive)]
+    known = [rival for rival in rivals if rival is not None]
+    origins = int((~np.isnan(truth)).any(axis=1).sum())
+    return Verdict(wape(truth, folds.said[0]), min(known) if known else None, _coverage(folds, outlook), origins)
+
+
+def compare(alone: Outlook, joined: Outlook, speaker: Speaker, slots: int) -> tuple[float, float, float]:
+    """Errors of the mix alone, with the speaker, and of the speaker, where the speaker knew what to say.
+
+    An error is the mean over 30 min, 2 h and 24 h of WAPE and of the relative error of the peak, so that
+    one who misses peaks does not win by calm nights.
+    """
+    folds, other = _kept(alone), _kept(joined)
+    said: Floats = speaker.at(slots - folds.ages, alone.anchors).astype(np.float64)
+    truth: Floats = np.where(np.isnan(said), np.nan, folds.truth[0])
+    season = round(DAY_SECONDS / alone.step_seconds)
+    leads = [alone.anchors <= max(1.0, days * season) for days in _JUDGED_DAYS]
+    mix, with_it, own = (
+        float(np.mean([_error(truth[:, near], each[:, near]) for near in leads]))
+        for each in (folds.said[0], other.said[0], said)
+    )
+    return mix, with_it, own
+
+
+def _error(truth: Floats, said: Floats) -> float:
+    found = wape(truth, said)
+    whole = ~np.isnan(truth).any(axis=1)
+    if found is None or not whole.any():
+        return 0.0
+    peaks = truth[whole].max(axis=1)
+    return (found + float(np.abs(said[whole].max(axis=1) - peaks).sum() / max(peaks.sum(), 1e-12))) / 2
+
+
+def _coverage(folds: Folds, outlook: Outlook) -> float | None:
+    """The share of the newer half of the folds inside a 90 % interval learned from the older half."""
+    floor = max(1e-9, float(np.nanmean(folds.truth)) * 0.01) if np.isfinite(folds.truth).any() else 1e-9
+    errors = np.log(folds.truth + floor) - np.log(folds.said + floor)
+    half = errors.shape[1] // 2
+    older, newer = errors[:, :half], errors[:, half:]
+    scored = ~np.isnan(newer)
+    if min(int((~np.isnan(older)).sum()), int(scored.sum())) < _LEAST_CELLS:
+        return None
+    season = round(DAY_SECONDS / outlook.step_seconds)
+    ages = (folds.ages[:half] - folds.ages[half]) / season
+    found = conformal.offsets(older, ages, np.ones_like(older), (_LOW, _HIGH), outlook.anchors / season)
+    inside = (newer >= found[:, :1] - 1e-9) & (newer <= found[:, 1:] + 1e-9)
+    return float(inside[scored].mean())
+
+
+def _kept(outlook: Outlook) -> Folds:
+    if outlook.folds is None:
+        raise ValueError("an outlook without folds cannot be judged")
+    return outlook.folds
