@@ -30,6 +30,7 @@ from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.cycle import Cycle, Parts, Source
 from service.detection import Detection
 from service.dispatch import Dispatcher
+from service.explain import Door, Explainer, NoExplainer, OpenAiExplainer
 from service.flight_keeper import FlightKeeper
 from service.ledger_source import Recorded
 from service.planning import NoPlanning, Planning
@@ -272,6 +273,14 @@ def api_settings(settings: Settings) -> ApiSettings:
         doors=receiving.doors(settings),
         webhooks=webhooks(settings),
     )
+
+
+def explainer(settings: Settings) -> Explainer:
+    """Who retells incidents: nobody unless an address is configured."""
+    given = settings.explainer
+    if given.url is None:
+        return NoExplainer()
+    return OpenAiExplainer(Door(given.url, given.model, given.key_file, given.timeout))
 
 
 def webhooks(settings: Settings) -> Webhooks:
