@@ -51,6 +51,8 @@ def run() -> list[Result]:
         seconds.append(time.perf_counter() - started)
     scored = commands.table(seen)
     lines = [_line(scored, *figure) for figure in FIGURES]
+    error, curve = scored["calibration_error"], scored["reliability"]
+    lines.append(result("drill_calibration_error", error, "ratio", None, None, curve=curve))
     lines.append(result("drill_target_days", scored["target_days"], "days", None, None, by_fault=scored["by_fault"]))
     ran = {"scenarios": scored["scenarios"], "events": scored["events"], "seeds": list(seeds)}
     slowest = max(seconds)

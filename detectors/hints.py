@@ -18,7 +18,7 @@ from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Fi
 
 CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
 CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"
-LOG_STRENGTH = 0.6  # the server's own words, of which no detector has made a finding
+LOG_STRENGTH = 0.55  # the server's own words, of which no detector has made a finding
 LOG_HOLD = timedelta(minutes=10)
 CHANGE_TEXT, LOG_TEXT = "incidents.evidence.change", "incidents.evidence.log"
 CHANGE_BY_TEXT, CHANGE_FROM_TEXT = f"{CHANGE_TEXT}_by", f"{CHANGE_TEXT}_from"

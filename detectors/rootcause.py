@@ -4,16 +4,16 @@ A candidate scores by its own evidence, by the share of the symptoms it explains
 time; what another candidate explains loses most of its score (on call graphs, taking 0.9 of the best
 explainer's score away was the step from 0.44 to 0.63 top-1, measured on PetShop). Scores become
 confidences by a softmax in which "something we do not know" takes part, so that a single weak
-candidate stays weak.
+candidate stays weak; its temperature was fitted to drills (``confidence``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from detectors import confidence
 from detectors import scene as scenes
 from detectors.claims import Claim, Pair, gathered, pairs
 from detectors.knowledge import Knowledge, LookAlike
@@ -34,8 +34,6 @@ from outrider.model import (
 from outrider.topology import Topology
 
 KEPT = 5  # hypotheses that are told
-TEMPERATURE = 0.2  # one certain candidate alone gets 0.92, two equal ones 0.48 each
-UNKNOWN_SCORE = 0.5  # what "a cause nobody named" scores
 EXPLAINED_LOSS = 0.9
 EXPLAINS_FROM = 0.7  # a candidate less sure than this takes nothing from those it would explain
 SUPPORT_BONUS = 0.03  # for a signal that moves as the fault's signs do
@@ -91,17 +89,20 @@ def ranked(claims: Sequence[Claim], scene: Scene) -> tuple[tuple[Hypothesis, ...
     best = sorted(scores, key=lambda number: (-scores[number], unique[number].order))
     untold, rejected = look_alikes(unique[best[0]], scene)
     parts = _parts(unique[best[0]], scene)
+    scale = confidence.packaged()
     weights: list[tuple[float, Hypothesis]] = []
     for number in best[:KEPT]:
         because = _evidence(number, unique, by_cause[number], explainers[number][1], scene)
         hypothesis = Hypothesis(unique[number].entity, unique[number].fault or "", 0.0, because)
-        weights.append((math.exp(scores[number] / TEMPERATURE), hypothesis))
+        weights.append((scale.weight(scores[number]), hypothesis))
     named = {(hypothesis.entity, hypothesis.fault) for _, hypothesis in weights}
-    doubt = math.exp(UNTOLD_STRENGTH / TEMPERATURE)
+    doubt = scale.weight(UNTOLD_STRENGTH)
     weights += [(doubt / len(parts), part) for part in parts if (part.entity, part.fault) not in named]
     weights += [(doubt, hypothesis) for hypothesis in untold if (hypothesis.entity, hypothesis.fault) not in named]
-    total = sum(weight for weight, _ in weights) + math.exp(UNKNOWN_SCORE / TEMPERATURE)
-    told = [replace(hypothesis, confidence=round(weight / total, 3)) for weight, hypothesis in weights]
+    shares = scale.shares([weight for weight, _ in weights])
+    told = [
+        replace(hypothesis, confidence=round(share, 3)) for share, (_, hypothesis) in zip(shares, weights, strict=True)
+    ]
     return tuple(told[:KEPT]), rejected
 
 

@@ -53,8 +53,20 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     )
     by_fault = "".join(_fault(name, found) for name, found in sorted(watched["by_fault"].items()))
     head = f"| {' | '.join(OF_A_FAULT)} |\n|{'---|' * len(OF_A_FAULT)}\n"
-    quiet = _quiet(results["quiet_weeks"])
+    quiet = _quiet(results["quiet_weeks"]) + _believed(results.get("drill_calibration_error"))
     return f"{HEAD}## All scenarios\n\n{ran}\n\n{table}{quiet}\n## By fault\n\n{head}{by_fault}"
+
+
+def _believed(found: dict[str, Any] | None) -> str:
+    """The reliability curve of the confidences; nothing for a run that was saved before there was one."""
+    if found is None:
+        return ""
+    rows = "".join(
+        f"| {row['from']:g} - {row['to']:g} | {row['answers']} | {row['confidence']:.2f} | {row['right']:.2f} |\n"
+        for row in found["curve"]
+    )
+    said = f"Expected calibration error {found['value']:.3f}, over every incident that named a cause."
+    return f"\n## Confidences\n\n{said}\n\n| said | answers | mean | right |\n|---|---|---|---|\n{rows}"
 
 
 def readme(text: str, results: dict[str, dict[str, Any]]) -> str:

@@ -126,6 +126,9 @@ remediation:
   # max_cordoned_ratio: 0.2
   # ask_for: [drain]            # kinds that always wait for a person
 
+# A model behind an OpenAI-compatible door that retells incidents to readers; nothing depends on it.
+# explainer: {url: "http://10.0.0.5:8000/v1", model: llama-8b, key_file: /run/secrets/explainer-key}
+
 # api: {host: 127.0.0.1, port: 8600}
 # dashboard: {host: 127.0.0.1, port: 8501}
 """

@@ -26,6 +26,7 @@ from service.detect_settings import DetectSettings
 from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
 from service.gpu_settings import GpuOfferSettings
+from service.explainer_settings import ExplainerSettings
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
@@ -258,6 +259,7 @@ class Settings(Section):
     remediation: RemediationSettings = Field(RemediationSettings(), description="what may be done")
     game_days: list[GameDaySettings] = Field([], description="drills on a schedule")
     changes: ChangeSettings = Field(ChangeSettings(), description="changes that pipelines announce")
+    explainer: ExplainerSettings = Field(ExplainerSettings(), description="a model that retells incidents")
     api: ApiSettings = Field(ApiSettings(), description="the HTTP API")
     dashboard: DashboardSettings = Field(DashboardSettings(), description="the dashboard")
     log: LogSettings = Field(LogSettings(), description="diagnostic logs")
@@ -360,6 +362,8 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
             problems.append(document.problem(("services", index, "name"), said))
     named = [service.name for service in settings.services]
     problems += emit_usable(settings.planner.scaling, named, settings.remediation.actuator, document)
+    if settings.explainer.url is not None and not settings.explainer.model:
+        problems.append(document.problem(("explainer", "model"), "is needed by an explainer with an address"))
     if settings.remediation.actuator == "simulated" and not settings.remediation.control_url:
         problems.append(document.problem(("remediation", "control_url"), "is needed by the simulated actuator"))
     return problems

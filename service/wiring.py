@@ -32,6 +32,7 @@ from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.cycle import Cycle, Parts, Source
 from service.detection import Detection
 from service.dispatch import Dispatcher
+from service.explain import Door, Explainer, NoExplainer, OpenAiExplainer
 from service.flight_keeper import FlightKeeper
 from service.ledger_source import Recorded
 from service.planning import NoPlanning, Planning
@@ -289,6 +290,14 @@ def api_settings(settings: Settings) -> ApiSettings:
         slos=settings.promises,
         external_scaler_port=settings.planner.scaling.external_scaler_port,
     )
+
+
+def explainer(settings: Settings) -> Explainer:
+    """Who retells incidents: nobody unless an address is configured."""
+    given = settings.explainer
+    if given.url is None:
+        return NoExplainer()
+    return OpenAiExplainer(Door(given.url, given.model, given.key_file, given.timeout))
 
 
 def webhooks(settings: Settings) -> Webhooks:

@@ -19,6 +19,7 @@ from scipy.special import gammaincinv
 
 from outrider.faults import faults
 from outrider.model import EntityRef, Priority
+from simulator.confidence import answers_of, reliability
 
 GRACE = timedelta(seconds=120)
 STORM_ENTITIES = 10  # a truth that touches so many is a storm
@@ -198,6 +199,7 @@ def score(runs: Sequence[Run]) -> dict[str, Any]:
         "target_days": target_days,
         "false_pages_per_target_day_upper95": poisson_upper95(false_pages) / target_days if target_days else None,
         "remediated_ratio": _remediated(detected),
+        **reliability(answers_of(runs, GRACE)),
         "by_fault": _by_fault(judged),
     }
 

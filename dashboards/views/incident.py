@@ -76,6 +76,8 @@ def _one(who: Viewer, incident_id: str) -> None:
         st.html(pieces.section(who.say("incident.cause")))
         with st.container(border=True, height="stretch", key="o-box-incident-1"):
             st.html(cause(who, found))
+            if found["may_be_retold"]:
+                _retold(who, incident_id)
     with right:
         st.html(pieces.section(who.say("incident.done")))
         with st.container(border=True, height="stretch", key="o-box-incident-2"):
@@ -177,6 +179,22 @@ def cause(who: Viewer, found: dict[str, Any]) -> str:
     if lines:
         parts += [pieces.label(who.say("incident.speaks_for")), pieces.bullets(escape(line) for line in lines)]
     return f'<div class="o-list">{"".join(parts)}{_explained(found)}</div>'
+
+
+def _retold(who: Viewer, incident_id: str) -> None:
+    """On a click what a model makes of the explanation, marked as such."""
+    if not st.button(who.say("incident.retell"), key=f"retell-{incident_id}"):
+        return
+    try:
+        said = who.client.get(f"/incidents/{incident_id}/narrative")
+    except (ApiError, ApiAwayError) as error:
+        st.html(pieces.note(error.message, error.hint))
+        return
+    if said["text"] is None:
+        st.html(pieces.note(who.say(f"incident.retell_{said['reason']}")))
+        return
+    st.html(pieces.bullets(escape(line) for line in said["text"].splitlines() if line.strip()))
+    st.html(pieces.label(who.say("incident.retold_by", model=said["model"])))
 
 
 def _explained(found: dict[str, Any]) -> str:

@@ -61,6 +61,10 @@ class Remembered:
         self._answers: dict[object, Any] = {}
         self._lock = threading.Lock()
 
+    def peek(self, key: object) -> Any:
+        """The answer to ``key`` if it is there, else None; waits for no computation of another one."""
+        return self._answers.get(key)
+
     def get(self, key: object, compute: Callable[[], Any]) -> Any:
         """The answer to ``key``; concurrent askers wait for one computation."""
         with self._lock:

@@ -18,6 +18,7 @@ from service.api.context import Context, Ctx, Lang
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import Writer
 from service.drills import marking
+from service.explain import Narrative, NoExplainer
 from service.tokens import flights_of
 
 router = APIRouter(tags=["incidents"])
@@ -60,8 +61,24 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     recording = flights_of(ctx.settings.store_url) / found.id
     story["recording"] = str(recording) if recording.is_dir() else None
     story["explanation"] = explanation_words.as_json(explanation.explain(found, knowledge.load()), lang)
+    story["may_be_retold"] = not isinstance(ctx.extras.explainer, NoExplainer)
     story["as_of"] = jsonable.instant(ctx.as_of())
     return story
+
+
+@router.get("/incidents/{incident_id}/narrative")
+def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
+    """The explanation retold by the configured model, unchecked; ``text`` is null with a ``reason`` when there is none.
+
+    Nothing depends on it. It is asked again once the incident has changed.
+    """
+    found = known(ctx, incident_id)
+    told = explanation.explain(found, knowledge.load())
+    key = ("narrative", found.id, found.updated_at, lang)
+    said: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.retell(told, lang)
+    if said.text is not None:
+        ctx.remembered.get(key, lambda: said)
+    return {"text": said.text, "reason": said.reason or None, "model": said.model or None}
 
 
 @router.get("/incidents/{incident_id}/alerts")

@@ -17,6 +17,7 @@ from outrider.i18n import Language
 from outrider.ledger import Ledger
 from outrider.slo import Slo
 from outrider.spool import Spool
+from service.explain import Explainer, NoExplainer
 from store.cycle_files import CycleFiles
 from store.prometheus import Remote
 
@@ -115,7 +116,8 @@ class ApiExtras:
     """Parts that live elsewhere: the clock, our own metrics, the collector's view of its targets.
 
     Without ``targets`` the API reads target health from the store, which knows entities but no names.
-    Without ``spool`` it receives nothing; without ``ledger`` it knows no changes and no start-ups.
+    Without ``spool`` it receives nothing; without ``ledger`` it knows no changes and no start-ups. ``explainer``
+    retells incidents to readers.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -124,6 +126,7 @@ class ApiExtras:
     database_revision: Callable[[], str] | None = None
     spool: Spool | None = None
     ledger: Ledger | None = None
+    explainer: Explainer = field(default_factory=NoExplainer)
 
 
 def is_loopback(host: str) -> bool:

@@ -108,7 +108,9 @@ def _verdict(judged: dict[str, Any]) -> list[str]:
 
 
 def _scored(shown: dict[str, Any]) -> str:
-    figures = [[name.replace("_", " "), _cell(value)] for name, value in shown.items() if not isinstance(value, dict)]
+    figures = [
+        [name.replace("_", " "), _cell(value)] for name, value in shown.items() if not isinstance(value, dict | list)
+    ]
     faults = [
         [
             fault,
@@ -124,6 +126,12 @@ def _scored(shown: dict[str, Any]) -> str:
         tables.table(["figure", ""], figures, empty=""),
         tables.table(["fault", "found", "delay s", "AC@1", "repaired", "named instead"], faults, empty=""),
     ]
+    if shown["reliability"]:
+        believed = [
+            [f"{row['from']:g} - {row['to']:g}", *(_cell(row[name]) for name in ("answers", "confidence", "right"))]
+            for row in shown["reliability"]
+        ]
+        parts.append(tables.table(["confidence said", "answers", "mean", "right"], believed, empty=""))
     if shown.get("baselines"):
         names = ["precision", "recall", "median_delay_seconds", "ac1", "right_abstention", "false_pages"]
         rows = [[one, *(_cell(found[name]) for name in names)] for one, found in shown["baselines"].items()]

@@ -11,6 +11,7 @@ from outrider import log
 from service import engine, leader, ports_free, supervise, wiring
 from service import settings as settings_file
 from service.api import serve as api_server
+from service.api.settings import ApiExtras
 from service.cli.common import Context, leaf
 from service.settings import Settings
 
@@ -49,7 +50,7 @@ def add(app: typer.Typer) -> None:
         """Run the API alone."""
         settings = context.settings()
         log.configure(level=settings.log.level)
-        api_server.run(wiring.api_settings(settings))
+        api_server.run(wiring.api_settings(settings), ApiExtras(explainer=wiring.explainer(settings)))
 
 
 def children(settings: Settings, config: Path | None, *, with_engine: bool = True) -> list[supervise.Child]:

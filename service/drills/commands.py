@@ -124,7 +124,9 @@ def table(seen: Sequence[Seen]) -> dict[str, Any]:
 
 
 def _short(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in figures.items() if name != "by_fault"}
+    return {
+        name: value for name, value in figures.items() if name not in ("by_fault", "calibration_error", "reliability")
+    }
 
 
 def export(folder: Path, *, seed: int, only: Sequence[str] | None, workers: int, progress: Progress) -> dict[str, Any]:

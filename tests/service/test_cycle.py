@@ -54,7 +54,7 @@ def page(tokens):
 class World:
     """Three replicas of one service; ``dead`` refuse, ``frozen`` stand still."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings | None = None) -> None:
         self.clock = ManualClock(START)
         self.targets = targets_of(
             "c",
@@ -68,7 +68,7 @@ class World:
             ],
         )  # fmt: skip
         self.collector = Collector(self.targets)
-        self.cycle = wiring.cycle_in_memory(Settings(), self.collector, self.clock, interval=STEP)
+        self.cycle = wiring.cycle_in_memory(settings or Settings(), self.collector, self.clock, interval=STEP)
         self.tokens = dict.fromkeys(NAMES, 1000.0)
         self.dead, self.down = set(), set()
         self.told = ()

@@ -8,7 +8,19 @@ import pytest
 
 from outrider.faults import faults
 from outrider.model import EntityKind, EntityRef, Priority
-from simulator.score import Acted, Injected, Opened, Run, drill_result, has_remedy, poisson_upper95, score, verdicts
+from simulator.confidence import answers_of
+from simulator.score import (
+    GRACE,
+    Acted,
+    Injected,
+    Opened,
+    Run,
+    drill_result,
+    has_remedy,
+    poisson_upper95,
+    score,
+    verdicts,
+)
 
 START = datetime(2026, 11, 18, 10, tzinfo=UTC)
 REPLICA = EntityRef("c", EntityKind.REPLICA, "serving", "chat-0")
@@ -27,7 +39,15 @@ def fault(
 
 
 def incident(
-    number: int, minutes: float, *named, entities=(REPLICA,), priority=Priority.P1, paged=True, told=True, until=None
+    number: int,
+    minutes: float,
+    *named,
+    entities=(REPLICA,),
+    priority=Priority.P1,
+    paged=True,
+    told=True,
+    until=None,
+    confidences=(),
 ):
     return Opened(
         id=f"i{number}",
@@ -38,6 +58,7 @@ def incident(
         entities=frozenset(entities),
         paged_at=at(minutes) if paged else None,
         notified_at=at(minutes) if told else None,
+        confidences=tuple(confidences),
     )
 
 
@@ -179,3 +200,31 @@ def test_a_message_of_any_priority_notifies() -> None:
     assert (result.notified, result.pages) == (True, 0)
     unsaid = incident(1, 6, priority=Priority.P3, paged=False, told=False)
     assert not drill_result(run([fault()], [unsaid]), 7, {}).notified
+
+
+def test_confidences_are_held_against_what_was_true() -> None:
+    right, wrong = (REPLICA, "engine-hung"), (REPLICA, "engine-dead")
+    seen = score([
+        run([fault()], [incident(1, 6, right, confidences=(0.9,))]),
+        run([fault()], [incident(1, 6, wrong, right, confidences=(0.6, 0.3))]),
+        run([], [incident(1, 6, right, confidences=(0.65,))]),
+        run([fault()], [incident(1, 6)]),
+    ])  # fmt: skip
+    assert [(row["from"], row["answers"], row["confidence"], row["right"]) for row in seen["reliability"]] == [
+        (0.6, 2, 0.625, 0.0),
+        (0.9, 1, 0.9, 1.0),
+    ]
+    assert seen["calibration_error"] == pytest.approx((2 * 0.625 + 0.1) / 3)
+
+
+def test_a_cause_named_before_its_fault_began_was_wrong() -> None:
+    (answer,) = answers_of(
+        [run([fault(start=5)], [incident(1, 4, (REPLICA, "engine-hung"), confidences=(0.9,))])], GRACE
+    )
+    assert answer.right is None
+    assert not answer.first_right
+
+
+def test_without_confidences_nothing_is_said_of_them() -> None:
+    seen = score([run([fault()], [incident(1, 6, (REPLICA, "engine-hung"))])])
+    assert (seen["calibration_error"], seen["reliability"]) == (None, [])

@@ -1,0 +1,109 @@
+"""Fit the temperature of confidences to drills of tuning seeds, and freeze it in ``detectors/confidence.yaml``.
+
+    python benchmarks/fit_confidence.py --seeds 1 2 3 --write
+
+Every incident that named a cause counts. The logarithm of the temperature is pulled towards that of the file by
+``RIDGE``: tuning seeds are those that detectors were made on, and flatter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scipy.optimize import minimize_scalar
+
+from detectors import confidence
+from detectors.confidence import Scale
+from outrider import log
+from outrider.reliability import calibration_error, curve
+from service.drills import choose
+from service.drills.run import run_all
+from simulator.confidence import Named, answers_of
+from simulator.scenarios import TUNING_SEEDS
+from simulator.score import GRACE
+
+RIDGE = 0.2
+LEAST_UNKNOWN = 0.001  # confidences are told with three digits
+FILE = Path(__file__).resolve().parent.parent / "detectors" / confidence.FILE
+
+
+def rescaled(answer: Named, old: Scale, new: Scale) -> list[float]:
+    """The confidences that the same scores get on another scale, best first."""
+    unknown = max(LEAST_UNKNOWN, 1.0 - sum(answer.confidences))
+    scores = [
+        old.unknown_score + old.temperature * math.log(max(share, LEAST_UNKNOWN) / unknown)
+        for share in answer.confidences
+    ]
+    return new.shares([new.weight(score) for score in scores])
+
+
+def loss(answers: Sequence[Named], old: Scale, new: Scale) -> float:
+    """The mean negative logarithm of what was said of the truth, "none of these" where none was."""
+    total = 0.0
+    for answer in answers:
+        shares = rescaled(answer, old, new)
+        said = 1.0 - sum(shares) if answer.right is None else shares[answer.right]
+        total -= math.log(max(said, 1e-9))
+    return total / len(answers)
+
+
+def fit(answers: Sequence[Named], old: Scale) -> Scale:
+    """The scale whose temperature fits the answers best. Raises ValueError when there are none."""
+    if not answers:
+        raise ValueError("no drill named a cause: there is nothing to fit")
+
+    def cost(logarithm: float) -> float:
+        new = Scale(math.exp(logarithm), old.unknown_score)
+        return loss(answers, old, new) + RIDGE * (logarithm - math.log(old.temperature)) ** 2
+
+    found = minimize_scalar(cost, bounds=(math.log(0.02), math.log(1.0)), method="bounded")
+    return Scale(round(math.exp(float(found.x)), 3), old.unknown_score)
+
+
+def error(answers: Sequence[Named], old: Scale, new: Scale) -> float:
+    """The expected calibration error of the answers on a scale."""
+    first = [min(1.0, rescaled(answer, old, new)[0]) for answer in answers]
+    return calibration_error(curve(first, [answer.first_right for answer in answers])) or 0.0
+
+
+def text(scale: Scale, seeds: Sequence[int], answers: Sequence[Named], before: float, after: float) -> str:
+    """The file as it is frozen."""
+    right = sum(answer.first_right for answer in answers)
+    errors = f"error_before: {before:.3f}, error_after: {after:.3f}"
+    return f"""\
+# What scores are worth as confidences. Written by benchmarks/fit_confidence.py from drills of tuning seeds.
+temperature: {scale.temperature:g}  # divides scores; smaller is surer
+unknown_score: {scale.unknown_score:g}  # what "a cause nobody named" scores
+fitted: {{seeds: {list(seeds)}, answers: {len(answers)}, right: {right}, {errors}}}
+"""
+
+
+def main() -> int:
+    """Run the drills, fit, tell; with ``--write`` freeze."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], choices=TUNING_SEEDS)
+    options.add_argument("--only", nargs="*", help="scenario ids; all when none is given")
+    options.add_argument("--write", action="store_true")
+    given = options.parse_args()
+    log.configure(level="critical")
+    answers: list[Named] = []
+    for seed in given.seeds:
+        seen = run_all(choose.some(given.only), seed, lambda *_: None)
+        answers += answers_of([one.run for one in seen], GRACE)
+    old = confidence.packaged()
+    new = fit(answers, old)
+    frozen = text(new, given.seeds, answers, error(answers, old, old), error(answers, old, new))
+    sys.stdout.write(frozen)
+    if given.write:
+        FILE.write_text(frozen, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
