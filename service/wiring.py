@@ -265,6 +265,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         control_url=settings.remediation.control_url if settings.remediation.actuator == "simulated" else None,
         doors=receiving.doors(settings),
         webhooks=webhooks(settings),
+        rules=rules(settings),
     )
 
 
