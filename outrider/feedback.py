@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Protocol
 
 from outrider import measures
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.faults import faults
-from outrider.model import Alert, EntityRef, Priority
+from outrider.model import Alert, EntityRef, Priority, Window
+from outrider.places import Place
 from outrider.yamlfile import near
 
 MOST_COMMENT = 1000  # characters
@@ -162,3 +164,34 @@ def page_counts(said: Iterable[Feedback], paged: Iterable[str]) -> tuple[int, in
         if one.incident in ids:
             reasons[one.incident] = reasons.get(one.incident, False) or one.had_reason
     return sum(reasons.values()), len(reasons)
+
+
+class FeedbackReader(Protocol):
+    """Verdicts, read side."""
+
+    def feedback(
+        self,
+        *,
+        rule: str | None = None,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Feedback, ...]:
+        """Verdicts, newest first. ``since`` is about the instant they were given."""
+        ...
+
+    def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
+        """The values kept with verdicts, by id; without those that have none."""
+        ...
+
+
+class FeedbackStore(FeedbackReader, Protocol):
+    """Verdicts, write side."""
+
+    def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
+        """Write verdicts in one transaction, audited; how many say something new. A later one replaces an earlier.
+
+        ``values``: what the rule looked at, by id of the verdict.
+        """
+        ...

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from outrider.audit import AuditRecord
 from outrider.drill import Drill, DrillWindow
-from outrider.feedback import Feedback
+from outrider.feedback import FeedbackReader, FeedbackStore
 from outrider.model import (
     Action,
     ActionStatus,
@@ -161,7 +161,7 @@ class StateRetention:
 DEFAULT_STATE_RETENTION = StateRetention()
 
 
-class StateReader(Protocol):
+class StateReader(FeedbackReader, Protocol):
     """Decisions, read side: what the API, dashboard, reports and CLI use.
 
     Long lists are read page by page: ``after`` is the place of the last entry of the page before
@@ -277,18 +277,6 @@ class StateReader(Protocol):
         """When and where drills run that end at or after that instant, newest first; never what they break."""
         ...
 
-    def feedback(
-        self,
-        *,
-        rule: str | None = None,
-        incident: str | None = None,
-        since: datetime | None = None,
-        limit: int = 1000,
-        after: Place | None = None,
-    ) -> tuple[Feedback, ...]:
-        """Verdicts, newest first. ``since`` is about the instant they were given."""
-        ...
-
     def paused(self) -> bool:
         """True while remediation is paused."""
         ...
@@ -298,7 +286,7 @@ class StateReader(Protocol):
         ...
 
 
-class StateStore(StateReader, Protocol):
+class StateStore(StateReader, FeedbackStore, Protocol):
     """Decisions, write side. Short transactions; several processes may use one store."""
 
     def take_over(self, owner: str) -> None:
@@ -360,13 +348,6 @@ class StateStore(StateReader, Protocol):
 
     def save_drill(self, drill: Drill) -> None:
         """Write a drill, or what became of it."""
-        ...
-
-    def save_feedback(self, said: Sequence[Feedback]) -> int:
-        """Write verdicts in one transaction, audited; how many say something new.
-
-        A verdict takes the place of an earlier one of the same person on the same spell; the audit keeps both.
-        """
         ...
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:

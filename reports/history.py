@@ -9,6 +9,7 @@ from datetime import datetime
 import numpy as np
 
 from outrider import measures
+from outrider.feedback import RulePrecision, by_rule, page_counts
 from outrider.ledger import NOT_IN_SERVICE, ActorKind, change_of
 from outrider.model import Action, ActionStatus, Alert, AlertReason, AlertState, EventKind, Incident
 from outrider.ports import MetricStore, StateReader
@@ -54,6 +55,9 @@ class HistoryFigures:
     pages: int
     changes: int
     changes_automatic: int
+    precisions: tuple[RulePrecision, ...] = ()
+    pages_useful: int = 0
+    pages_judged: int = 0
 
     def mean(self, name: str) -> float | None:
         """``mttd``, ``mtta`` or ``mttr`` over the incidents."""
@@ -72,6 +76,8 @@ def read_history(state: StateReader, metrics: MetricStore, start: datetime, end:
     told = [change_of(event) for event in metrics.events(start, end) if event.kind is EventKind.CHANGE]
     changes = [one for one in told if one is not None and one.code not in NOT_IN_SERVICE]
     by_systems = sum(one.actor_kind is ActorKind.SYSTEM for one in changes)
+    said = [one for one in state.feedback(since=start, limit=_EVERY) if start <= one.starts_at < end]
+    useful, judged = page_counts(said, (each.id for each in incidents if each.pages))
     return HistoryFigures(
         incidents=tuple(_incident(each, alerts, state) for each in incidents),
         actions=actions,
@@ -80,6 +86,9 @@ def read_history(state: StateReader, metrics: MetricStore, start: datetime, end:
         pages=sum(each.pages for each in incidents),
         changes=len(done) + len(changes),
         changes_automatic=sum(each.approved_by is None for each in done) + by_systems,
+        precisions=by_rule(said),
+        pages_useful=useful,
+        pages_judged=judged,
     )
 
 

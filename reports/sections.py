@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from outrider import measures
+from outrider.feedback import RulePrecision
 from outrider.i18n import Language
 from outrider.measures import MEASURES
 from outrider.model import Action, Forecast, Recommendation
@@ -209,6 +210,7 @@ def _alerts(week: Week, language: Language) -> Section:
     count = len(history.incidents)
     folded = measures.folded_share(history.pages, history.alerts_fired)
     noops = measures.noops_share(history.changes_automatic, history.changes)
+    precision = measures.page_precision(history.pages_useful, history.pages_judged)
     durations = ((name, history.mean(name)) for name in ("mttd", "mtta", "mttr"))
     rows = [
         _row("row_incidents", words.number(count, language), language),
@@ -224,6 +226,8 @@ def _alerts(week: Week, language: Language) -> Section:
             language,
         ),
         _measured("folded", words.ratio(folded, language, 0), language),
+        _row("row_pages_judged", words.number(history.pages_judged, language), language),
+        _measured("page_precision", words.ratio(precision, language, 0), language),
         _row("row_changes", words.number(history.changes, language), language),
         _measured("noops", words.ratio(noops, language, 0, MEASURES["noops"].kept(noops)), language),
     ]
@@ -237,7 +241,26 @@ def _alerts(week: Week, language: Language) -> Section:
         tables=(
             table("alerts", language, "measure value# goal", rows),
             table("rules", language, "rule count#", rules),
+            table(
+                "precision",
+                language,
+                "rule judged# useful# wrong_cause# not_useful# precision# interval",
+                [_precision_row(each, language) for each in history.precisions],
+            ),
         ),
+    )
+
+
+def _precision_row(each: RulePrecision, language: Language) -> tuple[Cell, ...]:
+    low, high = each.interval
+    return (
+        Cell(rule_name(each.rule, language), each.rule),
+        words.number(each.judged, language),
+        words.number(each.useful, language),
+        words.number(each.wrong_cause, language),
+        words.number(each.not_useful, language),
+        words.ratio(each.precision, language, 0),
+        Cell(f"{words.percent(low, 0)} – {words.percent(high, 0)}"),
     )
 
 

@@ -1,14 +1,26 @@
-"""Which spells of alerts a verdict is about."""
+"""Which spells of alerts a verdict is about, and the values to keep with it."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
+import numpy as np
+
+from detectors import tuning
+from detectors.dial import dial_of
+from detectors.rehearsal import window_of
+from outrider import log
 from outrider.clock import rfc3339
-from outrider.errors import UsageError
+from outrider.errors import StoreError, UsageError
 from outrider.feedback import Feedback, Usefulness, judged
-from outrider.model import Alert, AlertReason, AlertState, Incident
-from outrider.ports import StateReader
+from outrider.model import Alert, AlertReason, AlertState, EntityRef, Incident, SignalKey, Window
+from outrider.ports import MetricStore, StateReader
+from outrider.rules import Rule
+
+LONGEST = timedelta(hours=6)
+_MOST_KEPT = 100  # of one storm
+_log = log.get("api")
 
 
 def fired(alert: Alert) -> bool:
@@ -71,3 +83,46 @@ def verdicts(
 ) -> list[Feedback]:
     """The same verdict on each of the alerts."""
     return [judged(one, word, by=by, at=at, incident=incident, cause=cause, comment=comment) for one in alerts]
+
+
+def values_of(
+    said: Sequence[Feedback],
+    rules: Sequence[Rule],
+    state: StateReader,
+    metrics: MetricStore,
+    interval: timedelta,
+) -> dict[str, Window]:
+    """What rules with an expression looked at around each judged spell, by id of the verdict.
+
+    Kept with the verdict, because raw values are gone in days: with them the spell can be replayed as long as
+    the verdict is kept. Of a spell that lasts long the first hours are enough. A verdict whose values cannot be
+    read is kept without.
+    """
+    known = {rule.name: rule for rule in rules if rule.expr is not None}
+    found: dict[str, Window] = {}
+    for one in said[:_MOST_KEPT]:
+        rule = known.get(one.rule)
+        spell = spell_of(state, one.fingerprint, one.starts_at) if rule else None
+        if rule is None or spell is None:
+            continue
+        try:
+            read = reader_of(rule, metrics, interval, (one.entity,))
+            end = min(spell.ends_at or one.at, spell.starts_at + LONGEST)
+            window = read(spell.starts_at - window_of(dial_of(rule.name, rule.expr or "")), end + interval)
+        except StoreError as error:
+            _log.warning("values_not_kept", alert=one.fingerprint, error=error.message)
+            continue
+        if not np.isnan(window.values).all():
+            found[one.id] = window
+    return found
+
+
+def reader_of(rule: Rule, metrics: MetricStore, interval: timedelta, entities: Sequence[EntityRef]) -> tuning.Read:
+    """Reads what the rule's expression looks at, of these entities, on the grid of cycles."""
+    keys = keys_of(rule)
+    return lambda start, end: metrics.read_windows(rule.kind, keys, start, end, interval, entities)
+
+
+def keys_of(rule: Rule) -> tuple[SignalKey, ...]:
+    """The columns that the rule's expression looks at."""
+    return dial_of(rule.name, rule.expr or "").whole.keys

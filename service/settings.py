@@ -25,8 +25,8 @@ from service.collect_settings import CollectSettings
 from service.detect_settings import DetectSettings
 from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
-from service.gpu_settings import GpuOfferSettings
 from service.explainer_settings import ExplainerSettings
+from service.gpu_settings import GpuOfferSettings
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable

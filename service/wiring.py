@@ -289,6 +289,7 @@ def api_settings(settings: Settings) -> ApiSettings:
         webhooks=webhooks(settings),
         slos=settings.promises,
         external_scaler_port=settings.planner.scaling.external_scaler_port,
+        rules=rules(settings),
     )
 
 

@@ -156,6 +156,7 @@ feedback = sa.Table(
     sa.Column("by", Words, nullable=False, comment="name of the person"),
     instant_column("at_us", "when it was given", nullable=False),
     sa.Column("body", Words, nullable=False, comment=_BODY),
+    sa.Column("payload", sa.LargeBinary, comment="the values the rule looked at, packed: outlive raw values"),
     sa.Index("feedback_by_time", "at_us"),
     sa.Index("feedback_by_rule", "rule", "at_us"),
     sa.Index("feedback_by_incident", "incident"),

@@ -17,6 +17,7 @@ from outrider.model import (
     Message,
     Outcome,
     Plan,
+    Window,
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from outrider.topology import Topology
@@ -172,10 +173,11 @@ class MemoryStateStore(MemoryStateReader):
         """Write a drill, or what became of it. The caller audits it."""
         self._drills[drill.id] = drill
 
-    def save_feedback(self, said: Sequence[Feedback]) -> int:
+    def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
         """Write verdicts, audited; how many say something new."""
         new = 0
         with self._lock:
+            self._feedback_values.update(values or {})
             for one in said:
                 before = self._feedback.get(one.id)
                 if before is None or not one.says_as(before):

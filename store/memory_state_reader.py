@@ -26,6 +26,7 @@ from outrider.model import (
     Plan,
     Priority,
     RemediationSession,
+    Window,
 )
 from outrider.places import Place
 from outrider.ports import Silence
@@ -65,6 +66,7 @@ class MemoryStateReader:
         self._silences: dict[str, Silence] = {}
         self._drills: dict[str, Drill] = {}
         self._feedback: dict[str, Feedback] = {}
+        self._feedback_values: dict[str, Window] = {}
         self._paused = False
         self._states: dict[str, DetectorState] = {}
         self._standings: tuple[DetectorStanding, ...] = ()
@@ -229,6 +231,10 @@ class MemoryStateReader:
             and (since is None or one.at >= since)
         ]
         return pages.page(found, after, limit)
+
+    def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
+        """The values kept with verdicts, by id; without those that have none."""
+        return {one: self._feedback_values[one] for one in ids if one in self._feedback_values}
 
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Silences in force, the one that ends first first."""

@@ -14,7 +14,18 @@ from outrider.audit import AuditEvent, AuditRecord
 from outrider.drill import Drill
 from outrider.errors import StoreError, TakenOverError
 from outrider.feedback import Feedback
-from outrider.model import Action, ActionStatus, Alert, AlertState, DetectorState, Incident, Message, Outcome, Plan
+from outrider.model import (
+    Action,
+    ActionStatus,
+    Alert,
+    AlertState,
+    DetectorState,
+    Incident,
+    Message,
+    Outcome,
+    Plan,
+    Window,
+)
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
 from store import codec, plan_rows, schema, state_rows, state_upkeep
 from store.backend import put
@@ -227,14 +238,15 @@ class SqlStateStore(SqlStateReader):
         with self._database.writing() as connection:
             put(connection, schema.drill, row)
 
-    def save_feedback(self, said: Sequence[Feedback]) -> int:
+    def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
         """Write verdicts in one transaction, audited; how many say something new."""
-        new = 0
+        new, packed = 0, {name: state_rows.pack_window(window) for name, window in (values or {}).items()}
         with self._database.writing() as connection:
             for one in said:
                 before = _stored(connection, Feedback, schema.feedback, one.id)
                 if before is None or not one.says_as(before):
-                    put(connection, schema.feedback, state_rows.of_feedback(one))
+                    more = {"payload": packed[one.id]} if one.id in packed else {}
+                    put(connection, schema.feedback, state_rows.of_feedback(one) | more)
                     _append(connection, [state_rows.told(one, before)])
                     new += 1
         return new

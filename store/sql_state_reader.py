@@ -27,6 +27,7 @@ from outrider.model import (
     Plan,
     Priority,
     RemediationSession,
+    Window,
 )
 from outrider.places import Place
 from outrider.ports import Silence
@@ -37,6 +38,7 @@ from store.schema import instant, micros
 
 T = TypeVar("T")
 STANDINGS = "standings"  # of the detectors: one document
+_IDS_AT_ONCE = 500
 
 
 class SqlStateReader:
@@ -254,6 +256,16 @@ class SqlStateReader:
         if since is not None:
             asked = asked.where(table.c.at_us >= micros(since))
         return self._read(Feedback, pages.beyond(asked, table.c.at_us, table.c.id, after))
+
+    def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
+        """The values kept with verdicts, by id; without those that have none."""
+        table, found = schema.feedback, {}
+        with self._database.reading() as connection:
+            for place in range(0, len(ids), _IDS_AT_ONCE):
+                some = table.c.id.in_(ids[place : place + _IDS_AT_ONCE])
+                asked = sa.select(table.c.id, table.c.payload).where(some, table.c.payload.is_not(None))
+                found.update({row.id: row.payload for row in connection.execute(asked)})
+        return {name: state_rows.unpack_window(payload) for name, payload in found.items()}
 
     def paused(self) -> bool:
         """True while remediation is paused."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from io import BytesIO
 from typing import Any, Final
 from zipfile import BadZipFile
@@ -30,13 +30,16 @@ from outrider.model import (
     DecisionReason,
     DetectorStanding,
     DetectorState,
+    EntityKind,
     EntityRef,
     Incident,
     Message,
     Outcome,
     OutcomeStatus,
     RemediationSession,
+    SignalKey,
     Verdict,
+    Window,
 )
 from outrider.topology import Topology
 from store import codec
@@ -319,3 +322,33 @@ def unpack_state(payload: bytes) -> DetectorState:
             f"A check-point of a detector cannot be read: {type(error).__name__}: {error}.",
             hint="nothing: the engine drops it, says so in its log, and teaches the detector from the stored values",
         ) from error
+
+
+def pack_window(window: Window) -> bytes:
+    """A window without its events as packed npz."""
+    file = BytesIO()
+    np.savez(
+        file,
+        kind=np.array(window.kind.value),
+        entities=np.array([entity.key for entity in window.entities], dtype=np.str_),
+        times=window.times,
+        keys=np.array([str(key) for key in window.keys], dtype=np.str_),
+        values=window.values,
+        status=window.status,
+        step=np.array(window.step.total_seconds()),
+    )
+    return zstandard.compress(file.getvalue())
+
+
+def unpack_window(payload: bytes) -> Window:
+    """Read back what ``pack_window`` wrote."""
+    with np.load(BytesIO(zstandard.decompress(payload)), allow_pickle=False) as found:
+        return Window(
+            EntityKind(str(found["kind"])),
+            tuple(EntityRef.from_key(key) for key in found["entities"].tolist()),
+            found["times"],
+            tuple(SignalKey.parse(key) for key in found["keys"].tolist()),
+            found["values"],
+            found["status"],
+            timedelta(seconds=float(found["step"])),
+        )

@@ -12,6 +12,7 @@ from dashboards import charts, pieces, session
 from dashboards import format as fmt
 from dashboards.client import ApiAwayError, ApiError
 from dashboards.session import Viewer
+from dashboards.views import feedback
 from outrider import graph_text
 from outrider.i18n import translate
 from outrider.summaries import word
@@ -28,7 +29,7 @@ def page(who: Viewer) -> None:
 def _body(who: Viewer) -> None:
     # Read here and not in page(): a click inside the fragment runs the fragment alone.
     chosen = st.query_params.get("incident")
-    refused = st.session_state.pop(_REFUSED, None)
+    refused = st.session_state.pop(_REFUSED, None) or feedback.refused()
     if refused:
         st.html(pieces.note(*refused, away=True))
     if chosen:
@@ -95,6 +96,9 @@ def _one(who: Viewer, incident_id: str) -> None:
         st.html(pieces.section(who.say("incident.folded", n=found["alerts"])))
         with st.container(border=True, height="stretch", key="o-box-incident-4"):
             _folded(who, found)
+    st.html(pieces.section(who.say("feedback.title")))
+    with st.container(border=True, key="o-box-incident-5"):
+        feedback.ask(who, found)
     if found["recording"]:
         st.html(pieces.label(who.say("incident.recording", path=found["recording"])))
 

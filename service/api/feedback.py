@@ -88,5 +88,6 @@ def _more(body: Verdict, by: str) -> dict[str, Any]:
 
 
 def _saved(ctx: Context, said: list[Feedback]) -> dict[str, Any]:
-    changed = ctx.state.save_feedback(said)
+    values = judging.values_of(said, ctx.settings.rules, ctx.state, ctx.metrics, ctx.settings.interval)
+    changed = ctx.state.save_feedback(said, values)
     return {"changed": changed, "feedback": [jsonable.feedback(each) for each in said]}

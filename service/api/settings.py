@@ -15,6 +15,7 @@ from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
 from outrider.ledger import Ledger
+from outrider.rules import Rule
 from outrider.slo import Slo
 from outrider.spool import Spool
 from service.explain import Explainer, NoExplainer
@@ -82,7 +83,8 @@ class ApiSettings:
     by, a guard against DNS rebinding; ``("*",)`` accepts every name. ``interval`` is the time between cycles.
     ``control_url`` is the door of the simulated fleet that drills break, None when the fleet is real.
     ``doors`` None means that nothing is received. ``spool`` is where the engine's cycles wait for the store.
-    ``metrics`` None means that the values are in the store too.
+    ``metrics`` None means that the values are in the store too. ``rules`` are those in force: what a judged alert
+    looked at is kept with the verdict.
     """
 
     token: str = field(default="", repr=False)
@@ -102,6 +104,7 @@ class ApiSettings:
     webhooks: Webhooks = Webhooks()
     slos: tuple[Slo, ...] = ()
     external_scaler_port: int | None = None
+    rules: tuple[Rule, ...] = ()
 
     @property
     def reads_need_token(self) -> bool:

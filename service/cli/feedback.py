@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -15,7 +14,7 @@ from outrider.feedback import Usefulness, by_rule
 from outrider.i18n import translate
 from outrider.summaries import word
 from service import facts, wiring
-from service.cli import client, tables
+from service.cli import client, feedback_rules, tables
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 
 app = typer.Typer(help="Say which alerts were useful, and make rules better by it.", no_args_is_help=ON_A_TERMINAL)
@@ -40,7 +39,12 @@ def give(
     """Judge an alert or an incident. A second verdict of the same person takes the place of the first."""
     with wiring.state_reader(context.settings()) as store:
         is_incident = store.incident(identifier) is not None
-    body: dict[str, Any] = {"verdict": verdict.value, "cause": cause, "comment": comment, "by": by or _login()}
+    body: dict[str, Any] = {
+        "verdict": verdict.value,
+        "cause": cause,
+        "comment": comment,
+        "by": by or feedback_rules.login(),
+    }
     if is_incident and starts_at is not None:
         raise UsageError("--starts-at names a spell of an alert, and this is an incident", hint="leave it out")
     if starts_at is not None:
@@ -86,6 +90,9 @@ def precision(context: Context, since: Since = None) -> None:
     )
 
 
+feedback_rules.add(app)
+
+
 def _given(shown: dict[str, Any], context: Context) -> str:
     said = translate("cli.feedback_given", context.language, changed=shown["changed"], alerts=len(shown["feedback"]))
     return f"{_verdicts(shown['feedback'], context)}\n{said}"
@@ -112,10 +119,3 @@ def _verdicts(shown: list[dict[str, Any]], context: Context) -> str:
 
 def _instant(since: str | None) -> datetime | None:
     return None if since is None else instant_of("--since", since)
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        return ""

@@ -60,6 +60,7 @@ from outrider.model import (
     Statistic,
     TimelineEntry,
     Verdict,
+    Window,
 )
 from outrider.ports import CycleCommit, MetricStore, Silence, StateStore
 from outrider.topology import Topology
@@ -761,6 +762,23 @@ def test_verdicts_by_rule_incident_time_and_spell(state: StateStore) -> None:
     assert state.feedback(rule="gpu-lost", limit=1) == (second,)
     assert state.feedback(incident="i1", since=T0 + 2 * MINUTE) == (second,)
     assert state.feedback(rule="unheard") == ()
+
+
+def test_the_values_of_a_verdict_stay_when_it_is_replaced(state: StateStore) -> None:
+    kept = Window(
+        EntityKind.GPU, (gpu("a"),), np.array([1.0, 2.0]), (POWER, SignalKey(TTFT, bucket=3)),
+        np.array([[[1.5, NAN], [2.5, 4.0]]]), np.array([[[0, 3], [0, 0]]], dtype=np.uint8), STEP,
+    )  # fmt: skip
+    first = verdict(alert(), Usefulness.USEFUL)
+    other = verdict(alert("f2"), Usefulness.USEFUL)
+    state.save_feedback([first, other], {first.id: kept})
+    state.save_feedback([replace(first, verdict=Usefulness.NOT_USEFUL)])
+    found = state.feedback_values([first.id, other.id, "unheard"])
+    assert list(found) == [first.id]
+    again = found[first.id]
+    assert (again.kind, again.entities, again.keys, again.step) == (kept.kind, kept.entities, kept.keys, STEP)
+    for name in ("times", "values", "status"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(kept, name))
 
 
 def test_the_spells_of_an_alert_are_newest_first(state: StateStore) -> None:

@@ -338,3 +338,31 @@ def test_findings_of_the_audit_stand_on_the_overview_in_the_viewer_s_language(fr
     assert "serving/chat" in shown
     assert "Add one." in shown
     assert "&lt;probe&gt;" in shown
+
+
+def test_an_incident_is_judged_on_its_page(fresh, opened):
+    app = opened(fresh.url, "incident", token=TOKEN, incident=INCIDENT)
+    assert "Nobody has judged it yet" in text(app)
+    app.selectbox(key=f"judge-cause-{INCIDENT}").select("gpu-lost")
+    app.text_input(key=f"judge-comment-{INCIDENT}").input("<b>the card</b>")
+    app.text_input(key="judge-name").input("ann")
+    checked(app.button(key=f"judge-wrong_cause-{INCIDENT}").click().run())
+    given = fresh.state.feedback(incident=INCIDENT)
+    assert len(given) == len(fresh.state.incident(INCIDENT).alerts) > 1
+    assert {(one.verdict, one.cause, one.comment, one.by) for one in given} == {
+        ("wrong_cause", "gpu-lost", "<b>the card</b>", "ann")
+    }
+    assert f"ann: wrong cause · {len(given)} alerts" in text(app)
+    assert "&lt;b&gt;the card" in text(app)
+    one = fresh.state.incident(INCIDENT).alerts[0]
+    app.selectbox(key=f"judge-about-{INCIDENT}").select(one)
+    checked(app.button(key=f"judge-useful-{INCIDENT}").click().run())
+    (changed,) = [each for each in fresh.state.feedback(incident=INCIDENT) if each.verdict == "useful"]
+    assert (changed.fingerprint, changed.cause) == (one, None), "the right cause goes with a wrong one alone"
+
+
+def test_without_the_token_nobody_judges(incident, opened):
+    app = opened(incident.url, "incident", incident=INCIDENT, lang="zh")
+    buttons = [button(app, label) for label in ("有用", "无用", "原因有误")]
+    assert all(one.disabled for one in buttons)
+    assert "还没有人评价" in text(app)

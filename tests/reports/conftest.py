@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -12,6 +12,7 @@ import pytest
 
 from outrider import catalog
 from outrider.audit import AuditRecord
+from outrider.feedback import Feedback, Usefulness, judged
 from outrider.model import (
     Action,
     ActionKind,
@@ -114,6 +115,10 @@ class State:
     newest_plan: Plan = field(default_factory=Plan)
     graph: Topology = field(default_factory=Topology)
     trail: tuple[AuditRecord, ...] = ()
+    said: tuple[Feedback, ...] = ()
+
+    def feedback(self, *, since=None, limit=1000):
+        return self.said
 
     def incidents(self, *, open_only=False, since=None, limit=1000):
         return self.all_incidents
@@ -311,6 +316,10 @@ def _decisions() -> dict[str, tuple]:
         "all_alerts": (alert,),
         "all_actions": tuple(reversed(actions)),
         "sent": (page,),
+        "said": (
+            judged(alert, Usefulness.WRONG_CAUSE, by="ann", at=opened + timedelta(hours=1)),
+            judged(replace(alert, starts_at=opened - timedelta(days=9)), Usefulness.NOT_USEFUL, by="ann", at=opened),
+        ),
     }
 
 

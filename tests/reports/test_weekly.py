@@ -234,3 +234,14 @@ def test_values_ten_minutes_apart_are_not_unknown(fleet, nothing):
     row = _table(_report(nothing), "promise", "promise")[0]
     assert row["unknown"] == pytest.approx(1 / 7)
     assert row["availability"] == 1.0
+
+
+def test_verdicts_of_the_week_become_precision_with_its_interval(fleet):
+    model = weekly(fleet.state, fleet.metrics, fleet.week, fleet.now)
+    alerts = next(section for section in model.sections if section.id == "alerts")
+    tables = {table.id: table for table in alerts.tables}
+    (row,) = tables["precision"].rows
+    assert [cell.value for cell in row[:6]] == ["gpu-lost", 1, 0, 1, 0, 1.0], "of last week's alerts nothing counts"
+    assert row[6].text == "21 % – 100 %"
+    figures = {line[0].value: line[1] for line in tables["alerts"].rows}
+    assert (figures["page_precision"].value, figures["pages_judged"].value) == (1.0, 1)

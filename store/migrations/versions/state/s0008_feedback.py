@@ -22,6 +22,7 @@ def upgrade() -> None:
         sa.Column("by", sa.Text(), nullable=False),
         sa.Column("at_us", sa.BigInteger(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("payload", sa.LargeBinary()),
     )
     op.create_index("feedback_by_time", "feedback", ["at_us"])
     op.create_index("feedback_by_rule", "feedback", ["rule", "at_us"])

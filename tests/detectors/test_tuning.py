@@ -1,0 +1,292 @@
+"""A rule's threshold and waiting time from verdicts: the replay is the live loop, the choice keeps useful pages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from alerts import state as alert_state
+from detectors.dial import dial_of
+from detectors.rehearsal import Judged, Rehearsal, window_of
+from detectors.threshold import RuleDetector
+from detectors.tuning import LEAST_VERDICTS, Proposal, ProposalReason, Setting, propose
+from outrider.errors import UsageError
+from outrider.model import (
+    AlertState,
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    NoVerdict,
+    Priority,
+    SignalKey,
+    TimeRange,
+    Window,
+)
+from outrider.rules import Rule
+from outrider.topology import Topology
+
+T0 = datetime(2026, 5, 4, tzinfo=UTC)
+STEP = timedelta(seconds=15)
+CACHE, WAITING = SignalKey("engine_kv_cache_usage_ratio"), SignalKey("engine_requests_waiting")
+REPLICAS = tuple(EntityRef("c", EntityKind.REPLICA, "llm", f"chat-{number}") for number in range(3))
+EXPR = "last(engine_kv_cache_usage_ratio) > 0.9 and last(engine_requests_waiting) > 0"
+MINUTE = timedelta(minutes=1)
+
+
+class Stored:
+    """Values on a grid, read as a store gives them."""
+
+    def __init__(self, cache: np.ndarray, waiting: np.ndarray | None = None) -> None:
+        queue = np.ones_like(cache) if waiting is None else waiting
+        self.values = np.stack([cache, queue], axis=2)
+        self.times = T0.timestamp() + STEP.total_seconds() * np.arange(cache.shape[1])
+        self.span = TimeRange(T0, T0 + cache.shape[1] * STEP)
+        self.entities = REPLICAS[: cache.shape[0]]
+
+    def read(self, start: datetime, end: datetime) -> Window:
+        inside = (self.times >= start.timestamp()) & (self.times < end.timestamp())
+        values = self.values[:, inside]
+        status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+        return Window(EntityKind.REPLICA, self.entities, self.times[inside], (CACHE, WAITING), values, status, STEP)
+
+
+def lived(stored: Stored, rule: Rule) -> dict[EntityRef, list[datetime]]:
+    """When alerts fire in the cycle itself: its detector and its state machine, every step."""
+    detector, active, fired = RuleDetector(rule), (), {entity: [] for entity in stored.entities}
+    context = alert_state.service_context((), {}, {}, lambda _: ())
+    for at in stored.times:
+        now = datetime.fromtimestamp(at, tz=UTC)
+        window = stored.read(now - detector.window + STEP / 2, now + STEP / 2)
+        _, found = detector.detect(detector.initial(), window, Topology.build(()), now)
+        before = {alert.fingerprint for alert in active if alert.state is AlertState.FIRING}
+        after = alert_state.advance(active, found, None, [rule], context, now)
+        for alert in after:
+            if alert.state is AlertState.FIRING and alert.fingerprint not in before:
+                fired[alert.entity].append(now)
+        active = tuple(alert for alert in after if alert.state is not AlertState.RESOLVED)
+    return fired
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "expr",
+    [
+        EXPR,
+        'mean(engine_kv_cache_usage_ratio, "1m") > 0.9 or last(engine_requests_waiting) > 3',
+        "last(engine_kv_cache_usage_ratio) < 0.3 and (last(engine_requests_waiting) < 2 or present(engine_up))",
+        "0.2 * last(engine_kv_cache_usage_ratio) >= 0.17",
+        "not last(engine_kv_cache_usage_ratio) > 0.2",
+    ],
+)
+def test_the_replay_fires_what_the_cycle_fires(expr: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    steps = 160
+    cache = np.clip(0.8 + np.cumsum(rng.normal(0, 0.07, (3, steps)), axis=1) % 0.4 - 0.2, 0, 1)
+    waiting = rng.integers(0, 5, (3, steps)).astype(float)
+    for matrix in (cache, waiting):  # single gaps, and outages
+        matrix[rng.random((3, steps)) < 0.05] = np.nan
+        begin = int(rng.integers(20, 120))
+        matrix[int(rng.integers(3)), begin : begin + 12] = np.nan
+    stored = Stored(cache, waiting)
+    wait, clear = (timedelta(seconds=int(rng.choice([0, 15, 60, 90]))) for _ in range(2))
+    rule = Rule("r", EntityKind.REPLICA, expr, priority=Priority.P2, wait=wait, clear=clear)
+    dial = dial_of("r", expr)
+    thresholds = [dial.threshold] * 2
+    waits = [wait, wait + MINUTE]
+    if dial.threshold is not None:
+        thresholds.append(dial.beyond(dial.threshold))
+        waits.append(wait)
+    numbers = np.array([np.nan if one is None else one for one in thresholds])
+    seconds = np.array([one.total_seconds() for one in waits])
+    replayed = Rehearsal(dial, numbers, seconds, clear, stored.entities, ())
+    for start in range(0, steps, 50):  # in pieces, each with its past
+        begin = T0 + start * STEP
+        replayed.feed(stored.read(begin - window_of(dial), begin + 50 * STEP), begin)
+    for place, (threshold, longer) in enumerate(zip(thresholds, waits, strict=True)):
+        turned = expr if threshold is None else dial.turned(threshold)
+        live = lived(stored, replace(rule, expr=turned, wait=longer))
+        assert replayed.alarms[place] == sum(len(times) for times in live.values()), (turned, longer)
+
+
+def test_the_number_of_the_first_comparison_is_the_dial() -> None:
+    dial = dial_of("r", EXPR)
+    assert (dial.threshold, dial.symbol) == (0.9, ">")
+    assert dial.turned(0.955) == EXPR.replace("0.9", "0.955")
+    assert dial_of("r", '1 - mean(svc_success_ratio, "5m") < -0.5').turned(-1) == (
+        '1 - mean(svc_success_ratio, "5m") < -1'
+    )
+    for without in (
+        "last(engine_kv_cache_usage_ratio) > greatest(0.9, last(engine_requests_waiting))",
+        "not last(engine_kv_cache_usage_ratio) > 0.9",
+        "not present(engine_up) or last(engine_requests_waiting) > 3",
+        "last(engine_up) == 0",
+        "0.9 < last(engine_kv_cache_usage_ratio)",
+    ):
+        assert dial_of("r", without).threshold is None
+    with pytest.raises(UsageError, match="there is no signal engine_upp"):
+        dial_of("r", "last(engine_upp) > 1")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "level", "beyond"),
+    [(">", 0.9, 0.901), (">", 0.95512, 0.956), (">", 12345.0, 12400.0), ("<", 0.3, 0.299), (">", -2.0, -1.99),
+     (">", 0.0, 0.001), ("<", 0.0, -0.001)],
+)  # fmt: skip
+def test_the_next_threshold_lies_just_beyond_a_level(symbol: str, level: float, beyond: float) -> None:
+    dial = dial_of("r", f"last(engine_kv_cache_usage_ratio) {symbol} 0.5")
+    assert dial.beyond(level) == pytest.approx(beyond, rel=1e-12)
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+USEFUL_AT, USELESS_AT = 0.98, 0.93
+
+
+def fleet(
+    useful: int = 6,
+    useless: int = 8,
+    *,
+    level: float = USELESS_AT,
+    lasts: int = 20,
+    useful_lasts: int = 40,
+    priority: Priority = Priority.P2,
+    wait: timedelta = MINUTE,
+) -> tuple[Rule, list[Judged], Stored]:
+    """One replica that is calm but for its spells: each a plateau, useful ones higher, 40 min apart."""
+    count = useful + useless
+    cache = np.full((2, 160 * (count + 1)), 0.5)
+    judged = []
+    for number in range(count):
+        is_useful = number % 2 == 0 if number < 2 * min(useful, useless) else useful > useless
+        begin, long = 160 * number + 60, useful_lasts if is_useful else lasts
+        cache[0, begin : begin + long] = (USEFUL_AT if is_useful else level) - 0.0001 * number
+        start = T0 + begin * STEP
+        judged.append(Judged(f"f{number}", REPLICAS[0], priority, start, start + long * STEP, is_useful))
+    rule = Rule("r", EntityKind.REPLICA, EXPR, priority=priority, wait=wait, clear=MINUTE)
+    return rule, judged, Stored(cache)
+
+
+def proposed(rule: Rule, judged: list[Judged], stored: Stored, **more: object) -> Proposal:
+    return propose(rule, judged, stored.read, stored.entities, stored.span, **more)  # type: ignore[arg-type]
+
+
+def test_a_threshold_is_proposed_that_drops_the_useless_and_keeps_the_useful() -> None:
+    found = proposed(*fleet())
+    assert found.reason is ProposalReason.BETTER
+    assert found.now is not None
+    assert found.best is not None
+    assert (found.now.kept_useful, found.now.kept_useless, found.now.dropped_useless) == (6, 8, 0)
+    assert (found.best.kept_useful, found.best.dropped_useful, found.best.dropped_useless) == (6, 0, 8)
+    assert found.best.delay_most_seconds == 0.0
+    assert found.best.setting == Setting(0.93, MINUTE), "the nearest that drops them all"
+    assert found.expression == EXPR.replace("0.9", "0.93")
+    assert found.now.alerts_per_day == pytest.approx(14 / found.days)
+    assert found.best.alerts_per_day == pytest.approx(6 / found.days)
+    assert found.best.dropped_useless_interval[0] == pytest.approx(0.6756, abs=1e-3)
+    assert len(found.candidates) >= 5
+    assert found.unchecked == ()
+
+
+def test_a_waiting_time_is_proposed_where_useless_alerts_are_as_high_and_shorter() -> None:
+    found = proposed(*fleet(level=USEFUL_AT, lasts=10))
+    assert found.best is not None
+    assert found.best.setting.threshold == 0.9
+    assert found.best.setting.wait == 5 * MINUTE
+    assert (found.best.kept_useful, found.best.dropped_useless) == (6, 8)
+    assert found.best.delay_median_seconds == 240.0
+    assert found.expression == EXPR
+
+
+def test_a_useful_page_is_never_dropped() -> None:
+    rule, judged, stored = fleet(useful=9, useless=9, lasts=40, priority=Priority.P1)
+    stored.values[0, 60:100, 0] = 0.91  # one useful page that went less far than what was useless
+    found = proposed(rule, judged, stored)
+    assert found.reason is ProposalReason.DROPS_A_PAGE
+    assert found.best is None
+    assert any(one.dropped_pages for one in found.candidates)
+    softer = [replace(one, priority=Priority.P2) for one in judged]
+    found = proposed(replace(rule, priority=Priority.P2), softer, stored)
+    assert found.best is not None
+    assert (found.best.dropped_useful, found.best.dropped_useless) == (1, 9), "of P2 one may go for five useless ones"
+
+
+def test_a_useful_page_is_told_two_minutes_later_at_most() -> None:
+    found = proposed(*fleet(level=USEFUL_AT, lasts=10, priority=Priority.P0))
+    assert found.reason is ProposalReason.DROPS_A_PAGE
+    assert max(one.late_pages for one in found.candidates) == 6
+
+
+@pytest.mark.parametrize(
+    ("useful", "useless", "reason"),
+    [
+        (LEAST_VERDICTS - 5, 4, ProposalReason.TOO_FEW_VERDICTS),
+        (9, 2, ProposalReason.NOTHING_USELESS),
+        (0, 11, ProposalReason.NOTHING_USEFUL),
+    ],
+)
+def test_too_few_verdicts_propose_nothing(useful: int, useless: int, reason: ProposalReason) -> None:
+    found = proposed(*fleet(useful, useless))
+    assert (found.reason, found.best, found.judged) == (reason, None, useful + useless)
+
+
+def test_one_incident_speaks_once() -> None:
+    rule, judged, stored = fleet()
+    storm = [replace(one, occasion="inc-1") for one in judged]
+    assert proposed(rule, storm, stored).reason is ProposalReason.TOO_FEW_VERDICTS
+
+
+def test_what_the_stored_values_cannot_tell_is_not_guessed() -> None:
+    rule, judged, stored = fleet()
+    pages = [replace(one, priority=Priority.P1) if number == 0 else one for number, one in enumerate(judged)]
+    late = TimeRange(pages[0].ends_at, stored.span.end)
+    found = propose(rule, pages, stored.read, stored.entities, late)
+    assert (found.reason, found.unchecked) == (ProposalReason.PAGE_NOT_CHECKED, (pages[0],))
+    stored.values[0, 60:100, 0] = 0.5  # the values tell of no alert there
+    found = proposed(rule, pages, stored)
+    assert (found.reason, found.unchecked) == (ProposalReason.PAGE_NOT_CHECKED, (pages[0],))
+    stored.values[:, :, 0] = 0.5
+    assert proposed(rule, judged, stored).reason is ProposalReason.NOT_REPRODUCED
+
+
+def test_values_kept_with_a_verdict_outlive_those_of_the_store() -> None:
+    rule, judged, stored = fleet(priority=Priority.P1)
+    named = [replace(one, id=one.fingerprint) for one in judged]
+    past = timedelta(minutes=6)
+    kept = {one.id: stored.read(one.starts_at - past, one.ends_at) for one in named}
+    late = TimeRange(stored.span.end - timedelta(hours=1), stored.span.end)
+    found = propose(rule, named, stored.read, stored.entities, late, kept=kept)
+    assert (found.reason, found.unchecked) == (ProposalReason.BETTER, ())
+    assert found.best is not None
+    assert (found.best.setting, found.best.kept_useful, found.best.dropped_useless) == (Setting(0.93, MINUTE), 6, 8)
+    without = propose(rule, named, stored.read, stored.entities, late)
+    assert without.reason is ProposalReason.PAGE_NOT_CHECKED
+
+
+def test_a_setting_of_ones_own_is_measured() -> None:
+    rule, judged, stored = fleet()
+    good = proposed(rule, judged, stored, tried=[Setting(0.95, MINUTE)])
+    assert (good.reason, good.best and good.best.setting.threshold) == (ProposalReason.BETTER, 0.95)
+    bad = proposed(rule, judged, stored, tried=[Setting(0.99, MINUTE)])
+    assert (bad.reason, bad.candidates[0].dropped_useful) == (ProposalReason.NONE_BETTER, 6)
+
+
+def test_a_rule_without_an_expression_has_nothing_to_replay() -> None:
+    rule, judged, stored = fleet()
+    by_fault = replace(rule, expr=None, faults=("gpu-lost",))
+    assert proposed(by_fault, judged, stored).reason is ProposalReason.NOT_OVER_VALUES
+
+
+def test_silence_is_no_verdict_in_both() -> None:
+    """The comparison of replay and cycle above rests on gaps being there."""
+    stored = Stored(np.full((1, 40), np.nan))
+    rule = Rule("r", EntityKind.REPLICA, EXPR)
+    _, found = RuleDetector(rule).detect(
+        RuleDetector(rule).initial(), stored.read(T0, T0 + 40 * STEP), Topology.build(()), T0 + 39 * STEP
+    )
+    assert isinstance(found[0], NoVerdict)
+    replayed = Rehearsal(dial_of("r", EXPR), np.array([0.9]), np.array([0.0]), MINUTE, stored.entities, ())
+    replayed.feed(stored.read(T0, T0 + 40 * STEP), T0)
+    assert replayed.alarms.sum() == 0
