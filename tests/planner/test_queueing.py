@@ -97,7 +97,6 @@ def test_more_load_is_never_faster(work, load, more):
     low, high = (predict(TIMES, BOUNDS, work, limit * share) for share in (load, min(load * more, 0.99)))
     for name in ("running", "ttft_mean", "tpot_mean", "waits_ratio"):
         assert getattr(high, name) >= getattr(low, name) * (1 - 1e-6)
-    assert low.ttft >= low.ttft_mean * 0.5
     assert 0 <= low.kv_ratio <= 1
 
 
