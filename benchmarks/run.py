@@ -36,6 +36,7 @@ BENCHMARKS = {
     "quiet_weeks": "benchmarks.quiet_weeks",
     "forecast_speed": "benchmarks.forecast_speed",
     "plan_answer": "benchmarks.plan_answer",
+    "scaling_replay": "benchmarks.scaling_replay",
     "engine_fit": "benchmarks.engine_fit",
     "simulator_speed": "benchmarks.simulator_speed",
     "drill_score": "benchmarks.drill_score",

@@ -201,13 +201,14 @@ def _ahead(logs: Floats, known: NDArray[np.bool_], season: int, step: int) -> Fl
 
 def _fit(inputs: Floats, change: Floats) -> Floats:
     """Ridge regression; the second pass weighs rows down whose error is in the largest fifth (Huber)."""
-    weights = np.ones(change.size)
+    weights: Floats = np.ones(change.size)
     penalty = _RIDGE * np.eye(inputs.shape[1])
     penalty[0, 0] = 0.01 * _RIDGE
     for _ in range(2):
-        found: Floats = np.linalg.solve(inputs.T @ (inputs * weights[:, None]) + penalty, inputs.T @ (weights * change))
+        squares, products = inputs.T @ (inputs * weights[:, None]) + penalty, inputs.T @ (weights * change)
+        found: Floats = np.asarray(np.linalg.solve(squares, products), dtype=np.float64)
         errors = np.abs(change - inputs @ found)
-        weights = 1.0 / np.maximum(errors / (np.quantile(errors, 0.8) + 1e-6), 1.0)
+        weights = np.asarray(1.0 / np.maximum(errors / (np.quantile(errors, 0.8) + 1e-6), 1.0), dtype=np.float64)
     return found
 
 

@@ -19,7 +19,7 @@ from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import StoreAwayError
 from outrider.i18n import Language
-from outrider.ledger import Ledger
+from outrider.ledger import Ledger, Startup
 from outrider.model import CycleRecord, EntityKind, EntityRef, Incident, Plan
 from outrider.ports import Actuator, MetricStore, Notifier, StateReader, StateStore
 from outrider.rules import Rule
@@ -312,6 +312,16 @@ def webhooks(settings: Settings) -> Webhooks:
         },
         services=dict(given.services),
     )
+
+
+def startups(settings: Settings, limit: int) -> tuple[Startup, ...]:
+    """The newest start-ups that the store knows."""
+    with stores(settings):  # says so when it is away or not ours
+        ledger = sql.open_ledger(sql.urls_of(settings.store.url)[0])
+        try:
+            return ledger.startups(limit=limit)
+        finally:
+            ledger.close()
 
 
 def plan_now(settings: Settings, at: datetime | None) -> Plan:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,20 +12,17 @@ from outrider.errors import UsageError
 from outrider.i18n import Language, translate
 from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
-from outrider.units import parse_duration
 from planner import capacity, reasoning
-from planner.backtest import Trace, parse_trace
-from planner.replay import figure, score
 from service import wiring
-from service.cli import buying, emitted, sizing, tables
+from service.cli import buying, emitted, scaling, sizing, tables
 from service.cli.amounts import amount
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 from service.cli.emitted import KINDS
-from service.cli.progress import bars
 
 app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
 sizing.add(app)
 buying.add(app)
+scaling.add(app)
 
 
 class BatchPer(StrEnum):
@@ -70,60 +66,6 @@ def formula(
         pp=pp,
     )
     context.show(found.as_dict(), lambda _: "\n".join(found.lines(context.language)))
-
-
-@leaf(app, "replay", example="outrider capacity replay traffic.csv --startup 5m -o json")
-def replay(
-    context: Context,
-    csv: Annotated[list[Path], typer.Argument(help="CSV with time_utc, requests_per_second")],
-    startup: Annotated[str, typer.Option("--startup", help="from launch to the first answer")] = "5m",
-    plot: Annotated[Path | None, typer.Option("--plot", help="folder to draw one SVG a trace into")] = None,
-) -> None:
-    """Replay the scaling loop on traffic traces against static peak, HPA, KEDA-like, cron, Knative and an oracle."""
-    with bars(context) as progress:
-        found = score.replay(traces_of(csv), startup=parse_duration(startup), progress=progress)
-    drawn = []
-    if plot is not None:
-        plot.mkdir(parents=True, exist_ok=True)
-        for trace in found.traces:
-            path = plot / f"{trace.name}.svg"
-            path.write_text(figure.svg(trace, found.startup), encoding="utf-8")
-            drawn.append(str(path))
-    context.show({**found.as_dict(), "plots": drawn}, lambda shown: _replay_table(shown, context))
-
-
-def _replay_table(shown: dict[str, Any], context: Context) -> str:
-    rivals = list(shown["rival_settings"])
-    heads = ["name", "gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio", "times_oracle"]
-    heads += [*(f"{name}_ratio" for name in rivals), "reversals_within_30min"]
-    rows = [[row["name"], *(_share(row[head]) for head in heads[1:])] for row in shown["traces"]]
-    table = tables.table([head.removesuffix("_ratio").replace("_", " ") for head in heads], rows, empty="-")
-    said = translate(
-        "cli.replay_summary",
-        context.language,
-        mean=_share(shown["mean_gpu_hours_ratio"]),
-        times=f"{shown['mean_times_oracle']:.2f}",
-        worst=f"{shown['worst_requests_waiting_over_2s_ratio']:.2%}",
-    )
-    return "\n".join([table, said, *shown["plots"]])
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else (str(value) if isinstance(value, int) else f"{value:.4f}")
-
-
-def traces_of(paths: list[Path]) -> list[Trace]:
-    """Read traces. Raises UsageError naming the file that cannot be read."""
-    found = []
-    for path in paths:
-        try:
-            found.append(parse_trace(path.read_text(encoding="utf-8"), path.stem))
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise UsageError(
-                f"{path} cannot be read: {why}", hint="give CSV files with time_utc and requests_per_second"
-            ) from error
-    return found
 
 
 @leaf(app, "plan", example="outrider capacity plan --service chat -o json")

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -12,8 +13,10 @@ from unittest import mock
 from urllib.parse import quote
 
 import pytest
+import yaml
 
 from collectors import registry
+from outrider.clock import from_unix, rfc3339
 from outrider.ports import CycleCommit
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
@@ -388,3 +391,63 @@ def test_headings_and_summaries_are_in_the_language_asked_for(tmp_path):
     ):
         shown = run(*arguments, "--lang", "zh", "-o", "table", cwd=tmp_path).stdout
         assert all(word in shown for word in words), shown
+
+
+def _traffic(folder, days=5):
+    lines = ["time_utc,requests_per_second"]
+    start = 1_767_225_600
+    for slot in range(days * 144):
+        at = from_unix(float(start + 600 * slot))
+        lines.append(f"{rfc3339(at)},{20 + 10 * math.sin(slot / 144 * 2 * math.pi):.3f}")
+    file = folder / "wave.csv"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+def test_a_scaling_replay_is_one_document_with_the_agreed_keys_and_a_picture(tmp_path):
+    file = _traffic(tmp_path)
+    found = answer("capacity", "replay", str(file), "--startup", "5m", "--plot", "drawn", "-o", "json", cwd=tmp_path)
+    row = found["traces"][0]
+    keys = {"gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio", "keda_ratio", "hpa_ratio"}
+    assert keys | {"name", "reversals_within_30min"} <= row.keys()
+    assert row["name"] == "wave"
+    assert (tmp_path / "drawn" / "wave.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("replay", "absent.csv"), "absent.csv cannot be read"),
+        (("replay", "short.csv"), "too few to replay"),
+        (("replay", "short.csv", "--startup", "0s"), "--startup"),
+        (("warm", "--service", "chat", "--phase", "pull=soon"), "--phase 'pull=soon'"),
+    ],
+)
+def test_what_cannot_be_replayed_says_why_and_what_to_do(tmp_path, arguments, said):
+    (tmp_path / "short.csv").write_text(
+        "time_utc,requests_per_second\n2026-01-01T00:00:00Z,1\n2026-01-01T00:10:00Z,2\n", encoding="utf-8"
+    )
+    found = answer("capacity", *arguments, "-o", "json", cwd=tmp_path, code=2)
+    assert said in found["error"]["message"]
+    assert found["error"]["hint"]
+
+
+def test_every_strategy_is_compared_and_one_is_advised(tmp_path):
+    found = answer("capacity", "strategies", str(_traffic(tmp_path)), "-o", "json", cwd=tmp_path)
+    row = found["traces"][0]
+    assert row["traffic_class"] == "diurnal"
+    assert row["recommended"] in {each["name"] for each in row["strategies"]}
+
+
+def test_documents_for_faster_starts_are_written(tmp_path):
+    arguments = ("--service", "chat", "--phase", "pull=140", "--image", "vllm/vllm-openai:v0.11.0")
+    found = answer("capacity", "warm", *arguments, "--documents", "warm.yaml", "-o", "json", cwd=tmp_path)
+    assert found["attack_first"] == "pull"
+    written = list(yaml.safe_load_all((tmp_path / "warm.yaml").read_text(encoding="utf-8")))
+    assert [one["kind"] for one in written] == ["PriorityClass", "Deployment", "DaemonSet"]
+
+
+def test_a_service_whose_starts_nobody_saw_has_nothing_to_attack(tmp_path):
+    found = answer("capacity", "warm", "--service", "chat", "-o", "json", cwd=tmp_path)
+    assert found["starts"] == 0
+    assert found["attack_first"] is None

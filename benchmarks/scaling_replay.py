@@ -1,0 +1,82 @@
+"""What the scaling loop costs, and how many requests wait: public traffic traces at 5, 10 and 15 minutes of start-up.
+
+GPU-hours are relative to the hindsight peak held all the time, the mean over the traces; waiting is the share
+of requests over two seconds on the worst trace. The peers run on the same traces, each at the setting that was
+cheapest in hindsight among those that kept 99.5 % of requests under two seconds on every trace. The oracle
+knows all traffic beforehand.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Result, data_folder, main, quick, result, tell
+from planner.backtest import Trace, parse_trace
+from planner.replay import score
+from planner.replay.score import ScalingReplay
+
+TARGETS = {5: 0.58, 10: 0.68, 15: 0.75}
+TIMES_ORACLE = 1.28
+NAMES = ("scaling_replay", "scaling_replay_waiting", "scaling_replay_oracle", "scaling_replay_reversals")
+
+
+def run() -> list[Result]:
+    """Cost and waiting at each start-up time; at five minutes also against the oracle, and reversals."""
+    folder = data_folder()
+    paths = sorted((folder / "traffic").glob("*.csv")) if folder else []
+    if not paths:
+        why = "no traffic/*.csv there" if folder else "give --data DIR or $OUTRIDER_DATA"
+        return [result(name, None, "ratio", None, None, note=f"not measured: {why}") for name in NAMES]
+    traces = [parse_trace(path.read_text(encoding="utf-8"), path.stem) for path in paths]
+    if quick():
+        traces = [min(traces, key=lambda trace: trace.values.size)]
+    found: list[Result] = []
+    for minutes in TARGETS:
+        tell(f"{len(traces)} traces at {minutes} min of start-up")
+        found += _lines(minutes, score.replay(traces, startup=timedelta(minutes=minutes)), traces)
+    return found
+
+
+def _lines(minutes: int, replayed: ScalingReplay, traces: list[Trace]) -> list[Result]:
+    shown = replayed.as_dict()
+    cost, worst = shown["mean_gpu_hours_ratio"], shown["worst_requests_waiting_over_2s_ratio"]
+    rivals = {name: _mean(shown, f"{name}_ratio") for name in replayed.settings}
+    kept = {name: value for name, value in rivals.items() if value is not None}
+    best = min(kept, key=lambda name: kept[name]) if kept else None
+    peer = kept[best] if best else None
+    suffix = f"_{minutes}min"
+    each = ", ".join(
+        f"{row['name']} {row['gpu_hours_ratio']:.3f} (oracle {row['oracle_ratio']:.3f}, "
+        f"{row['requests_waiting_over_2s_ratio']:.2%} wait)"
+        for row in shown["traces"]
+    )
+    never = [name for name, value in rivals.items() if value is None]
+    note = each + (f"; no setting of {', '.join(never)} keeps 99.5 % on every trace" if never else "")
+    label = f"{best} at {replayed.settings[best]:g}, best in hindsight" if best else None
+    target, keeps = TARGETS[minutes], worst <= score.WAITING_GOAL
+    lines = [
+        result(f"scaling_replay{suffix}", cost, "of static peak", target, cost <= target and keeps,
+               label, peer, peer / cost if peer else None, traces=len(traces), peers=rivals, note=note),
+        result(f"scaling_replay_waiting{suffix}", worst, "of requests", score.WAITING_GOAL, keeps),
+    ]  # fmt: skip
+    if minutes == min(TARGETS):
+        times = shown["mean_times_oracle"]
+        turns = sum(row["reversals_within_30min"] for row in shown["traces"])
+        lines.append(result("scaling_replay_oracle", times, "x oracle", TIMES_ORACLE, times <= TIMES_ORACLE))
+        lines.append(result("scaling_replay_reversals", turns, "at constant load", 0, turns == 0))
+    return lines
+
+
+def _mean(shown: dict[str, object], key: str) -> float | None:
+    rows = shown["traces"]
+    assert isinstance(rows, list)
+    values = [row[key] for row in rows]
+    return sum(values) / len(values) if values and None not in values else None
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from planner.advice import TrafficClass, advise, traffic_class
+from planner.backtest import Trace
+from planner.replay.world import world
+
+START = 1_767_225_600.0
+SLOTS = np.arange(7 * 144)
+DAY = 2 * np.pi * SLOTS / 144.0
+
+
+def _trace(values, name="t"):
+    return Trace(name, START + 600.0 * SLOTS, np.asarray(values, dtype=float), timedelta(minutes=10))
+
+
+def _silent_nights():
+    """Two hours of work a day, nothing else."""
+    return np.where((SLOTS % 144 >= 60) & (SLOTS % 144 < 72), 30.0, 0.0)
+
+
+def _bursts():
+    load = np.full(SLOTS.size, 20.0)
+    load[::37] = 45.0
+    return load
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (np.full(SLOTS.size, 20.0), TrafficClass.CONSTANT),
+        (20.0 + 12.0 * np.sin(DAY), TrafficClass.DIURNAL),
+        (_bursts(), TrafficClass.BURSTY),
+        (_silent_nights(), TrafficClass.INTERMITTENT),
+        (
+            np.interp(SLOTS, SLOTS[::50], np.random.default_rng(4).uniform(10, 40, SLOTS[::50].size)),
+            TrafficClass.IRREGULAR,
+        ),
+    ],
+)
+def test_traffic_has_a_class(values, kind):
+    assert traffic_class(world(_trace(values))) is kind
+
+
+def test_constant_traffic_is_given_the_simplest_loop_that_costs_no_more():
+    found = advise([_trace(np.full(SLOTS.size, 20.0))], startup=timedelta(minutes=5))[0]
+    assert found.recommended == "static"
+    shown = found.as_dict()
+    assert shown["why"]
+    assert {row["name"] for row in shown["strategies"]} == {"static", "cron", "hpa", "keda", "knative", "outrider"}
+
+
+def test_traffic_that_follows_the_day_is_given_what_is_cheapest_and_keeps_the_promise():
+    found = advise([_trace(20.0 + 12.0 * np.sin(DAY))], startup=timedelta(minutes=5))[0]
+    chosen = next(row for row in found.rows if row.name == found.recommended)
+    assert chosen.requests_waiting_over_2s_ratio <= 0.005
+    keeping = [row.gpu_hours_ratio for row in found.rows if row.requests_waiting_over_2s_ratio <= 0.005]
+    assert chosen.gpu_hours_ratio <= 1.05 * min(keeping)
+    assert chosen.gpu_hours_ratio < 0.9
+
+
+def test_scale_to_zero_is_advised_only_where_the_first_request_may_wait():
+    trace = _trace(_silent_nights())
+    patient = advise([trace], startup=timedelta(minutes=5), cold_start_limit=timedelta(minutes=5))[0]
+    assert (patient.recommended, patient.reason) == ("knative", "scale_to_zero")
+    chosen = next(row for row in patient.rows if row.name == "knative")
+    assert chosen.first_request_delay_seconds == 300.0
+    assert chosen.gpu_hours_ratio < 0.5
+    hasty = advise([trace], startup=timedelta(minutes=5))[0]
+    assert hasty.reason != "scale_to_zero"

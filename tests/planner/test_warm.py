@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from outrider.ledger import PhaseTime, StartPhase, Startup
+from outrider.model import EntityKind, EntityRef
+from planner.warm import WarmSettings, documents, phases_of, warm
+
+BEGAN = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+def _start(number, pull, load):
+    phases = (
+        PhaseTime(StartPhase.PULL, pull, "event Pulled"),
+        PhaseTime(StartPhase.WEIGHT_LOAD, load, "log"),
+        PhaseTime(StartPhase.FIRST_REQUEST, 900.0, "counter"),
+    )
+    pod = EntityRef("lab", EntityKind.POD, "prod", f"chat-{number}")
+    ready = BEGAN + timedelta(seconds=pull + load)
+    return Startup(str(number), pod, BEGAN, service="chat", phases=phases, ready_at=ready)
+
+
+def test_the_longest_phase_is_attacked_first_and_waiting_for_work_is_none():
+    starts = [_start(1, 100.0, 60.0), _start(2, 140.0, 50.0), _start(3, 120.0, 40.0)]
+    found = warm(WarmSettings("chat"), phases_of(starts), starts)
+    assert found.attack_first == "pull"
+    assert found.phases["pull"] == 120.0
+    assert found.lead_time_p95_seconds == 190.0
+    saved = {one.name: one.seconds_saved for one in found.remedies}
+    assert saved == {"image_pre_pull": 120.0, "weights_on_node": 50.0, "warm_pool": 190.0}
+
+
+def test_what_holds_gpus_has_its_cost_and_what_does_not_costs_nothing():
+    settings = WarmSettings("chat", gpus=4, spare=2, price_per_gpu_hour=2.5)
+    found = {
+        one.name: one for one in warm(settings, {"schedule": 30.0, "node_provision": 240.0, "pull": 90.0}).remedies
+    }
+    assert found["balloon_pods"].seconds_saved == 270.0
+    assert found["balloon_pods"].idle_gpus == 8
+    assert found["balloon_pods"].idle_cost_per_hour == 20.0
+    assert found["image_pre_pull"].idle_cost_per_hour == 0.0
+    assert warm(WarmSettings("chat", gpus=4), {"schedule": 30.0}).remedies[0].idle_cost_per_hour is None
+
+
+def test_nothing_measured_attacks_nothing():
+    found = warm(WarmSettings("chat"), {})
+    assert found.attack_first is None
+    assert found.remedies == ()
+
+
+def test_balloons_yield_to_every_replica_and_hold_its_gpus():
+    made = documents(
+        WarmSettings("chat", "prod", image="vllm/vllm-openai:v0.11.0", url="http://chat:8000", gpus=4, spare=2)
+    )
+    kinds = [one["kind"] for one in made]
+    assert kinds == ["PriorityClass", "Deployment", "DaemonSet", "Job"]
+    priority, balloons, pull, prompts = made
+    assert priority["value"] < 0
+    assert priority["preemptionPolicy"] == "Never"
+    pod = balloons["spec"]["template"]
+    assert balloons["spec"]["replicas"] == 2
+    assert pod["spec"]["priorityClassName"] == priority["metadata"]["name"]
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert balloons["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert pull["spec"]["template"]["spec"]["initContainers"][0]["image"] == "vllm/vllm-openai:v0.11.0"
+    assert "resources" not in pull["spec"]["template"]["spec"]["initContainers"][0]
+    compile(prompts["spec"]["template"]["spec"]["containers"][0]["command"][2], "prompts", "exec")
+
+
+def test_without_image_and_door_only_balloons_are_written():
+    assert [one["kind"] for one in documents(WarmSettings("chat"))] == ["PriorityClass", "Deployment"]
