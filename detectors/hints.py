@@ -87,7 +87,7 @@ SPEAKS_FOR: Mapping[ChangeSort, frozenset[str]] = {
 LINE_SPEAKS_FOR: Mapping[str, str] = {
     "engine_dead": "engine-core-dead",
     "worker_died": "engine-core-dead",
-    "cuda_error": "gpu-xid-application",
+    "cuda_error": "engine-core-dead",  # a fault of the card leaves an XID, which has a detector of its own
     "gpu_missing": "gpu-lost",
     "nccl_error": "nccl-timeout",
     "nccl_timeout": "nccl-timeout",
