@@ -81,7 +81,10 @@ class Dial:
         values, known = self.left(window)
         with np.errstate(invalid="ignore"):
             hit = _COMPARE[self.symbol](values[None, :], thresholds[:, None])
-        yes, no, whole = self.if_true.holds(window), self.if_false.holds(window), self.whole.holds(window)
+        # mostly all is calm and known: what no cell needs is not worked out
+        no = self.if_false.holds(window)
+        yes = self.if_true.holds(window) if hit.any() else no
+        whole = no if known.all() else self.whole.holds(window)
         holds = np.where(known, np.where(hit, yes.holds, no.holds), whole.holds)
         unknown = np.where(known, np.where(hit, yes.unknown, no.unknown), whole.unknown)
         return holds, unknown >= Unknown.MISSING
