@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,7 +26,8 @@ from outrider.model import (
 from outrider.windows import holding
 from planner import prescale
 from planner.capacity import Formula, formula, whole
-from planner.forecast.select import DEFAULT_MODELS, forecast
+from planner.forecast.prophet import Fits
+from planner.forecast.select import forecast, forecast_rows
 from planner.forecast.series import DAY_SECONDS
 
 LOAD = SignalKey("svc_requests_per_second")
@@ -43,12 +44,15 @@ _WEEK_SECONDS = 7 * DAY_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What an operator may set. ``scaling_window`` is how long one scaling step takes to be decided anew."""
+    """What an operator may set. ``scaling_window`` is how long one scaling step takes to be decided anew.
+
+    ``nights`` are the Prophets fitted last night, by service; without one a service has the fast tier alone.
+    """
 
     buffer: float = 0.25
     scaling_window: timedelta = timedelta(minutes=10)
     horizon: timedelta = timedelta(hours=24)
-    models: Sequence[str] = DEFAULT_MODELS
+    nights: Mapping[EntityRef, Fits] = field(default_factory=dict)
 
 
 def plan(
@@ -68,8 +72,10 @@ def plan(
     chosen = settings or PlanSettings()
     forecasts: list[Forecast] = []
     answers: list[Recommendation | NoRecommendation] = []
+    said_of = _forecasts(history, [each.service for each in fleet], now, chosen)
     for service in fleet:
-        said, answer = _plan_one(history, calibrations.get(service.service), service, now, chosen)
+        outlook = said_of.get(service.service, NoPlanReason.NO_HISTORY)
+        said, answer = _plan_one(history, outlook, calibrations.get(service.service), service, now, chosen)
         answers.append(answer)
         if said is not None:
             forecasts.append(said)
@@ -101,25 +107,38 @@ def weekly_growth(times: Floats, values: Floats, now: datetime) -> float | None:
     return float(this[both].sum() / last[both].sum()) - 1.0
 
 
+def _forecasts(
+    history: Window, services: Sequence[EntityRef], now: datetime, settings: PlanSettings
+) -> dict[EntityRef, Forecast | NoPlanReason]:
+    """All that the history knows in one stroke; one by one those for which a Prophet was fitted by night."""
+    rows = {service: row for row, service in enumerate(history.entities)}
+    known = [service for service in services if service in rows]
+    plain = [service for service in known if service not in settings.nights]
+    loads = history.column(LOAD)
+    facts: dict[str, Any] = {"signal": LOAD.name, "now": now, "horizon": settings.horizon, "step": history.step}
+    many = forecast_rows(history.times, loads[[rows[each] for each in plain]], entities=plain, **facts)
+    found = dict(zip(plain, many, strict=True))
+    for service in known:
+        fits = settings.nights.get(service)
+        if fits is not None:
+            found[service] = forecast(
+                history.times, loads[rows[service]], entity=service, fits=fits, may_fit=False, **facts
+            )
+    return found
+
+
 def _plan_one(
-    history: Window, calibration: Calibration | None, service: FleetService, now: datetime, settings: PlanSettings
+    history: Window,
+    said: Forecast | NoPlanReason,
+    calibration: Calibration | None,
+    service: FleetService,
+    now: datetime,
+    settings: PlanSettings,
 ) -> tuple[Forecast | None, Recommendation | NoRecommendation]:
-    if service.service not in history.entities:
-        return None, NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now)
-    row = history.entities.index(service.service)
-    values = history.column(LOAD)[row]
-    said = forecast(
-        history.times,
-        values,
-        signal=LOAD.name,
-        entity=service.service,
-        now=now,
-        horizon=settings.horizon,
-        step=history.step,
-        models=settings.models,
-    )
     if not isinstance(said, Forecast):
         return None, NoRecommendation(service.service, said, now)
+    row = history.entities.index(service.service)
+    values = history.column(LOAD)[row]
     known = np.isfinite(values) & (history.times < now.timestamp())
     if history.times[known].max() < (now - _TOO_OLD).timestamp():
         return said, NoRecommendation(service.service, NoPlanReason.NO_VALUES, now)
