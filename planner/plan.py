@@ -29,7 +29,7 @@ from outrider.model import (
 from outrider.windows import holding
 from planner import needs, prescale, reasoning, tiers
 from planner.history import Facts, cleaned
-from planner.tiers import FAST_MODELS, LOAD, Answers
+from planner.tiers import LOAD, Answers, Nights
 
 INFLIGHT = SignalKey("svc_inflight_requests")
 QUEUE = SignalKey("svc_queue_requests")
@@ -49,7 +49,7 @@ class PlanSettings:
     buffer: float = 0.25
     scaling_window: timedelta = timedelta(minutes=10)
     horizon: timedelta = timedelta(hours=24)
-    models: Sequence[str] = FAST_MODELS
+    nights: Nights = field(default_factory=dict)
     limits: prescale.ScaleLimits = field(default_factory=prescale.ScaleLimits)
 
 
@@ -73,7 +73,7 @@ def plan(
     chosen = settings or PlanSettings()
     clean, facts = cleaned(history, LOAD, now)
     doubts = {row: _doubt(clean, row, calibrations, fleet, now, chosen) for row in range(len(clean.entities))}
-    said = tiers.fast(_without_doubted(clean, doubts), now, chosen.horizon, chosen.models)
+    said = tiers.fast(_without_doubted(clean, doubts), now, chosen.horizon, chosen.nights)
     listed = Counter(service.service for service in fleet)
     forecasts: dict[EntityRef, Forecast] = {}
     answers: list[Recommendation | NoRecommendation] = []

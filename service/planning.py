@@ -74,6 +74,7 @@ class Planning:
         self._running: Future[Plan] | None = None
         self._next_at: datetime | None = None
         self._nightly: tiers.Answers = {}
+        self._nights: tiers.Nights = {}
         self._nightly_at: datetime | None = None
         self._lately: dict[EntityRef, deque[tuple[datetime, int]]] = {}
         self.latest = Plan()
@@ -122,7 +123,9 @@ class Planning:
             EntityKind.SERVICE, HISTORY_KEYS, now - self._settings.history, now, HISTORY_STEP, services
         )
         fleet, calibrations = self._fleet.of(services, topology, now, self._known_lately)
-        chosen = PlanSettings(buffer=self._settings.buffer, horizon=HORIZON, limits=self._settings.scaling.limits)
+        chosen = PlanSettings(
+            buffer=self._settings.buffer, horizon=HORIZON, limits=self._settings.scaling.limits, nights=self._nights
+        )
         self._nightly_if_due(history, fleet, now)
         made = make_plan(history, calibrations, fleet, now, settings=chosen, nightly=self._nightly)
         self._look_back(history, made, now)
@@ -144,7 +147,8 @@ class Planning:
 
         def run() -> None:
             clean, _ = cleaned(history, LOAD, now)
-            self._nightly = tiers.nightly(clean, now, HORIZON)
+            self._nights = tiers.nights(clean, now, HORIZON, self._nights)
+            self._nightly = tiers.nightly(clean, now, HORIZON, self._nights)
             _log.info("nightly_forecasts", services=len(self._nightly))
 
         if self._night_pool is None:

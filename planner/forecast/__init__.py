@@ -7,6 +7,6 @@ mix of a series where it helps (``select.py``). Everything is a pure function of
 from planner.forecast.calendar import Calendar, Event
 from planner.forecast.fast import QUANTILES, forecast_many
 from planner.forecast.prophet import Fits
-from planner.forecast.select import forecast
+from planner.forecast.select import fit_by_night, forecast, forecast_rows
 
-__all__ = ["QUANTILES", "Calendar", "Event", "Fits", "forecast", "forecast_many"]
+__all__ = ["QUANTILES", "Calendar", "Event", "Fits", "fit_by_night", "forecast", "forecast_many", "forecast_rows"]

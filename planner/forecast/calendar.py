@@ -131,10 +131,14 @@ def _learned(series: Series, occasions: Sequence[Event]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """A series by the clock on the wall. ``ahead`` are the wall slots of the next slots, 1 being the next one."""
+    """A series by the clock on the wall, as if that were UTC.
+
+    ``ahead`` are the wall slots of the next slots, 1 being the next one; ``origin`` is the wall's time of it.
+    """
 
     values: Floats
     ahead: Slots
+    origin: float
 
 
 def by_wall_clock(series: Series, steps: int, zone: ZoneInfo) -> WallClock:
@@ -146,13 +150,14 @@ def by_wall_clock(series: Series, steps: int, zone: ZoneInfo) -> WallClock:
     times = np.concatenate([series.times, series.future(steps)])
     moved = np.round(_offsets(times, zone) / series.step).astype(np.int64)
     places = np.arange(times.size) + moved - moved[max(0, count - 1)]
+    origin = series.origin + float(moved[count - 1]) * series.step
     if not np.diff(moved).any():
-        return WallClock(series.values, np.arange(1, steps + 1))
+        return WallClock(series.values, np.arange(1, steps + 1), origin)
     first, newest = int(places[:count].min()), int(places[count - 1])
     values = np.full(newest - first + 1, np.nan)
     inside = places[:count] <= newest
     values[places[:count][inside] - first] = series.values[inside]
-    return WallClock(values, np.maximum(places[count:] - newest, 1))
+    return WallClock(values, np.maximum(places[count:] - newest, 1), origin)
 
 
 def _offsets(times: Floats, zone: ZoneInfo) -> Floats:

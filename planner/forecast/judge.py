@@ -10,7 +10,7 @@ from outrider.measures import wape
 from outrider.model import BacktestScore, Floats
 from planner.forecast import conformal
 from planner.forecast.fast import Folds, Outlook, Speaker
-from planner.forecast.series import DAY_SECONDS
+from planner.forecast.series import DAY_SECONDS, offset
 
 _JUDGED_DAYS = (30 / 1440, 2 / 24, 1.0)
 _LOW, _HIGH = 0.05, 0.95
@@ -32,19 +32,19 @@ class Verdict:
         return BacktestScore(self.mix, self.naive, self.coverage90, self.origins)
 
 
-def judge(outlook: Outlook, days: float) -> Verdict:
-    """Judge the first series of an outlook that kept its folds, with ``days`` of history.
+def judge(outlook: Outlook, days: float, row: int = 0) -> Verdict:
+    """Judge one series of an outlook that kept its folds, with ``days`` of history.
 
     Where more than three days are known, origins that knew less than two are not judged.
     """
     folds = _kept(outlook)
     season = DAY_SECONDS / outlook.step_seconds
     learned = folds.ages <= (days - _LEARNING_DAYS) * season if days > _JUDGED_FROM_DAYS else folds.ages >= 0
-    truth = np.where(learned[:, None], folds.truth[0], np.nan)
-    rivals = [wape(truth, rival[0]) for rival in (folds.last_value, folds.seasonal_naive)]
+    truth = np.where(learned[:, None], folds.truth[row], np.nan)
+    rivals = [wape(truth, rival[row]) for rival in (folds.last_value, folds.seasonal_naive)]
     known = [rival for rival in rivals if rival is not None]
     origins = int((~np.isnan(truth)).any(axis=1).sum())
-    return Verdict(wape(truth, folds.said[0]), min(known) if known else None, _coverage(folds, outlook), origins)
+    return Verdict(wape(truth, folds.said[row]), min(known) if known else None, _coverage(folds, outlook, row), origins)
 
 
 def compare(alone: Outlook, joined: Outlook, speaker: Speaker, slots: int) -> tuple[float, float, float]:
@@ -74,10 +74,11 @@ def _error(truth: Floats, said: Floats) -> float:
     return (found + float(np.abs(said[whole].max(axis=1) - peaks).sum() / max(peaks.sum(), 1e-12))) / 2
 
 
-def _coverage(folds: Folds, outlook: Outlook) -> float | None:
+def _coverage(folds: Folds, outlook: Outlook, row: int) -> float | None:
     """The share of the newer half of the folds inside a 90 % interval learned from the older half."""
-    floor = max(1e-9, float(np.nanmean(folds.truth)) * 0.01) if np.isfinite(folds.truth).any() else 1e-9
-    errors = np.log(folds.truth + floor) - np.log(folds.said + floor)
+    truth, said = folds.truth[[row]], folds.said[[row]]
+    floor = offset(truth.astype(np.float64))
+    errors = np.log(truth + floor) - np.log(said + floor)
     half = errors.shape[1] // 2
     older, newer = errors[:, :half], errors[:, half:]
     scored = ~np.isnan(newer)

@@ -101,14 +101,19 @@ def regress(inputs: Inputs, refits: Slots) -> Matrix:
     off = np.clip(off, -_OUTLIER_SPREADS * spread, _OUTLIER_SPREADS * spread)
     features = np.stack([inputs.levels[profile, tens] for tens in levels], axis=-1)
     half = _HALF_LIFE_DAYS * inputs.grid.season
+    weights = (~np.isnan(off) * 0.5 ** ((slots - np.arange(slots)) / half)).astype(off.dtype)
+    off = np.nan_to_num(off)
     found = np.empty((off.shape[0], refits.size, inputs.grid.anchors.size, len(levels)), off.dtype)
     for column, lead in enumerate(inputs.grid.anchors):
-        found[:, :, column] = _ridge(features, off, int(lead), refits, half, inputs.grid.slots(1))
+        found[:, :, column] = _ridge(features, off, weights, int(lead), refits, half, inputs.grid.slots(1))
     return found
 
 
-def _ridge(features: Matrix, off: Matrix, lead: int, refits: Slots, half: float, ten: int) -> Matrix:
-    """(series, refits, features). What an origin said is known once its target is: ``lead`` slots later."""
+def _ridge(features: Matrix, off: Matrix, weights: Matrix, lead: int, refits: Slots, half: float, ten: int) -> Matrix:
+    """(series, refits, features). What an origin said is known once its target is: ``lead`` slots later.
+
+    ``weights`` (series, slots) belong to the targets, 0 where there is none.
+    """
     slots, width = off.shape[1], features.shape[2]
     moments = np.zeros((off.shape[0], width, width), off.dtype)
     products = np.zeros((off.shape[0], width, 1), off.dtype)
@@ -117,12 +122,10 @@ def _ridge(features: Matrix, off: Matrix, lead: int, refits: Slots, half: float,
     for row, refit in enumerate(refits):
         end = max(0, int(refit) - lead + 1)
         if end > begin:
-            target = off[:, begin + lead - 1 : end + lead - 1]
-            weight = 0.5 ** ((slots - np.arange(begin, end)) / half)
-            known = ~np.isnan(target) * weight.astype(off.dtype)
-            weighted = (features[:, begin:end] * known[:, :, None]).transpose(0, 2, 1)
+            targets = slice(begin + lead - 1, end + lead - 1)
+            weighted = (features[:, begin:end] * weights[:, targets, None]).transpose(0, 2, 1)
             moments += weighted @ features[:, begin:end]
-            products += weighted @ np.nan_to_num(target)[:, :, None]
+            products += weighted @ off[:, targets, None]
             begin = end
         prior = _RIDGE_SLOTS * ten * 0.5 ** ((slots - int(refit)) / half)
         ridge = np.eye(width) * (prior + _RIDGE * np.diagonal(moments, axis1=1, axis2=2)[:, None, :] + 1e-9)

@@ -19,8 +19,8 @@ WEEKLY_FROM_DAYS = 14
 """Days that enter a profile."""
 _FADE_PER_DAY = 0.6
 _KERNEL = (0.25, 0.5, 0.25)
-_GLITCH = np.log(3.0)
-_GLITCH_SLOTS = 3
+_GLITCH, _SPIKE = np.log(3.0), np.log(8.0)
+_ISOLATED_SLOTS = 3
 _FADE_OVER_GAP = 0.99
 _LEVELS = {"yesterday": (6,), "fading": (2,), "mean": (2, 6), "median": (1, 2, 3, 6, 18, 72), "week": (6,)}
 """Tens of minutes over which deviations from a profile are averaged, as members ask for them."""
@@ -46,9 +46,11 @@ class Inputs:
 def build(logs: Matrix, grid: Grid) -> Inputs:
     """Profiles and levels of ``logs`` (series, slots), NaN where a slot is missing."""
     season = grid.season
-    values = without_glitches(logs, grid)
-    days = [_ahead(values, season, back) for back in range(1, DAYS + 1)]
-    smooth = _smoothed(values)
+    low, high = isolated(logs, grid)
+    values = np.where(low, np.nan, logs).astype(logs.dtype)
+    usual = np.where(high, np.nan, values).astype(logs.dtype)
+    days = [_ahead(usual, season, back) for back in range(1, DAYS + 1)]
+    smooth = _smoothed(usual)
     smooth_days = [_ahead(smooth, season, back) for back in range(1, DAYS + 1)]
     profiles = {
         "yesterday": _first_known(days),
@@ -58,7 +60,7 @@ def build(logs: Matrix, grid: Grid) -> Inputs:
     }
     weekly = _span(values) >= WEEKLY_FROM_DAYS * season
     profiles["week"] = (
-        _weighted([_ahead(values, season, 7), _ahead(values, season, 14)], [1.0, 1.0])
+        _weighted([_ahead(usual, season, 7), _ahead(usual, season, 14)], [1.0, 1.0])
         if weekly.any()
         else np.full_like(profiles["mean"], np.nan)
     )
@@ -72,22 +74,27 @@ def build(logs: Matrix, grid: Grid) -> Inputs:
     return Inputs(grid, values, profiles, levels, _origins(filled, np.nan), _origins(_median(six), np.nan), weekly)
 
 
-def without_glitches(logs: Matrix, grid: Grid) -> Matrix:
-    """``logs`` without slots that fell below a third of both their day profile and the last hour.
+def isolated(logs: Matrix, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """True where a slot fell below a third, or rose above eight times, of both its day profile and the last hour.
 
-    A scrape that missed part of a slot looks like this. After three such slots in a row the fall is believed.
+    A scrape that missed part of a slot, or counted one twice, looks like this. After three such slots in
+    a row the change is believed: none of the following is isolated.
     """
     season, slots = grid.season, logs.shape[1]
     profile = _weighted([_ahead(logs, season, back) for back in range(1, DAYS + 1)], [1.0] * DAYS)[:, :slots]
     before = _back(_trailing(_held(logs)[0], grid.slots(6)), 1)
     with np.errstate(invalid="ignore"):
         low = logs < np.minimum(profile, before) - _GLITCH
-    believed = low.copy()
-    for back in range(1, _GLITCH_SLOTS + 1):
-        believed[:, back:] &= low[:, :-back]
-        believed[:, :back] = False
-    found: Matrix = np.where(low & ~believed, np.nan, logs).astype(logs.dtype)
-    return found
+        high = logs > np.maximum(profile, before) + _SPIKE
+    return low & ~_lasting(low), high & ~_lasting(high)
+
+
+def _lasting(found: np.ndarray) -> np.ndarray:
+    lasting = found.copy()
+    for back in range(1, _ISOLATED_SLOTS + 1):
+        lasting[:, back:] &= found[:, :-back]
+        lasting[:, :back] = False
+    return lasting
 
 
 def _span(values: Matrix) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,8 +12,9 @@ import numpy as np
 from outrider.i18n import translate
 from outrider.model import BacktestScore, EntityRef, Floats, Forecast, NoPlanReason
 from planner.forecast import judge
-from planner.forecast.calendar import NO_CALENDAR, Calendar, WallClock, by_wall_clock, effects
+from planner.forecast.calendar import NO_CALENDAR, Calendar, by_wall_clock, effects
 from planner.forecast.fast import HISTORY_DAYS, NOBODY, QUANTILES, Outlook, forecast_many
+from planner.forecast.grid import Slots
 from planner.forecast.prophet import ByNight, Fits, nights
 from planner.forecast.series import Series
 
@@ -25,6 +27,7 @@ HORIZON = timedelta(hours=24)
 _SHORT_DAYS = 2.0
 _PROPHET_FROM_DAYS = 4.0
 _NIGHTS = 3
+_ROWS = 64
 _LISTENED = 3
 _LEAST_GAIN = 0.0005
 _WORTH_IT = 0.99
@@ -42,6 +45,7 @@ def forecast(
     step: timedelta = STEP,
     models: Sequence[str] = DEFAULT_MODELS,
     fits: Fits | None = None,
+    may_fit: bool = True,
     calendar: Calendar = NO_CALENDAR,
 ) -> Forecast | NoPlanReason:
     """Say what a signal will do from ``now`` to ``now + horizon``.
@@ -49,31 +53,126 @@ def forecast(
     ``times`` (unix seconds) and ``values`` are one-dimensional and of one length; NaN is a missing
     slot; what lies at or after ``now`` is not looked at, nor what is older than 15 days. With "prophet"
     among ``models`` it is fitted at the newest midnights, and heard where the mix was better with it;
-    ``fits`` keeps those fits between calls on one growing series. Without a single value the answer is
-    ``NO_HISTORY``. The same input always gives the same output.
+    ``fits`` keeps those fits between calls on one growing series; without ``may_fit`` only they are
+    asked. The ``calendar`` tells of events and of the clock that users live by. Without a single value
+    the answer is ``NO_HISTORY``. The same input always gives the same output.
     """
+    asked = _asked(times, values, now, horizon, step, calendar)
+    if asked is None:
+        return NoPlanReason.NO_HISTORY
+    chosen = _choose(asked.known, asked.reach, models, fits if fits is not None else Fits(), may_fit=may_fit)
+    return _answer(asked, chosen, 0, Subject(signal, entity, now, step))
+
+
+def forecast_rows(
+    times: Floats,
+    values: Floats,
+    *,
+    signal: str,
+    entities: Sequence[EntityRef],
+    now: datetime,
+    horizon: timedelta = HORIZON,
+    step: timedelta = STEP,
+    calendar: Calendar = NO_CALENDAR,
+) -> list[Forecast | NoPlanReason]:
+    """The same for many signals at once, without Prophet: ``values`` are (entities, times), answers in that order."""
+    rows = [_asked(times, row, now, horizon, step, calendar) for row in values]
+    found: list[Forecast | NoPlanReason] = [NoPlanReason.NO_HISTORY] * len(rows)
+    known = [(place, asked) for place, asked in enumerate(rows) if asked is not None]
+    for first in range(0, len(known), _ROWS):
+        part = known[first : first + _ROWS]
+        matrix = np.full((len(part), max(asked.known.values.size for _, asked in part)), np.nan)
+        for row, (_, asked) in enumerate(part):
+            matrix[row, matrix.shape[1] - asked.known.values.size :] = asked.known.values
+        outlook = forecast_many(
+            matrix, step_seconds=step.total_seconds(), steps=max(asked.reach for _, asked in part), keep_folds=True
+        )
+        for row, (place, asked) in enumerate(part):
+            score = judge.judge(outlook, asked.known.days, row).score()
+            choice = _Choice(ENSEMBLE, outlook, score, _why_plain(asked.known) or _listened(outlook, row))
+            found[place] = _answer(asked, choice, row, Subject(signal, entities[place], now, step))
+    return found
+
+
+def fit_by_night(
+    times: Floats,
+    values: Floats,
+    *,
+    now: datetime,
+    horizon: timedelta = HORIZON,
+    step: timedelta = STEP,
+    fits: Fits | None = None,
+    calendar: Calendar = NO_CALENDAR,
+) -> Fits:
+    """The Prophets that ``forecast`` will listen to until the next midnight; those of ``fits`` are not made again.
+
+    None are made where history is too short to judge them, and the newest stay out where Stan finds no optimum.
+    """
+    kept = Fits(dict(fits.made), fits.made_count) if fits is not None else Fits()
+    asked = _asked(times, values, now, horizon, step, calendar)
+    if asked is None or _why_plain(asked.known) or not _judgeable(asked.known):
+        return kept
+    with suppress(RuntimeError, ValueError):
+        kept.prepare(asked.known, _NIGHTS, asked.reach)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Of what, when and how finely something is said."""
+
+    signal: str
+    entity: EntityRef
+    now: datetime
+    step: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One series as it came, and ``known``: without the effects of events, by the clock on the wall."""
+
+    series: Series
+    known: Series
+    ahead: Slots
+    after: Floats
+
+    @property
+    def reach(self) -> int:
+        """Wall slots to forecast."""
+        return int(self.ahead.max())
+
+
+def _asked(
+    times: Floats, values: Floats, now: datetime, horizon: timedelta, step: timedelta, calendar: Calendar
+) -> _Asked | None:
     series = Series.of(times, values, step, now)
     if not series.values.size:
-        return NoPlanReason.NO_HISTORY
+        return None
     series = series.newest(HISTORY_DAYS)
     steps = max(1, round(horizon / step))
     effect = effects(series, steps, calendar.events)
     plain = Series(series.start, series.step, series.values / np.exp(effect[: series.values.size]))
     wall = by_wall_clock(plain, steps, calendar.clock())
-    known = Series(series.start, series.step, wall.values)
-    chosen = _choose(known, int(wall.ahead.max()), models, fits if fits is not None else Fits())
-    after = np.exp(effect[series.values.size :])
+    start = wall.origin - wall.values.size * series.step
+    return _Asked(series, Series(start, series.step, wall.values), wall.ahead, np.exp(effect[series.values.size :]))
+
+
+def _answer(asked: _Asked, chosen: _Choice, row: int, subject: Subject) -> Forecast:
+    """In the units and slots of the series. An event to come raises peaks as much as the highest slot so far."""
+    raised = np.maximum.accumulate(asked.after)
+    places = asked.ahead - 1
+    quantiles, peaks = chosen.outlook.quantiles, chosen.outlook.peaks
     return Forecast(
-        signal=signal,
-        entity=entity,
-        made_at=now,
-        step=step,
-        times=series.future(steps),
-        quantiles={q: found[0][wall.ahead - 1] * after for q, found in chosen.outlook.quantiles.items()},
+        signal=subject.signal,
+        entity=subject.entity,
+        made_at=subject.now,
+        step=subject.step,
+        times=asked.series.future(places.size),
+        quantiles={q: found[row][places] * asked.after for q, found in quantiles.items()},
         model=chosen.name,
         score=chosen.score,
         why_model=chosen.why,
-        peaks=_peaks(chosen.outlook, wall, after),
+        peaks={q: np.maximum.accumulate(found[row][places] * raised) for q, found in peaks.items()},
     )
 
 
@@ -85,29 +184,40 @@ class _Choice:
     why: str
 
 
-def _choose(series: Series, steps: int, models: Sequence[str], fits: Fits) -> _Choice:
+def _choose(series: Series, steps: int, models: Sequence[str], fits: Fits, *, may_fit: bool) -> _Choice:
     """The mix alone, or with Prophet where its errors at past origins were smaller with it."""
     alone = _outlook(series, steps, None)
     plain = judge.judge(alone, series.days)
-    if series.days < _SHORT_DAYS:
-        why = translate("plan.why_short", "en", days=f"{series.days:.1f}")
-    elif float(np.ptp(series.values[series.present])) == 0.0:
-        why = translate("plan.why_constant", "en")
-    elif PROPHET not in models:
+    why = _why_plain(series)
+    if not why and PROPHET not in models:
         why = _listened(alone)
-    elif len(nights(series, _NIGHTS)) < 2 or series.days < _PROPHET_FROM_DAYS:
+    if not why and not _judgeable(series):
         why = translate("plan.why_unjudged", "en", days=f"{series.days:.1f}", mix=_listened(alone))
-    else:
-        return _with_prophet(series, steps, fits, alone, plain)
-    return _Choice(ENSEMBLE, alone, plain.score(), why)
-
-
-def _with_prophet(series: Series, steps: int, fits: Fits, alone: Outlook, plain: judge.Verdict) -> _Choice:
+    if why:
+        return _Choice(ENSEMBLE, alone, plain.score(), why)
     try:
-        fits.prepare(series, _NIGHTS, steps)
+        if may_fit:
+            fits.prepare(series, _NIGHTS, steps)
     except (RuntimeError, ValueError) as error:
         why = translate("plan.why_no_fit", "en", error=str(error)[:120], mix=_listened(alone))
         return _Choice(ENSEMBLE, alone, plain.score(), why)
+    return _with_prophet(series, steps, fits, alone, plain)
+
+
+def _why_plain(series: Series) -> str:
+    """Why there is nothing to choose from, empty where there is."""
+    if series.days < _SHORT_DAYS:
+        return translate("plan.why_short", "en", days=f"{series.days:.1f}")
+    if float(np.ptp(series.values[series.present])) == 0.0:
+        return translate("plan.why_constant", "en")
+    return ""
+
+
+def _judgeable(series: Series) -> bool:
+    return series.days >= _PROPHET_FROM_DAYS and len(nights(series, _NIGHTS)) > 1
+
+
+def _with_prophet(series: Series, steps: int, fits: Fits, alone: Outlook, plain: judge.Verdict) -> _Choice:
     prophet = ByNight(series, fits.made)
     joined = _outlook(series, steps, prophet)
     before, after, own = judge.compare(alone, joined, prophet, series.values.size)
@@ -126,15 +236,9 @@ def _outlook(series: Series, steps: int, prophet: ByNight | None) -> Outlook:
     )
 
 
-def _listened(outlook: Outlook) -> str:
+def _listened(outlook: Outlook, row: int = 0) -> str:
     """The members that weigh most over all leads, with their share."""
-    shares = outlook.weights[:, 0].mean(axis=1)
+    shares = outlook.weights[:, row].mean(axis=1)
     best = np.argsort(shares)[::-1][:_LISTENED]
-    named = ", ".join(f"{outlook.members[row]} {shares[row]:.0%}" for row in best)
+    named = ", ".join(f"{outlook.members[place]} {shares[place]:.0%}" for place in best)
     return translate("plan.why_mix", "en", members=named)
-
-
-def _peaks(outlook: Outlook, wall: WallClock, after: Floats) -> dict[float, Floats]:
-    """Peaks up to each step. An event to come raises them by as much as it raises the highest slot so far."""
-    raised = np.maximum.accumulate(after)
-    return {q: np.maximum.accumulate(found[0][wall.ahead - 1] * raised) for q, found in outlook.peaks.items()}

@@ -21,7 +21,7 @@ from planner.plan import PlanSettings, plan
 def made(build):
     values = build.wave(6.0, level=40.0, noise=0.0)
     known = {build.service: build.calibration()}
-    settings = PlanSettings(models=("seasonal-profile", "last-value"))
+    settings = PlanSettings()
     found = plan(build.history(values), known, [build.fleet(current_replicas=24)], build.now, settings=settings)
     return found.recommendations[0], found.forecasts[0]
 

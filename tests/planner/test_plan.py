@@ -22,7 +22,7 @@ from outrider.model import (
 from planner import prescale
 from planner.plan import PlanSettings, plan, weekly_growth
 
-CHEAP = PlanSettings(models=("ensemble",))
+CHEAP = PlanSettings()
 
 
 def _plan(build, values, *, calibration=True, status=None, **fleet) -> Recommendation | NoRecommendation:
@@ -153,7 +153,7 @@ def test_an_empty_history_is_answered(build):
 def test_the_derivation_is_plain_json(build):
     found = _plan(build, build.wave(15.0), current_replicas=19)
     document = json.loads(json.dumps(dict(found.derivation), allow_nan=False))
-    assert document["forecast"]["model"] in CHEAP.models
+    assert document["forecast"]["model"] == "ensemble"
     assert document["calibration"]["origin"] == "measured"
     assert document["lines"]
     assert document["weekly_growth_ratio"] == pytest.approx(0.0, abs=0.02)

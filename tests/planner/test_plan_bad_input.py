@@ -23,7 +23,7 @@ from planner import reasoning
 from planner.lead import LeadSettings, lead_time
 from planner.plan import PlanSettings, plan
 
-CHEAP = PlanSettings(models=("seasonal-profile", "last-value"))
+CHEAP = PlanSettings()
 
 
 def _steady(level: float, days: float = 5) -> np.ndarray:
