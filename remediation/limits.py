@@ -21,7 +21,8 @@ class Policy:
     what the guard rails allow. A breaker counts nodes in absolute numbers and as a ratio of the fleet.
     One scale-in takes ``scale_in_step_ratio`` of the replicas at most (and one at least), then waits for
     ``scale_in_cooldown``: a plan that is wrong is noticed before much is gone. ``service_minimum`` is the
-    number of serving replicas that is never gone below.
+    number of serving replicas that is never gone below. ``plan_acts`` False is shadow mode: nothing follows
+    from a plan.
     """
 
     autonomy: Autonomy = "suggest"

@@ -246,6 +246,12 @@ def test_a_planned_scale_out_starts_when_it_is_due(fleet):
     assert fleet.run(20) == [], "the replicas are coming"
 
 
+def test_in_shadow_mode_no_action_follows_from_a_plan(make_fleet):
+    fleet = make_fleet(plan_acts=False)
+    fleet.recommend(8, 12)
+    assert fleet.run(20) == []
+
+
 def test_a_plan_that_changes_replaces_the_question(make_fleet):
     fleet = make_fleet(autonomy="suggest")
     fleet.recommend(8, 10)

@@ -261,8 +261,8 @@ def test_evidence_shows_the_cause_against_its_peers_and_what_users_felt(busy):
 
 def test_plan_and_forecast_carry_what_the_page_draws(busy):
     chat, code = busy.get("/plan", lang="zh")["recommendations"]
-    assert len(chat["derivation_lines"]) == 5
-    assert "向上取整" in chat["derivation_lines"][-1]
+    assert len(chat["derivation_lines"]) == 6, "the formula, and what decided"
+    assert "向上取整" in chat["derivation_lines"][-2]
     assert chat["carries"]["target"] == pytest.approx(chat["carries"]["current"] * 11 / 8)
     assert (code["derivation_lines"], code["reason"]) == ([], "no_calibration")
     forecast = busy.get("/forecasts", history_hours=2)["forecasts"][0]

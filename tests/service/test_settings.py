@@ -257,3 +257,29 @@ def test_a_file_that_is_no_text_is_said_to_be_none(tmp_path, content):
 def test_a_byte_order_mark_does_no_harm(tmp_path):
     (tmp_path / "outrider.yaml").write_bytes(b"\xef\xbb\xbfcluster: c\n")
     assert settings.load(tmp_path / "outrider.yaml").cluster == "c"
+
+
+def test_services_and_aims_of_scaling_that_contradict_each_other_are_refused(tmp_path):
+    text = """services:
+  - {name: chat}
+  - {name: chat}
+planner:
+  scaling:
+    emit:
+      - {service: chat, type: hpa}
+      - {service: chat, type: deployment}
+      - {service: chta, type: kustomize}
+      - {service: chat, type: webhook}
+"""
+    found = problems(tmp_path, text)
+    assert [line for line, _, _ in found] == [3, 8, 9, 10]
+    said = [message for _, _, message in found]
+    assert "listed twice" in said[0]
+    assert "one may act" in said[1]
+    assert "chat" in said[2]
+    assert "needed by a webhook" in said[3]
+
+
+def test_a_ceiling_and_a_quota_of_nothing_can_be_said(tmp_path):
+    (service,) = load(tmp_path, "services:\n  - {name: chat, floor: 0, ceiling: 0, quota_gpus: 0}\n").services
+    assert (service.ceiling, service.quota_gpus) == (0, 0)
