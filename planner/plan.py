@@ -26,6 +26,7 @@ from outrider.model import (
 from outrider.windows import holding
 from planner import prescale
 from planner.capacity import Formula, formula, whole
+from planner.forecast.calendar import NO_CALENDAR, Calendar
 from planner.forecast.prophet import Fits
 from planner.forecast.select import forecast, forecast_rows
 from planner.forecast.series import DAY_SECONDS
@@ -53,6 +54,7 @@ class PlanSettings:
     scaling_window: timedelta = timedelta(minutes=10)
     horizon: timedelta = timedelta(hours=24)
     nights: Mapping[EntityRef, Fits] = field(default_factory=dict)
+    calendar: Calendar = NO_CALENDAR
 
 
 def plan(
@@ -115,7 +117,13 @@ def _forecasts(
     known = [service for service in services if service in rows]
     plain = [service for service in known if service not in settings.nights]
     loads = history.column(LOAD)
-    facts: dict[str, Any] = {"signal": LOAD.name, "now": now, "horizon": settings.horizon, "step": history.step}
+    facts: dict[str, Any] = {
+        "signal": LOAD.name,
+        "now": now,
+        "horizon": settings.horizon,
+        "step": history.step,
+        "calendar": settings.calendar,
+    }
     many = forecast_rows(history.times, loads[[rows[each] for each in plain]], entities=plain, **facts)
     found = dict(zip(plain, many, strict=True))
     for service in known:

@@ -13,13 +13,18 @@ from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Pla
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner import calibrate
+from planner.forecast import Calendar, Event
+from planner.forecast.calendar import holidays
 from planner.plan import KEYS as HISTORY_KEYS
 from planner.plan import PlanSettings
 from planner.plan import plan as make_plan
-from service.settings import PlannerSettings, ServiceSettings
+from service.nightly import Nightly
+from service.planner_settings import PlannerSettings
+from service.settings import ServiceSettings
 
 _log = log.get("plan")
 HISTORY_STEP = timedelta(minutes=10)
+_HOLIDAYS_AHEAD = timedelta(days=8)
 CALIBRATION_SPAN = timedelta(hours=24)
 CALIBRATION_STEP = timedelta(
     minutes=10
@@ -58,6 +63,7 @@ class Planning:
         self._services = services
         self._ready = ready
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="planner") if in_background else None
+        self._nightly = Nightly(settings.workers, settings.ray_address) if in_background and settings.prophet else None
         self._running: Future[Plan] | None = None
         self._next_at: datetime | None = None
         self.latest = Plan()
@@ -78,6 +84,8 @@ class Planning:
         """Wait for a plan in the making."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
+        if self._nightly is not None:
+            self._nightly.close()
 
     def _take(self) -> Plan | None:
         if self._running is None or not self._running.done():
@@ -103,7 +111,11 @@ class Planning:
         )
         fleet = [self._fleet_service(service, topology) for service in services]
         calibrations = {service: found for service in services if (found := self._calibration(service, topology, now))}
-        made = make_plan(history, calibrations, fleet, now, settings=PlanSettings(buffer=self._settings.buffer))
+        chosen = PlanSettings(buffer=self._settings.buffer, calendar=calendar_of(self._settings, now))
+        if self._nightly is not None:
+            self._nightly.start_if_due(history, services, now, chosen.horizon, chosen.calendar)
+            chosen = replace(chosen, nights=self._nightly.made())
+        made = make_plan(history, calibrations, fleet, now, settings=chosen)
         _log.info("plan_made", services=len(services), forecasts=len(made.forecasts))
         return made
 
@@ -145,6 +157,15 @@ class Planning:
             engine_version=_told(topology, members, "version") or _told(topology, members, "image"),
             measured_at=now,
         )
+
+
+def calendar_of(settings: PlannerSettings, now: datetime) -> Calendar:
+    """The events of the configuration, and the holidays of the history and of the weeks to come."""
+    events = [Event(each.name, each.start, each.end, each.ratio) for each in settings.events]
+    if settings.holidays is not None:
+        first, last = (now - settings.history).date(), (now + _HOLIDAYS_AHEAD).date()
+        events += holidays(settings.holidays, first, last, settings.zone)
+    return Calendar(tuple(events), settings.zone)
 
 
 def calibration_of(service: EntityRef, setting: ServiceSettings, window: Window, gpu_type: str) -> Calibration | None:

@@ -23,6 +23,7 @@ from outrider.model import ActionKind, EntityKind, EntityRef
 from service.collect_settings import CollectSettings
 from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
+from service.planner_settings import PlannerSettings
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
@@ -94,14 +95,6 @@ class ServiceSettings(Section):
     def entity(self, cluster: str) -> EntityRef:
         """The service as an entity."""
         return EntityRef(cluster, EntityKind.SERVICE, self.namespace, self.name)
-
-
-class PlannerSettings(Section):
-    """How many GPUs, and when."""
-
-    every: Duration = Field(timedelta(minutes=10), description="time between two plans")
-    history: Duration = Field(timedelta(days=15), description="how far back a forecast looks")
-    buffer: Annotated[float, Field(ge=0, le=2)] = Field(0.25, description="headroom above the forecast peak, a ratio")
 
 
 class ChannelSettings(BaseModel):

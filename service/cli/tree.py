@@ -46,7 +46,7 @@ PLACES = {
     "detect": Place("service.cli.detect", "app", "Statistical detection on recordings."),
     "drill": Place("service.cli.drill", "app", "Break a simulated fleet on purpose and score what was seen."),
     "rootcause": Place("service.cli.rootcause", "app", "Which one thing is broken."),
-    "forecast": Place("service.cli.store", "forecast_app", "Forecasts."),
+    "forecast": Place("service.cli.forecast", "app", "Forecasts."),
     "remediate": Place("service.cli.remediate", "app", "What Outrider did, would do, and asks for."),
     "report": Place("service.cli.store", "report_app", "Reports."),
     "notify": Place("service.cli.store", "notify_app", "Notification channels."),
