@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -69,6 +70,7 @@ class ForecastBacktest:
 
     series: tuple[HorizonScore, ...]
     seconds_per_refit: float | None
+    refits: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of ``outrider forecast backtest -o json``."""
@@ -121,7 +123,15 @@ def backtest(
         rows.extend(found)
         refits += count
     seconds = (timer() - started) / refits if timer and refits else None
-    return ForecastBacktest(tuple(rows), seconds)
+    return ForecastBacktest(tuple(rows), seconds, refits)
+
+
+def joined(parts: Sequence[ForecastBacktest]) -> ForecastBacktest:
+    """Back-tests of several traces as one; the seconds are those of a mean refit."""
+    refits = sum(part.refits for part in parts)
+    known = [part.seconds_per_refit * part.refits for part in parts if part.seconds_per_refit is not None]
+    rows = tuple(row for part in parts for row in part.series)
+    return ForecastBacktest(rows, sum(known) / refits if known and refits else None, refits)
 
 
 def _one(
@@ -172,7 +182,8 @@ def _ask(series: Series, origin: int, steps: int, models: Sequence[str], fits: F
         raise UsageError("a trace without any value cannot be scored", hint="check the column requests_per_second")
     prophet = None
     if PROPHET in models and float(np.nanstd(known.values)) > 0:
-        prophet = default_forecast(known, steps)
+        with suppress(RuntimeError, ValueError):  # Stan found no optimum: a peer that has nothing to say
+            prophet = default_forecast(known, steps)
     return _Said(answer, naive.last_value(known, steps), naive.seasonal_naive(known, steps), prophet)
 
 

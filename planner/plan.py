@@ -28,8 +28,9 @@ from outrider.model import (
 )
 from outrider.windows import holding
 from planner import needs, prescale, reasoning, tiers
+from planner.forecast.calendar import NO_CALENDAR, Calendar
 from planner.history import Facts, cleaned
-from planner.tiers import LOAD, Answers, Nights
+from planner.tiers import LOAD, Nights
 
 INFLIGHT = SignalKey("svc_inflight_requests")
 QUEUE = SignalKey("svc_queue_requests")
@@ -44,12 +45,16 @@ _WEEK_SECONDS = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What an operator may set. ``scaling_window`` is how long one scaling step takes to be decided anew."""
+    """What an operator may set. ``scaling_window`` is how long one scaling step takes to be decided anew.
+
+    ``nights`` are the Prophets fitted last night, by service; a service without one has the fast tier alone.
+    """
 
     buffer: float = 0.25
     scaling_window: timedelta = timedelta(minutes=10)
     horizon: timedelta = timedelta(hours=24)
     nights: Nights = field(default_factory=dict)
+    calendar: Calendar = NO_CALENDAR
     limits: prescale.ScaleLimits = field(default_factory=prescale.ScaleLimits)
 
 
@@ -60,20 +65,18 @@ def plan(
     now: datetime,
     *,
     settings: PlanSettings | None = None,
-    nightly: Answers | None = None,
 ) -> Plan:
     """One forecast and one recommendation (or the reason for none) a service of ``fleet``.
 
     ``history`` is a window of services with ``svc_requests_per_second`` in steps of ten minutes over
     up to 15 days (and, where known, requests in flight and queued); missing slots are NaN, and its times
     need not be sorted. A forecast is made wherever there is history, also without a calibration. What is
-    wrong with one service is said of that service, and of no other. ``nightly`` are forecasts of the slow
-    tier: they are said beside the others, and speak for the peak of the day where Prophet won.
+    wrong with one service is said of that service, and of no other.
     """
     chosen = settings or PlanSettings()
     clean, facts = cleaned(history, LOAD, now)
     doubts = {row: _doubt(clean, row, calibrations, fleet, now, chosen) for row in range(len(clean.entities))}
-    said = tiers.fast(_without_doubted(clean, doubts), now, chosen.horizon, chosen.nights)
+    said = tiers.fast(_without_doubted(clean, doubts), now, chosen.horizon, chosen.nights, chosen.calendar)
     listed = Counter(service.service for service in fleet)
     forecasts: dict[EntityRef, Forecast] = {}
     answers: list[Recommendation | NoRecommendation] = []
@@ -89,7 +92,7 @@ def plan(
             continue
         calibration = calibrations[service.service]
         case = needs.Case(clean, row, facts[row], known, calibration, service, doubts[row], now)
-        answers.append(_isolated(case, chosen, nightly))
+        answers.append(_isolated(case, chosen))
     return Plan(tuple(forecasts.values()), tuple(answers), tuple(calibrations.values()))
 
 
@@ -202,17 +205,17 @@ def _faulty(calibration: Calibration) -> str | None:
     return None
 
 
-def _isolated(case: needs.Case, settings: PlanSettings, nightly: Answers | None) -> Recommendation | NoRecommendation:
+def _isolated(case: needs.Case, settings: PlanSettings) -> Recommendation | NoRecommendation:
     """The recommendation; a fault in the arithmetic of one service is named and costs that one its plan."""
     try:
-        return _recommend(case, settings, nightly)
+        return _recommend(case, settings)
     except (OutriderError, ValueError, ArithmeticError) as error:
         said = error.message if isinstance(error, OutriderError) else str(error)
         arguments = {"error": said[:200]}
         return NoRecommendation(case.service.service, NoPlanReason.FAILED, case.now, "plan.failed", arguments)
 
 
-def _recommend(case: needs.Case, settings: PlanSettings, nightly: Answers | None) -> Recommendation:
+def _recommend(case: needs.Case, settings: PlanSettings) -> Recommendation:
     service, calibration, now = case.service, case.calibration, case.now
     lead = service.lead or _configured(calibration)
     ahead_of = timedelta(seconds=lead.seconds)
@@ -241,7 +244,7 @@ def _recommend(case: needs.Case, settings: PlanSettings, nightly: Answers | None
     short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9)
     need_at = now if short else prescale.first_need(case.said, left)
     gpus = goal.replicas * group
-    told = reasoning.Told(case, count, goal, lead, until, ordered, ready, nightly, settings.buffer, settings.horizon)
+    told = reasoning.Told(case, count, goal, lead, until, ordered, ready, settings.buffer, settings.horizon)
     growth = weekly_growth(case.history.times, case.values, now)
     return Recommendation(
         service=service.service,

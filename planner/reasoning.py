@@ -17,10 +17,7 @@ from outrider.units import format_duration
 from planner import prescale
 from planner.capacity import derivation_lines
 from planner.needs import KV_WATERMARK, Case, Counted, sized
-from planner.tiers import SLOW_MODELS, Answers
 from planner.waiting import waiting
-
-_NIGHT_IS_OLD = timedelta(hours=26)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,6 @@ class Told:
     until: datetime
     ordered: float
     ready: float
-    nightly: Answers | None
     buffer: float
     horizon: timedelta
 
@@ -67,7 +63,6 @@ def derivation(told: Told) -> dict[str, Any]:
         "lead": _lead(told.lead),
         "data": _data(case),
         "forecast": _judged(case.said),
-        "nightly": _nightly(told),
         "calibration": _basis(case),
         "cautions": _cautions(told),
     }
@@ -155,18 +150,13 @@ def _survivors(told: Told) -> dict[str, Any]:
 
 
 def _next_day(told: Told) -> dict[str, Any]:
-    said, by = told.case.said, "fast"
-    night = _night(told)
-    if night is not None and night.model in SLOW_MODELS:
-        said, by = night, "nightly"
-    day = prescale.peak(_from(said, told.case.now), told.case.now + told.horizon)
+    day = prescale.peak(_from(told.case.said, told.case.now), told.case.now + told.horizon)
     needed = sized(told.case.calibration, day.value, told.buffer)
     return {
         "peak": day.value,
         "at": _instant(day.at),
         "replicas": needed.replicas,
         "gpus": needed.gpus,
-        "tier": by,
     }
 
 
@@ -179,17 +169,6 @@ def _from(said: Forecast, now: datetime) -> Forecast:
     return Forecast(
         said.signal, said.entity, said.made_at, said.step, said.times[ahead], quantiles, said.model, said.score
     )
-
-
-def _night(told: Told) -> Forecast | None:
-    found = (told.nightly or {}).get(told.case.service.service)
-    fresh = isinstance(found, Forecast) and told.case.now - found.made_at < _NIGHT_IS_OLD
-    return found if isinstance(found, Forecast) and fresh else None
-
-
-def _nightly(told: Told) -> dict[str, Any] | None:
-    night = _night(told)
-    return None if night is None else {**_judged(night), "made_at": rfc3339(night.made_at)}
 
 
 def _without(told: Told) -> dict[str, Any]:

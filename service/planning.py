@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from outrider import log
 from outrider.errors import OutriderError, StoreAwayError
 from outrider.ledger import Ledger
-from outrider.model import EntityKind, EntityRef, FleetService, Plan, Window
+from outrider.model import EntityKind, EntityRef, Plan, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner import tiers
+from planner.forecast import Calendar, Event
+from planner.forecast.calendar import holidays
 from planner.history import cleaned
 from planner.plan import KEYS as HISTORY_KEYS
 from planner.plan import LOAD, PlanSettings
 from planner.plan import plan as make_plan
 from service import looking_back
+from service.nightly import Nightly
 from service.planned_fleet import PlannedFleet
-from service.settings import PlannerSettings, ServiceSettings
+from service.planner_settings import PlannerSettings
+from service.settings import ServiceSettings
 
 __all__ = ["NoPlanning", "Planning"]
 
 _log = log.get("plan")
 HISTORY_STEP = timedelta(minutes=10)
-NIGHTLY_EVERY = timedelta(hours=24)
 HORIZON = timedelta(hours=24)
+_HOLIDAYS_AHEAD = timedelta(days=8)
 _LATELY = 12  # plans: two hours of them
 
 
@@ -61,7 +65,7 @@ class Planning:
     ) -> None:
         """``ready`` gives (current, ready) replicas of a service; ``in_background`` never holds a cycle up.
 
-        ``ledger`` knows how replicas started, and keeps what the nightly tier found. Without it lead times are
+        ``ledger`` knows how replicas started, and keeps what looking back found. Without it lead times are
         those of the configuration. ``looks_back`` False: one plan alone is wanted, without nightly work.
         """
         self._metrics = metrics
@@ -70,12 +74,11 @@ class Planning:
         self._looks_back = looks_back
         self._fleet = PlannedFleet(metrics, services, ready, settings.scaling.lead, ledger)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="planner") if in_background else None
-        self._night_pool = ThreadPoolExecutor(1, thread_name_prefix="nightly") if in_background else None
+        self._back_pool = ThreadPoolExecutor(1, thread_name_prefix="looking-back") if in_background else None
+        by_night = in_background and looks_back and settings.prophet
+        self._nightly = Nightly(settings.workers, settings.ray_address) if by_night else None
         self._running: Future[Plan] | None = None
         self._next_at: datetime | None = None
-        self._nightly: tiers.Answers = {}
-        self._nights: tiers.Nights = {}
-        self._nightly_at: datetime | None = None
         self._lately: dict[EntityRef, deque[tuple[datetime, int]]] = {}
         self.latest = Plan()
 
@@ -93,9 +96,11 @@ class Planning:
 
     def close(self) -> None:
         """Wait for a plan in the making."""
-        for pool in (self._pool, self._night_pool):
+        for pool in (self._pool, self._back_pool):
             if pool is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
+        if self._nightly is not None:
+            self._nightly.close()
 
     def _take(self) -> Plan | None:
         if self._running is None or not self._running.done():
@@ -124,10 +129,16 @@ class Planning:
         )
         fleet, calibrations = self._fleet.of(services, topology, now, self._known_lately)
         chosen = PlanSettings(
-            buffer=self._settings.buffer, horizon=HORIZON, limits=self._settings.scaling.limits, nights=self._nights
+            buffer=self._settings.buffer,
+            horizon=HORIZON,
+            limits=self._settings.scaling.limits,
+            calendar=calendar_of(self._settings, now),
         )
-        self._nightly_if_due(history, fleet, now)
-        made = make_plan(history, calibrations, fleet, now, settings=chosen, nightly=self._nightly)
+        if self._nightly is not None:
+            clean, _ = cleaned(history, LOAD, now)
+            self._nightly.start_if_due(clean, services, now, chosen.horizon, chosen.calendar)
+            chosen = replace(chosen, nights=self._nightly.made())
+        made = make_plan(history, calibrations, fleet, now, settings=chosen)
         self._look_back(history, made, now)
         for service in fleet:
             known = self._lately.setdefault(service.service, deque(maxlen=_LATELY))
@@ -137,24 +148,6 @@ class Planning:
 
     def _known_lately(self, service: EntityRef) -> tuple[tuple[datetime, int], ...]:
         return tuple(self._lately.get(service, ()))
-
-    def _nightly_if_due(self, history: Window, fleet: Sequence[FleetService], now: datetime) -> None:
-        """Every model once a day, in a thread of its own where there is one: it takes seconds a service."""
-        recent = self._nightly_at is not None and now - self._nightly_at < NIGHTLY_EVERY
-        if not self._looks_back or not fleet or recent:
-            return
-        self._nightly_at = now
-
-        def run() -> None:
-            clean, _ = cleaned(history, LOAD, now)
-            self._nights = tiers.nights(clean, now, HORIZON, self._nights)
-            self._nightly = tiers.nightly(clean, now, HORIZON, self._nights)
-            _log.info("nightly_forecasts", services=len(self._nightly))
-
-        if self._night_pool is None:
-            run()
-        else:
-            self._night_pool.submit(run)
 
     def _look_back(self, history: Window, made: Plan, now: datetime) -> None:
         """What the plan would have done with the last climb to a peak, once a peak has passed."""
@@ -168,7 +161,16 @@ class Planning:
             except OutriderError as error:
                 _log.warning("not_looked_back", error=error.message)
 
-        if self._night_pool is None:
+        if self._back_pool is None:
             run()
         else:
-            self._night_pool.submit(run)
+            self._back_pool.submit(run)
+
+
+def calendar_of(settings: PlannerSettings, now: datetime) -> Calendar:
+    """The events of the configuration, and the holidays of the history and of the weeks to come."""
+    events = [Event(each.name, each.start, each.end, each.ratio) for each in settings.events]
+    if settings.holidays is not None:
+        first, last = (now - settings.history).date(), (now + _HOLIDAYS_AHEAD).date()
+        events += holidays(settings.holidays, first, last, settings.zone)
+    return Calendar(tuple(events), settings.zone)

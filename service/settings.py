@@ -27,10 +27,11 @@ from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
 from service.explainer_settings import ExplainerSettings
 from service.gpu_settings import GpuOfferSettings
+from service.planner_settings import PlannerSettings
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
-from service.scaling_settings import ScalingSettings, emit_usable
+from service.scaling_settings import emit_usable
 from service.settings_base import Duration, Port, Ratio, Section, amount_in
 from service.settings_targets import adapters_usable, doubts, targets_apart
 from service.slo_settings import SloSettings, slos_usable
@@ -105,19 +106,6 @@ class ServiceSettings(Section):
     def entity(self, cluster: str) -> EntityRef:
         """The service as an entity."""
         return EntityRef(cluster, EntityKind.SERVICE, self.namespace, self.name)
-
-
-class PlannerSettings(Section):
-    """How many GPUs, and when."""
-
-    every: Duration = Field(timedelta(minutes=10), description="time between two plans")
-    history: Duration = Field(timedelta(days=15), description="how far back a forecast looks")
-    buffer: Annotated[float, Field(ge=0, le=1), amount_in("ratio")] = Field(
-        0.25, description="headroom above the forecast peak, a ratio"
-    )
-    scaling: ScalingSettings = Field(
-        ScalingSettings(), description="how fast services may grow, and where the plan's numbers are sent"
-    )
 
 
 class ChannelSettings(BaseModel):

@@ -1,24 +1,18 @@
-"""``outrider report``, ``outrider notify``, ``outrider forecast``."""
+"""``outrider report``, ``outrider notify``."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from outrider.clock import SystemClock
-from outrider.errors import UsageError
-from outrider.units import parse_duration
-from planner import backtest
 from service import reporting
-from service.cli import tables
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 
 report_app = typer.Typer(help="Reports.", no_args_is_help=ON_A_TERMINAL)
 notify_app = typer.Typer(help="Notification channels.", no_args_is_help=ON_A_TERMINAL)
-forecast_app = typer.Typer(help="Forecasts.", no_args_is_help=ON_A_TERMINAL)
 
 
 @leaf(report_app, "weekly", example="outrider report weekly --week 2026-W47 --format html,md --lang zh")
@@ -62,31 +56,3 @@ def notify_test(context: Context, channel: Annotated[str, typer.Argument(help="n
         {"sent": sent, "error": error}, lambda shown: f"{shown['sent']} sent" + (f"; {error}" if error else "")
     )
     return NO if error else YES
-
-
-@leaf(forecast_app, "backtest", example="outrider forecast backtest traffic.csv --horizon 30m,2h -o json")
-def forecast_backtest(
-    context: Context,
-    csv: Annotated[list[Path], typer.Argument(help="CSV with time_utc, requests_per_second")],
-    horizon: Annotated[str, typer.Option("--horizon", help="durations with commas")] = "30m,2h,24h",
-) -> None:
-    """Score the forecaster on traffic traces: rolling origin every 2 h, history only."""
-    traces = []
-    for path in csv:
-        try:
-            traces.append(backtest.parse_trace(path.read_text(encoding="utf-8"), path.stem))
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    horizons = [parse_duration(text) for text in horizon.split(",")]
-    result = backtest.backtest(traces, horizons=horizons, timer=time.perf_counter).as_dict()
-    headings = ["name", "horizon", "wape", "wape_last_value", "wape_seasonal_naive", "wape_prophet", "coverage90"]
-    context.show(
-        result,
-        lambda shown: tables.table(
-            headings, [[_figure(row[key]) for key in headings] for row in shown["series"]], empty="-"
-        ),
-    )
-
-
-def _figure(value: float | str | None) -> str:
-    return "-" if value is None else (f"{value:.3f}" if isinstance(value, float) and value < 1000 else str(value))

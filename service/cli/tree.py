@@ -49,7 +49,7 @@ PLACES = {
     "drill": Place("service.cli.drill", "app", "Break a simulated fleet on purpose and score what was seen."),
     "knowledge": Place("service.cli.knowledge", "app", "What is known of faults and of this fleet, as one graph."),
     "rootcause": Place("service.cli.rootcause", "app", "Which one thing is broken."),
-    "forecast": Place("service.cli.store", "forecast_app", "Forecasts."),
+    "forecast": Place("service.cli.forecast", "app", "Forecasts."),
     "remediate": Place("service.cli.remediate", "app", "What Outrider did, would do, and asks for."),
     "report": Place("service.cli.store", "report_app", "Reports."),
     "notify": Place("service.cli.store", "notify_app", "Notification channels."),

@@ -131,16 +131,3 @@ def test_looking_back_is_kept_for_others_to_show(metrics, ledger):
         assert "{" not in said
     assert not looking_back.is_due(ledger, NOW + timedelta(hours=1))
     assert looking_back.is_due(ledger, NOW + timedelta(hours=7))
-
-
-def test_prophet_is_asked_once_a_day_and_not_at_every_plan(metrics, monkeypatch):
-    asked = []
-    real = planning.tiers.nightly
-    monkeypatch.setattr(planning.tiers, "nightly", lambda *a: asked.append(1) or real(*a))
-    making = _planning(metrics)
-    for minutes in (0, 10, 20, 24 * 60 + 10):
-        made = making.plan_if_due(NOW + timedelta(minutes=minutes), TOPOLOGY)
-        assert all(one.model != "prophet" for one in made.forecasts)
-    assert len(asked) == 2
-    first = next(one for one in making.latest.recommendations if one.service == GOOD)
-    assert first.reason is NoPlanReason.NO_VALUES or first.derivation["nightly"]["model"]
