@@ -12,15 +12,14 @@ from planner.predictive import LEVELS
 from planner.replay.fleet import Run
 from planner.replay.world import World
 
-PRICES = ((timedelta(days=7), 80.0), (timedelta(days=1), 40.0))
-"""What waiting is worth, by how far back: if one in a hundred requests waited over the last week, 80 % more
-GPU-hours would not have been too many. The day is there to react sooner. At the goal of .5 % both together
-pay for 60 % more, so that waiting that replicas can prevent stays below it, and waiting that no level
-prevents buys none."""
+PRICES = ((timedelta(days=7), 40.0), (timedelta(days=1), 80.0))
+"""What waiting is worth, by how far back: if one in a hundred requests waited over the last week, 40 % more
+GPU-hours would not have been too many, and 80 % more if that was the last day, which reacts sooner. At the goal
+of .5 % both together pay for 60 % more: waiting that replicas can prevent stays below it, and waiting that no
+level prevents buys none."""
 PRICED_AT = timedelta(minutes=5)
-"""A longer start-up makes waiting dearer, by the root of its ratio to this: a mistake lasts until a replica is
-there, and a week holds fewer of them to learn from."""
-LEAST_LEVEL = 0.99
+"""A longer start-up makes waiting dearer in proportion: a mistake lasts until a replica is there."""
+LEAST_LEVEL = 0.995
 """No calm week argues for less: the next one may be the one with the bursts."""
 _COST_OVER = timedelta(days=7)
 _EVERY_MINUTES = 10
@@ -34,7 +33,7 @@ def chosen(traffic: World, shadow: Run, startup: timedelta) -> tuple[NDArray[np.
     """
     cost = _sums(shadow.billed_minutes, round(_COST_OVER.total_seconds() / 60.0))
     cost = cost / np.maximum(cost.min(axis=1, keepdims=True), 1e-9)
-    dearer = max(1.0, startup / PRICED_AT) ** 0.5
+    dearer = max(1.0, startup / PRICED_AT)
     for back, price in PRICES:
         span = round(back.total_seconds() / 60.0)
         # a window that is not full yet counts as full at the pace of its first day: one early minute of
