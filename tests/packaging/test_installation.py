@@ -25,7 +25,11 @@ PACKAGES = (
     "simulator",
     "service",
 )
-RUN_ON_IMPORT = ("dashboards.app", "store.migrations")  # scripts of Streamlit and of alembic
+RUN_ON_IMPORT = (
+    "dashboards.app",
+    "store.migrations",
+    "service.locust_stream",
+)  # scripts of Streamlit, alembic and Locust
 
 
 @pytest.mark.parametrize("name", PACKAGES)
