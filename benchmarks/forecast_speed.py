@@ -86,8 +86,8 @@ def peers() -> dict[str, float]:
     except ImportError:
         print("statsforecast cannot be imported: AutoETS and MSTL are left out", file=sys.stderr)
         return found
-    ets = AutoETS(season_length=1)
-    both = MSTL(season_length=[SEASON], trend_forecaster=AutoETS(season_length=1))
+    ets = AutoETS(season_length=1, model="ZZN")
+    both = MSTL(season_length=[SEASON], trend_forecaster=AutoETS(season_length=1, model="ZZN"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found["AutoETS"] = seconds(

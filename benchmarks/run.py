@@ -35,6 +35,7 @@ BENCHMARKS = {
     "detect_nab": "benchmarks.detect_nab",
     "quiet_weeks": "benchmarks.quiet_weeks",
     "forecast_speed": "benchmarks.forecast_speed",
+    "forecast_traces": "benchmarks.forecast_traces",
     "plan_answer": "benchmarks.plan_answer",
     "scaling_replay": "benchmarks.scaling_replay",
     "engine_fit": "benchmarks.engine_fit",

@@ -141,8 +141,7 @@ def _one(
     end = from_unix(float(trace.times[-1]) + seconds)
     series = Series.of(trace.times, trace.values, trace.step, end)
     steps = max(1, round(max(horizons) / trace.step))
-    first = _SCORED_AFTER_DAYS[series.days > _LONG_TRACE_DAYS] * series.season
-    origins = range(first, series.values.size, max(1, round(origin_every / trace.step)))
+    origins = _origins(series, origin_every)
     if not origins:
         raise UsageError(
             f"{trace.name}: {series.days:.1f} days are too few to score",
@@ -153,6 +152,17 @@ def _one(
         said[origin] = _ask(series, origin, steps, models, fits)
     rows = [_score(trace.name, series, said, horizon, trace.step) for horizon in horizons]
     return rows, len(origins)
+
+
+def origins_of(trace: Trace) -> range:
+    """The places in ``trace.values`` from which a back-test forecasts; the trace has no slot left out."""
+    end = from_unix(float(trace.times[-1]) + trace.step.total_seconds())
+    return _origins(Series.of(trace.times, trace.values, trace.step, end), _ORIGIN_EVERY)
+
+
+def _origins(series: Series, every: timedelta) -> range:
+    first = _SCORED_AFTER_DAYS[series.days > _LONG_TRACE_DAYS] * series.season
+    return range(first, series.values.size, max(1, round(every.total_seconds() / series.step)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,163 @@
+"""Forecast errors on public traffic traces, beside Prophet as it comes and statsforecast's AutoETS and MSTL.
+
+Rolling origin every 2 h, history only, one setting for all traces, scored as ``outrider forecast backtest`` does.
+Data: ``traffic/*.csv``. Where statsforecast cannot be imported, Prophet and the naive ones are the peers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+os.environ.setdefault("NIXTLA_ID_AS_COL", "1")
+
+import numpy as np
+
+from benchmarks.common import Result, data_folder, main, result, tell
+from outrider.measures import wape
+from outrider.model import Floats
+from planner import backtest
+from planner.backtest import HorizonScore, Trace, origins_of, parse_trace
+from service.cli.forecast import Task, score
+from service.fanout import fan_out, usual_workers
+
+BURSTY = ("servegen_small_total",)
+HORIZONS = {"30min": 1800.0, "2h": 7200.0, "24h": 86400.0}
+DIURNAL_GOALS = {"30min": 0.055, "2h": 0.085, "24h": 0.24}
+BURSTY_GOALS = {"30min": 0.100, "2h": 0.148, "24h": None}
+FLOOR = 1.05
+SEASON = 144
+
+
+def run() -> list[Result]:
+    """Mean WAPE of diurnal and of bursty traces, the worst ratio to a naive forecast, coverage and peaks."""
+    folder = data_folder()
+    files = sorted((folder / "traffic").glob("*.csv")) if folder is not None else []
+    if not files:
+        return [result("forecast_wape", None, "ratio", None, None, missing="traffic/ below --data or $OUTRIDER_DATA")]
+    traces = [parse_trace(path.read_text(encoding="utf-8"), path.stem) for path in files]
+    parts = fan_out(score, [Task(trace, backtest.HORIZONS) for trace in traces], workers=usual_workers())
+    rows = [row for part in parts for row in part.series]
+    others = peers(traces)
+    return [
+        *_errors("diurnal", [row for row in rows if row.name not in BURSTY], others, DIURNAL_GOALS),
+        *_errors("bursty", [row for row in rows if row.name in BURSTY], others, BURSTY_GOALS),
+        _floor(rows),
+        *_coverage(rows),
+        *_peaks(rows),
+    ]
+
+
+def peers(traces: Sequence[Trace]) -> dict[str, dict[tuple[str, float], float | None]]:
+    """WAPE of statsforecast's models by trace and horizon, empty without it."""
+    try:
+        from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - a peer, not among our dependencies
+    except ImportError:
+        tell("statsforecast cannot be imported: AutoETS and MSTL are left out")
+        return {}
+    ets = AutoETS(season_length=1, model="ZZN")
+    both = MSTL(season_length=[SEASON], trend_forecaster=AutoETS(season_length=1, model="ZZN"))
+    ask: dict[str, Callable[[Floats], Floats]] = {
+        "AutoETS": lambda known: np.asarray(ets.forecast(known, SEASON)["mean"]),
+        "MSTL": lambda known: np.asarray(both.forecast(known, SEASON)["mean"]),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {name: _scored(traces, function) for name, function in ask.items()}
+
+
+def _scored(traces: Sequence[Trace], ask: Callable[[Floats], Floats]) -> dict[tuple[str, float], float | None]:
+    found: dict[tuple[str, float], float | None] = {}
+    for trace in traces:
+        values, origins = trace.values, origins_of(trace)
+        truth = np.full((len(origins), SEASON), np.nan)
+        said = np.empty_like(truth)
+        for row, origin in enumerate(origins):
+            ahead = values[origin : origin + SEASON]
+            truth[row, : ahead.size] = ahead
+            said[row] = ask(_filled(values[:origin]))
+        for seconds in HORIZONS.values():
+            steps = round(seconds / trace.step.total_seconds())
+            found[trace.name, seconds] = wape(truth[:, :steps], np.maximum(said[:, :steps], 0.0))
+    return found
+
+
+def _filled(known: Floats) -> Floats:
+    """These models take no gaps: a line is drawn over each."""
+    there = ~np.isnan(known)
+    found: Floats = np.interp(np.arange(known.size), np.flatnonzero(there), known[there])
+    return found
+
+
+def _errors(
+    kind: str,
+    rows: Sequence[HorizonScore],
+    others: dict[str, dict[tuple[str, float], float | None]],
+    goals: dict[str, float | None],
+) -> list[Result]:
+    lines = []
+    for label, seconds in HORIZONS.items():
+        chosen = [row for row in rows if row.horizon == seconds]
+        if not chosen:
+            continue
+        value = _mean([row.wape for row in chosen])
+        known = {"Prophet": _mean([row.wape_prophet for row in chosen])}
+        known |= {name: _mean([found[row.name, seconds] for row in chosen]) for name, found in others.items()}
+        best = min((name for name in known if known[name] is not None), key=lambda name: known[name] or 0.0)
+        peer, goal = known[best], goals[label]
+        lines.append(result(f"forecast_wape_{kind}_{label}", value, "ratio", goal,
+                            None if goal is None or value is None else value <= goal, best, peer,
+                            peer / value if peer and value else None,
+                            peers={name: _round(figure) for name, figure in known.items()}))  # fmt: skip
+    return lines
+
+
+def _floor(rows: Sequence[HorizonScore]) -> Result:
+    ratios = {
+        f"{row.name} {row.horizon:.0f} s": row.wape / min(row.wape_last_value, row.wape_seasonal_naive)
+        for row in rows
+        if row.wape is not None and row.wape_last_value and row.wape_seasonal_naive
+    }
+    worst = max(ratios, key=lambda name: ratios[name])
+    return result("forecast_floor", ratios[worst], "of the better naive forecast", FLOOR, ratios[worst] <= FLOOR,
+                  worst=worst)  # fmt: skip
+
+
+def _coverage(rows: Sequence[HorizonScore]) -> list[Result]:
+    found = []
+    for label, seconds in HORIZONS.items():
+        each = {row.name: row.coverage90 for row in rows if row.horizon == seconds}
+        value = _mean(list(each.values()))
+        holds = None if value is None else 0.88 <= value <= 0.92
+        found.append(result(f"forecast_coverage90_{label}", value, "ratio", 0.92, holds, at_least=0.88,
+                            traces={name: _round(share) for name, share in each.items()}))  # fmt: skip
+    return found
+
+
+def _peaks(rows: Sequence[HorizonScore]) -> list[Result]:
+    near = [row for row in rows if row.horizon == HORIZONS["2h"]]
+    exceeds = _mean([row.peak_exceeds_p95 for row in near])
+    over = _mean([row.over_provision for row in near])
+    each = {row.name: [_round(row.peak_exceeds_p95), _round(row.over_provision)] for row in near}
+    within = None if exceeds is None else 0.03 <= exceeds <= 0.07
+    return [
+        result("forecast_peak_exceeds_p95", exceeds, "ratio", 0.07, within, at_least=0.03, traces=each),
+        result("forecast_over_provision", over, "ratio", 0.35, None if over is None else over <= 0.35),
+    ]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+if __name__ == "__main__":
+    main(run)
