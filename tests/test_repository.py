@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import tomllib
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks import run
 from outrider import catalog, faults, model
 from outrider.model import SignalKind
 
@@ -160,3 +162,8 @@ def test_a_fault_is_confused_with_faults_that_there_are() -> None:
     harmless = yaml.safe_load((ROOT / "outrider" / "faults.yaml").read_text(encoding="utf-8"))["never_a_fault"]
     confused = {name for fault in known.values() for name in fault.confusable}
     assert confused <= set(known) | set(harmless)
+
+
+def test_every_benchmark_can_be_imported() -> None:
+    names = run.BENCHMARKS.values()
+    assert all(callable(importlib.import_module(name).run) for name in names)
