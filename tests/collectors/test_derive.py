@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from collectors.derive import service_batches, service_keys
+from collectors.derive import device_batches, service_batches, service_keys
 from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, TrustVerdict
 from outrider.topology import Topology
@@ -188,3 +188,18 @@ def test_several_batches_of_one_replica_add_increases_and_keep_the_last_gauge() 
 def test_no_replica_no_batch() -> None:
     assert service_batches([], Topology(), AT) == ()
     assert service_batches([batch("a")], Topology(), AT) == ()
+
+
+def test_devices_are_told_what_their_engine_reserved_and_holds_in_its_cache():
+    names = ("engine_memory_reserved_ratio", "engine_kv_cache_usage_ratio")
+    keys = tuple(SignalKey(name) for name in names)
+    cards = [EntityRef("c", EntityKind.GPU, None, f"g{number}") for number in range(3)]
+    topology = Topology.build([(cards[0], replica("a")), (cards[1], replica("a")), (cards[2], replica("b"))])
+    values = np.array([[0.9, 0.4], [np.nan, 0.7]])
+    status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+    told = SampleBatch("x", AT, EntityKind.REPLICA, keys, (replica("a"), replica("b")), values, status, 10.0)
+    (found,) = device_batches([told], topology, AT)
+    assert (found.kind, found.keys, found.entities) == (EntityKind.GPU, keys, tuple(cards))
+    np.testing.assert_array_equal(found.values, [[0.9, 0.4], [0.9, 0.4], [np.nan, 0.7]])
+    assert found.status[2].tolist() == [CellStatus.ABSENT, CellStatus.PRESENT]
+    assert device_batches([batch("a", engine_up=1.0)], topology, AT) == ()

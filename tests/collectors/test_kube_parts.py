@@ -87,6 +87,17 @@ def test_the_service_of_a_pod_is_its_label_or_its_owner() -> None:
     assert served(pod_facts(plain)).service == ""
 
 
+def test_the_role_of_a_pod_is_what_its_labels_say_ours_first() -> None:
+    llmd, dynamo = {"llm-d.ai__role": "prefill"}, {"nvidia.com__dynamo-sub-component-type": "decode"}
+    assert pod_facts(pod(**llmd)).own["role"] == "prefill"
+    assert pod_facts(pod(**dynamo)).own["role"] == "decode"
+    assert pod_facts(pod(**llmd, **dynamo, **{"outrider.io__role": "both"})).own["role"] == "both"
+    assert "role" not in pod_facts(pod()).own
+    objects = Objects.of([(PODS, pod(**llmd))])
+    told = graph(objects, replicas_of(objects), "c").labels
+    assert told[EntityRef("c", EntityKind.REPLICA, "s", "chat-0")]["role"] == "prefill"
+
+
 def test_mig_slices_count_as_accelerators() -> None:
     container = {
         "name": "v",

@@ -212,7 +212,7 @@ def test_an_unreachable_prometheus_says_nothing_of_its_targets(fault, reason, wo
         api.fault = fault
         return await source.collect(AT + timedelta(seconds=15)), source.health
 
-    found, health = with_api(use, api, timeout=timedelta(seconds=0.3))
+    found, health = with_api(use, api, timeout=timedelta(seconds=1))
     assert cell(found, "engine_up") is CellStatus.ABSENT
     assert cell(found, "target_up") is CellStatus.ABSENT
     watch = next(one for one in found.batches if one.entities[0].name == "prometheus")

@@ -267,6 +267,25 @@ def test_command_lines_of_engines(container: Json, engine: str, model: str, tp: 
     assert (args.engine, args.model, args.tensor_parallel) == (engine, model, tp)
 
 
+@pytest.mark.parametrize(
+    ("args", "role"),
+    [
+        (["--disaggregation-mode", "prefill"], "prefill"),
+        (["--disaggregation-mode=decode"], "decode"),
+        (["--disaggregation-mode", "null"], ""),
+        (["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'], "prefill"),
+        (["--kv-transfer-config", '{"kv_role":"kv_consumer"}'], "decode"),
+        (["--kv-transfer-config", '{"kv_role":"kv_both"}'], ""),
+        (["--kv-transfer-config", "{broken"], ""),
+        (["--kv-transfer-config", "[1]"], ""),
+        ([], ""),
+    ],
+)
+def test_which_part_of_the_work_an_engine_does(args: list[str], role: str) -> None:
+    facts = engine_args({"image": "vllm/vllm-openai", "args": args}).facts(engine=True)
+    assert facts.get("role", "") == role
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

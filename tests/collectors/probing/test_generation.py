@@ -160,17 +160,17 @@ async def nothing(request: web.Request) -> web.StreamResponse:
 
 def test_no_answer_is_told_from_an_answer_that_does_not_generate() -> None:
     silent = ask(never, seconds=0.2)
-    hung = ask(streaming(chunk({"role": "assistant", "content": ""}), b": ping\n\n", hang=True), seconds=0.2)
+    hung = ask(streaming(chunk({"role": "assistant", "content": ""}), b": ping\n\n", hang=True), seconds=1)
     assert silent.outcome is Outcome.TIMEOUT
     assert (silent.status, silent.tokens) == (None, None)
     assert hung.outcome is Outcome.NO_GENERATION
     assert (hung.status, hung.tokens, hung.ttft_seconds) == (200, 0, None)
-    assert "answers 200 and generated nothing within 200ms" in hung.said
+    assert "answers 200 and generated nothing within 1s" in hung.said
 
 
 def test_keep_alive_comments_are_no_tokens() -> None:
     pings = [part for _ in range(20) for part in (b": ping\n\n", 0.02)]
-    assert ask(streaming(*pings, hang=True), seconds=0.3).outcome is Outcome.NO_GENERATION
+    assert ask(streaming(*pings, hang=True), seconds=1).outcome is Outcome.NO_GENERATION
     stalled = ask(streaming(chunk({"content": "January"}), *pings, hang=True), question=idle(0.15))
     assert stalled.outcome is Outcome.STALLED
     assert "stopped after 1 tokens" in stalled.said
@@ -185,7 +185,7 @@ def test_a_stream_that_hangs_after_some_tokens_has_stalled() -> None:
 
 def test_tokens_that_still_come_when_time_is_over() -> None:
     slow = [part for number in range(100) for part in (chunk({"content": f"w{number} "}), 0.05)]
-    found = ask(streaming(*slow), seconds=0.4, question=idle(0.3))
+    found = ask(streaming(*slow), seconds=1.5, question=idle(1))
     assert found.outcome is Outcome.UNFINISHED
     assert found.tokens is not None
     assert found.tokens > 1
