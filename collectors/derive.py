@@ -34,7 +34,7 @@ _SCALARS = (
     "engine_inflight_requests", "engine_requests_running", "engine_requests_waiting", "engine_up",
     "engine_health_ok", "engine_sleep_state",
 )  # fmt: skip
-RESERVED = "engine_memory_reserved_ratio"
+_OF_DEVICES = ("engine_memory_reserved_ratio", "engine_kv_cache_usage_ratio")
 _HISTOGRAMS = {
     "svc_ttft_seconds": "engine_ttft_seconds",
     "svc_latency_seconds": "engine_e2e_seconds",
@@ -105,20 +105,24 @@ def service_batches(batches: Sequence[SampleBatch], topology: Topology, at: date
 
 
 def device_batches(batches: Sequence[SampleBatch], topology: Topology, at: datetime) -> tuple[SampleBatch, ...]:
-    """The engine's own memory reservation on each device it runs on: what device memory is judged against."""
-    key = SignalKey(RESERVED)
-    found: dict[EntityRef, float] = {}
+    """What device memory is judged against, on each device of an engine: its reservation, and the KV cache in use."""
+    keys = tuple(SignalKey(name) for name in _OF_DEVICES)
+    found: dict[EntityRef, list[float]] = {}
     for batch in batches:
-        if batch.kind is EntityKind.REPLICA and key in batch.keys:
-            column = batch.keys.index(key)
-            for row, entity in enumerate(batch.entities):
-                if batch.status[row, column] == CellStatus.PRESENT:
-                    found |= dict.fromkeys(_devices_of(entity, topology), float(batch.values[row, column]))
+        columns = [(place, batch.keys.index(key)) for place, key in enumerate(keys) if key in batch.keys]
+        if batch.kind is not EntityKind.REPLICA or not columns:
+            continue
+        for row, entity in enumerate(batch.entities):
+            told = [(place, column) for place, column in columns if batch.status[row, column] == CellStatus.PRESENT]
+            for device in _devices_of(entity, topology) if told else ():
+                cells = found.setdefault(device, [np.nan] * len(keys))
+                for place, column in told:
+                    cells[place] = float(batch.values[row, column])
     if not found:
         return ()
-    values = np.array(list(found.values()))[:, None]
-    status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
-    return (SampleBatch("devices", at, EntityKind.GPU, (key,), tuple(found), values, status),)
+    values = np.array(list(found.values()))
+    status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+    return (SampleBatch("devices", at, EntityKind.GPU, keys, tuple(found), values, status),)
 
 
 def _devices_of(replica: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:

@@ -38,6 +38,9 @@ BATCH = (
 DATA = ("--data-parallel-size", "-dp", "--dp-size", "--dp")
 MODEL = ("--served-model-name", "--model", "--model-path", "--model-id")  # what requests and pages call it goes first
 REVISION = ("--revision", "--tokenizer-revision", "--code-revision")
+# vLLM says it in JSON, which a shell may have taken apart; SGLang by a flag
+_ROLE = re.compile(r"kv_role\W+(kv_producer|kv_consumer)\b|--disaggregation-mode[= ](prefill|decode)\b")
+_ROLES = {"prefill": "prefill", "decode": "decode", "kv_producer": "prefill", "kv_consumer": "decode"}
 NO_PREFIX_CACHE = ("--no-enable-prefix-caching", "--disable-radix-cache", "--disable-prefix-caching")
 NO_GRAPHS = ("--enforce-eager", "--disable-cuda-graph")
 # the same said by the environment (TGI reads its flags from there)
@@ -56,11 +59,15 @@ _ACCELERATOR = re.compile(r"^(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)|amd\.com
 
 @dataclass(frozen=True, slots=True)
 class EngineArgs:
-    """One container's command line. ``flags`` maps a flag to its value, an empty text for a switch."""
+    """One container's command line. ``flags`` maps a flag to its value, an empty text for a switch.
+
+    ``role`` is ``prefill`` or ``decode`` where different engines do these; empty for one that does both.
+    """
 
     engine: str = ""
     flags: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
+    role: str = ""
 
     def value(self, *names: str) -> str:
         """What the first of these flags that is set says, empty when none is."""
@@ -97,7 +104,7 @@ class EngineArgs:
 
     def facts(self, *, engine: bool) -> dict[str, str]:
         """Labels of what it serves. Of an ``engine`` what nothing is said of is 1; what cannot be read is left out."""
-        found = {"engine": self.engine, "model": self.model}
+        found = {"engine": self.engine, "model": self.model, "role": self.role}
         for name, flags in (("tensor_parallel", TENSOR), ("pipeline_parallel", PIPELINE), ("data_parallel", DATA)):
             degree = self._degree(flags)
             if degree is None and engine and flags is not DATA and not self.is_set(*flags):
@@ -132,7 +139,12 @@ def engine_args(container: Json) -> EngineArgs:
     told = " ".join((text(container.get("image")), *words)).lower()
     engine = next((name for name, marks in ENGINES.items() if any(mark in told for mark in marks)), "")
     model = next((flags[name] for name in MODEL if flags.get(name)), "") or _served(words)
-    return EngineArgs(engine, flags, model.rstrip("/"))
+    return EngineArgs(engine, flags, model.rstrip("/"), _role(told))
+
+
+def _role(told: str) -> str:
+    said = _ROLE.search(told)
+    return "" if said is None else _ROLES[said.group(1) or said.group(2)]
 
 
 def _words(container: Json) -> Iterator[str]:

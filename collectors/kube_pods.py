@@ -26,6 +26,8 @@ RAY_NODE = "ray.io/node-type"
 SERVICE_LABEL = "app.kubernetes.io/name"
 ADAPTER, SERVICE, MODEL = (f"outrider.io/{name}" for name in ("adapter", "service", "model"))
 _SAID = {"model": MODEL, "request_class": "outrider.io/request-class", "tenant": "outrider.io/tenant"}
+# outrider.io's own first, then what llm-d and NVIDIA Dynamo put on the pods of engines that share the work
+_ROLES = ("outrider.io/role", "llm-d.ai/role", "nvidia.com/dynamo-sub-component-type")
 _OURS = ("prometheus.io/", "outrider.io/")  # annotations that count; others can be as large as the pod itself
 _BY_NAME = {
     "dcgm-exporter": "dcgm", "nvidia-dcgm-exporter": "dcgm", "node-exporter": "node_exporter",
@@ -114,6 +116,7 @@ def pod_facts(pod: Json, service_label: str = SERVICE_LABEL) -> PodFacts:
     asked = pod_accelerators(spec)
     said = {fact: labels.get(key) or notes.get(key) or "" for fact, key in _SAID.items()}
     said["version"] = labels.get("app.kubernetes.io/version", "")
+    said["role"] = next(filter(None, (labels.get(key) or notes.get(key) for key in _ROLES)), "")
     known = {fact: value for fact, value in said.items() if value}
     args = engine_args(container)
     reader = notes.get(ADAPTER) or labels.get(ADAPTER) or _known_exporter(labels)

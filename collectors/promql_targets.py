@@ -83,7 +83,8 @@ def target_of_instance(cluster: str, adapter_name: str, key: Key, labels: Mappin
         host = instance.rsplit(":", 1)[0] if kind is EntityKind.NODE else instance
         namespace = labels.get("namespace", "default") if kind in _NAMESPACED else None
         entity = EntityRef(cluster, kind, namespace, name or host)
-    known = {one: labels[one] for one in ("node", "pod", "service", "gpu_type", "model", "version") if labels.get(one)}
+    facts = ("node", "pod", "service", "gpu_type", "model", "version", "role")
+    known = {one: labels[one] for one in facts if labels.get(one)}
     if kind is EntityKind.REPLICA:
         known.setdefault("service", job)
     else:

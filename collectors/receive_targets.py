@@ -29,6 +29,7 @@ _FACTS = {
     "gpu_type": ("gpu_type",),
     "model": ("model", "model_name"),
     "version": ("version", "service_version"),
+    "role": ("role",),
 }
 _FIELD = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)\}")
 

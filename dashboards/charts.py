@@ -55,12 +55,16 @@ def evidence(chart: dict[str, Any], around: dict[str, Any], palette: Palette, la
     return figure
 
 
+_WIDEST = 0.95
+
+
 def forecast(
     found: dict[str, Any], plan: dict[str, Any] | None, as_of: str, palette: Palette, language: Language
 ) -> go.Figure:
     """History, the median forecast with its interval, and the instants that matter: now, start, need."""
     figure = go.Figure()
-    levels = sorted(found["quantiles"], key=float)
+    # the bound that replicas are planned by lies beyond what people read as an interval
+    levels = sorted((level for level in found["quantiles"] if float(level) <= _WIDEST), key=float)
     if len(levels) > 1:
         _band(figure, found, levels, palette, language)
     history = found.get("history") or {"times": [], "values": []}
@@ -96,6 +100,17 @@ def forecast(
                 mode="lines",
                 line={"color": palette.accent, "width": 1.2, "dash": "dash"},
                 hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.p95", language) + "</extra>",
+            )
+        )
+    if "0.95" in found.get("peaks", {}):
+        figure.add_trace(
+            go.Scatter(
+                x=found["times"],
+                y=found["peaks"]["0.95"],
+                name=fmt.say("chart.peak95", language),
+                mode="lines",
+                line={"color": palette.muted, "width": 1.2, "dash": "dot", "shape": "hv"},
+                hovertemplate="%{y:.4~g}<extra>" + fmt.say("chart.peak95", language) + "</extra>",
             )
         )
     if plan is not None:

@@ -1,4 +1,4 @@
-"""What is usual for an entity at this time of day: an online, robust, vectorised baseline.
+"""What is usual for an entity at this time of day and of the week: an online, robust, vectorised baseline.
 
 Each (entity, signal) has 48 half-hour slots of the day (UTC) with a level and a scale, and a recent
 level that follows within the hour. Where the slots are mature, usual is the slots' level plus the
@@ -6,20 +6,24 @@ recent offset from it; until then the recent level alone. Levels and scales are 
 and move at most four scales at a time, so that one outlier moves them little; the scale is 1.2533
 times the mean absolute residual, which is sigma for a normal one. Each scale has a floor, else a
 constant signal would turn its first flicker into the largest deviation of the fleet.
+Slots hold an ordinary day; what the day of the week adds (``week.py``) is kept apart from them, where it is asked for.
 On a holiday there is no usual time of day: the recent level alone is expected, and no slot learns.
-Needs two days until the time of day counts. Misleads where the week matters more than the day.
+Needs two days until the time of day counts, and two weeks until the day of the week does: until then, or without
+``week``, what falls on some days only misleads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.memory import Arrays
+from detectors.week import Week
 from outrider import catalog
 from outrider.model import EntityRef, Floats
 
@@ -73,24 +77,51 @@ class Usual:
 class Baseline:
     """The arithmetic; the memory is a dict of arrays whose first axis is entities."""
 
-    def __init__(self, signals: Sequence[str]) -> None:
-        """``signals`` are the last axis of every value given later."""
+    def __init__(self, signals: Sequence[str], *, week: bool = True) -> None:
+        """``signals`` are the last axis of every value given later; ``week`` False knows the time of day only."""
         self.signals = tuple(signals)
+        self._week = Week(len(self.signals)) if week else None
         self._holidays: tuple[Span, ...] = ()
         known = [catalog.signal(name) for name in self.signals]
         self._floors = np.array([_FLOOR_OF_SIGNAL.get(one.name, _FLOOR_OF_UNIT.get(one.unit, 1e-6)) for one in known])
 
     @classmethod
     def of_unknown_units(cls, metrics: int) -> Baseline:
-        """For metrics that are not in the catalogue: ``memory["floor"]``, (entities, signals), is the least scale."""
-        made = cls(())
+        """For metrics that are not in the catalogue: ``memory["floor"]``, (entities, signals), is the least scale.
+
+        Without the week: who scores such metrics weighs deviations of hours against each other.
+        """
+        made = cls((), week=False)
         made.signals = tuple(f"metric-{place}" for place in range(metrics))
         made._floors = np.full(metrics, _TINY)
         return made
 
+    @property
+    def floors(self) -> Floats:
+        """The least scale of each signal in its own unit, shape (signals,)."""
+        return self._floors
+
     def set_holidays(self, holidays: Sequence[Span]) -> None:
         """Spans in which the recent level alone is usual, and no time of day is learnt."""
         self._holidays = tuple(holidays)
+
+    def set_zone(self, zone: tzinfo) -> None:
+        """Where the days of the week begin and end; the time of day is that of UTC."""
+        if self._week is not None:
+            self._week.set_zone(zone)
+
+    def of_class(self) -> Arrays:
+        """What is remembered of the class of entities, beside what is of each: given to ``turn`` as its pool."""
+        return self._week.of_class() if self._week is not None else {}
+
+    def turns(self, memory: Arrays, at: float) -> bool:
+        """True when another part of the week begins for an entity: peers are wanted in ``memory["week_group"]``."""
+        return self._week is not None and self._week.turns(memory, at)
+
+    def turn(self, memory: Arrays, at: float, pool: Arrays | None = None) -> None:
+        """Make ready what the week adds around unix second ``at``. Changes ``memory`` and ``pool``."""
+        if self._week is not None:
+            self._week.turn(memory, at, pool)
 
     def _is_holiday(self, at: float) -> bool:
         return any(start <= at < end for start, end in self._holidays)
@@ -107,34 +138,50 @@ class Baseline:
             "offset": np.zeros(plane),
             "seconds": np.zeros(plane),
             "updates": np.zeros(plane, dtype=np.int32),
+            **(self._week.empty(count) if self._week is not None else {}),
         }
 
     def usual(self, memory: Arrays, at: float) -> Usual:
-        """What is expected at unix second ``at``."""
+        """What is expected at unix second ``at``; for the week, ``turn`` comes first."""
+        return self._expect(memory, at)[0]
+
+    def _expect(self, memory: Arrays, at: float) -> tuple[Usual, Floats | float]:
+        """What is expected, and what of it the week adds."""
         before, after, share = _neighbours(at)
         slots = memory["slot_seconds"] if not self._is_holiday(at) else np.zeros_like(memory["slot_seconds"])
         ripe_before, ripe_after = (slots[:, :, slot] >= MATURE_SLOT_SECONDS for slot in (before, after))
         weight = np.where(ripe_before & ripe_after, share, np.where(ripe_after, 1.0, 0.0))
-        seasonal = _blend(memory["slot_level"], before, after, weight) + memory["offset"]
         ripe = ripe_before | ripe_after
-        level = np.where(ripe, seasonal, memory["level"])
-        scale = np.where(ripe, _blend(memory["slot_scale"], before, after, weight), memory["scale"])
-        return Usual(level, np.maximum(scale, self._floor(memory, level)), ripe | (memory["updates"] >= MATURE_UPDATES))
+        day = _blend(memory["slot_level"], before, after, weight)
+        spread = _blend(memory["slot_scale"], before, after, weight)
+        added: Floats | float = 0.0
+        if self._week is not None:
+            adds = self._week.adds(memory, at)
+            added = adds.at_level(np.where(ripe, day, adds.reference))
+            spread = spread + adds.wide
+        level = np.where(ripe, day + added + memory["offset"], memory["level"])
+        scale = np.maximum(np.where(ripe, spread, memory["scale"]), self._floor(memory, level))
+        return Usual(level, scale, ripe | (memory["updates"] >= MATURE_UPDATES)), added
 
     def learn(
         self, memory: Arrays, values: Floats, at: float, seconds: float, frozen: NDArray[np.bool_] | None = None
     ) -> None:
         """Take in one instant's values (entities, signals), which stand for ``seconds``. Changes ``memory``.
 
-        Nothing is learnt where a value is missing or ``frozen`` is True.
+        Nothing is learnt where a value is missing or ``frozen`` is True, but for the week: it needs to see twice
+        what it believes, and what is odd on each Saturday would never be known else.
         """
         seconds = min(seconds, LONGEST_STEP_SECONDS)
-        usual = self.usual(memory, at)
-        taken = np.isfinite(values) if frozen is None else np.isfinite(values) & ~frozen
+        self.turn(memory, at)
+        usual, added = self._expect(memory, at)
+        there = np.isfinite(values)
+        taken = there if frozen is None else there & ~frozen
         clean = np.where(taken, values, 0.0)
         self._learn_level(memory, clean, taken, seconds)
         if not self._is_holiday(at):
-            self._learn_slot(memory, clean, taken, usual, at, seconds)
+            self._learn_slot(memory, clean, taken, (usual, added), at, seconds)
+            if self._week is not None:
+                self._week.learn(memory, np.where(there, values, 0.0), there, at, seconds)
         memory["seconds"] += np.where(taken, seconds, 0.0)
         memory["updates"] += taken.astype(np.int32)
 
@@ -152,8 +199,16 @@ class Baseline:
         memory["scale"] = np.where(taken & known, spread, memory["scale"])
 
     def _learn_slot(
-        self, memory: Arrays, values: Floats, taken: NDArray[np.bool_], usual: Usual, at: float, seconds: float
+        self,
+        memory: Arrays,
+        values: Floats,
+        taken: NDArray[np.bool_],
+        expected: tuple[Usual, Floats | float],
+        at: float,
+        seconds: float,
     ) -> None:
+        usual, added = expected
+        ordinary = values - added  # of a day without its weekday
         slot = int(at % 86400.0 // SLOT_SECONDS)
         level, scale, seen = (memory[name][:, :, slot] for name in ("slot_level", "slot_scale", "slot_seconds"))
         fresh = seen <= 0
@@ -161,9 +216,9 @@ class Baseline:
         pace = np.maximum(seconds / (seen + seconds), day)
         ripe = seen >= MATURE_SLOT_SECONDS
         limit = CLIP_SCALES * np.maximum(scale, self._floor(memory, level))
-        residual = values - level
+        residual = ordinary - level
         step = np.where(ripe, np.clip(residual, -limit, limit), residual)
-        moved = np.where(fresh, values, level + pace * step)
+        moved = np.where(fresh, ordinary, level + pace * step)
         off = np.where(usual.known, values - usual.level, np.where(fresh, 0.0, residual))
         off = np.abs(np.where(ripe, np.clip(off, -limit, limit), off))
         spread = scale + pace * (SIGMA_OF_MEAN_DEVIATION * off - scale)
@@ -173,6 +228,10 @@ class Baseline:
         offset, quick = memory["offset"], 1.0 - np.exp(-seconds / OFFSET_TAU_SECONDS)
         apart = np.clip(values - usual.level, -CLIP_SCALES * usual.scale, CLIP_SCALES * usual.scale)
         memory["offset"] = np.where(taken & ripe, offset + quick * apart, offset)
+
+    def least_scale(self, level: Floats) -> Floats:
+        """The floor of the scale at a level, (..., signals): less than this is nothing, whatever the past was."""
+        return self._floor({}, level)
 
     def _floor(self, memory: Arrays, level: Floats) -> Floats:
         least = memory.get("floor", self._floors)

@@ -1,10 +1,10 @@
 """Where a score becomes an alarm: the limit that a false-alarm budget buys, found without labels.
 
-Past scores are kept as their highest in blocks of two hours, ten days long. The limit is the quantile of
-these peaks that as many blocks exceed as the budget allows, ``HEADROOM`` times: a reference without labels
-holds true faults, too, about as many, and the budget is for false alarms. An entity's own peaks decide once
-it has many; while they are few, those of all entities of its class do. A block that continues an alarm is
-left out, so that an incident does not raise its own limit; after a day it is the new usual.
+Past scores are kept as their highest in blocks of two hours, or of 24 readings where these take longer, 120 blocks
+long. The limit is the quantile of these peaks that as many blocks exceed as the budget allows, ``HEADROOM`` times:
+a reference without labels holds true faults, too, about as many, and the budget is for false alarms. An entity's
+own peaks decide once it has many; while they are few, those of all entities of its class do. A block that
+continues an alarm is left out, so that an incident does not raise its own limit; after twelve it is the new usual.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from detectors.memory import Arrays
 from outrider.model import Floats
 
 BLOCK_SECONDS = 2 * 3600.0
-KEPT_BLOCKS = 120  # ten days
+BLOCK_READINGS = 24  # at least: a peak of two hourly readings is no peak
+KEPT_BLOCKS = 120  # ten days of two hours
 POOL_WEIGHT_BLOCKS = 24.0  # so many peaks of its own weigh as much as those of the class
 FEWEST_BLOCKS = 6  # of all entities, before there is any limit
-LEFT_OUT_BLOCKS = 12  # of one alarm: a day
-HEADROOM = 2.0
+LEFT_OUT_BLOCKS = 12  # of one alarm: a day of two hours
+HEADROOM = 2.25
 _DAY = 86400.0
 _HAIR = 1e-5  # peaks are kept in single precision
 
@@ -33,8 +34,7 @@ class Budget:
     def __init__(self, alarms_per_entity_day: float, least: float = 0.0) -> None:
         """Of one class of entities; what is not above ``least`` is no alarm whatever the limit."""
         self._least = least
-        share = HEADROOM * alarms_per_entity_day * BLOCK_SECONDS / _DAY
-        self._quantile = 1.0 - min(share, 0.5)
+        self._per_second = HEADROOM * alarms_per_entity_day / _DAY
 
     def empty(self, count: int = 0) -> Arrays:
         """Memory of ``count`` entities without a past."""
@@ -46,14 +46,15 @@ class Budget:
             "lasting_blocks": np.zeros(count),
         }
 
-    def judge(self, memory: Arrays, scores: Floats, at: float) -> NDArray[np.bool_]:
-        """Whether each score exceeds its limit; NaN does not. Changes ``memory``."""
-        block = np.floor(at / BLOCK_SECONDS)
+    def judge(self, memory: Arrays, scores: Floats, at: float, seconds: float = 0.0) -> NDArray[np.bool_]:
+        """Whether each score exceeds its limit; NaN does not. Readings are ``seconds`` apart. Changes ``memory``."""
+        length = max(BLOCK_SECONDS, BLOCK_READINGS * seconds)
+        block = np.floor(at / length) * length
         closed = memory["block"] < block
         if closed.any():
             self._close(memory, closed)
             memory["block"] = np.where(closed, block, memory["block"])
-            self._set_limits(memory)
+            self._set_limits(memory, 1.0 - min(self._per_second * length, 0.5))
         memory["peak"] = np.fmax(memory["peak"], scores.astype(np.float32))
         above: NDArray[np.bool_] = (scores > memory["limit"] + _HAIR) & (scores > self._least)
         return above
@@ -71,15 +72,15 @@ class Budget:
         )
         memory["peak"] = np.where(closed, np.float32(np.nan), peak)
 
-    def _set_limits(self, memory: Arrays) -> None:
+    def _set_limits(self, memory: Arrays, quantile: float) -> None:
         peaks = memory["peaks"]
         everyone = peaks[~np.isnan(peaks)]
         if everyone.size < FEWEST_BLOCKS:
             return
-        pooled = float(np.quantile(everyone, self._quantile))
+        pooled = float(np.quantile(everyone, quantile))
         count = (~np.isnan(peaks)).sum(axis=1)
         weight = count / (count + POOL_WEIGHT_BLOCKS)
-        own = np.where(count > 0, _quantiles(peaks, count, self._quantile), pooled)
+        own = np.where(count > 0, _quantiles(peaks, count, quantile), pooled)
         memory["limit"] = weight * own + (1.0 - weight) * pooled
 
 

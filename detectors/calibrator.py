@@ -20,11 +20,11 @@ GAIN = 0.5  # a day with twice its budget raises the limit by this much (in e-fo
 FORGET_SECONDS = 7 * 86400.0
 LEAST_ENTITY_DAYS = 1.0  # before there is any rate to tell
 _DAY = 86400.0
-_CLASS = ("shift", "alarms", "entity_days")
+_COUNTS = ("alarms", "entity_days")
 
 
-class Calibrator:
-    """The arithmetic of one class. ``memory`` holds a flag an entity, ``pool`` three numbers of the class."""
+class AlarmCount:
+    """How often the entities of a class began to deviate. ``memory`` holds a flag an entity, ``pool`` the counts."""
 
     def __init__(self, alarms_per_entity_day: float) -> None:
         """``alarms_per_entity_day`` is the budget, above 0."""
@@ -35,40 +35,54 @@ class Calibrator:
         """Nobody alarms."""
         return {"alarmed": np.zeros(count, dtype=np.bool_)}
 
-    @staticmethod
-    def of_class() -> Arrays:
-        """Nothing counted, the limit as the detector has it."""
-        return {name: np.zeros(1) for name in _CLASS}
+    @classmethod
+    def of_class(cls) -> Arrays:
+        """Nothing counted."""
+        return {name: np.zeros(1) for name in _COUNTS}
 
     def count(
-        self,
-        memory: Arrays,
-        pool: Arrays,
-        alarmed: NDArray[np.bool_],
-        judged: NDArray[np.bool_],
-        seconds: float,
-    ) -> None:
-        """Take in one instant of ``seconds``; both arrays are of shape (entities,). Changes memory and pool.
+        self, memory: Arrays, pool: Arrays, alarmed: NDArray[np.bool_], judged: NDArray[np.bool_], seconds: float
+    ) -> float:
+        """Take in one instant of ``seconds``; both arrays are of shape (entities,). Returns how many began.
 
-        An entity that is not judged neither alarms nor lets time pass.
+        An entity that is not judged neither alarms nor lets time pass. Changes memory and pool.
         """
         begun = float((alarmed & judged & ~memory["alarmed"]).sum())
         memory["alarmed"] = np.where(judged, alarmed, memory["alarmed"])
-        count = float(judged.sum())
-        days = count * seconds / _DAY
         kept = np.exp(-seconds / FORGET_SECONDS)
         pool["alarms"] = pool["alarms"] * kept + begun
-        pool["entity_days"] = pool["entity_days"] * kept + days
-        step = GAIN * (begun - self.budget * days) / (self.budget * count + 1.0)
-        pool["shift"] = np.clip(pool["shift"] + step, np.log(LOWEST), np.log(HIGHEST))
+        pool["entity_days"] = pool["entity_days"] * kept + float(judged.sum()) * seconds / _DAY
+        return begun
 
-    @staticmethod
-    def factor(pool: Arrays) -> float:
-        """What the detector's own limit is multiplied by."""
-        return float(np.exp(pool["shift"][0]))
+    def factor(self, _pool: Arrays) -> float:
+        """What the detector's own limit is multiplied by; a limit that follows the budget by itself is left alone."""
+        return 1.0
 
     def rate(self, pool: Arrays) -> AlarmRate:
         """Budget and what was counted."""
         days = float(pool["entity_days"][0])
         realised = float(pool["alarms"][0]) / days if days >= LEAST_ENTITY_DAYS else None
         return AlarmRate(self.budget, realised, self.factor(pool), days)
+
+
+class Calibrator(AlarmCount):
+    """Counts, and moves the limit by what it counts."""
+
+    @classmethod
+    def of_class(cls) -> Arrays:
+        """Nothing counted, the limit as the detector has it."""
+        return {"shift": np.zeros(1), **super().of_class()}
+
+    def count(
+        self, memory: Arrays, pool: Arrays, alarmed: NDArray[np.bool_], judged: NDArray[np.bool_], seconds: float
+    ) -> float:
+        """The same, and a step of the limit."""
+        begun = super().count(memory, pool, alarmed, judged, seconds)
+        count = float(judged.sum())
+        step = GAIN * (begun - self.budget * count * seconds / _DAY) / (self.budget * count + 1.0)
+        pool["shift"] = np.clip(pool["shift"] + step, np.log(LOWEST), np.log(HIGHEST))
+        return begun
+
+    def factor(self, pool: Arrays) -> float:
+        """What the detector's own limit is multiplied by."""
+        return float(np.exp(pool["shift"][0]))

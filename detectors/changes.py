@@ -11,9 +11,8 @@ from outrider.model import EventKind, Floats, Window
 from outrider.topology import Topology
 
 CHANGE_HOLD = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
-# Changes that leave code and flags of the engine as they were; any other code may not.
-_SAME_ENGINE = NOT_IN_SERVICE | {
-    "scale",
+# Changes that put nothing new into service; any other code may.
+NOTHING_NEW = NOT_IN_SERVICE | {
     "rollback",
     "restart",
     "restart_pod",
@@ -23,6 +22,7 @@ _SAME_ENGINE = NOT_IN_SERVICE | {
     "power-limit",
     "template",
 }
+_SAME_ENGINE = NOTHING_NEW | {"scale"}  # they leave code and flags of the engine as they were
 
 
 def changed_at(

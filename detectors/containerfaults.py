@@ -12,6 +12,7 @@ import numpy as np
 
 from detectors.memory import align, empty
 from detectors.spells import Flags, newest, silences, spell, unusable
+from detectors.trend import steps
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import (
@@ -120,12 +121,9 @@ def _climb(window: Window, used: Floats) -> tuple[Floats, Floats, Flags]:
     level = newest(window, used)
     if lately.shape[1] < 2:
         return level, np.full(level.shape, np.nan), np.zeros(level.shape, dtype=np.bool_)
-    steps = np.diff(lately, axis=1)
-    known = ~np.isnan(steps)
-    counted = known.sum(axis=1)
-    rising = (known & (np.nan_to_num(steps) > LEAST_STEP * np.nan_to_num(level)[:, None])).sum(axis=1)
-    growth = np.where(known, steps, 0.0).sum(axis=1)
-    climbing: Flags = (counted >= CLIMB_SCRAPES) & (rising >= CLIMBING_SHARE * counted)
+    taken = steps(lately, LEAST_STEP * np.nan_to_num(level)[:, None])
+    growth = np.nan_to_num(np.diff(lately, axis=1)).sum(axis=1)
+    climbing: Flags = (taken.known >= CLIMB_SCRAPES) & (taken.up >= CLIMBING_SHARE * taken.known)
     return level, growth, climbing & (growth >= GROWTH_RATIO * level)
 
 

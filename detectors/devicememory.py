@@ -1,8 +1,9 @@
 """gpu-memory-leak: device memory that climbs although what the engine may use is taken already.
 
 An engine that reserves its share at the start stays where it is once it is warm: its KV cache fills inside the
-reservation. So a climb that goes on is not load. Where no reservation is known, memory may follow the load, and
-only a climb at a load that does not grow counts. A young process fills caches and graphs, and is left out.
+reservation. So a climb that goes on is not load. Where no reservation is known, memory may follow the KV cache, and
+only a climb while the cache in use does not grow counts; of an engine that tells no cache, while the card is no busier.
+A young process fills caches and graphs, and is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from detectors.memory import Arrays
 from detectors.remembering import Remembering
 from detectors.spells import Flags, newest, silences
+from detectors.trend import steps
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import (
@@ -31,6 +33,7 @@ from outrider.topology import Topology
 
 USED, TOTAL = "hw_accel_memory_used_bytes", "hw_accel_memory_total_bytes"
 RESERVED, BUSY = "engine_memory_reserved_ratio", "hw_accel_utilization_ratio"
+CACHE = "engine_kv_cache_usage_ratio"
 NEW_PROCESS_RATIO = 0.1  # of the memory, between two scrapes: weights come or go
 WARM_UP = timedelta(minutes=20)
 CLIMBS = timedelta(minutes=4)
@@ -38,6 +41,7 @@ CLIMBING_SHARE = 0.8  # of the scrapes: a buffer that is taken once is one step
 RISEN_RATIO = 0.01  # of the memory, above the lowest since the process was warm
 SLOW_RISE_RATIO, SLOW = 0.02, timedelta(minutes=30)
 LOAD_GROWS = 0.1
+CACHE_GROWS = 0.01  # of the cache: what is smaller cannot have filled ``RISEN_RATIO`` of the memory
 _DEFAULTS: dict[str, float | bool] = {
     "before": np.nan,
     "fresh_at": -np.inf,
@@ -54,7 +58,7 @@ class DeviceMemoryDetector(Remembering):
 
     name = "device-memory"
     kind = EntityKind.GPU
-    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (USED, TOTAL, RESERVED, BUSY))
+    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (USED, TOTAL, RESERVED, BUSY, CACHE))
     window = timedelta(minutes=10)
     state_version = 1
     defaults = _DEFAULTS
@@ -118,10 +122,9 @@ def _climbs(window: Window) -> Flags:
     recent = windows.recent(window, CLIMBS)
     values = window.column(USED)[:, recent]
     long = window.times[recent][-1] - window.times[recent][0] >= 0.8 * CLIMBS.total_seconds()
-    more = np.diff(values, axis=1)
-    known = (~np.isnan(more)).sum(axis=1)
-    up, down = (np.nan_to_num(more) > 0).sum(axis=1), (np.nan_to_num(more) < 0).sum(axis=1)
-    found: Flags = long & (known > 1) & (up >= CLIMBING_SHARE * known) & (down <= (1 - CLIMBING_SHARE) / 2 * known)
+    one = steps(values)
+    mostly = (one.up >= CLIMBING_SHARE * one.known) & (one.down <= (1 - CLIMBING_SHARE) / 2 * one.known)
+    found: Flags = long & (one.known > 1) & mostly
     return found
 
 
@@ -133,11 +136,18 @@ def _grows(window: Window) -> Flags:
 
 
 def _not_by_load(window: Window) -> Flags:
-    """True where the engine reserved its memory beforehand, or the card is no busier than it was."""
+    """True where the engine reserved its memory beforehand, or has no more in its cache, or is no busier."""
     reserves = ~np.isnan(newest(window, window.column(RESERVED)))
-    recent = windows.recent(window, CLIMBS)
-    busy = np.nan_to_num(window.column(BUSY)[:, recent])
-    half = max(1, busy.shape[1] // 2)
-    grows = busy[:, half:].mean(axis=1) - busy[:, :half].mean(axis=1) > LOAD_GROWS if busy.shape[1] > 1 else False
-    found: Flags = reserves | ~np.asarray(grows)
+    cached = ~np.isnan(newest(window, window.column(CACHE)))
+    grows = np.where(cached, _grew(window, CACHE) > CACHE_GROWS, _grew(window, BUSY) > LOAD_GROWS)
+    found: Flags = reserves | ~grows
+    return found
+
+
+def _grew(window: Window, name: str) -> Floats:
+    """By how much the second half of the last minutes lies above the first one, shape (entities,)."""
+    values = np.nan_to_num(window.column(name)[:, windows.recent(window, CLIMBS)])
+    half = max(1, values.shape[1] // 2)
+    later, first = values[:, half:], values[:, :half]
+    found: Floats = later.mean(axis=1) - first.mean(axis=1) if later.shape[1] else np.zeros(values.shape[0])
     return found

@@ -8,7 +8,7 @@ through. What the calendar names, a view that loses engines, and the end of a bu
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import ClassVar
 
 import numpy as np
@@ -69,7 +69,7 @@ class EntryDetector:
         ),
     )
     window = timedelta(minutes=10)
-    state_version = 1
+    state_version = 2
     _defaults: ClassVar[dict[str, float | bool]] = {
         "shut": False,
         "dropped": False,
@@ -82,8 +82,12 @@ class EntryDetector:
     }
 
     def __init__(self) -> None:
-        """The hours of the day are learnt for one signal, the rate of requests."""
+        """The hours of the day and the days of the week are learnt for one signal, the rate of requests."""
         self._baseline = Baseline((_RATE,))
+
+    def set_zone(self, zone: tzinfo) -> None:
+        """Where the days of the week begin and end; before the first cycle."""
+        self._baseline.set_zone(zone)
 
     def initial(self) -> DetectorState:
         """Nothing learnt."""
@@ -112,6 +116,7 @@ class EntryDetector:
         memory, last = self._follow(state, window)
         _note_calendar(window, memory)
         at = float(window.times[-1])
+        self._baseline.turn(memory, at)
         usual = self._baseline.usual(memory, at)
         ripe = memory["slot_seconds"][:, 0, int(at % 86400.0 / SLOT_SECONDS) % SLOTS] >= MATURE_SLOT_SECONDS
         probe = probes.read(window)

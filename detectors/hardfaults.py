@@ -61,8 +61,9 @@ _GPU_SIGNALS = (
     "hw_accel_pcie_replay_total",
     "hw_accel_interconnect_errors_total",
 )
-# ``node`` is a checksum of the node's key: an accelerator that vanished is in no topology any more.
-_DEFAULTS = {"present": False, "lost_since": np.nan, "node": -1}
+# ``node`` is a checksum of the node's key: an accelerator that vanished is in no topology any more. ``beside`` counts
+# those that its node showed with it, itself included, and ``now`` those that the node showed last.
+_DEFAULTS = {"present": False, "lost_since": np.nan, "node": -1, "beside": 0, "now": 0}
 _ON_PAGE = ("hw_accel_temperature_celsius", "hw_accel_power_watts", "hw_accel_memory_used_bytes")
 
 
@@ -87,7 +88,7 @@ class GpuFaultDetector(Remembering):
     kind = EntityKind.GPU
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in _GPU_SIGNALS)
     window = EVENT_HOLD
-    state_version = 1
+    state_version = 2
     defaults = _DEFAULTS
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
@@ -110,7 +111,8 @@ def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Fl
     """Accelerators that were there and are gone from a page that came; and those nobody can see.
 
     The exporter's word is ``hw_accel_seen``. Where no collector gives it, an accelerator is gone when
-    its own values are missing from scrapes that brought those of another one on its node.
+    its own values are missing from scrapes that brought those of another one on its node. Where that node shows
+    as many as it did with it, another board has taken its place, and it is not lost.
     """
     told = newest(window, window.column("hw_accel_seen"))
     shown = np.zeros(window.values.shape[:2], dtype=np.bool_)
@@ -121,7 +123,9 @@ def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Fl
     _remember_nodes(window.entities, memory, topology)
     beside = _beside(shown, untold, memory["node"])
     absent = spell(beside | shown, ~shown, window.times)
-    inferred = untold & (absent.scrapes >= LASTING_SCRAPES)
+    _count_neighbours(shown, memory)
+    replaced = (memory["beside"] > 0) & (memory["now"] >= memory["beside"])
+    inferred = untold & (absent.scrapes >= LASTING_SCRAPES) & ~replaced
     lost: Flags = memory["present"] & ((told == 0) | inferred)
     began = spell(~np.isnan(window.column("hw_accel_seen")), window.column("hw_accel_seen") == 0, window.times)
     started = window.times[np.where(untold, absent.start, began.start)]
@@ -136,6 +140,17 @@ def _remember_nodes(entities: tuple[EntityRef, ...], memory: Arrays, topology: T
         for lower in topology.rests_on(entity):
             if lower.kind is EntityKind.NODE:
                 memory["node"][row] = zlib.crc32(lower.key.encode())
+
+
+def _count_neighbours(shown: Flags, memory: Arrays) -> None:
+    """Remember how many each accelerator's node shows in the newest scrape, and how many it showed with it."""
+    if not shown.size:
+        return
+    newest_shown = shown[:, -1] & (memory["node"] >= 0)
+    _, place = np.unique(memory["node"], return_inverse=True)
+    count = np.bincount(place, weights=newest_shown).astype(np.int64)[place]
+    memory["now"] = np.where(count > 0, count, memory["now"])
+    memory["beside"] = np.where(newest_shown, count, memory["beside"])
 
 
 def _beside(shown: Flags, untold: Flags, node: NDArray[np.int64]) -> Flags:

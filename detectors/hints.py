@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from detectors.changes import NOTHING_NEW
 from detectors.claims import WINDOW, Claim, Reach
 from outrider.faults import faults
-from outrider.ledger import NOT_IN_SERVICE
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Finding
 
 CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
@@ -47,17 +47,6 @@ _SORT_OF = {
     **dict.fromkeys(("driver", "cuda", "kernel", "kubelet", "firmware"), ChangeSort.DRIVER),
     "network": ChangeSort.NETWORK,
     "scale": ChangeSort.SCALE,
-}
-# changes that put nothing new into service; any other code may
-_NOTHING_NEW = NOT_IN_SERVICE | {
-    "rollback",
-    "restart",
-    "restart_pod",
-    "traffic",
-    "entry",
-    "calendar",
-    "power-limit",
-    "template",
 }
 _PUT_ON_NODES = (ChangeSort.DRIVER, ChangeSort.NETWORK)
 NEW_REVISION = (ChangeSort.ROLLOUT, ChangeSort.FLAGS, ChangeSort.MODEL, ChangeSort.CONFIG)
@@ -129,7 +118,7 @@ class Hint:
 
 def sort_of(code: str) -> ChangeSort | None:
     """What a change of that code may have done; None when it puts nothing new into service."""
-    return None if code in _NOTHING_NEW else _SORT_OF.get(code, ChangeSort.ROLLOUT)
+    return None if code in NOTHING_NEW else _SORT_OF.get(code, ChangeSort.ROLLOUT)
 
 
 def gather(events: Sequence[Event], reach: Reach, now: datetime) -> dict[EntityRef, list[Hint]]:

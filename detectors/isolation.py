@@ -1,32 +1,39 @@
-"""Isolation forest on residuals: odd combinations of deviations that no single signal shows.
+"""The ensemble on live entities: odd combinations of deviations that no single signal shows.
 
-The forest sees no raw values, which differ by entity and hour, but three residuals of each signal:
-from its own baseline, against five minutes ago, and from its peers (raw values gave F1 0.20, residuals
-0.42 on the same servers). One forest a kind of entity. It is fitted every six hours from a reservoir
-that spans two weeks, not the last hour, and is a function of that reservoir and a fixed seed alone, so
-that a restart scores as before. A score is odd beyond the quantile of the training scores that gives
-the alarm budget; a finding takes six odd readings of the last eight. It is P3 and names no fault.
+It is the ensemble that ``outrider detect backtest`` scores on recordings (``ensemble.py``: residuals, voters with
+an isolation forest among them, a fading hold, a budget), and bears the forest's name. What it knows beside that
+one: least scales of signals from the catalogue; an entity with fewer than fifty readings is not judged; what a
+quarter of a fleet or most peers show at the same time is nobody's own, until it ends; what people judged not useful
+(``lessons.py``); which signals are off, and how.
+
+A reading is the mean of five minutes of a gauge, the rate of a counter and the mean of a histogram over the same
+time, the spacing that the constants were tuned on. Slots begin at whole multiples of five minutes; a slot is judged
+once, by the first cycle after it, and what was said holds until the next. A finding is P3 and names no fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import learnt, pasts, peers, readings, reservoir, streaks
-from detectors.baseline import Baseline, Span, follow
-from detectors.calibrator import Calibrator
-from detectors.forest import Forest
+from detectors import learnt, lessons, pasts, peers, readings, streaks
+from detectors.baseline import Span, follow
+from detectors.budget import HEADROOM
+from detectors.calibrator import AlarmCount
+from detectors.ensemble import FEWEST_ROWS, Ensemble
 from detectors.memory import Arrays
-from detectors.reservoir import SEED
-from detectors.verdicts import fingerprint
+from detectors.residuals import FREE_READINGS, KINDS
+from detectors.trend import means
+from detectors.verdicts import oddity
+from detectors.voters import SUREST
+from outrider import catalog
 from outrider.model import (
-    AlarmRate,
+    CellStatus,
     DetectorState,
     EntityKind,
     EntityRef,
@@ -36,20 +43,18 @@ from outrider.model import (
     Interval,
     NoVerdict,
     NoVerdictReason,
-    Priority,
-    TimeRange,
+    SignalKind,
+    Statistic,
     Window,
 )
 from outrider.topology import Topology
 
-FEWEST_ROWS = 512  # two subsamples of the forest
-REFIT_SECONDS = 6 * 3600.0
-TREES, SUBSAMPLE = 100, 256  # the sizes of the method's authors (Liu, Ting, Zhou 2008)
-SHARE_POWER = 3.0  # of the calibrator's factor: at its highest, 3, a twenty-seventh of the budget's share of rows
-DEVIATION_SECONDS = 1800.0  # a deviation lasts about so long: the budget is a share of all readings
-EXTREME = 10.0  # residuals beyond so many scales are all the same oddity
+SLOT_SECONDS = 300.0
 BLAMED = 3
-_BLOCK = 256
+NEAR = 0.75  # of its limit: a peer that is so odd, too
+MOST_PEERS = 0.5
+_BLOCK = 48  # readings of history looked at together, as recordings are
+_COARSE = 1.5  # slots: history that is coarser teaches the time of day alone
 
 
 # Watched by default: the kinds with enough signals of their own for combinations to say something.
@@ -78,24 +83,40 @@ WATCHED: dict[EntityKind, tuple[str, ...]] = {
 }
 
 
-class IsolationDetector:
-    """Pooled isolation forest over the entities of one kind."""
+class IsolationDetector(pasts.Statistical):
+    """The ensemble over the entities of one kind."""
 
-    state_version = 2
+    family = "isolation"
+    weekly = False
+    state_version = 3
     window = timedelta(minutes=10)
+    warm_step = timedelta(seconds=SLOT_SECONDS)
+    warm_statistic = Statistic.MEAN
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
         """``signals`` are names of the catalogue; the name defaults to ``isolation-<kind>``."""
-        self.kind = kind
-        self.name = name or f"isolation-{kind.value}"
-        self.signals = tuple(signals)
-        self.keys = readings.keys_of(signals)
-        self._baseline = Baseline(signals)
-        self._calibrator = Calibrator(pasts.ALARMS_PER_ENTITY_DAY)
-        self._width = 3 * len(self.signals)
+        super().__init__(kind, signals, name)
+        self._is_gauge = np.array([catalog.signal(signal).kind in _GAUGES for signal in signals])
+        self._holidays: Sequence[Span] = ()
+        self.set_budget(pasts.ALARMS_PER_ENTITY_DAY)
+
+    def set_budget(self, alarms_per_entity_day: float) -> None:
+        """Replace the default budget; before the first cycle. The ensemble's limit follows it by itself.
+
+        It is a budget of all alarms, which are what is counted: no room is made for true faults.
+        """
+        self._calibrator = AlarmCount(alarms_per_entity_day)
+        floors, false_alarms = self._baseline.floors, alarms_per_entity_day / HEADROOM
+        self._ensemble = Ensemble(len(self.signals), false_alarms, floors, FREE_READINGS)
+        self._ensemble.set_holidays(self._holidays)
+
+    def set_holidays(self, holidays: Sequence[Span]) -> None:
+        """Days that are like no other; before the first cycle."""
+        self._holidays = tuple(holidays)
+        self._ensemble.set_holidays(self._holidays)
 
     def initial(self) -> DetectorState:
-        """Nothing learnt, no forest."""
+        """Nothing learnt, no voters."""
         return DetectorState(self.state_version, (), {**self._fresh(0), **self._pool()})
 
     def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
@@ -110,221 +131,248 @@ class IsolationDetector:
         if fitted is None or learnt.same_model(state, fitted):
             return state, ""
         same = learnt.same_rows(state, fitted)
-        lost = ("fitted", "fitted_at", *learnt.MODEL, *(() if same else ("reservoir", "seen")))
+        lost = ("fitted", "fitted_at", "seen_when_fitted", *learnt.MODEL, *(() if same else ("reservoir", "seen")))
         because = "its model was fitted by another library" if same else "its model is not of the rows beside it"
         empty = self._pool()
         return replace(state, arrays={**state.arrays, **{name: empty[name] for name in lost}}), because
 
-    def set_budget(self, alarms_per_entity_day: float) -> None:
-        """Replace the default budget; before the first cycle."""
-        self._calibrator = Calibrator(alarms_per_entity_day)
-
-    def set_holidays(self, holidays: Sequence[Span]) -> None:
-        """Days that are like no other; before the first cycle."""
-        self._baseline.set_holidays(holidays)
-
-    def learnt(self, state: DetectorState) -> timedelta:
-        """How much past of the class was learnt, gaps left out."""
-        return pasts.learnt(state)
-
-    def alarm_rate(self, state: DetectorState) -> AlarmRate:
-        """Entities that began to deviate per entity-day against the budget."""
-        return self._calibrator.rate(pasts.scalars(state, self._scalars()))
-
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Learn baselines and fill the reservoir from history, oldest first.
+        """Learn from history, oldest first, as if it were lived; columns not newer than the state are left out.
 
-        History comes without topology, so there all entities are each other's peers; residuals are in
-        scales of their own group, which keeps them comparable.
+        History at more than seven minutes and a half teaches the time of day, and nothing else.
         """
-        everyone = peers.groups(window.entities, Topology.build(()))
-        memory, pool = self._follow(state, window)
+        memory, pool = self._follow(state, window, copied=True)
         seconds = readings.spacing(window)
         first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
+        step = float(np.median(seconds[first:])) if first < window.times.size else 0.0
         for start in range(first, window.times.size, _BLOCK):
-            values = readings.read(window, self.signals, slice(start, start + _BLOCK))
+            span = slice(start, min(start + _BLOCK, window.times.size))
+            values = readings.read(window, self.signals, span)
             for place in range(values.shape[1]):
-                at, long = float(window.times[start + place]), float(seconds[start + place])
-                before = values[:, place - 1] if place else np.full_like(values[:, place], np.nan)
-                rows = self._rows(memory, values[:, place], before, everyone, at)
-                reservoir.keep(pool, rows, len(window.entities), long)
-                pasts.lived(pool, np.isfinite(values[:, place]), long)
-                self._baseline.learn(memory, values[:, place], at, long)
-        return self._state(window, memory, pool)
+                pasts.lived(pool, np.isfinite(values[:, place]), float(seconds[start + place]))
+            if step > _COARSE * SLOT_SECONDS:
+                self._ensemble.learn_season(memory, values, window.times[span], step)
+            else:
+                self._ensemble.look(memory, pool, values, window.times[span], step)
+        if step > _COARSE * SLOT_SECONDS:
+            self._ensemble.begin_anew(memory)
+        pool |= learnt.of_model(pool["fitted"])
+        if window.times.size:
+            pool["last"] = pool["judged"] = np.maximum(pool["last"], window.times[-1])
+        return DetectorState(self.state_version, window.entities, {**memory, **pool})
 
     def detect(
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """Score every entity once; columns that were missed are learnt but not scored."""
+        """Judge every slot that is over, once, and say what holds since the last one."""
         if window.times.size == 0 or not window.entities:
             return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
-        memory, pool = self._follow(state, window)
+        pool = pasts.scalars(state, self._scalars())
         last = float(pool["last"][0])
         if now.timestamp() < last:
             return state, (NoVerdict(self.name, None, NoVerdictReason.CLOCK_STEP),)
+        slots = list(_slots(window, float(pool["judged"][0])))
+        memory, pool = self._follow(state, window, copied=bool(slots))
+        self._live(pool, window, last)
+        group = peers.groups(window.entities, topology) if slots else np.zeros(0, dtype=np.intp)
+        for columns, start, length in slots:
+            self._judge(window.entities, group, memory, pool, self._reading(window, columns), start, length)
+        pool["last"] = np.array([max(last, float(window.times[-1]))])
+        found = self._findings(window.entities, memory, now)
+        silent = self._silences(window.entities, memory, pool)
+        return DetectorState(self.state_version, window.entities, {**memory, **pool}), (*found, *silent)
+
+    def _live(self, pool: Arrays, window: Window, last: float) -> None:
+        """Count the time of the columns that are new."""
         first = int(np.searchsorted(window.times, last, side="right"))
-        if first >= window.times.size:
-            return state, tuple(self._findings(window, memory, now))
-        newest = window.times.size - 1
-        values = readings.read(window, self.signals, slice(first, newest + 1))
-        seconds = readings.spacing(window)
-        for place in range(values.shape[1] - 1):
-            at, long = float(window.times[first + place]), float(seconds[first + place])
-            self._baseline.learn(memory, values[:, place], at, long)
-            pasts.lived(pool, np.isfinite(values[:, place]), long)
-        at, long, latest = float(window.times[newest]), float(seconds[newest]), values[:, -1]
-        then = int(np.searchsorted(window.times, at - readings.TRAILING_SECONDS, side="left"))
-        before = readings.read(window, self.signals, slice(then, then + 1))[:, 0]
-        group = peers.groups(window.entities, topology)
-        rows = self._rows(memory, latest, before if then < newest else np.full_like(latest, np.nan), group, at)
-        _refit(pool, now.timestamp())
-        odd = self._judge(memory, pool, rows, at, long)
-        reservoir.keep(pool, rows[~odd], len(window.entities), long)
-        self._baseline.learn(memory, latest, at, long, np.repeat(odd[:, None], len(self.signals), axis=1))
-        pasts.lived(pool, np.isfinite(latest), long)
-        judged = ~np.isnan(rows[:, 0]) & (pool["fitted"].shape[0] >= FEWEST_ROWS)
-        alarmed = streaks.own(np.isfinite(memory["since"]))
-        self._calibrator.count(memory, pool, alarmed, judged, float(seconds[first:].sum()))
-        silent = self._silences(pool, window.entities, rows)
-        return self._state(window, memory, pool), (*self._findings(window, memory, now), *silent)
+        told = np.any(window.status[:, first:] <= CellStatus.BELOW_FIRST_BUCKET, axis=2)
+        for place, seconds in enumerate(readings.spacing(window)[first:]):
+            pasts.lived(pool, told[:, place], float(seconds))
 
-    def _rows(self, memory: Arrays, values: Floats, before: Floats, group: NDArray[np.intp], at: float) -> Floats:
-        """Feature rows (entities, 3 x signals); all NaN for an entity without any expectation.
+    def _reading(self, window: Window, columns: slice) -> Floats:
+        """One reading of each entity and signal from the columns of a slot, (entities, signals)."""
+        newest: Floats = readings.read(window, self.signals, slice(columns.stop - 1, columns.stop))[:, 0]
+        gauges = np.flatnonzero(self._is_gauge)
+        if gauges.size and columns.stop - columns.start > 1:
+            values = readings.read(window, [self.signals[place] for place in gauges], columns)
+            newest[:, gauges] = means(np.moveaxis(values, 1, 2))
+        return newest
 
-        A residual that is not known counts as 0: nothing odd about it.
-        """
-        usual = self._baseline.usual(memory, at)
-        own = usual.deviation(values)
-        changed = np.where(usual.known, (values - before) / usual.scale, np.nan)
-        beside = peers.apart(values, group, usual.scale)
-        rows: Floats = np.concatenate((own, changed, np.where(usual.known, beside, np.nan)), axis=1)
-        unknown = np.isnan(own).all(axis=1)
-        rows = np.clip(np.nan_to_num(rows, nan=0.0), -EXTREME, EXTREME)
-        rows[unknown] = np.nan
-        return rows
+    def teach(self, state: DetectorState, judged: Sequence[lessons.Lesson]) -> DetectorState:
+        """Take in every verdict of the last month; what is judged not useful is not held any longer."""
+        pool = lessons.held(state.arrays, self._ensemble.width)
+        news = lessons.teach(pool, judged, 2.0 * SLOT_SECONDS)
+        arrays = {**state.arrays, **pool}
+        if news.size and arrays["held"].shape == (len(state.entities),):
+            names = np.array([entity.key for entity in state.entities], dtype=np.str_)
+            arrays["held"] = np.where(np.isin(names, news), 0.0, arrays["held"])
+        return replace(state, arrays=arrays)
 
-    def _judge(self, memory: Arrays, pool: Arrays, rows: Floats, at: float, seconds: float) -> NDArray[np.bool_]:
-        """Score the rows, move the marks of every entity, and say which rows are odd."""
-        odd = np.zeros(rows.shape[0], dtype=bool)
-        known = ~np.isnan(rows[:, 0])
-        if pool["fitted"].shape[0] >= FEWEST_ROWS and known.any():
-            forest, trained = _forest(pool["fitted"].tobytes(), self._width)
-            threshold = self._threshold(trained, self._calibrator.factor(pool))
-            scores = forest.score(rows[known].astype(np.float32))
-            odd[known] = scores > threshold
-            memory["score"][known] = scores
-            memory["threshold"][:] = threshold
-            memory["features"][known] = rows[known]
-        memory["hits"], memory["since"] = streaks.advance(memory["hits"], memory["since"], odd, known, at, seconds)
-        return odd
+    def _judge(
+        self,
+        entities: tuple[EntityRef, ...],
+        group: NDArray[np.intp],
+        memory: Arrays,
+        pool: Arrays,
+        values: Floats,
+        at: float,
+        seconds: float,
+    ) -> None:
+        """One reading of everybody through the ensemble, and what becomes of it."""
+        fitted_at, times = pool["fitted_at"][0], np.array([at])
+        rows = self._ensemble.rows(memory, values[:, None], times, seconds)
+        known_fine = lessons.excused(pool, rows[:, 0], entities)
+        said = self._ensemble.judge(memory, pool, rows, times, seconds, known_fine[:, None])
+        if pool["fitted_at"][0] != fitted_at:
+            pool |= learnt.of_model(pool["fitted"])
+        scores, alarms, fresh = said.scores[:, 0], said.alarms[:, 0], said.fresh[:, 0]
+        known = np.isfinite(scores)
+        news = alarms & (fresh >= scores)  # the rest is what is held of them
+        memory["features"][news], memory["reading"][news] = rows[news, 0], values[news]
+        begun = np.where(alarms & np.isnan(memory["since"]), at, memory["since"])
+        memory["since"] = np.where(known & ~alarms, np.nan, begun)
+        memory["known"], memory["score"] = known, np.where(known, scores, 0.0)
+        deviates = np.isfinite(memory["since"])
+        memory["shared"] = deviates & (memory["shared"] | _shared(memory, deviates, group))
+        lessons.put_aside(pool, rows[:, 0], entities, alarms & (fresh > said.limits[:, 0]), at)
+        judged = known & np.isfinite(memory["limit"])
+        self._calibrator.count(memory, pool, _own(memory), judged, seconds)
+        pool["judged"] = np.array([at])
 
-    def _threshold(self, trained: Floats, factor: float) -> float:
-        """The training score that buys the budget; a higher factor takes a smaller share of them."""
-        share = self._calibrator.budget * DEVIATION_SECONDS / 86400.0 * factor**-SHARE_POWER
-        return float(np.quantile(trained, 1.0 - min(share, 0.5)))
-
-    def _findings(self, window: Window, memory: Arrays, now: datetime) -> list[Finding | NoVerdict]:
+    def _findings(self, entities: tuple[EntityRef, ...], memory: Arrays, now: datetime) -> list[Finding | NoVerdict]:
         found: list[Finding | NoVerdict] = []
-        for row in np.flatnonzero(streaks.own(np.isfinite(memory["since"]))):
-            entity, score, limit = window.entities[row], float(memory["score"][row]), float(memory["threshold"][row])
-            blamed = self._blamed(memory["features"][row])
+        for row in np.flatnonzero(_own(memory)):
+            entity, score, limit = entities[row], float(memory["score"][row]), float(memory["limit"][row])
+            because = self._because(memory["features"][row], memory["reading"][row])
             since = min(datetime.fromtimestamp(float(memory["since"][row]), tz=UTC), now)
-            expected = Interval(None, limit)
-            because = tuple(
-                Evidence(signal, None, None, "incidents.evidence.odd", {"signal": signal, "scales": f"{far:.1f}"})
-                for signal, far in blamed
-            )
             found.append(
-                Finding(
-                    detector=self.name,
-                    entity=entity,
-                    signals=tuple(signal for signal, _ in blamed),
-                    severity=Priority.P3,
-                    score=min(1.0, 0.5 + max(0.0, score - limit) / (2.0 * max(1e-6, 1.0 - limit))),
+                oddity(
+                    self.name,
+                    entity,
+                    "odd",
+                    signals=tuple(one.signal for one in because),
+                    score=min(1.0, 0.5 + max(0.0, score - limit) / (2.0 * max(1e-6, SUREST - limit))),
                     observed=score,
-                    expected=expected,
-                    window=TimeRange(since, now),
-                    evidence=because,
-                    fingerprint=fingerprint(self.name, entity, "odd"),
+                    expected=Interval(None, limit),
+                    start=since,
+                    now=now,
+                    because=because,
                 )
             )
         return found
 
-    def _blamed(self, features: Floats) -> list[tuple[str, float]]:
-        """The signals whose residuals are largest, with how many scales they are off."""
-        table = features.reshape(3, len(self.signals))
-        strongest = np.abs(table).argmax(axis=0)
-        far = table[strongest, np.arange(len(self.signals))]
-        order = np.argsort(-np.abs(far), kind="stable")[:BLAMED]
-        return [(self.signals[place], float(far[place])) for place in order]
+    def _because(self, features: Floats, reading: Floats) -> tuple[Evidence, ...]:
+        """The signals whose residuals were largest at the height of the deviation, and which residual it was."""
+        table = features.reshape(len(KINDS), len(self.signals))
+        kinds = np.abs(table).argmax(axis=0)
+        far = table[kinds, np.arange(len(self.signals))]
+        found = []
+        for place in np.argsort(-np.abs(far), kind="stable")[:BLAMED]:
+            signal, kind, scales = self.signals[place], KINDS[kinds[place]], float(far[place])
+            told = None if np.isnan(reading[place]) else float(reading[place])
+            found.append(Evidence(signal, told, None, *_words(signal, kind, scales)))
+        return tuple(found)
 
-    def _silences(self, pool: Arrays, entities: tuple[EntityRef, ...], rows: Floats) -> list[NoVerdict]:
-        unknown = np.isnan(rows[:, 0])
-        if pool["fitted"].shape[0] < FEWEST_ROWS or unknown.all():
+    def _silences(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> list[NoVerdict]:
+        """Why nothing is said: nobody has voters and a limit yet, an entity is new, or it has no values."""
+        if pool["fitted"].shape[0] < FEWEST_ROWS or np.isinf(memory["limit"]).all():
             return [NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
-        return [NoVerdict(self.name, entities[row], NoVerdictReason.NO_EXPECTATION) for row in np.flatnonzero(unknown)]
+        new = (memory["updates"].max(axis=1) < FREE_READINGS) | np.isinf(memory["limit"])
+        missing = ~new & ~memory["known"]
+        found = [NoVerdict(self.name, entities[row], NoVerdictReason.NO_EXPECTATION) for row in np.flatnonzero(new)]
+        return found + [
+            NoVerdict(self.name, entities[row], NoVerdictReason.NO_VALUES) for row in np.flatnonzero(missing)
+        ]
 
     def _fresh(self, count: int) -> Arrays:
-        marks = streaks.fresh((count,))
         return (
-            self._baseline.empty(count)
-            | marks
+            self._ensemble.empty(count)
             | self._calibrator.of_entities(count)
             | {
+                "since": np.full(count, np.nan),
                 "score": np.zeros(count),
-                "threshold": np.ones(count),
-                "features": np.zeros((count, self._width)),
+                "known": np.zeros(count, dtype=np.bool_),
+                "shared": np.zeros(count, dtype=np.bool_),
+                "features": np.zeros((count, self._ensemble.width), dtype=np.float32),
+                "reading": np.full((count, len(self.signals)), np.nan),
             }
         )
 
     def _pool(self) -> Arrays:
-        nothing = np.zeros((0, self._width), dtype=np.float32)
-        return {
-            **reservoir.empty(self._width),
-            **learnt.of_signals(self.signals),
-            **learnt.of_model(nothing),
-            "fitted": nothing,
-            **self._scalars(),
-        }
+        known = {**learnt.of_signals(self.signals), **self._scalars()}
+        pool = self._ensemble.empty_pool()
+        return {**pool, **learnt.of_model(pool["fitted"]), **lessons.empty(self._ensemble.width), **known}
 
     def _scalars(self) -> Arrays:
-        never = {"fitted_at": np.array([-np.inf]), "last": np.array([-np.inf])}
+        never = {"last": np.array([-np.inf]), "judged": np.array([-np.inf])}
         return {**never, **pasts.fresh(), **self._calibrator.of_class()}
 
-    def _follow(self, state: DetectorState, window: Window) -> tuple[Arrays, Arrays]:
+    def _follow(self, state: DetectorState, window: Window, *, copied: bool) -> tuple[Arrays, Arrays]:
+        """The memory of the window's entities and that of the class; not ``copied`` it is for reading only."""
         if not learnt.same_signals(state, self.signals):
             state = self.initial()
-        fresh = self._fresh(len(window.entities))
-        memory = follow(dict(state.arrays), state.entities, window.entities, fresh)
+        fresh, held = self._fresh(len(window.entities)), state.arrays
+        if state.entities == window.entities and _fits(held, fresh):
+            memory = {name: held[name].copy() if copied else held[name] for name in fresh}
+        else:
+            memory = follow(dict(held), state.entities, window.entities, fresh)
         pool = self._pool()
         for name, empty in pool.items():
-            held = state.arrays.get(name)
-            if held is not None and held.shape[1:] == empty.shape[1:] and (held.ndim == 2 or held.size == empty.size):
-                pool[name] = held.copy()
-        return memory, pool
-
-    def _state(self, window: Window, memory: Arrays, pool: Arrays) -> DetectorState:
-        if window.times.size:
-            pool["last"] = np.maximum(pool["last"], window.times[-1])
-        return DetectorState(self.state_version, window.entities, {**memory, **pool})
+            own = held.get(name)
+            if own is not None and own.shape[1:] == empty.shape[1:] and (own.ndim == 2 or own.size == empty.size):
+                pool[name] = own.copy() if copied else own
+        kept = lessons.held(held, self._ensemble.width)
+        return memory, pool | {name: array.copy() if copied else array for name, array in kept.items()}
 
 
-def _refit(pool: Arrays, now: float) -> None:
-    """Every six hours of ``now`` the reservoir as it is becomes what the forest is fitted to."""
-    enough = pool["reservoir"].shape[0] >= FEWEST_ROWS
-    if enough and np.floor(now / REFIT_SECONDS) > np.floor(pool["fitted_at"][0] / REFIT_SECONDS):
-        pool["fitted"] = pool["reservoir"].copy()
-        pool |= learnt.of_model(pool["fitted"])
-        pool["fitted_at"] = np.array([now])
+_GAUGES = (SignalKind.GAUGE, SignalKind.STATE)
 
 
-@lru_cache(maxsize=8)
-def _forest(content: bytes, width: int) -> tuple[Forest, Floats]:
-    """The forest of these rows and their own scores, sorted; a function of its arguments alone."""
-    # scikit-learn takes seconds to import, and only a process that learns needs it
-    from sklearn.ensemble import IsolationForest  # noqa: PLC0415
+def _slots(window: Window, judged: float) -> Iterator[tuple[slice, float, float]]:
+    """Slots that are over and not judged yet, oldest first: their columns, when they began, and their seconds.
 
-    rows = np.frombuffer(content, dtype=np.float32).reshape(-1, width)
-    forest = IsolationForest(n_estimators=TREES, max_samples=min(SUBSAMPLE, rows.shape[0]), random_state=SEED)
-    forest.fit(rows)
-    return Forest(forest), np.sort(-forest.score_samples(rows))
+    A slot has the columns after its beginning up to its end, and ends with the column that reaches it. The last
+    one that was judged began at ``judged``. Slots without any column are left out.
+    """
+    times, length = window.times, max(SLOT_SECONDS, window.step.total_seconds())
+    final = np.floor(times[-1] / length) * length
+    count = int(min((final - times[0]) // length + 1, times.size))
+    for number in range(count, -1, -1):
+        end = final - number * length
+        first, stop = np.searchsorted(times, (end - length, end), side="right")
+        if first < stop and end - length > judged:
+            yield slice(int(first), int(stop)), float(end - length), length
+
+
+def _own(memory: Arrays) -> NDArray[np.bool_]:
+    """Who deviates by itself; nobody of whom nothing is known just now."""
+    mine: NDArray[np.bool_] = np.isfinite(memory["since"]) & memory["known"] & ~memory["shared"]
+    return mine
+
+
+def _shared(memory: Arrays, deviates: NDArray[np.bool_], group: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which deviations are those of a quarter of the fleet, or of most peers: the load of a service is no oddity.
+
+    Peers come near their limits at slightly different times: near is three quarters of it.
+    """
+    everybody = deviates & ~streaks.own(deviates)
+    grouped, numbers = group >= 0, np.maximum(group, 0)
+    judged = grouped & memory["known"]
+    near = judged & (memory["score"] >= NEAR * memory["limit"])
+    size = int(numbers.max(initial=0)) + 1
+    of, at_once = np.bincount(numbers[judged], minlength=size), np.bincount(numbers[near], minlength=size)
+    found: NDArray[np.bool_] = everybody | (deviates & grouped & (at_once > MOST_PEERS * of)[numbers])
+    return found
+
+
+def _words(signal: str, kind: str, far: float) -> tuple[str, dict[str, str]]:
+    """The sentence for a residual, and what goes into it. Activity is twice a logarithm."""
+    if kind == "activity":
+        which, amount = ("still", 0.0) if far < 0 else ("restless", float(np.exp(far / 2.0)))
+    else:
+        which, amount = {"deviation": "odd", "lasting": "lasting", "unrest": "restless"}[kind], far
+    return f"incidents.evidence.{which}", {"signal": signal, "scales": f"{amount:.1f}"}
+
+
+def _fits(held: Mapping[str, NDArray[Any]], fresh: Arrays) -> bool:
+    return all(name in held and held[name].shape == array.shape for name, array in fresh.items())

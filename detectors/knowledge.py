@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
@@ -93,9 +93,23 @@ Knowledge = Mapping[str, FaultKnowledge]
 @cache
 def load() -> Knowledge:
     """The packaged knowledge by fault id. Raises ConfigError naming file and line of every fault in it."""
+    return read(_packaged())
+
+
+def load_with(own: Mapping[str, str]) -> Knowledge:
+    """The packaged knowledge with that of ``own`` YAML texts by file name laid over it.
+
+    Of a fault that is packaged an entry gives the keys that it changes; groups are seen by own entries alone. Raises
+    ConfigError as ``read`` does.
+    """
+    return read(_packaged(), own) if own else load()
+
+
+@cache
+def _packaged() -> Mapping[str, str]:
     folder = resources.files("detectors").joinpath("knowledge")
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
-    return read({f"detectors/knowledge/{entry.name}": entry.read_text(encoding="utf-8") for entry in files})
+    return {f"detectors/knowledge/{entry.name}": entry.read_text(encoding="utf-8") for entry in files}
 
 
 @cache
@@ -105,19 +119,20 @@ def harmless_states() -> frozenset[str]:
     return frozenset(yaml.safe_load(text)["never_a_fault"])
 
 
-def read(files: Mapping[str, str]) -> Knowledge:
-    """Knowledge from YAML texts by file name; a text with the one key ``groups`` names sets of faults.
+def read(files: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
+    """Knowledge from YAML texts by file name; the key ``groups`` names sets of faults. ``own`` changes what was read.
 
     Raises ConfigError with every mistake of every file: a fault, signal, kind, action or key that is unknown,
     a value of another shape than its key takes, a fault that stands twice.
     """
-    documents = _parsed(files)
     reader = _Reader()
-    tops = [(document, reader.top(document)) for document in documents]
-    for document, top in tops:
-        reader.read_groups(document, top)
-    for document, top in tops:
-        reader.read_faults(document, top)
+    for layer in (files, own or {}):
+        tops = [(document, reader.top(document)) for document in _parsed(layer)]
+        reader.begin_layer()
+        for document, top in tops:
+            reader.read_groups(document, top)
+        for document, top in tops:
+            reader.read_faults(document, top)
     if reader.problems:
         raise yamlfile.refuse(reader.problems)
     return reader.entries
@@ -141,7 +156,12 @@ class _Reader(Shapes):
         super().__init__()
         self.groups: dict[str, tuple[str, ...]] = {}
         self.entries: dict[str, FaultKnowledge] = {}
+        self._below: dict[str, FaultKnowledge] = {}
         self._why = frozenset(texts("en"))
+
+    def begin_layer(self) -> None:
+        """What was read so far is what the next files may change."""
+        self._below = dict(self.entries)
 
     def top(self, document: Document) -> dict[str, Any]:
         """The keys of a file; none of an empty one."""
@@ -161,11 +181,15 @@ class _Reader(Shapes):
                 continue
             if fault_id not in faults():
                 self._known(document, path, fault_id, faults(), "fault")
-            elif fault_id in self.entries:
+            elif self.entries.get(fault_id) is not self._below.get(fault_id):
                 self.note(document, path, "stands in another file too")
             else:
-                keys = self._keys(document, path, entry, _KEYS, required=True)
-                self.entries[fault_id] = self._entry(document, path, faults()[fault_id], keys)
+                below = self._below.get(fault_id)
+                keys = self._keys(document, path, entry, _KEYS, required=below is None)
+                found = self._entry(document, path, faults()[fault_id], keys)
+                if below is not None:
+                    found = replace(below, **{key: getattr(found, key) for key in keys})
+                self.entries[fault_id] = found
 
     def _entry(self, document: Document, path: Path_, fault: Fault, entry: Mapping[str, Any]) -> FaultKnowledge:
         signs = self.items(document, (*path, "signs"), entry.get("signs", []))

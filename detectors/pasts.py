@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from datetime import timedelta, tzinfo
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors import peers, readings
+from detectors.baseline import Baseline, Span
+from detectors.calibrator import AlarmCount, Calibrator
+from detectors.learnt import same_signals
 from detectors.memory import Arrays
-from outrider.model import AlarmRate, DetectorState
+from outrider.model import (
+    AlarmRate,
+    CellStatus,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    NoVerdict,
+    NoVerdictReason,
+    Window,
+)
+from outrider.topology import Topology
 
 LEARNT = "learnt"
 LONGEST_STEP_SECONDS = 600.0  # a value after a gap speaks for no more than this
@@ -19,6 +34,9 @@ ALARMS_PER_ENTITY_DAY = 0.25
 @runtime_checkable
 class NeedsPast(Protocol):
     """A detector that alerts only when it has learnt enough of its class of entities."""
+
+    weekly: bool
+    """Whether it goes by the day of the week, too, which takes longer to learn."""
 
     def learnt(self, state: DetectorState) -> timedelta:
         """How much past of the class was learnt, gaps left out."""
@@ -31,6 +49,86 @@ class NeedsPast(Protocol):
     def set_budget(self, alarms_per_entity_day: float) -> None:
         """Replace the default budget; before the first cycle."""
         ...
+
+
+class Statistical:
+    """What detectors of levels share: a baseline of their signals, and a limit that moves with the budget."""
+
+    family: ClassVar[str]
+    weekly = True
+
+    def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
+        """``signals`` are names of the catalogue; the name defaults to ``<family>-<kind>``."""
+        self.kind = kind
+        self.name = name or f"{self.family}-{kind.value}"
+        self.signals = tuple(signals)
+        self.keys = readings.keys_of(signals)
+        self._baseline = Baseline(signals)
+        self._calibrator: AlarmCount = Calibrator(ALARMS_PER_ENTITY_DAY)
+
+    def initial(self) -> DetectorState:
+        """Nothing learnt."""
+        raise NotImplementedError
+
+    def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
+        """A check-point as far as it can be used, and why the rest cannot: levels of other signals are not ours."""
+        fits = same_signals(state, self.signals)
+        return (state, "") if fits else (self.initial(), "it was learnt of other signals")
+
+    def set_budget(self, alarms_per_entity_day: float) -> None:
+        """Replace the default budget; before the first cycle."""
+        self._calibrator = Calibrator(alarms_per_entity_day)
+
+    def set_holidays(self, holidays: Sequence[Span]) -> None:
+        """Days that are like no other; before the first cycle."""
+        self._baseline.set_holidays(holidays)
+
+    def set_zone(self, zone: tzinfo) -> None:
+        """Where the days of the week begin and end; before the first cycle."""
+        self._baseline.set_zone(zone)
+
+    def learnt(self, state: DetectorState) -> timedelta:
+        """How much past of the class was learnt, gaps left out."""
+        return learnt(state)
+
+    def alarm_rate(self, state: DetectorState) -> AlarmRate:
+        """Entities that began to deviate per entity-day against the budget."""
+        return self._calibrator.rate(scalars(state, self._scalars()))
+
+    def _turn(
+        self,
+        memory: Arrays,
+        pool: Arrays,
+        at: float,
+        entities: Sequence[EntityRef],
+        topology: Topology | None = None,
+    ) -> None:
+        """Make the baseline ready for an instant; peers are asked for only when a part of the week begins."""
+        if self._baseline.turns(memory, at):
+            if topology is not None:
+                memory["week_group"] = peers.groups(entities, topology).astype(np.int32)
+            self._baseline.turn(memory, at, pool)
+
+    def _scalars(self) -> Arrays:
+        """Arrays of the class that each cycle carries on."""
+        raise NotImplementedError
+
+
+def silences(name: str, window: Window, learning: NDArray[np.bool_]) -> list[NoVerdict]:
+    """Why nothing is said about the entities of which no signal is known yet; one for all where all have one reason."""
+    status = window.status[:, -1]
+    absent = (status == CellStatus.ABSENT).all(axis=1)
+    untrusted = ~absent & (status >= CellStatus.STALE).all(axis=1)
+    found = []
+    for rows, reason in (
+        (learning & ~absent & ~untrusted, NoVerdictReason.WARMING_UP),
+        (absent, NoVerdictReason.NO_VALUES),
+        (untrusted, NoVerdictReason.UNTRUSTED_VALUES),
+    ):
+        if rows.all():
+            return [NoVerdict(name, None, reason)]
+        found += [NoVerdict(name, window.entities[row], reason) for row in np.flatnonzero(rows)]
+    return found
 
 
 def fresh() -> Arrays:

@@ -1,7 +1,8 @@
-"""How an entity differs from its peers: the same model on the same kind of card in the same service.
+"""How an entity differs from its peers: the same model on the same kind of card in the same service and role.
 
 Peers share load, prompts and time of day, so what sets one apart from their median is its own. Fewer
-than three peers have no median worth the name.
+than three peers have no median worth the name. Engines that only read prompts and engines that only make
+tokens (``role``: prefill, decode) do different work on the same model, and are no peers; nor are their cards.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SIGMA_OF_MAD = 1.4826  # for a normal distribution
 def groups(entities: Sequence[EntityRef], topology: Topology) -> NDArray[np.intp]:
     """A group number per entity, shape (entities,); -1 for those with fewer than three in their group.
 
-    Peers have the same services above them, model and GPU type; nodes have the same GPU type.
+    Peers have the same services above them, model, GPU type and role; nodes have the same GPU type. Model and
+    role of a card or a pod are those of the replicas that run on it.
     """
     numbers: dict[tuple[str, ...], int] = {}
     found = np.fromiter(
@@ -34,11 +36,15 @@ def groups(entities: Sequence[EntityRef], topology: Topology) -> NDArray[np.intp
 
 
 def _group(entity: EntityRef, topology: Topology) -> tuple[str, ...]:
-    services: tuple[str, ...] = ()
-    if entity.kind is not EntityKind.NODE:
-        services = tuple(service.key for service in topology.above(entity, EntityKind.SERVICE))
-    labels = (topology.label(entity, "gpu_type"), topology.label(entity, "model"))
-    return (entity.cluster, *labels, *services)
+    card, model = topology.label(entity, "gpu_type"), topology.label(entity, "model")
+    if entity.kind is EntityKind.NODE:
+        return (entity.cluster, card, model)
+    reached = topology.affected_by(entity)
+    services = sorted([one.key for one in reached if one.kind is EntityKind.SERVICE])
+    runs = [one for one in reached if one.kind is EntityKind.REPLICA]
+    model = model or ",".join(sorted({topology.label(one, "model") for one in runs}))
+    role = topology.label(entity, "role") or ",".join(sorted({topology.label(one, "role") for one in runs}))
+    return (entity.cluster, card, model, role, *services)
 
 
 def apart(values: Floats, group: NDArray[np.intp], floor: Floats) -> Floats:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, tzinfo
 from functools import partial
 
-from detectors import isolation, saturation, seasonal
+from detectors import drift, isolation, levelshift, pasts, saturation, seasonal
 from detectors.baseline import Span
 from detectors.containerfaults import ContainerFaultDetector
 from detectors.devicememory import DeviceMemoryDetector
+from detectors.drift import DriftDetector
 from detectors.engineerrors import EngineErrorDetector
 from detectors.enginelogs import EngineLogDetector
 from detectors.entry import EntryDetector
@@ -16,6 +18,7 @@ from detectors.hardfaults import GpuFaultDetector
 from detectors.hostfaults import HostFaultDetector
 from detectors.isolation import IsolationDetector
 from detectors.kpi import KpiDetector
+from detectors.levelshift import LevelShiftDetector
 from detectors.liveness import LivenessDetector
 from detectors.neighbours import NeighbourDetector
 from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
@@ -71,25 +74,42 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "isolation-replica": partial(IsolationDetector, EntityKind.REPLICA, isolation.WATCHED[EntityKind.REPLICA]),
     "isolation-gpu": partial(IsolationDetector, EntityKind.GPU, isolation.WATCHED[EntityKind.GPU]),
     "isolation-node": partial(IsolationDetector, EntityKind.NODE, isolation.WATCHED[EntityKind.NODE]),
+    **{f"level-shift-{kind.value}": partial(LevelShiftDetector, kind, *of) for kind, of in levelshift.WATCHED.items()},
+    **{f"drift-{kind.value}": partial(DriftDetector, kind, *of) for kind, of in drift.WATCHED.items()},
 }
+
+STATE_BYTES, LEARNT_BYTES = 1280, 16384
+"""What is remembered of an entity at most: by a detector of one relation, and by one of a past or of an objective."""
+
+ABSOLUTE = {
+    "a relation": "limits with a unit of their own: a share, seconds, degrees, a count, a state or a code",
+    "a rule": "its expression compares with what its owner wrote",
+}
+"""Why a detector may say something else of values in another unit; the statistical ones may not."""
 
 SYMPTOMS = {"saturation": saturation.REPLICA_WAITS, "surge": saturation.SERVICE_WAITS}
 """The second name of a detector: under it a symptom is told that none of its faults explains."""
 
 
 def make_all(
-    alarms_per_entity_day: Mapping[EntityKind, float] | None = None, holidays: Sequence[Span] = ()
+    alarms_per_entity_day: Mapping[EntityKind, float] | None = None,
+    holidays: Sequence[Span] = (),
+    zone: tzinfo = UTC,
 ) -> tuple[Detector, ...]:
     """Every detector, made anew.
 
     The budget of a class of entities is shared evenly by the statistical detectors of the class; a class that is
     not named keeps the default. On holidays, (start, end) in unix seconds, no season is expected or learnt.
+    ``zone`` is where the days of the week begin and end.
     """
     made = tuple(make() for make in DETECTORS.values())
-    past = [one for one in made if isinstance(one, SeasonalDetector | IsolationDetector)]
+    past = [one for one in made if isinstance(one, pasts.Statistical)]
     for one in past:
         budget = (alarms_per_entity_day or {}).get(one.kind)
         if budget is not None:
             one.set_budget(budget / sum(other.kind is one.kind for other in past))
         one.set_holidays(holidays)
+    for each in made:
+        if isinstance(each, pasts.Statistical | EntryDetector):
+            each.set_zone(zone)
     return made

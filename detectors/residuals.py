@@ -13,10 +13,12 @@ Misleads in the first two days, while the time of day is unknown, and where the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.baseline import SIGMA_OF_MEAN_DEVIATION, Baseline
+from detectors.baseline import SIGMA_OF_MEAN_DEVIATION, Baseline, Span
 from detectors.memory import Arrays
 from outrider.model import Floats
 
@@ -37,10 +39,18 @@ _STILL = 0.02  # of the usual step: what stands still is not infinitely changed
 class Residuals:
     """The arithmetic over (entities, metrics); the memory is a dict of arrays whose first axis is entities."""
 
-    def __init__(self, metrics: int) -> None:
-        """``metrics`` is the last axis of every reading; their units need not be known."""
+    def __init__(self, metrics: int, floors: Floats | None = None) -> None:
+        """``metrics`` is the last axis of every reading; their units need not be known.
+
+        ``floors`` (metrics,) are least scales in the metrics' own units where these are known.
+        """
         self.metrics = metrics
         self._baseline = Baseline.of_unknown_units(metrics)
+        self._floors = np.full(metrics, _TINY) if floors is None else np.maximum(floors, _TINY)
+
+    def set_holidays(self, holidays: Sequence[Span]) -> None:
+        """Spans in which no time of day is expected or learnt."""
+        self._baseline.set_holidays(holidays)
 
     @property
     def width(self) -> int:
@@ -58,6 +68,10 @@ class Residuals:
             | {name: np.ones(plane) for name in ones}
             | {"floor": np.full(plane, _TINY), "before": np.full(plane, np.nan)}
         )
+
+    def learn_season(self, memory: Arrays, values: Floats, at: float, seconds: float) -> None:
+        """Learn the time of day alone, from history that is coarser than readings. Changes ``memory``."""
+        self._baseline.learn(memory, values, at, seconds)
 
     def step(self, memory: Arrays, values: Floats, at: float, seconds: float) -> NDArray[np.float32]:
         """Residuals of one instant, (entities, 4 x metrics), then learn it. Changes ``memory``.
@@ -95,13 +109,13 @@ class Residuals:
         away = np.where(memory["updates"] > 0, np.abs(values - memory["centre"]), 0.0)
         memory["centre"] += np.where(known, slow * (values - memory["centre"]), 0.0)
         memory["spread"] += np.where(known, slow * (away - memory["spread"]), 0.0)
-        memory["floor"] = np.maximum(FLOOR_OF_SPREAD * memory["spread"], _TINY)
+        memory["floor"] = np.maximum(FLOOR_OF_SPREAD * memory["spread"], self._floors)
 
     def _learn_steps(self, memory: Arrays, values: Floats, known: NDArray[np.bool_], seconds: float) -> None:
         told = known & ~np.isnan(memory["before"])
         change = np.where(told, np.abs(values - memory["before"]), 0.0)
         floor = np.maximum(STEP_FLOOR_OF_SPREAD * memory["spread"], STEP_FLOOR_OF_LEVEL * np.abs(memory["centre"]))
-        scale = np.maximum(np.maximum(memory["usual_step"], floor), _TINY)
+        scale = np.maximum(np.maximum(memory["usual_step"], floor), self._floors)
         steps = np.minimum(change / scale, CLIP)
         for name, readings in (("unrest", LASTING_READINGS), ("activity", ACTIVITY_READINGS)):
             memory[name] += np.where(told, 2.0 / (readings + 1.0) * (steps - memory[name]), 0.0)

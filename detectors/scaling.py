@@ -45,6 +45,10 @@ class ScalingDetector:
         untold = np.asarray(~seen.any(axis=1), dtype=np.bool_)
         run = spell(seen, np.nan_to_num(values) > 0, window.times)
         stuck = run.lasts(LASTING_SECONDS, LASTING_SCRAPES)
+        oldest: dict[EntityRef, int] = {}  # a service may have several workloads, each with an autoscaler
+        for row in np.flatnonzero(stuck):
+            for service in _services(window.entities[row], topology):
+                oldest[service] = min(oldest.get(service, int(row)), int(row), key=lambda one: int(run.start[one]))
         found = [
             finding(
                 self.name,
@@ -57,8 +61,7 @@ class ScalingDetector:
                     evidence(ERRORS, None, "autoscaler_blind", Interval(None, 0.0), scrapes=int(run.scrapes[row])),
                 ),
             )
-            for row in np.flatnonzero(stuck)
-            for service in _services(window.entities[row], topology)
+            for service, row in oldest.items()
         ]
         return state, (*found, *silences(self.name, window.entities, window.column_status(ERRORS), untold))
 

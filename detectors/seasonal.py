@@ -16,14 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import learnt, pasts, readings, streaks
-from detectors.baseline import Baseline, Span, Usual, follow
-from detectors.calibrator import Calibrator
+from detectors.baseline import Usual, follow
 from detectors.memory import Arrays
-from detectors.verdicts import fingerprint
+from detectors.verdicts import oddity
 from outrider import catalog
 from outrider.model import (
-    AlarmRate,
-    CellStatus,
     DetectorState,
     EntityKind,
     EntityRef,
@@ -33,8 +30,6 @@ from outrider.model import (
     Interval,
     NoVerdict,
     NoVerdictReason,
-    Priority,
-    TimeRange,
     Window,
 )
 from outrider.topology import Topology
@@ -76,48 +71,23 @@ WATCHED: dict[EntityKind, tuple[str, ...]] = {
 }
 
 
-class SeasonalDetector:
+class SeasonalDetector(pasts.Statistical):
     """Robust seasonal deviation of the signals of one kind of entity."""
 
-    state_version = 2
+    family = "seasonal"
+    state_version = 3
     window = timedelta(minutes=10)
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
         """``signals`` are names of the catalogue; the name defaults to ``seasonal-<kind>``."""
-        self.kind = kind
-        self.name = name or f"seasonal-{kind.value}"
-        self.signals = tuple(signals)
-        self.keys = readings.keys_of(signals)
-        self._baseline = Baseline(signals)
-        self._calibrator = Calibrator(pasts.ALARMS_PER_ENTITY_DAY)
+        super().__init__(kind, signals, name)
         sides = [catalog.signal(signal).good for signal in signals]
         self._watch_high = np.array([side != "higher" for side in sides])
         self._watch_low = np.array([side not in ("lower", "state") for side in sides])
 
     def initial(self) -> DetectorState:
         """Nothing learnt."""
-        return self._state((), self._fresh(0), self._pool())
-
-    def set_budget(self, alarms_per_entity_day: float) -> None:
-        """Replace the default budget; before the first cycle."""
-        self._calibrator = Calibrator(alarms_per_entity_day)
-
-    def set_holidays(self, holidays: Sequence[Span]) -> None:
-        """Days that are like no other; before the first cycle."""
-        self._baseline.set_holidays(holidays)
-
-    def learnt(self, state: DetectorState) -> timedelta:
-        """How much past of the class was learnt, gaps left out."""
-        return pasts.learnt(state)
-
-    def alarm_rate(self, state: DetectorState) -> AlarmRate:
-        """Entities that began to deviate per entity-day against the budget."""
-        return self._calibrator.rate(pasts.scalars(state, self._pool()))
-
-    def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
-        """A check-point as far as it can be used, and why the rest cannot: levels of other signals are not ours."""
-        fits = learnt.same_signals(state, self.signals)
-        return (state, "") if fits else (self.initial(), "it was learnt of other signals")
+        return self._state((), self._fresh(0), self._scalars())
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
         """Learn from history, oldest first; columns not newer than the state are left out. Finds nothing."""
@@ -128,12 +98,13 @@ class SeasonalDetector:
             values = readings.read(window, self.signals, slice(start, start + _BLOCK))
             for place in range(values.shape[1]):
                 at, long = float(window.times[start + place]), float(seconds[start + place])
+                self._turn(memory, pool, at, window.entities)
                 self._baseline.learn(memory, values[:, place], at, long)
                 pasts.lived(pool, np.isfinite(values[:, place]), long)
         return self._seen(window, memory, pool)
 
     def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """One finding per entity and signal that deviates; NoVerdict for entities that are not known yet."""
         if window.times.size == 0 or not window.entities:
@@ -146,6 +117,7 @@ class SeasonalDetector:
         seconds = readings.spacing(window)[first:]
         far = FAR * self._calibrator.factor(pool)
         for column in range(values.shape[1]):
+            self._turn(memory, pool, float(window.times[first + column]), window.entities, topology)
             self._step(memory, values[:, column], float(window.times[first + column]), float(seconds[column]), far)
             pasts.lived(pool, np.isfinite(values[:, column]), float(seconds[column]))
         at = float(window.times[-1])
@@ -157,7 +129,8 @@ class SeasonalDetector:
         alarmed, judged = np.any(deviates, axis=1), np.any(usual.known, axis=1)
         self._calibrator.count(memory, pool, np.asarray(alarmed), np.asarray(judged), float(seconds.sum()))
         found = self._findings(window, memory, usual, newest, deviates, far, now)
-        return self._seen(window, memory, pool), (*found, *self._silences(window, usual))
+        silent = pasts.silences(self.name, window, np.asarray(~usual.known.any(axis=1)))
+        return self._seen(window, memory, pool), (*found, *silent)
 
     def _step(self, memory: Arrays, values: Floats, at: float, seconds: float, limit: float) -> None:
         """One instant: judge it by what was known before it, then learn from it."""
@@ -189,50 +162,38 @@ class SeasonalDetector:
             arguments = {"signal": signal, "usual": f"{level:.4g}"}
             since = min(datetime.fromtimestamp(float(memory["since"][row, place]), tz=UTC), now)
             found.append(
-                Finding(
-                    detector=self.name,
-                    entity=entity,
+                oddity(
+                    self.name,
+                    entity,
+                    signal,
                     signals=(signal,),
-                    severity=Priority.P3,
                     score=distance / (distance + far),
                     observed=observed,
                     expected=expected,
-                    window=TimeRange(since, now),
-                    evidence=(Evidence(signal, observed, expected, "incidents.evidence.unusual", arguments),),
-                    fingerprint=fingerprint(self.name, entity, signal),
+                    start=since,
+                    now=now,
+                    because=(Evidence(signal, observed, expected, "incidents.evidence.unusual", arguments),),
                 )
             )
-        return found
-
-    def _silences(self, window: Window, usual: Usual) -> list[NoVerdict]:
-        """Why nothing is said about the entities of which no signal is known yet."""
-        learning = ~usual.known.any(axis=1)
-        status = window.status[:, -1]
-        absent = (status == CellStatus.ABSENT).all(axis=1)
-        untrusted = ~absent & (status >= CellStatus.STALE).all(axis=1)
-        found = []
-        for rows, reason in (
-            (learning & ~absent & ~untrusted, NoVerdictReason.WARMING_UP),
-            (absent, NoVerdictReason.NO_VALUES),
-            (untrusted, NoVerdictReason.UNTRUSTED_VALUES),
-        ):
-            if rows.all():
-                return [NoVerdict(self.name, None, reason)]
-            found += [NoVerdict(self.name, window.entities[row], reason) for row in np.flatnonzero(rows)]
         return found
 
     def _fresh(self, count: int) -> Arrays:
         marks = streaks.fresh((count, len(self.signals)))
         return self._baseline.empty(count) | marks | self._calibrator.of_entities(count)
 
-    def _pool(self) -> Arrays:
-        return {"last": np.array([-np.inf]), **pasts.fresh(), **self._calibrator.of_class()}
+    def _scalars(self) -> Arrays:
+        return {
+            "last": np.array([-np.inf]),
+            **pasts.fresh(),
+            **self._calibrator.of_class(),
+            **self._baseline.of_class(),
+        }
 
     def _follow(self, state: DetectorState, window: Window) -> tuple[Arrays, Arrays]:
         state, _ = self.restored(state)
         fresh = self._fresh(len(window.entities))
         memory = follow(dict(state.arrays), state.entities, window.entities, fresh)
-        return memory, pasts.scalars(state, self._pool())
+        return memory, pasts.scalars(state, self._scalars())
 
     def _seen(self, window: Window, memory: Arrays, pool: Arrays) -> DetectorState:
         if window.times.size:

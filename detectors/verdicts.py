@@ -49,6 +49,34 @@ def finding(
     )
 
 
+def oddity(
+    detector: str,
+    entity: EntityRef,
+    what: str,
+    *,
+    signals: tuple[str, ...],
+    score: float,
+    observed: float | None,
+    expected: Interval | None,
+    start: datetime,
+    now: datetime,
+    because: tuple[Evidence, ...],
+) -> Finding:
+    """A finding that names no fault and pages nobody: something is not as usual since ``start``."""
+    return Finding(
+        detector=detector,
+        entity=entity,
+        signals=signals,
+        severity=Priority.P3,
+        score=score,
+        observed=observed,
+        expected=expected,
+        window=TimeRange(start, now),
+        evidence=because,
+        fingerprint=fingerprint(detector, entity, what),
+    )
+
+
 def fingerprint(detector: str, entity: EntityRef, what: str) -> str:
     """Stable while the same thing goes on: detector, entity, fault or signal."""
     return f"{detector}|{entity.key}|{what}"

@@ -261,7 +261,11 @@ def action(value: Action) -> Json:
 
 
 def forecast(value: Forecast) -> Json:
-    """A forecast as parallel lists; the keys of ``quantiles`` are spelt ``"0.5"``."""
+    """A forecast as parallel lists; the keys of ``quantiles`` and ``peaks`` are spelt ``"0.5"``.
+
+    ``peaks`` are the highest values from the start up to each time, ``buffers`` the measured error of peaks by
+    seconds ahead.
+    """
     return {
         "signal": value.signal,
         "entity": entity(value.entity),
@@ -269,6 +273,8 @@ def forecast(value: Forecast) -> Json:
         "step_seconds": value.step.total_seconds(),
         "times": instants(value.times),
         "quantiles": {f"{level:g}": numbers(value.quantiles[level]) for level in sorted(value.quantiles)},
+        "peaks": {f"{level:g}": numbers(value.peaks[level]) for level in sorted(value.peaks)},
+        "buffers": {f"{ahead:g}": finite(value.buffers[ahead]) for ahead in sorted(value.buffers)},
         "model": value.model,
         "why_model": value.why_model,
         "score": {

@@ -263,6 +263,10 @@ class StateReader(FeedbackReader, Protocol):
         """The newest measured calibration of each shape of each service, the newest first."""
         ...
 
+    def load_tests(self) -> tuple[Calibration, ...]:
+        """What load tests say, of each shape and source the newest; newest first."""
+        ...
+
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Silences in force."""
         ...
@@ -348,6 +352,13 @@ class StateStore(StateReader, FeedbackStore, Protocol):
 
     def save_drill(self, drill: Drill) -> None:
         """Write a drill, or what became of it."""
+        ...
+
+    def save_load_test(self, found: Calibration) -> None:
+        """Keep what a load test says, in place of the last one of its shape and source.
+
+        Raises StoreError for one without an instant, an end or a source.
+        """
         ...
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:

@@ -1,58 +1,47 @@
-"""The load when a replica that is started now can serve: where it goes in the next half hour, and how surely.
+"""The load when a replica that is ordered now can serve, and the highest until then: one bound for plan and replay.
 
-Every slot of the past is an origin: its path uses nothing newer than that slot, so that the same arrays
-serve a live plan (the newest origin) and a replay (all of them). Paths come from a ridge regression of the
-change of the log load on recent changes, on the change at this time of the last days, and on how far the
-load lies from its daily profile; it is fitted anew four times a day on the last nine days.
+It stands on the forecaster of the plan, the fast tier: its median, and as much more as its 99.5 % quantile lies
+above that, times a margin. Every slot of the past may be an origin; none uses anything newer than that slot, so
+that the newest origin is a plan's and all of them are a replay's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from outrider.model import Floats
+from outrider.model import Floats, Forecast
+from planner.forecast.fast import CEILING_OVER_MAXIMUM, HISTORY_DAYS, MEDIAN, SURE, at_origins
 
-RECENT_CHANGES = 5
-PROFILE_DAYS = 7
-FIT_DAYS = 9
-FITS_PER_DAY = 4
-ERROR_DAYS = 7
+MARGINS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
+"""Times the distance from the median to the 99.5 % quantile: which one, a service's own past tells (``quantile``)."""
+USUAL_MARGIN = MARGINS[0]
 WARM_UP_DAYS = 2
-"""Before that many days the load is carried forward and ``UNKNOWN_MARGIN`` is added."""
-UNKNOWN_MARGIN = 0.3
-_RIDGE = 3.0
-_OFFSET_SHARE = 0.01
-LEVEL_SHARE = 0.6
-"""Errors are shares of the forecast plus this much of the mean load: a quiet hour errs by more than its ratio."""
-_LEAST_ROWS = 60
+"""Before that many days the load is carried forward and ``UNKNOWN_SHARE`` is added."""
+UNKNOWN_SHARE = 0.3
 COLLAPSE_SHARE = 0.1
 DOUBT_HOURS = 1
-CEILING_OVER_MAXIMUM = 1.25
-"""No bound lies above 1.25 x the highest load of the last seven days, nor below the forecast."""
-
-
-class Forecaster(Protocol):
-    """Makes paths: ``values`` (slots,) with NaN where missing; (slots, steps + 1), NaN where it cannot say.
-
-    Column 0 is the slot itself, column h the slot h later; row i uses nothing after slot i.
-    """
-
-    def __call__(self, values: Floats, season: int, steps: int) -> Floats:
-        """Paths of every origin."""
+LINE_MINUTES = 3
+_LINE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Upper bounds of the load. ``upper[origin, level, lead]``: leads in minutes from the origin's slot on."""
+    """Where the load goes from each origin on: (origins, slots ahead), column 0 the newest known slot itself.
 
-    levels: tuple[float, ...]
-    upper: Floats
+    ``sure`` is the 99.5 % quantile. No bound lies above ``most`` (origins,), nor below the median.
+    """
+
+    usual: Floats
+    sure: Floats
+    most: Floats
+
+    def bound(self, margin: float) -> Floats:
+        """What is planned for, in the shape of the paths."""
+        found = self.usual + margin * (self.sure - self.usual)
+        return np.maximum(np.minimum(found, self.most[:, None]), self.usual)
 
 
 def filled(values: Floats, season: int) -> Floats:
@@ -91,151 +80,63 @@ def believed(values: Floats, season: int) -> Floats:
     return found
 
 
-def ridge_paths(values: Floats, season: int, steps: int) -> Floats:
-    """The default forecaster. Before two days of history the newest value is carried forward."""
+def paths(values: Floats, season: int, step_seconds: float, steps: int) -> Paths:
+    """Paths of every slot of ``values`` (slots,), NaN where missing, as the fast tier says them at that slot."""
     load = filled(values, season)
-    shift = _shift(load, season)
-    logs = np.log(load + shift)
-    known = np.isfinite(values)
-    found = np.repeat(load[:, None], steps + 1, axis=1)
-    for step in range(1, steps + 1):
-        found[:, step] = np.maximum(np.exp(_ahead(logs, known, season, step)) - shift, 0.0)
-    return found
-
-
-def upper_paths(
-    values: Floats, season: int, slot_minutes: int, minutes: int, levels: Sequence[float],
-    forecaster: Forecaster = ridge_paths,
-) -> Paths:  # fmt: skip
-    """Conformal upper bounds at ``levels`` for the next ``minutes``, minute by minute.
-
-    Between slots the load is taken as a straight line. The errors are those of the last seven days as
-    shares of the load, lead by lead, those whose truth was known at the origin; a level is their quantile.
-    A level above 1 stretches the largest error seen by so much.
-    """
-    steps = -(-minutes // slot_minutes)
-    knots = forecaster(values, season, steps)
-    paths = _lines(knots, slot_minutes)
-    truth = np.full_like(knots, np.nan)
-    for step in range(steps + 1):
-        truth[: values.size - step, step] = values[step:]
-    load = filled(values, season)
-    scale = paths + LEVEL_SHARE * _level(load, season)[:, None]
-    top = np.maximum(CEILING_OVER_MAXIMUM * _highest(load, PROFILE_DAYS * season)[:, None], paths)
-    errors = (_lines(truth, slot_minutes) - paths) / np.maximum(scale, 1e-12)
-    block = max(1, season // FITS_PER_DAY)
-    first = WARM_UP_DAYS * season + block
-    upper = np.repeat((paths * (1.0 + UNKNOWN_MARGIN))[:, None, :], len(levels), axis=1)
-    for begin in range(first, values.size, block):
-        seen = errors[max(WARM_UP_DAYS * season, begin - ERROR_DAYS * season) : begin - steps]
-        rows = slice(begin, begin + block)
-        upper[rows] = paths[rows, None, :] + _quantiles(seen, levels)[None] * scale[rows, None, :]
-        upper[rows] = np.minimum(upper[rows], top[rows, None, :])
-    upper[:, :, 0] = paths[:, None, 0]
-    return Paths(tuple(levels), np.maximum(upper, 0.0))
-
-
-def _level(load: Floats, season: int) -> Floats:
-    """The mean load of the last seven days, at every slot."""
-    span = PROFILE_DAYS * season
-    sums = np.concatenate([[0.0], np.cumsum(load)])
-    ends = np.arange(1, load.size + 1)
-    begins = np.maximum(0, ends - span)
-    found: Floats = (sums[ends] - sums[begins]) / (ends - begins)
-    return found
-
-
-def _highest(load: Floats, span: int) -> Floats:
-    """The highest load of the last ``span`` slots, at every slot."""
+    usual = np.repeat(load[:, None], steps + 1, axis=1)
+    sure = usual * (1.0 + UNKNOWN_SHARE)
+    first = WARM_UP_DAYS * season
+    if load.size >= first:
+        origins = range(first, load.size + 1)
+        said = at_origins(values, origins, step_seconds=step_seconds, steps=steps, wanted=(MEDIAN, SURE)).quantiles
+        usual[first - 1 :, 1:], sure[first - 1 :, 1:] = said[MEDIAN], said[SURE]
+    sure[:, 0] = load
+    span = min(load.size, HISTORY_DAYS * season)
     padded = np.concatenate([np.repeat(load[:1], span - 1), load])
-    found: Floats = sliding_window_view(padded, span).max(axis=-1)
+    highest = np.lib.stride_tricks.sliding_window_view(padded, span).max(axis=-1)
+    return Paths(usual, np.maximum(sure, usual), CEILING_OVER_MAXIMUM * highest)
+
+
+def path_of(said: Forecast, newest: float, most: float) -> Paths:
+    """The path of a forecast; ``newest`` is the newest known slot, ``most`` what no bound may exceed.
+
+    A forecast without the 99.5 % quantile, as of an earlier version, gives its highest one.
+    """
+    sure = said.quantiles[SURE if SURE in said.quantiles else max(said.quantiles)]
+    usual = np.concatenate([[newest], said.quantiles[MEDIAN]])[None]
+    return Paths(usual, np.maximum(np.concatenate([[newest], sure])[None], usual), np.array([most]))
+
+
+def highest(bounds: Floats, begin: Floats, end: Floats) -> Floats:
+    """The highest of each row between two moments, in slots after its column 0: (rows, slots ahead) to (rows,).
+
+    Between slots the load is a straight line, before the first and past the last it stays. ``begin`` and
+    ``end`` are (rows,), ``end`` not before ``begin``.
+    """
+    rows, last = np.arange(bounds.shape[0]), bounds.shape[1] - 1
+    found = np.maximum(_at(bounds, rows, begin), _at(bounds, rows, end))
+    for column in range(1, last):
+        inside = (begin < column) & (column < end)
+        found = np.where(inside, np.maximum(found, bounds[:, column]), found)
     return found
 
 
-def _quantiles(errors: Floats, levels: Sequence[float]) -> Floats:
-    """(levels, leads); a lead whose errors are all unknown adds the margin of not knowing."""
-    known = np.isfinite(errors).any(axis=0)
-    found = np.full((len(levels), errors.shape[1]), UNKNOWN_MARGIN)
-    if known.any():
-        found[:, known] = np.nanquantile(errors[:, known], np.minimum(levels, 1.0), axis=0)
-        found *= np.maximum(levels, 1.0)[:, None]
+def _at(bounds: Floats, rows: NDArray[np.int64], moment: Floats) -> Floats:
+    last = bounds.shape[1] - 1
+    place = np.clip(moment, 0.0, last)
+    low = np.minimum(place.astype(np.int64), max(0, last - 1))
+    high, share = np.minimum(low + 1, last), place - low
+    found: Floats = bounds[rows, low] * (1.0 - share) + bounds[rows, high] * share
     return found
 
 
-def _lines(knots: Floats, slot_minutes: int) -> Floats:
-    """Straight lines between slots: (origins, steps + 1) to (origins, steps x minutes + 1)."""
-    places = np.arange((knots.shape[1] - 1) * slot_minutes + 1) / slot_minutes
-    low = np.minimum(places.astype(int), max(0, knots.shape[1] - 2))
-    share = places - low
-    high = np.minimum(low + 1, knots.shape[1] - 1)
-    # the line through a missing end is missing, except at its known end
-    return np.where(share == 0, knots[:, low], knots[:, low] * (1 - share) + knots[:, high] * share)
+def line_end(minutes: Floats, ahead: Floats) -> Floats:
+    """Where the line of the newest minutes (rows, ``LINE_MINUTES``) is ``ahead`` (rows,) minutes after the last one.
 
-
-def _shift(load: Floats, season: int) -> float:
-    """What is added before taking logarithms: 1 % of the mean of the first day."""
-    return max(_OFFSET_SHARE * float(load[:season].mean()) if load.size else 0.0, 1e-9)
-
-
-def _ahead(logs: Floats, known: NDArray[np.bool_], season: int, step: int) -> Floats:
-    """The log load ``step`` slots after every slot."""
-    inputs = _inputs(logs, season, step)
-    change = np.full(logs.size, np.nan)
-    change[: logs.size - step] = logs[step:] - logs[: logs.size - step]
-    usable = known.copy()
-    usable[: logs.size - step] &= known[step:]
-    usable[logs.size - step :] = False
-    found = logs.copy()
-    for begin in range(WARM_UP_DAYS * season, logs.size, max(1, season // FITS_PER_DAY)):
-        rows = np.arange(max(season, begin - FIT_DAYS * season), begin - step + 1)
-        rows = rows[usable[rows]]
-        if rows.size < _LEAST_ROWS:
-            continue
-        scale = inputs[rows].std(axis=0) + 1e-9
-        scale[0] = 1.0
-        weights = _fit(inputs[rows] / scale, change[rows])
-        block = slice(begin, begin + max(1, season // FITS_PER_DAY))
-        found[block] = logs[block] + inputs[block] / scale @ weights
-    return found
-
-
-def _fit(inputs: Floats, change: Floats) -> Floats:
-    """Ridge regression; the second pass weighs rows down whose error is in the largest fifth (Huber)."""
-    weights: Floats = np.ones(change.size)
-    penalty = _RIDGE * np.eye(inputs.shape[1])
-    penalty[0, 0] = 0.01 * _RIDGE
-    for _ in range(2):
-        squares, products = inputs.T @ (inputs * weights[:, None]) + penalty, inputs.T @ (weights * change)
-        found: Floats = np.asarray(np.linalg.solve(squares, products), dtype=np.float64)
-        errors = np.abs(change - inputs @ found)
-        weights = np.asarray(1.0 / np.maximum(errors / (np.quantile(errors, 0.8) + 1e-6), 1.0), dtype=np.float64)
-    return found
-
-
-def _inputs(logs: Floats, season: int, step: int) -> Floats:
-    """What the change over ``step`` slots is read from, a row a slot; nothing later than that slot."""
-    count = logs.size
-    columns = [np.ones(count)]
-    columns += [_late(logs, back) - _late(logs, back + 1) for back in range(RECENT_CHANGES)]
-    columns += [_late(logs, 0) - _late(logs, 6), _late(logs, season - step) - _late(logs, season)]
-    places = np.arange(count)
-    changes, smooth, level = np.zeros(count), np.zeros(count), np.zeros(count)
-    for day in range(1, PROFILE_DAYS + 1):
-        there = places >= day * season
-        then, later = day * season, day * season - step
-        changes += np.where(there, _late(logs, later) - _late(logs, then), 0.0)
-        level += np.where(there, _late(logs, then), 0.0)
-        around = [_late(logs, later + by) - _late(logs, then + by) for by in (-1, 0, 1) if later + by >= 0]
-        smooth += np.where(there, sum(around) / len(around), 0.0)
-    days = np.clip(places // season, 1, PROFILE_DAYS)
-    off = np.where(places >= season, logs - level / days, 0.0)
-    columns += [changes / days, smooth / days, off, _late(off, 1), _late(off, 6)]
-    return np.stack(columns, axis=1)
-
-
-def _late(values: Floats, back: int) -> Floats:
-    """What the value was ``back`` slots ago, 0 before the beginning."""
-    found = np.zeros(values.size)
-    if back < values.size:
-        found[back:] = values[: values.size - back]
-    return found
+    NaN where they are not on one line: noise must not be drawn out. Never below 0.
+    """
+    slope = (minutes[:, -1] - minutes[:, 0]) / (minutes.shape[1] - 1)
+    drawn = minutes[:, :1] + slope[:, None] * np.arange(minutes.shape[1])
+    level = np.maximum(np.abs(minutes).max(axis=1), 1e-12)
+    off = np.abs(minutes - drawn).max(axis=1)
+    return np.where(off <= _LINE_TOLERANCE * level, np.maximum(minutes[:, -1] + slope * ahead, 0.0), np.nan)

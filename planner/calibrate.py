@@ -7,8 +7,9 @@ and without that the answer is a refusal with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import numpy as np
@@ -44,6 +45,20 @@ _BATCH_QUANTILE = 0.95
 _NEAR_BATCH = 0.7
 _RESAMPLES = 200
 _BOUNDS = (0.05, 0.95)
+
+
+LOAD_TEST = "load_test"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What runs of a service, as far as it is known: a load test of something else says nothing of it."""
+
+    gpu_type: str = ""
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    model: str = ""
+    engine_version: str = ""
 
 
 class CalibrationRefusal(StrEnum):
@@ -162,8 +177,16 @@ def from_knee(
     tensor_parallel: int = 1,
     pipeline_parallel: int = 1,
     startup_seconds: float | None = None,
+    source: str = LOAD_TEST,
+    model: str = "",
+    engine_version: str = "",
+    at: datetime | None = None,
+    valid: timedelta = timedelta(days=30),
 ) -> Calibration:
-    """The calibration that a load test gives: throughput of the largest step that keeps the promise."""
+    """The calibration that a load test gives: throughput of the largest step that keeps the promise.
+
+    ``source`` is load_test or the tool; it counts until ``valid`` after ``at``.
+    """
     point = found.point
     return Calibration(
         service=service,
@@ -177,7 +200,51 @@ def from_knee(
         samples=point.samples,
         origin="measured",
         startup_source=STARTUP_PRIOR_SOURCE if startup_seconds is None else "configured",
+        model=model,
+        engine_version=engine_version,
+        measured_at=at,
+        intervals=found.intervals,
+        source=source,
+        valid_until=None if at is None else at + valid,
     )
+
+
+def best_test(
+    tests: Sequence[Calibration], service: EntityRef, now: datetime, live: Running
+) -> tuple[Calibration | None, tuple[tuple[Calibration, str], ...]]:
+    """The load test to count with where running engines show too little, and those that do not fit, each with why.
+
+    Ours come before other testers' results, then the newest. One of another GPU type, TP, PP, model or version, as far
+    as both say it, is of another engine.
+    """
+    fitting, unfit = [], []
+    for found in tests:
+        if found.service.name != service.name or found.service.namespace not in (None, service.namespace):
+            continue
+        why = _unfit(found, now, live)
+        if why:
+            unfit.append((found, why))
+        else:
+            fitting.append(found)
+    fitting.sort(key=lambda one: (one.source == LOAD_TEST, one.measured_at), reverse=True)
+    return (fitting[0] if fitting else None), tuple(unfit)
+
+
+def _unfit(found: Calibration, now: datetime, live: Running) -> str:
+    if found.valid_until is None or found.measured_at is None or now >= found.valid_until:
+        return "too_old"
+    if (found.tensor_parallel, found.pipeline_parallel) != (live.tensor_parallel, live.pipeline_parallel):
+        return "other_group"
+    if _differ(found.gpu_type, live.gpu_type):
+        return "other_gpu"
+    if _differ(found.model, live.model):
+        return "other_model"
+    return "other_version" if _differ(found.engine_version, live.engine_version) else ""
+
+
+def _differ(tested: str, runs: str) -> bool:
+    unknown = ("", "unknown")
+    return tested not in unknown and runs not in unknown and tested != runs
 
 
 def measure(window: Window, service: EntityRef) -> Measured | NotCalibrated:

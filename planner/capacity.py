@@ -23,6 +23,9 @@ BatchPer = Literal["replica", "gpu"]
 BUFFER_LOW, BUFFER_HIGH, BUFFER_MOST = 0.20, 0.30, 1.0
 """Below, one lost replica or one burst breaks the promise; above, GPUs stand idle; beyond the most it is a mistake."""
 
+BUFFER_LEAST, BUFFER_CAP = 0.05, 0.6
+"""A measured error outside is that of a calm week, or of a series that nobody can forecast: it is cut to these."""
+
 _LEAST_ERRORS = 30
 
 _FLOAT_NOISE = 1e-9
@@ -137,6 +140,38 @@ def buffer_of(errors: Sequence[float], quantile: float = 0.95) -> float | None:
     above = min(below + 1, len(known) - 1)
     found = known[below] + (known[above] - known[below]) * (place - below)
     return min(max(found, 0.0), BUFFER_MOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """The buffer that is counted with and where it came from; ``measured`` is the error before it was bounded."""
+
+    value: float
+    source: Literal["configured", "measured"] = "configured"
+    measured: float | None = None
+    lead_seconds: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For derivations."""
+        return {
+            "value": self.value,
+            "source": self.source,
+            "measured": self.measured,
+            "lead_seconds": self.lead_seconds,
+            "bounded": self.measured is not None and not BUFFER_LEAST <= self.measured <= BUFFER_CAP,
+        }
+
+
+def buffer_for(measured: Mapping[float, float], lead_seconds: float, configured: float) -> Buffer:
+    """The measured error of the forecast at the first lead from ``lead_seconds`` on, else what was configured.
+
+    ``measured`` maps seconds ahead to what ``buffer_of`` says there. Bounded to .05 and .60.
+    """
+    ahead = sorted(each for each in measured if each >= lead_seconds)
+    if not ahead:
+        return Buffer(configured)
+    found = measured[ahead[0]]
+    return Buffer(min(max(found, BUFFER_LEAST), BUFFER_CAP), "measured", found, ahead[0])
 
 
 _WORK_UNITS = {"tokens": "token/request", "tokens_per_second": "token/second*sequence", "seconds": "second/request"}

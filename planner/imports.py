@@ -12,9 +12,7 @@ from math import isfinite
 from typing import Any
 
 from outrider.errors import UsageError
-from planner.knee import LoadPoint
-
-TOOLS = ("vllm", "llmperf", "k6")
+from planner.knee import LoadPoint, resampled
 
 
 def load_points(text: str, source: str, *, tokens: float | None = None) -> tuple[str, list[LoadPoint]]:
@@ -88,7 +86,11 @@ def _vllm(document: Mapping[str, Any], where: str, tokens: float | None) -> Load
             )
         concurrency = max(rate * float(seconds) / 1000.0, 1e-3)
     failed = int(document.get("failed") or 0)
+    lengths = document.get("output_lens")  # of --save-detailed, one a request, 0 for one that failed
+    whole = [float(n) for n in lengths if isinstance(n, (int, float)) and n > 0] if isinstance(lengths, list) else []
+    per_request = resampled(whole)
     return LoadPoint(
+        intervals={} if per_request is None else {"tokens_per_request": per_request},
         concurrency=float(concurrency),
         requests_per_second=rate,
         tokens_per_second=_number(document, "output_throughput", where),

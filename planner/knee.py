@@ -7,18 +7,20 @@ the offline peak beyond it is several times larger and nobody's answer is on tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf, isfinite
 
 import numpy as np
 
 from outrider.errors import UsageError
+from outrider.model import Interval
 from planner.queueing import Slo, StepTimes
 
 ERROR_RATIO = 0.01
 """Errors beyond this share end a test: what is refused is not served."""
+_LEAST_VALUES, _RESAMPLES = 10, 500
 FLAT_RATIO, RISE_RATIO = 0.05, 1.5
 """Throughput is flat when a step adds less than a twentieth; a first token is late when it takes half as long again."""
 
@@ -27,7 +29,8 @@ FLAT_RATIO, RISE_RATIO = 0.05, 1.5
 class LoadPoint:
     """One step. Latencies are seconds at ``quantile``, None where the tool did not say; rates are per second.
 
-    ``samples`` are the requests that finished.
+    ``samples`` are the requests that finished. ``intervals`` are 90 % confidence intervals of fields, by name, where
+    the tool kept single requests or the step was repeated.
     """
 
     concurrency: float
@@ -41,6 +44,7 @@ class LoadPoint:
     error_ratio: float = 0.0
     prompt_tokens: float | None = None
     quantile: float = 0.95
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what no test measures."""
@@ -84,6 +88,24 @@ class Knee:
     reason: KneeReason
     sequences: int
     peak_tokens_per_second: float
+    following: LoadPoint | None = None
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """90 % intervals of a calibration's figures; the batch lies between this step and the next, which is too much.
+
+        What the test cannot tell is left out: single results without requests or repeats have no interval.
+        """
+        found, point = {}, self.point
+        if "tokens_per_request" in point.intervals:
+            found["tokens_per_request"] = point.intervals["tokens_per_request"]
+        if self.following is not None:
+            found["batch"] = Interval(point.concurrency, self.following.concurrency)
+        rate = point.intervals.get("tokens_per_second")
+        if rate is not None and rate.low is not None and rate.high is not None:
+            low, high = rate.low / point.concurrency, rate.high / point.concurrency
+            found["tokens_per_second_per_sequence"] = Interval(low, high)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +119,13 @@ class NoKnee:
 def knee(points: Sequence[LoadPoint], slo: Slo | None = None) -> Knee | NoKnee:
     """The largest step that keeps the promise and still pays, over steps in any order."""
     promise = slo or Slo()
-    steps = sorted(points, key=lambda point: point.concurrency)
+    steps = merged(points)
     if not steps:
         return NoKnee(KneeReason.NO_POINTS)
     peak = max(step.tokens_per_second for step in steps)
     if not steps[0].keeps(promise):
         return NoKnee(KneeReason.SLO_NEVER, steps[0])
-    last, reason = steps[0], KneeReason.NOT_REACHED
+    last, reason, following = steps[0], KneeReason.NOT_REACHED, None
     for step in steps[1:]:
         if step.error_ratio > ERROR_RATIO:
             reason = KneeReason.ERRORS
@@ -114,8 +136,63 @@ def knee(points: Sequence[LoadPoint], slo: Slo | None = None) -> Knee | NoKnee:
         else:
             last = step
             continue
+        following = step
         break
-    return Knee(last, reason, max(1, round(last.concurrency)), peak)
+    return Knee(last, reason, max(1, round(last.concurrency)), peak, following)
+
+
+def merged(points: Sequence[LoadPoint]) -> list[LoadPoint]:
+    """Steps of rising concurrency; repeats of a step are one, with intervals from how they differ (Student's t).
+
+    Of latencies the worst repeat counts, of rates the mean.
+    """
+    groups: dict[float, list[LoadPoint]] = {}
+    for point in sorted(points, key=lambda point: point.concurrency):
+        groups.setdefault(point.concurrency, []).append(point)
+    return [group[0] if len(group) == 1 else _merged(group) for group in groups.values()]
+
+
+def _merged(group: Sequence[LoadPoint]) -> LoadPoint:
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(point, name) for point in group]))
+
+    def worst(name: str) -> float | None:
+        known = [getattr(point, name) for point in group]
+        return None if None in known else max(known)
+
+    names = ("tokens_per_request", "tokens_per_second")
+    return replace(
+        group[0],
+        requests_per_second=mean("requests_per_second"),
+        tokens_per_second=mean("tokens_per_second"),
+        tokens_per_request=mean("tokens_per_request"),
+        samples=sum(point.samples for point in group),
+        ttft=worst("ttft"),
+        tpot=worst("tpot"),
+        tpot_mean=worst("tpot_mean"),
+        error_ratio=mean("error_ratio"),
+        intervals={name: _student([getattr(point, name) for point in group]) for name in names},
+    )
+
+
+def _student(values: Sequence[float]) -> Interval:
+    """90 % confidence interval of a mean from a few repeats, not below 0."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - a third of a second
+
+    mean, count = float(np.mean(values)), len(values)
+    reach = float(stdtrit(count - 1, 0.95)) * float(np.std(values, ddof=1)) / count**0.5
+    return Interval(max(0.0, mean - reach), mean + reach)
+
+
+def resampled(values: Sequence[float]) -> Interval | None:
+    """90 % confidence interval of a mean by the bootstrap; None with fewer than ten values."""
+    known = np.asarray(values, dtype=np.float64)
+    if known.size < _LEAST_VALUES:
+        return None
+    random = np.random.default_rng(known.size)
+    means = np.array([known[random.integers(0, known.size, known.size)].mean() for _ in range(_RESAMPLES)])
+    low, high = np.quantile(means, (0.05, 0.95))
+    return Interval(float(low), float(high))
 
 
 def bent(last: LoadPoint, step: LoadPoint, slo: Slo) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
 
 from outrider.model import Calibration, FleetService, Floats, Forecast, SignalKey, Window
 from planner import prescale
-from planner.capacity import Formula, formula, whole
+from planner.ahead import USUAL_MARGIN, highest, path_of
+from planner.capacity import Buffer, Formula, formula, whole
+from planner.forecast.fast import CEILING_OVER_MAXIMUM, MEDIAN
 from planner.history import Facts
 from planner.tiers import LOAD
 
@@ -42,6 +44,7 @@ class Case:
     service: FleetService
     load: Believed
     now: datetime
+    margin: float = USUAL_MARGIN
 
     @property
     def values(self) -> Floats:
@@ -74,6 +77,8 @@ class Counted:
     """Replicas needed now (None: the load cannot be trusted), by the forecast, and to stay.
 
     ``by_load`` and ``by_engines`` are the two halves of ``now``; ``sequences`` run or wait in the engines.
+    ``by_formula`` (the peak with the buffer) and ``by_bound`` (the replayed bound) are those of ``forecast``;
+    ``level`` is the quantile of the peak that the buffer goes on top of.
     """
 
     now: int | None
@@ -83,6 +88,41 @@ class Counted:
     forecast: int
     ahead: prescale.Peak
     survivors: Survivors
+    bound: Bound
+    by_formula: int
+    by_bound: int
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The load that the replayed loop plans for, in requests per second, at its margin.
+
+    ``out`` is it when replicas that are ordered now serve, until the next plan; ``hold`` is the highest until then.
+    """
+
+    out: float
+    hold: float
+    margin: float
+
+
+def bound(case: Case, until: datetime, window: timedelta) -> Bound:
+    """What the replay's loop would plan for: ``until`` ends ``window`` after replicas that are ordered now serve."""
+    said, known = case.said, np.isfinite(case.values)
+    values = case.values[known]
+    newest = float(values[-1]) if values.size else 0.0
+    path = path_of(said, newest, CEILING_OVER_MAXIMUM * float(values.max(initial=0.0))).bound(case.margin)
+    step = said.step.total_seconds()
+    # a slot is a mean, worth its middle; column 0 is the slot before the first one said
+    first = (case.now.timestamp() - float(said.times[0])) / step + 0.5
+    last = first + (until - case.now).total_seconds() / step
+    serves = last - window.total_seconds() / step
+    past = last + prescale.LOOK_PAST_LEAD.total_seconds() / step
+
+    def most(begin: float, end: float) -> float:
+        return float(highest(path, np.array([begin]), np.array([end]))[0])
+
+    return Bound(most(serves, last), most(first, past), case.margin)
 
 
 def sized(calibration: Calibration, qps: float, buffer: float) -> Formula:
@@ -122,18 +162,29 @@ def believed(
     return Believed(load, min(newest, limits.spike_ratio * before), doubted=True)
 
 
-def count(case: Case, until: datetime, buffer: float) -> Counted:
-    """Every need of a service. ``until`` is when replicas that are ordered now serve, with a step to spare."""
-    ahead = prescale.peak(case.said, until)
+def count(case: Case, until: datetime, found: Buffer, window: timedelta) -> Counted:
+    """Every need of a service. ``until`` is when replicas that are ordered now serve, ``window`` included.
+
+    A measured buffer is the error of the median's peak and goes on top of it; one that was configured goes on
+    top of the p95 of the peak. What the replayed loop plans for counts as it is.
+    """
+    buffer, level = found.value, MEDIAN if found.source == "measured" else prescale.P95
+    ahead = prescale.peak(case.said, until, level)
+    planned = bound(case, until, window)
     newest = case.load.newest
     by_load = None if newest is None else sized(case.calibration, newest, buffer).replicas
     sequences, by_engines = _by_engines(case, buffer)
     # what the engines hold never speaks alone: with the load unknown, nothing is taken away
     now = None if by_load is None else max(by_load, by_engines or 0)
-    forecast = sized(case.calibration, ahead.value, buffer).replicas
+    by_formula = sized(case.calibration, ahead.value, buffer).replicas
+    by_bound = sized(case.calibration, planned.out, 0.0).replicas
+    forecast = max(by_formula, by_bound)
     if by_load is None and by_engines is not None:
         forecast = max(forecast, by_engines)
-    return Counted(now, by_load, by_engines, sequences, forecast, ahead, _survivors(case, until, buffer))
+    survivors = _survivors(case, until, buffer, level, planned)
+    return Counted(
+        now, by_load, by_engines, sequences, forecast, ahead, survivors, planned, by_formula, by_bound, level
+    )
 
 
 def _by_engines(case: Case, buffer: float) -> tuple[float | None, int | None]:
@@ -147,11 +198,12 @@ def _by_engines(case: Case, buffer: float) -> tuple[float | None, int | None]:
     return sequences, whole(sequences / case.calibration.batch * (1.0 + buffer if queued else 1.0))
 
 
-def _survivors(case: Case, until: datetime, buffer: float) -> Survivors:
+def _survivors(case: Case, until: datetime, buffer: float, level: float, planned: Bound) -> Survivors:
     """Replicas that must stay: for recent and coming load, for sequences in flight and queued, and for their KV."""
     recent = case.load.load.recent or 0.0
-    coming = prescale.peak(case.said, until + prescale.NO_REVERSAL).value
+    coming = prescale.peak(case.said, until + prescale.NO_REVERSAL, level).value
     load_raw = sized(case.calibration, max(recent, coming), buffer).units_raw
+    load_raw = max(load_raw, sized(case.calibration, planned.hold, 0.0).units_raw)
     engines = case.service.engines
     # What is in flight includes what is queued, where both are known.
     held = max(

@@ -28,6 +28,8 @@ from outrider.model import (
 )
 from outrider.windows import holding
 from planner import needs, prescale, reasoning, tiers
+from planner.ahead import USUAL_MARGIN
+from planner.capacity import buffer_for
 from planner.forecast.calendar import NO_CALENDAR, Calendar
 from planner.history import Facts, cleaned
 from planner.tiers import LOAD, Nights
@@ -48,6 +50,8 @@ class PlanSettings:
     """What an operator may set. ``scaling_window`` is how long one scaling step takes to be decided anew.
 
     ``nights`` are the Prophets fitted last night, by service; a service without one has the fast tier alone.
+    ``buffer`` counts until the error of a service's forecast is known. ``margins`` say how far above the median
+    each service is planned, as its own replayed past advises; a service without one has the usual margin.
     """
 
     buffer: float = 0.25
@@ -56,6 +60,7 @@ class PlanSettings:
     nights: Nights = field(default_factory=dict)
     calendar: Calendar = NO_CALENDAR
     limits: prescale.ScaleLimits = field(default_factory=prescale.ScaleLimits)
+    margins: Mapping[EntityRef, float] = field(default_factory=dict)
 
 
 def plan(
@@ -91,7 +96,17 @@ def plan(
             answers.append(early or refused or NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now))
             continue
         calibration = calibrations[service.service]
-        case = needs.Case(clean, row, facts[row], known, calibration, service, doubts[row], now)
+        case = needs.Case(
+            clean,
+            row,
+            facts[row],
+            known,
+            calibration,
+            service,
+            doubts[row],
+            now,
+            chosen.margins.get(service.service, USUAL_MARGIN),
+        )
         answers.append(_isolated(case, chosen))
     return Plan(tuple(forecasts.values()), tuple(answers), tuple(calibrations.values()))
 
@@ -220,7 +235,8 @@ def _recommend(case: needs.Case, settings: PlanSettings) -> Recommendation:
     lead = service.lead or _configured(calibration)
     ahead_of = timedelta(seconds=lead.seconds)
     until = now + ahead_of + settings.scaling_window
-    count = needs.count(case, until, settings.buffer)
+    buffer = buffer_for(case.said.buffers, (until - now).total_seconds(), settings.buffer)
+    count = needs.count(case, until, buffer, settings.scaling_window)
     group = calibration.tensor_parallel * calibration.pipeline_parallel
     goal = prescale.target(
         current=service.current_replicas,
@@ -233,18 +249,20 @@ def _recommend(case: needs.Case, settings: PlanSettings) -> Recommendation:
         most=prescale.most(service.current_replicas, service.lately, now, settings.limits),
         ready=service.ready_replicas,
         cooling=prescale.is_cooling(service.current_replicas, service.lately, now, settings.limits),
+        shrunk=case.load.load.steady
+        and prescale.is_shrunk(service.current_replicas, service.lately, now, settings.limits),
         doubted=case.load.doubted,
     )
-    ordered = prescale.capacity_per_second(calibration, service.current_replicas, settings.buffer)
+    ordered = prescale.capacity_per_second(calibration, service.current_replicas, buffer.value)
     ready = prescale.capacity_per_second(
-        calibration, min(service.ready_replicas, service.current_replicas), settings.buffer
+        calibration, min(service.ready_replicas, service.current_replicas), buffer.value
     )
     # what is left after a scale-in must be added to again: the moment counts from there
     left = ordered * min(1.0, goal.replicas / max(1, service.current_replicas))
     short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9)
-    need_at = now if short else prescale.first_need(case.said, left)
+    need_at = now if short else prescale.first_need(case.said, left, count.level)
     gpus = goal.replicas * group
-    told = reasoning.Told(case, count, goal, lead, until, ordered, ready, settings.buffer, settings.horizon)
+    told = reasoning.Told(case, count, goal, lead, until, ordered, ready, buffer, settings.horizon)
     growth = weekly_growth(case.history.times, case.values, now)
     return Recommendation(
         service=service.service,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.model import Floats
-from planner.predictive import LEVELS
+from planner.ahead import MARGINS
 from planner.replay.fleet import Run
 from planner.replay.world import World
 
@@ -19,8 +19,6 @@ of .5 % both together pay for 60 % more: waiting that replicas can prevent stays
 level prevents buys none."""
 PRICED_AT = timedelta(minutes=5)
 """A longer start-up makes waiting dearer in proportion: a mistake lasts until a replica is there."""
-LEAST_LEVEL = 0.995
-"""No calm week argues for less: the next one may be the one with the bursts."""
 _COST_OVER = timedelta(days=7)
 _EVERY_MINUTES = 10
 
@@ -28,7 +26,7 @@ _EVERY_MINUTES = 10
 def chosen(traffic: World, shadow: Run, startup: timedelta) -> tuple[NDArray[np.int64], Floats]:
     """The lane of each minute of the trace and its level.
 
-    ``shadow`` ran one lane for each of ``LEVELS``; a minute's choice reads only minutes before it.
+    ``shadow`` ran one lane for each of ``MARGINS``; a minute's choice reads only minutes before it.
     Best is least GPU-hours, relative to the cheapest level, plus the price of the requests that waited.
     """
     cost = _sums(shadow.billed_minutes, round(_COST_OVER.total_seconds() / 60.0))
@@ -42,11 +40,10 @@ def chosen(traffic: World, shadow: Run, startup: timedelta) -> tuple[NDArray[np.
         requests = np.maximum(_sums(shadow.arrived[:, None], span), least)
         cost = cost + dearer * price * _sums(shadow.waiting, span) / np.maximum(requests, 1e-9)
     lane = cost.argmin(axis=1)
-    lane = np.maximum(lane, LEVELS.index(LEAST_LEVEL))
-    lane = np.concatenate([np.full(1, LEVELS.index(LEAST_LEVEL)), lane[:-1]])
+    lane = np.concatenate([np.zeros(1, dtype=np.int64), lane[:-1]])
     lane = lane[np.arange(lane.size) // _EVERY_MINUTES * _EVERY_MINUTES]
     found = np.concatenate([np.full(shadow.first, lane[0]), lane]).astype(np.int64)[: traffic.load.size]
-    return found, np.array(LEVELS)[found]
+    return found, np.array(MARGINS)[found]
 
 
 def _sums(values: Floats, span: int) -> Floats:

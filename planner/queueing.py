@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from math import inf, log, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -270,23 +271,35 @@ def _first_token(
     It is the sum of the front, the rest of the step in progress, the wait for a seat, the prompts ahead (a queue of
     their own, M/G/1), and the own prompt with the decode steps that it shares.
     """
-    uniform, exponential, ahead, chance, chance_ahead, normal = _draws()
+    known = draws()
     decode = times.decode(running, work.context)
     own_seconds = work.computed * times.prompt
-    rest = np.where(chance_ahead < busy, uniform * (decode + own_seconds * min(1.0, prompts * 2)), 0.0)
-    seat = np.where(chance < waits, exponential * seat_seconds, 0.0)
+    rest = np.where(known.chance_rest < busy, known.uniform * (decode + own_seconds * min(1.0, prompts * 2)), 0.0)
+    seat = np.where(known.chance < waits, known.exponential * seat_seconds, 0.0)
     behind = own_seconds * (1.0 + work.prompt_cv**2) / 2.0 / max(1.0 - prompts, 1e-9)
-    queue = np.where(ahead[1] < prompts, ahead[0] * behind, 0.0)
+    queue = np.where(known.chance_ahead < prompts, known.ahead * behind, 0.0)
     sigma = sqrt(log(1.0 + work.prompt_cv**2))
-    lengths = work.computed * np.exp(sigma * normal - sigma**2 / 2.0)
+    lengths = work.computed * np.exp(sigma * known.normal - sigma**2 / 2.0)
     room = max(bounds.token_budget - running, 1.0)
     own = lengths * times.prompt + decode * np.maximum(1.0, np.ceil(lengths / room))
     total = times.front + rest + seat + queue + own
     return float(total.mean()), float(np.quantile(total, quantile))
 
 
+class Draws(NamedTuple):
+    """Draws of what a first token waits for, each evenly spread over its law and independent of the others."""
+
+    uniform: Floats
+    exponential: Floats
+    ahead: Floats
+    chance_ahead: Floats
+    chance: Floats
+    chance_rest: Floats
+    normal: Floats
+
+
 @cache
-def _draws() -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
+def draws() -> Draws:
     """Stratified draws, the same on every call: quantiles of a sum without noise from call to call."""
     random = np.random.default_rng(20)
     even = (np.arange(_DRAWS) + 0.5) / _DRAWS
@@ -299,7 +312,9 @@ def _draws() -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
 
     from scipy.special import ndtri  # noqa: PLC0415
 
-    return shuffled(), exponential(), np.stack([exponential(), shuffled()]), shuffled(), shuffled(), ndtri(shuffled())
+    return Draws(
+        shuffled(), exponential(), exponential(), shuffled(), shuffled(), shuffled(), np.asarray(ndtri(shuffled()))
+    )
 
 
 def _normal_quantile(quantile: float) -> float:

@@ -15,7 +15,7 @@ from outrider.model import Forecast, LeadTime, Recommendation
 from outrider.summaries import word
 from outrider.units import format_duration
 from planner import prescale
-from planner.capacity import derivation_lines
+from planner.capacity import Buffer, buffer_for, derivation_lines
 from planner.needs import KV_WATERMARK, Case, Counted, sized
 from planner.waiting import waiting
 
@@ -31,7 +31,7 @@ class Told:
     until: datetime
     ordered: float
     ready: float
-    buffer: float
+    buffer: Buffer
     horizon: timedelta
 
 
@@ -39,7 +39,7 @@ def derivation(told: Told) -> dict[str, Any]:
     """The arithmetic as plain JSON values: the formula, the needs, the limits, what is missing and what is odd."""
     case, count = told.case, told.count
     load = case.load
-    bought = sized(case.calibration, max(load.newest or 0.0, count.ahead.value), told.buffer)
+    bought = sized(case.calibration, max(load.newest or 0.0, count.ahead.value), told.buffer.value)
     return {
         **bought.derivation,
         "load_now": load.load.newest,
@@ -54,10 +54,20 @@ def derivation(told: Told) -> dict[str, Any]:
         "need_by_engines": count.by_engines,
         "sequences_held": count.sequences,
         "need_forecast": count.forecast,
+        "need_by_formula": count.by_formula,
+        "need_by_bound": count.by_bound,
+        "bound": {"out": count.bound.out, "hold": count.bound.hold, "margin": count.bound.margin},
+        "buffer": told.buffer.as_dict(),
         "need_survivors": count.survivors.need,
         "survivors": _survivors(told),
         "limits": {"floor": case.service.floor, "ceiling": case.service.ceiling, "quota_gpus": case.service.quota_gpus},
-        "peak": {"value": count.ahead.value, "at": _instant(count.ahead.at), "until": rfc3339(told.until)},
+        "peak": {
+            "value": count.ahead.value,
+            "quantile": count.level,
+            "p95": _p95(told),
+            "at": _instant(count.ahead.at),
+            "until": rfc3339(told.until),
+        },
         "next_24h": _next_day(told),
         "without": _without(told),
         "lead": _lead(told.lead),
@@ -74,6 +84,9 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
     if "inputs" not in facts:
         return []
     said = list(derivation_lines(facts, language))
+    chosen = (facts.get("calibration") or {}).get("chosen")
+    if chosen:
+        said.append(translate(chosen["text"], language, **chosen["arguments"]))
     if "survivors" in facts:  # a plan of an earlier version has the formula alone
         said += [*_need_lines(facts, language), *_lead_lines(facts, language)]
     by = word("binding", found.binding, language)
@@ -103,8 +116,17 @@ def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
         held = f"{facts['sequences_held']:.4g}"
         said.append(translate("plan.step_engines", language, held=held, n=facts["need_by_engines"]))
     peak = facts["peak"]
-    ahead = {"rate": f"{peak['value']:.4g}", "until": _clock(peak["until"]), "n": facts["need_forecast"]}
+    known = facts.get("bound")
+    ahead = {
+        "rate": f"{peak['value']:.4g}",
+        "until": _clock(peak["until"]),
+        "n": facts["need_forecast"] if known is None else facts["need_by_formula"],
+        "level": f"p{100 * peak.get('quantile', prescale.P95):.0f}",
+    }
     said.append(translate("plan.step_forecast", language, **ahead))
+    if known is not None:
+        bound = {"rate": f"{known['out']:.4g}", "margin": f"{known['margin']:g}", "n": facts["need_by_bound"]}
+        said += [_buffer_line(facts["buffer"], language), translate("plan.step_bound", language, **bound)]
     stay = facts["survivors"]
     figures = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in stay.items()}
     said.append(translate("plan.step_survivors", language, **figures))
@@ -112,6 +134,15 @@ def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
         shares = {"before": f"{stay['share_before']:.0%}", "after": f"{stay['share_after']:.0%}"}
         said.append(translate("plan.step_one_less", language, n=stay["current"], less=stay["current"] - 1, **shares))
     return said
+
+
+def _buffer_line(found: Mapping[str, Any], language: Language) -> str:
+    """The buffer and where it came from."""
+    if found["source"] != "measured":
+        return translate("plan.buffer_configured", language, buffer=f"{found['value']:.3g}")
+    lead = format_duration(round(found["lead_seconds"]))
+    figures = {"buffer": f"{found['value']:.3g}", "measured": f"{found['measured']:.3g}", "lead": lead}
+    return translate("plan.buffer_bounded" if found["bounded"] else "plan.buffer_measured", language, **figures)
 
 
 def _lead_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
@@ -150,14 +181,22 @@ def _survivors(told: Told) -> dict[str, Any]:
 
 
 def _next_day(told: Told) -> dict[str, Any]:
-    day = prescale.peak(_from(told.case.said, told.case.now), told.case.now + told.horizon)
-    needed = sized(told.case.calibration, day.value, told.buffer)
+    said = _from(told.case.said, told.case.now)
+    day = prescale.peak(said, told.case.now + told.horizon, told.count.level)
+    buffer = told.buffer.value
+    if told.buffer.source == "measured":
+        buffer = buffer_for(said.buffers, min(told.horizon.total_seconds(), max(said.buffers)), buffer).value
+    needed = sized(told.case.calibration, day.value, buffer)
     return {
         "peak": day.value,
         "at": _instant(day.at),
         "replicas": needed.replicas,
         "gpus": needed.gpus,
     }
+
+
+def _p95(told: Told) -> float:
+    return prescale.peak(told.case.said, told.until).value
 
 
 def _from(said: Forecast, now: datetime) -> Forecast:
@@ -167,7 +206,15 @@ def _from(said: Forecast, now: datetime) -> Forecast:
         return said
     quantiles = {level: values[ahead] for level, values in said.quantiles.items()}
     return Forecast(
-        said.signal, said.entity, said.made_at, said.step, said.times[ahead], quantiles, said.model, said.score
+        said.signal,
+        said.entity,
+        said.made_at,
+        said.step,
+        said.times[ahead],
+        quantiles,
+        said.model,
+        said.score,
+        buffers=said.buffers,
     )
 
 
@@ -249,12 +296,16 @@ def _judged(said: Forecast) -> dict[str, Any]:
 
 
 def _basis(case: Case) -> dict[str, Any]:
-    calibration = case.calibration
+    calibration, chosen = case.calibration, case.service.chosen
     return {
         "origin": calibration.origin,
         "samples": calibration.samples,
         "startup_seconds": calibration.startup_seconds,
         "startup_source": calibration.startup_source,
+        "source": calibration.source if calibration.origin == "measured" else calibration.origin,
+        "measured_at": _instant(calibration.measured_at),
+        "valid_until": _instant(calibration.valid_until),
+        "chosen": None if chosen is None else {"text": chosen[0], "arguments": dict(chosen[1])},
     }
 
 

@@ -24,7 +24,6 @@ TOLERANCE = 0.1
 """The HorizontalPodAutoscaler leaves a fleet alone whose utilisation is this near its target."""
 SERVICE_SECONDS = 10.0
 """How long a request runs, where work in service is compared with requests that wait."""
-STABLE_SECONDS = 60.0
 """Knative's stable window: the mean concurrency of so long decides."""
 _ROUNDING = 1e-9
 

@@ -141,4 +141,9 @@ def _troubled(world: World, incidents: Sequence[Incident]) -> frozenset[EntityRe
     }
     named = {name for incident in incidents if incident.resolved_at is None for name in incident.services}
     planned = {entry.service for entry in world.plan.recommendations}
-    return frozenset(services | {service for service in planned if named & {service.name, str(service), service.key}})
+    named |= {service.name for service in services}
+    # a pool of a service (prefill, decode) is in trouble with it
+    whole = {service: world.topology.label(service, "pool_of") for service in planned}
+    return frozenset(
+        services | {one for one in planned if named & {one.name, str(one), one.key, *filter(None, [whole[one]])}}
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import TypeGuard
 
 from generated import write_or_check
 
@@ -16,14 +18,31 @@ from outrider.units import format_duration
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "detectors.md"
 
+EXPLAINED = {
+    **dict.fromkeys(
+        ("liveness", "slowness", "engineerrors", "validity", "prefixcache", "enginelogs", "startups", "vanished"),
+        "engines",
+    ),
+    **dict.fromkeys(("saturation", "surge", "skew", "outcomes", "entry", "kpi", "scaling", "outside"), "load"),
+    **dict.fromkeys(
+        (
+            "hardfaults", "nodefaults", "devicememory", "powercap", "targets", "hostfaults", "neighbours",
+            "containerfaults", "podfaults",
+        ),
+        "hardware",
+    ),
+    **dict.fromkeys(("seasonal", "isolation", "levelshift", "drift"), "statistics"),
+}  # fmt: skip
+"""Which page of docs/explanation/detection/ tells of a detector, by its file."""
+
 HEAD = """\
 # Detectors
 
 Every detector that runs in each cycle, in the words of its own file: how it decides, and what it leaves to others.
 A detector answers with findings or says why it has no verdict; rules make alerts of findings, and correlation makes
-one incident of what belongs together. How the statistical ones are measured is told in
-[how detection decides](../explanation/detection.md), the figures of the fault benchmark stand in
-[its own page](drill-figures.md).
+one incident of what belongs together. Each is told with a picture, and with when it
+misleads, in [how detection decides](../explanation/detection.md); the figures of the fault benchmark stand in
+[their own page](drill-figures.md).
 
 This page is written by `scripts/detector_reference.py`.
 
@@ -49,11 +68,37 @@ def page() -> str:
 def _section(module: ModuleType, found: dict[str, Detector]) -> str:
     first, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n")
     names = ", ".join(f"`{name}`" for name in found)
+    told = EXPLAINED[module.__name__.rpartition(".")[2]]
+    page = f"[How it decides, with a picture](../explanation/detection/{told}.md).\n"
     signals = dict.fromkeys(key.name for one in found.values() for key in one.keys)
     said = rest.strip().replace("``", "`")
     return "\n".join(
-        (f"\n## {names}\n", first.replace("``", "`"), *((f"\n{said}",) if said else ()), f"\nReads {_told(signals)}.\n")
+        (
+            f"\n## {names}\n",
+            first.replace("``", "`"),
+            *((f"\n{said}",) if said else ()),
+            f"\nReads {_told(signals)}.\n",
+            *_limits(module),
+            page,
+        )
     )
+
+
+def _limits(module: ModuleType) -> Iterable[str]:
+    """The numbers of a detector with the reasons beside them, as the file says."""
+    lines = inspect.getsource(module).splitlines()
+    rows = []
+    for node in ast.parse("\n".join(lines)).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.Call | ast.Tuple | ast.BinOp):
+            names = ", ".join(f"`{one.id}`" for target in node.targets for one in ast.walk(target) if _is_limit(one))
+            code, _, reason = lines[node.lineno - 1].partition("  # ")
+            if names and reason and node.lineno == node.end_lineno:
+                rows.append(f"| {names} | `{code.partition(' = ')[2].strip()}` | {reason.strip()} |")
+    return ("| limit | is | because |", "|---|---|---|", *rows, "") if rows else ()
+
+
+def _is_limit(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and node.id.isupper()
 
 
 def _told(signals: Iterable[str]) -> str:

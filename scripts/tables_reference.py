@@ -48,6 +48,7 @@ KEPT = {
     "plan": f"the newest {state_rows.KEPT_PLANS:,}",
     "document": "the newest of each name",
     "baseline": "the newest of each shape",
+    "load_test": "the newest of each shape and source",
     "flag": "always",
     "refused": "always",
     "hidden": "until upkeep has deleted them",

@@ -41,7 +41,7 @@ from outrider.ports import Collected, CycleCommit, MetricStore, StateStore
 from outrider.rules import Rule
 from outrider.topology import Topology
 from remediation import guards, policy
-from service import audit_trail, facts
+from service import audit_trail, facts, lessons, pools
 from service.detection import Detection
 from service.drills import marking
 from service.lately import Lately
@@ -105,6 +105,7 @@ class Cycle:
         self._facts: policy.FleetFacts | None = None
         self._standing = audit_trail.Standing()
         self._acts_told: datetime | None = None
+        self._heard_at: datetime | None = None  # when verdicts were read
         self._lately = Lately()
         self._doubles = Doubles()  # two pages of one device, a recorded event and the page that shows it
 
@@ -140,15 +141,17 @@ class Cycle:
         written = parts.metrics.write(now, collected.batches, collected.events)
         if self._stepped_back(now):
             return self._hold(cycle_id, now, written, collected)
+        self._hear_verdicts(now)
         looked = parts.detection.look(now, collected, topology)
         findings = looked.findings
         plan = parts.planning.plan_if_due(now, topology)
         active = facts.active_alerts(parts.state)
-        alerts = self._advance(active, looked.heard, plan, topology, now)
+        pooled = pools.with_pools(topology)
+        alerts = self._advance(active, looked.heard, plan, pooled, now)
         before, after = self._correlate(alerts, findings, topology, now)
         alerts = _with_incidents(alerts, after)
         alerts = alert_state.mute(alerts, after, parts.state.silences(now))
-        decisions = self._decide(after, alerts, topology, now)
+        decisions = self._decide(after, alerts, pooled, now)
         told = pipeline.messages(before, after, alerts, decisions.actions, parts.messaging, now)
         drills = parts.state.drill_windows(now - DRILLS_LOOKED_BACK)
         told = replace(told, messages=marking.mark(told.messages, told.incidents, alerts, drills))
@@ -187,6 +190,17 @@ class Cycle:
             "cycle", cycle=cycle_id, findings=len(findings), firing=record.alerts_firing, open=record.incidents_open
         )
         return record
+
+    def _hear_verdicts(self, now: datetime) -> None:
+        """Every few minutes what people said since. While the store is away it waits: the values must not."""
+        last = self._heard_at
+        if last is not None and timedelta(0) <= now - last < lessons.EVERY:
+            return
+        try:
+            self.parts.detection.teach(lessons.of(self.parts.state, self.parts.rules, now))
+        except StoreAwayError:
+            return
+        self._heard_at = now
 
     def _unless_committed(self, topology: Topology) -> Topology | None:
         """A topology that is new or was not committed for a while: a large one takes long to write."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from detectors.lessons import Lesson
 from outrider import log, windows
 from outrider.model import (
     DetectorStanding,
@@ -16,6 +17,7 @@ from outrider.model import (
     SignalKey,
     Stage,
     StageReason,
+    Statistic,
     Window,
 )
 from outrider.ports import Collected, Detector, MetricStore, StateStore
@@ -25,6 +27,7 @@ from service.window_cache import WindowCache
 
 _log = log.get("detect")
 STANDINGS_EVERY = timedelta(minutes=1)
+RAW = timedelta(days=2)  # how long values are kept as they were collected, where nobody says otherwise
 WARM_STEP = timedelta(minutes=10)  # not finer than the roll-up that is left of most of the history
 
 
@@ -85,6 +88,13 @@ class Detection:
             heard += stages.without_shadow(standing, verdicts)
         return Looked(tuple(findings), tuple(heard), self._to_tell(now))
 
+    def teach(self, lessons: Sequence[Lesson]) -> None:
+        """Tell detectors that learn from verdicts (those with ``teach``) all that was said."""
+        for detector in self._detectors:
+            teach = getattr(detector, "teach", None)
+            if teach is not None and detector.name in self._states:
+                self._states[detector.name] = teach(self._states[detector.name], lessons)
+
     def _to_tell(self, now: datetime) -> tuple[DetectorStanding, ...]:
         """The standings once a minute, and at once where a stage changed."""
         found = self._stages.standings.values()
@@ -133,16 +143,25 @@ class Detection:
         """Write what the detectors remember."""
         store.save_detector_states(self._states, now)
 
-    def warm(self, metrics: MetricStore, now: datetime, history: timedelta) -> None:
-        """Teach detectors that learn from history (those with ``warm``) what the store knows."""
+    def warm(self, metrics: MetricStore, now: datetime, history: timedelta, raw: timedelta = RAW) -> None:
+        """Teach detectors that learn from history (those with ``warm``) what the store knows.
+
+        A detector with a ``warm_step`` finer than the roll-ups is taught the last of it, ``raw`` long, at that step.
+        """
         for detector in self._detectors:
             warm = getattr(detector, "warm", None)
             if warm is None or detector.name in self._states:
                 continue
-            window = metrics.read_windows(detector.kind, detector.keys, now - history, now, WARM_STEP)
-            if window.entities:
-                self._states[detector.name] = warm(detector.initial(), windows.finite(window))
-                _log.info("detector_warmed", detector=detector.name, entities=len(window.entities))
+            step = min(getattr(detector, "warm_step", WARM_STEP), WARM_STEP)
+            statistic = getattr(detector, "warm_statistic", Statistic.LAST)
+            turn = now - min(raw, history) if step < WARM_STEP else now
+            for start, end, spacing in ((now - history, turn, WARM_STEP), (turn, now, step)):
+                if start >= end:
+                    continue
+                window = metrics.read_windows(detector.kind, detector.keys, start, end, spacing, statistic=statistic)
+                if window.entities:
+                    self._states[detector.name] = warm(self._state_of(detector), windows.finite(window))
+                    _log.info("detector_warmed", detector=detector.name, entities=len(window.entities))
 
 
 def _dropped(detector: Detector, because: str) -> None:

@@ -27,6 +27,8 @@ from outrider.ports import StateStore
 from planner import emit
 from planner.emit import Document
 from remediation.actions.autoscalers import AutoscalerActuator
+from remediation.limits import Policy
+from service import send_guard
 from service.scaling_settings import EmitSettings, ScalingSettings
 from service.settings import Settings, read_secret
 
@@ -93,15 +95,21 @@ def aims_of(settings: Settings, service: EntityRef, kinds: Sequence[str] | None)
 
 
 def send(
-    settings: Settings, state: StateStore, found: Recommendation, now: datetime, *, dry_run: bool
+    settings: Settings, state: StateStore, found: Recommendation, now: datetime, policy: Policy, *, dry_run: bool
 ) -> tuple[Action, Outcome]:
     """Perform one recommendation by hand, as the dispatcher would, and put it on record.
 
-    A pause holds it, and the configuration's ``dry_run`` makes it one. Raises UsageError while paused,
-    ActuationError.
+    A pause and the guard rails of the live loop hold it (cooldowns, rates, survivors), and the configuration's
+    ``dry_run`` makes it one. Raises UsageError while it is held, ActuationError.
     """
     if state.paused():
         raise UsageError("remediation is paused", hint="outrider remediate resume")
+    held = send_guard.refusal(policy, state, found, now)
+    if held is not None:
+        raise UsageError(
+            f"{found.service.name} is not scaled to {found.target_replicas} now: {held}",
+            hint="the guard rails of remediation hold it; wait, or see outrider remediate list",
+        )
     action = Action(
         id=f"emit:{found.service.key}:{int(found.made_at.timestamp())}:{found.target_replicas}",
         session="emit",

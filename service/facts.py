@@ -155,7 +155,7 @@ def fleet_facts(
     doubtful = untrusted(alerts, topology, detection)
     return FleetFacts(
         paused=state.paused(),
-        blind=any(_is_blind(incident) for incident in incidents),
+        blind=any(is_blind(incident) for incident in incidents),
         untrusted=doubtful,
         nodes_total=len(nodes),
         nodes_cordoned_by_us=frozenset(ours),
@@ -238,6 +238,7 @@ def _where(detection: Detection, kind: EntityKind, key: SignalKey, *wanted: floa
     return {entity for entity, found in zip(window.entities, newest, strict=True) if found in wanted}
 
 
-def _is_blind(incident: Incident) -> bool:
+def is_blind(incident: Incident) -> bool:
+    """True for an open incident that says that the monitoring sees nothing."""
     cause = incident.suspected_cause
     return incident.resolved_at is None and cause is not None and cause.fault == "monitor-blind"

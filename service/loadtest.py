@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,12 +23,15 @@ import httpx
 import numpy as np
 
 from outrider.errors import UnavailableError, UsageError
-from planner.knee import Knee, LoadPoint, NoKnee, bent, knee
+from outrider.model import Interval
+from planner.knee import Knee, LoadPoint, NoKnee, bent, knee, resampled
 from planner.queueing import Slo
 
 WARM_RATIO = 0.2
 """Share of a step that is not counted: the batch fills."""
 MOST_USERS = 2000
+SLICES = 20
+"""Of a step, for the interval of its throughput: what is shorter than a slice is averaged out in it."""
 _USER = Path(__file__).with_name("locust_stream.py")
 
 
@@ -133,7 +137,22 @@ def point_of(records: Sequence[dict[str, Any]], users: int, seconds: float, quan
         error_ratio=len(failed) / (len(failed) + len(inside)),
         prompt_tokens=float(np.mean(prompts)) if prompts else None,
         quantile=quantile,
+        intervals=_intervals(fine, inside, begin, end),
     )
+
+
+def _intervals(
+    fine: Sequence[dict[str, Any]], inside: Sequence[dict[str, Any]], begin: float, end: float
+) -> dict[str, Interval]:
+    """By the bootstrap: tokens of a request over requests, tokens a second over slices of the step's time."""
+    edges = np.linspace(begin, end, SLICES + 1)
+    slices = [
+        sum(record["tokens"] * _share(record, low, high) for record in fine) / (high - low)
+        for low, high in pairwise(edges.tolist())
+    ]
+    each = {"tokens_per_request": [float(record["tokens"]) for record in inside], "tokens_per_second": slices}
+    found = {name: resampled(values) for name, values in each.items()}
+    return {name: interval for name, interval in found.items() if interval is not None}
 
 
 def _share(record: dict[str, Any], begin: float, end: float) -> float:

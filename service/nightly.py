@@ -1,15 +1,17 @@
-"""The nightly tier: Prophet, fitted for every service once a day, heard by the plans until the next midnight."""
+"""The nightly tier: Prophet and the margin that suits, for every service once a day, until the next midnight."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from types import MappingProxyType
 
 from outrider import log
 from outrider.model import EntityRef, Floats, Window
 from planner.forecast import Calendar, Fits, fit_by_night
+from planner.margins import margin_of
 from planner.plan import LOAD
 from service.fanout import fan_out
 
@@ -27,10 +29,25 @@ class Night:
     horizon: timedelta
     calendar: Calendar
     fits: Fits
+    lead: timedelta | None = None
+    prophet: bool = True
 
 
-def fit_one(night: Night) -> Fits:
-    """The fits of one service: what is spread over processes or a cluster."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a night found of one service; ``margin`` is None where no start-up time is known."""
+
+    fits: Fits
+    margin: float | None
+
+
+def fit_one(night: Night) -> Made:
+    """The fits and the margin of one service: what is spread over processes or a cluster."""
+    margin = None if night.lead is None else margin_of(night.times, night.values, night.step, night.lead)
+    return Made(_fits(night) if night.prophet else night.fits, margin)
+
+
+def _fits(night: Night) -> Fits:
     return fit_by_night(
         night.times,
         night.values,
@@ -45,16 +62,25 @@ def fit_one(night: Night) -> Fits:
 class Nightly:
     """Fits once a day, in a thread that hands the work to processes or a Ray cluster; plans never wait for it."""
 
-    def __init__(self, workers: int, ray_address: str | None) -> None:
+    def __init__(self, workers: int, ray_address: str | None, *, prophet: bool = True) -> None:
+        """Without ``prophet`` only margins are found."""
+        self._prophet = prophet
         self._workers = workers
         self._ray_address = ray_address
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nightly")
-        self._running: Future[dict[EntityRef, Fits]] | None = None
+        self._running: Future[dict[EntityRef, Made]] | None = None
         self._day: date | None = None
-        self._made: dict[EntityRef, Fits] = {}
+        self._made: dict[EntityRef, Made] = {}
 
     def made(self) -> dict[EntityRef, Fits]:
         """The newest fits by service, as far as they are finished."""
+        return {service: each.fits for service, each in self._newest().items() if each.fits.made}
+
+    def margins(self) -> dict[EntityRef, float]:
+        """The newest margins by service, as far as they are finished."""
+        return {service: each.margin for service, each in self._newest().items() if each.margin is not None}
+
+    def _newest(self) -> dict[EntityRef, Made]:
         if self._running is not None and self._running.done():
             running, self._running = self._running, None
             error = running.exception()
@@ -65,9 +91,15 @@ class Nightly:
         return self._made
 
     def start_if_due(
-        self, history: Window, services: Sequence[EntityRef], now: datetime, horizon: timedelta, calendar: Calendar
+        self,
+        history: Window,
+        services: Sequence[EntityRef],
+        now: datetime,
+        horizon: timedelta,
+        calendar: Calendar,
+        leads: Mapping[EntityRef, timedelta] = MappingProxyType({}),
     ) -> bool:
-        """Begin with a day that was not begun yet, unless the last one still runs."""
+        """Begin with a day that was not begun yet, unless the last one still runs. ``leads``: how long starts take."""
         if self._day == now.date() or self._running is not None:
             return False
         self._day = now.date()
@@ -75,7 +107,17 @@ class Nightly:
         known = [service for service in services if service in rows]
         loads = history.column(LOAD)
         nights = [
-            Night(history.times, loads[rows[each]], now, history.step, horizon, calendar, self._made.get(each, Fits()))
+            Night(
+                history.times,
+                loads[rows[each]],
+                now,
+                history.step,
+                horizon,
+                calendar,
+                self._made[each].fits if each in self._made else Fits(),
+                leads.get(each),
+                self._prophet,
+            )
             for each in known
         ]
         self._running = self._thread.submit(self._fit, known, nights)
@@ -85,9 +127,9 @@ class Nightly:
         """Wait for fits in the making."""
         self._thread.shutdown(wait=True)
 
-    def _fit(self, services: Sequence[EntityRef], nights: Sequence[Night]) -> dict[EntityRef, Fits]:
+    def _fit(self, services: Sequence[EntityRef], nights: Sequence[Night]) -> dict[EntityRef, Made]:
         found = fan_out(fit_one, nights, workers=self._workers, ray_address=self._ray_address, progress=_tell)
-        return {service: fits for service, fits in zip(services, found, strict=True) if fits.made}
+        return dict(zip(services, found, strict=True))
 
 
 def _tell(done: int, count: int) -> None:

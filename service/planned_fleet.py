@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from outrider import log
+from outrider.clock import rfc3339
 from outrider.errors import OutriderError, StoreAwayError, StoreError
 from outrider.ledger import Ledger, Startup
 from outrider.model import Calibration, EngineLoad, EntityKind, EntityRef, FleetService, LeadTime, Window
@@ -17,6 +18,7 @@ from outrider.topology import Topology
 from outrider.windows import believed
 from planner import calibrate, prescale
 from planner.lead import LeadSettings, lead_time
+from service import pools
 from service.settings import ServiceSettings
 
 _log = log.get("plan")
@@ -42,9 +44,11 @@ class PlannedFleet:
         ready: ReplicaCount,
         lead: LeadSettings,
         ledger: Ledger | None = None,
+        tests: Callable[[], Sequence[Calibration]] = tuple,
     ) -> None:
-        """``ready`` gives (current, ready) replicas of a service."""
+        """``ready`` gives (current, ready) replicas of a service, ``tests`` what load tests say."""
         self._metrics, self._services, self._ready = metrics, services, ready
+        self._tests = tests
         self._lead, self._ledger = lead, ledger
 
     def of(
@@ -54,10 +58,10 @@ class PlannedFleet:
 
         What is wrong with one service is said of it alone: it gets no calibration, and the reason.
         """
-        starts, free = self._starts(now), free_gpus(topology)
+        starts, free, tests = self._starts(now), free_gpus(topology), self._known_tests()
         fleet, calibrations = [], {}
         for service in services:
-            setting = self.setting(service)
+            setting = self._setting_in(service, topology)
             gpu_type = gpu_type_of(service, setting, topology)
             replicas = topology.below(service, EntityKind.REPLICA)
             window = self._window(replicas, now, CALIBRATION_SPAN)
@@ -66,8 +70,9 @@ class PlannedFleet:
                 longer = self._window(replicas, now, LONGER_SPAN)
                 measured, _ = self._calibration(service, setting, longer, gpu_type, topology, now)
                 found, why = (measured, None) if measured is not None else (found, why)
+            found, chosen = self._chosen(service, found, tests, running_of(service, setting, topology), now)
             if found is not None:
-                calibrations[service] = found
+                calibrations[service], why = found, None
             current, ready = self._ready(service, topology)
             fleet.append(
                 FleetService(
@@ -79,11 +84,18 @@ class PlannedFleet:
                     ceiling=setting.ceiling,
                     price_per_gpu_hour=setting.price_per_gpu_hour,
                     currency=setting.currency,
-                    quota_gpus=setting.quota_gpus,
-                    lead=self._lead_of(service, setting, found, starts, free.get(gpu_type, free.get(""))),
+                    quota_gpus=self._quota(service, setting, topology),
+                    lead=self._lead_of(
+                        (service, pools.parent_of(service, topology)),
+                        setting,
+                        found,
+                        starts,
+                        free.get(gpu_type, free.get("")),
+                    ),
                     engines=held_by(window, now),
                     lately=lately(service),
                     no_calibration=why,
+                    chosen=chosen,
                 )
             )
         return fleet, calibrations
@@ -100,6 +112,61 @@ class PlannedFleet:
                 return setting
         return ServiceSettings(name=service.name, namespace=service.namespace)
 
+    def _known_tests(self) -> Sequence[Calibration]:
+        """What load tests say; none while they cannot be read."""
+        try:
+            return self._tests()
+        except StoreError as error:
+            _log.warning("load_tests_not_read", error=error.message)
+            return ()
+
+    @staticmethod
+    def _chosen(
+        service: EntityRef,
+        found: Calibration | None,
+        tests: Sequence[Calibration],
+        live: calibrate.Running,
+        now: datetime,
+    ) -> tuple[Calibration | None, Told | None]:
+        """Live under load, else the best load test, else what is configured; and why that one."""
+        if found is not None and found.origin == "measured":
+            return found, ("plan.counted_live", {"samples": str(found.samples)})
+        tested, unfit = calibrate.best_test(tests, service, now, live)
+        told = {"n": str(len(unfit)), "why": ", ".join(sorted({reason for _, reason in unfit}))}
+        if tested is not None and tested.measured_at is not None:
+            startup = tested.startup_seconds if found is None else found.startup_seconds
+            source = tested.startup_source if found is None else found.startup_source
+            said = {"source": tested.source, "at": rfc3339(tested.measured_at), "samples": str(tested.samples)}
+            used = replace(
+                tested, service=service, startup_seconds=startup, startup_source=source,
+                gpu_type=live.gpu_type or tested.gpu_type,
+            )  # fmt: skip
+            return used, ("plan.counted_test", said)
+        if found is None:
+            return None, None
+        return found, ("plan.counted_configured_unfit" if unfit else "plan.counted_configured", told)
+
+    def _setting_in(self, service: EntityRef, topology: Topology) -> ServiceSettings:
+        """What the configuration says of a service or of a pool of one."""
+        parent = pools.parent_of(service, topology)
+        own = self.setting(service)
+        if parent is None:
+            return own
+        return pools.setting_of(service, self.setting(parent), own if own in self._services else None, topology)
+
+    def _quota(self, service: EntityRef, setting: ServiceSettings, topology: Topology) -> int | None:
+        """The quota of a service; a pool shares that of its service, unless it has one of its own."""
+        parent = pools.parent_of(service, topology)
+        if parent is None or "quota_gpus" in self.setting(service).model_fields_set:
+            return setting.quota_gpus
+        siblings = [one for one in pools.planned(topology) if pools.parent_of(one, topology) == parent]
+        held = {}
+        for one in siblings:
+            split = self._setting_in(one, topology)
+            group = split.tensor_parallel * split.pipeline_parallel
+            held[one] = group * len(topology.below(one, EntityKind.REPLICA))
+        return pools.share_of_quota(setting.quota_gpus, held[service], sum(held.values()), len(siblings))
+
     def _starts(self, now: datetime) -> tuple[Startup, ...]:
         """The starts known at an instant; none while they cannot be read: the configured time counts then."""
         if self._ledger is None:
@@ -113,14 +180,19 @@ class PlannedFleet:
 
     def _lead_of(
         self,
-        service: EntityRef,
+        service: tuple[EntityRef, EntityRef | None],
         setting: ServiceSettings,
         calibration: Calibration | None,
         starts: Sequence[Startup],
         free: int | None,
     ) -> LeadTime:
-        """Of the service's own starts; configured, or the calibration's prior, where too few are known."""
-        own = [one for one in starts if service.name in (one.service, one.workload)]
+        """Of the service's own starts, or those of the service that it is a pool of.
+
+        Configured, or the calibration's prior, where too few are known.
+        """
+        names = [one.name for one in service if one is not None]
+        known = [[one for one in starts if name in (one.service, one.workload)] for name in names]
+        own = next((found for found in known if found), [])
         given = "startup" in setting.model_fields_set or calibration is None
         seconds = setting.startup.total_seconds() if calibration is None or given else calibration.startup_seconds
         return lead_time(
@@ -160,6 +232,18 @@ class PlannedFleet:
             engine_version=_told(topology, members, "version") or _told(topology, members, "image"),
             measured_at=now,
         ), None
+
+
+def running_of(service: EntityRef, setting: ServiceSettings, topology: Topology) -> calibrate.Running:
+    """What runs of a service, as the topology and the configuration know it."""
+    members = (service, *topology.below(service, EntityKind.REPLICA))
+    return calibrate.Running(
+        gpu_type_of(service, setting, topology),
+        setting.tensor_parallel,
+        setting.pipeline_parallel,
+        _told(topology, members, "model"),
+        _told(topology, members, "version") or _told(topology, members, "image"),
+    )
 
 
 def calibrated(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Annotated
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AwareDatetime, Field, ValidationInfo, field_validator
 
 from service.scaling_settings import ScalingSettings
-from service.settings_base import Duration, Section, amount_in
+from service.settings_base import Duration, Section, TimeZone, amount_in
 
 
 class LoadEventSettings(Section):
@@ -42,7 +41,7 @@ class PlannerSettings(Section):
     scaling: ScalingSettings = Field(
         ScalingSettings(), description="how fast services may grow, and where the plan's numbers are sent"
     )
-    zone: str = Field("UTC", description="time zone whose clock the users live by, such as Asia/Shanghai")
+    zone: TimeZone = Field("UTC", description="time zone whose clock the users live by, such as Asia/Shanghai")
     holidays: str | None = Field(None, description="country whose public holidays count as events, such as CN")
     events: list[LoadEventSettings] = Field(default_factory=list, description="what is known to change the load")
     prophet: bool = Field(True, description="fit Prophet for every service once a day")
@@ -50,15 +49,6 @@ class PlannerSettings(Section):
     ray_address: str | None = Field(
         None, description="Ray cluster for that instead, such as auto or ray://head:10001; needs the extra ray"
     )
-
-    @field_validator("zone")
-    @classmethod
-    def _zone_exists(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError) as error:
-            raise ValueError("is not a time zone; use a name such as Europe/Berlin") from error
-        return value
 
     @field_validator("holidays")
     @classmethod

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
+from math import isfinite
 
 from outrider import log
 from outrider.errors import OutriderError, StoreAwayError
 from outrider.ledger import Ledger
-from outrider.model import EntityKind, EntityRef, Plan, Window
+from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner.forecast import Calendar, Event
@@ -20,7 +21,7 @@ from planner.history import cleaned
 from planner.plan import KEYS as HISTORY_KEYS
 from planner.plan import LOAD, PlanSettings
 from planner.plan import plan as make_plan
-from service import looking_back
+from service import looking_back, pools
 from service.nightly import Nightly
 from service.planned_fleet import PlannedFleet
 from service.planner_settings import PlannerSettings
@@ -62,21 +63,24 @@ class Planning:
         in_background: bool = False,
         ledger: Ledger | None = None,
         looks_back: bool = True,
+        tests: Callable[[], Sequence[Calibration]] = tuple,
     ) -> None:
         """``ready`` gives (current, ready) replicas of a service; ``in_background`` never holds a cycle up.
 
         ``ledger`` knows how replicas started, and keeps what looking back found. Without it lead times are
-        those of the configuration. ``looks_back`` False: one plan alone is wanted, without nightly work.
+        those of the configuration. ``tests`` tells what load tests say.
+        ``looks_back`` False: one plan alone is wanted, without nightly work.
         """
         self._metrics = metrics
         self._settings = settings
         self._ledger = ledger
         self._looks_back = looks_back
-        self._fleet = PlannedFleet(metrics, services, ready, settings.scaling.lead, ledger)
+        self._fleet = PlannedFleet(metrics, services, ready, settings.scaling.lead, ledger, tests)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="planner") if in_background else None
         self._back_pool = ThreadPoolExecutor(1, thread_name_prefix="looking-back") if in_background else None
-        by_night = in_background and looks_back and settings.prophet
-        self._nightly = Nightly(settings.workers, settings.ray_address) if by_night else None
+        self._nightly = None
+        if in_background and looks_back:
+            self._nightly = Nightly(settings.workers, settings.ray_address, prophet=settings.prophet)
         self._running: Future[Plan] | None = None
         self._next_at: datetime | None = None
         self._lately: dict[EntityRef, deque[tuple[datetime, int]]] = {}
@@ -121,12 +125,15 @@ class Planning:
         return self.latest
 
     def _plan(self, now: datetime, topology: Topology) -> Plan:
-        services = topology.of_kind(EntityKind.SERVICE)
-        if not services:
+        everyone = topology.of_kind(EntityKind.SERVICE)
+        if not everyone:
             return Plan()
         history = self._metrics.read_windows(
-            EntityKind.SERVICE, HISTORY_KEYS, now - self._settings.history, now, HISTORY_STEP, services
+            EntityKind.SERVICE, HISTORY_KEYS, now - self._settings.history, now, HISTORY_STEP, everyone
         )
+        topology = pools.with_pools(topology)
+        services = pools.planned(topology)
+        history = pools.with_rows(history, services, topology)
         fleet, calibrations = self._fleet.of(services, topology, now, self._known_lately)
         chosen = PlanSettings(
             buffer=self._settings.buffer,
@@ -136,8 +143,9 @@ class Planning:
         )
         if self._nightly is not None:
             clean, _ = cleaned(history, LOAD, now)
-            self._nightly.start_if_due(clean, services, now, chosen.horizon, chosen.calendar)
-            chosen = replace(chosen, nights=self._nightly.made())
+            leads = {one.service: _lead_of(one, calibrations) for one in fleet if one.service in calibrations}
+            self._nightly.start_if_due(clean, services, now, chosen.horizon, chosen.calendar, leads)
+            chosen = replace(chosen, nights=self._nightly.made(), margins=self._nightly.margins())
         made = make_plan(history, calibrations, fleet, now, settings=chosen)
         self._look_back(history, made, now)
         for service in fleet:
@@ -165,6 +173,11 @@ class Planning:
             run()
         else:
             self._back_pool.submit(run)
+
+
+def _lead_of(one: FleetService, calibrations: Mapping[EntityRef, Calibration]) -> timedelta:
+    seconds = calibrations[one.service].startup_seconds if one.lead is None else one.lead.seconds
+    return timedelta(seconds=seconds if isfinite(seconds) else 0.0)
 
 
 def calendar_of(settings: PlannerSettings, now: datetime) -> Calendar:

@@ -20,7 +20,7 @@ from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner import calibrate
 from planner.balance import ReplicaLoad
-from planner.capacity import formula
+from planner.needs import sized
 
 HOUR = timedelta(hours=1)
 LOAD = SignalKey("svc_requests_per_second")
@@ -69,20 +69,7 @@ def hourly_of_store(metrics: MetricStore, service: EntityRef, now: datetime, wee
 def gpus_of(loads: Floats, calibration: Calibration, buffer: float) -> Floats:
     """GPUs that each load needs by the formula, NaN where it is unknown."""
     return np.array(
-        [
-            np.nan
-            if np.isnan(load)
-            else formula(
-                qps=float(load),
-                tokens=calibration.tokens_per_request,
-                batch=calibration.batch,
-                tokens_per_second=calibration.tokens_per_second_per_sequence,
-                buffer=buffer,
-                tp=calibration.tensor_parallel,
-                pp=calibration.pipeline_parallel,
-            ).gpus
-            for load in loads
-        ],
+        [np.nan if np.isnan(load) else sized(calibration, float(load), buffer).gpus for load in loads],
         dtype=np.float64,
     )
 

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from planner.emit import Aim
 from planner.lead import MARGIN_RATIO, NODE_PROVISION_PRIOR, LeadSettings
 from planner.prescale import ScaleLimits
-from service.settings_base import Duration, Port, Ratio, Section
+from service.settings_base import Duration, Port, Ratio, Section, TimeZone
 
 _LIMITS = ScaleLimits()
 Kind = Literal["hpa", "scaled_object", "knative", "deployment", "cron", "kustomize", "webhook"]
@@ -35,17 +34,8 @@ class EmitSettings(Section):
     namespace: str | None = Field(None, description="of the object; that of the service when not given")
     url: str | None = Field(None, description="of the webhook")
     token_file: Path | None = Field(None, description="bearer token of the webhook")
-    timezone: str = Field("UTC", description="of the cron scaler's hours, such as Asia/Shanghai")
+    timezone: TimeZone = Field("UTC", description="of the cron scaler's hours, such as Asia/Shanghai")
     file: str = Field("", description="path inside the Git repository that a kustomize patch is for")
-
-    @field_validator("timezone")
-    @classmethod
-    def _known_zone(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError) as error:
-            raise ValueError(f"no time zone is named {value!r}; expected one such as Asia/Shanghai") from error
-        return value
 
     def aim(self, namespace: str | None) -> Aim:
         """As the planner's renderer takes it; ``namespace`` is that of the service."""

@@ -11,7 +11,6 @@ import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -21,6 +20,7 @@ from outrider.errors import ConfigError, ConfigProblem
 from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind, EntityKind, EntityRef
 from outrider.slo import Slo
+from service import own_knowledge
 from service.collect_settings import CollectSettings
 from service.detect_settings import DetectSettings
 from service.discovery_settings import discover_usable
@@ -32,7 +32,7 @@ from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
 from service.scaling_settings import emit_usable
-from service.settings_base import Duration, Port, Ratio, Section, amount_in
+from service.settings_base import Duration, Port, Ratio, Section, TimeZone, amount_in
 from service.settings_targets import adapters_usable, doubts, targets_apart
 from service.slo_settings import SloSettings, slos_usable
 from service.store_settings import RemoteMetricsSettings
@@ -133,6 +133,14 @@ class RulesSettings(Section):
     files: list[Path] = Field([], description="rule files that add to, override or disable the packaged rules")
 
 
+class KnowledgeSettings(Section):
+    """What is known of faults beside what is packaged."""
+
+    folder: Path | None = Field(
+        None, description="folder of *.yaml files that change what is known of faults; read at the start"
+    )
+
+
 class RemediationSettings(Section):
     """What Outrider may do by itself."""
 
@@ -161,21 +169,12 @@ class GameDaySettings(Section):
     day: Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"] = Field("tue", description="day of the week")
     hour: Annotated[int, Field(ge=0, le=23)] = Field(10, description="hour at which the window opens")
     minute: Annotated[int, Field(ge=0, le=59)] = Field(0, description="minute at which the window opens")
-    timezone: str = Field("UTC", description="of day and hour, such as Asia/Shanghai")
+    timezone: TimeZone = Field("UTC", description="of day and hour, such as Asia/Shanghai")
     window: Duration = Field(timedelta(hours=1), description="the fault begins and ends inside it")
     lasts: Duration = Field(
         timedelta(minutes=12), description="how long the fault is at work; the window less two minutes at most"
     )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="draws the fault, its moment and its entity")
-
-    @field_validator("timezone")
-    @classmethod
-    def _known_zone(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError) as error:
-            raise ValueError(f"no time zone is named {value!r}; expected one such as Asia/Shanghai") from error
-        return value
 
     @field_validator("faults")
     @classmethod
@@ -243,6 +242,7 @@ class Settings(Section):
         [], description="GPUs that can be had, for capacity cost; priors when not given"
     )
     rules: RulesSettings = Field(RulesSettings(), description="alert rules")
+    knowledge: KnowledgeSettings = Field(KnowledgeSettings(), description="what is known of faults")
     notify: NotifySettings = Field(NotifySettings(), description="who is told")
     remediation: RemediationSettings = Field(RemediationSettings(), description="what may be done")
     game_days: list[GameDaySettings] = Field([], description="drills on a schedule")
@@ -335,6 +335,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
         problems.append(document.problem(("collect", "discover"), said))
     problems += probes_usable(settings.probes, document)
     problems += slos_usable(settings.slos, document)
+    problems += own_knowledge.folder_usable(settings.knowledge.folder, document)
     for group, names in settings.notify.groups.items():
         for index, name in enumerate(names):
             if name not in settings.notify.channels:

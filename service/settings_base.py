@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -46,9 +47,18 @@ def _name_servers(value: list[str]) -> list[str]:
     return value
 
 
+def _time_zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise ValueError(f"{value!r} is not a time zone; expected one such as Asia/Shanghai") from error
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 NameServers = Annotated[list[str], AfterValidator(_name_servers)]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 

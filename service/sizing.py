@@ -96,7 +96,9 @@ def refused(found: NotCalibrated, gpu_type: str | None = None) -> dict[str, Any]
 
 def point_dict(point: LoadPoint) -> dict[str, Any]:
     """One step of a load test as plain values."""
-    return {name: getattr(point, name) for name in LoadPoint.__slots__}
+    found = {name: getattr(point, name) for name in LoadPoint.__slots__}
+    spans = {name: {"low": span.low, "high": span.high} for name, span in point.intervals.items()}
+    return found | {"intervals": spans}
 
 
 def _setting(settings: Settings, service: EntityRef) -> ServiceSettings:

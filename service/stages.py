@@ -3,7 +3,7 @@
 Rules and comparisons with peers need no past and alert from the first cycle. A statistical detector has no
 verdict before it has an expectation; then it is tried until it has learnt two days of its class of entities,
 for a time of day is known after having been seen twice; and it alerts no further while it would do so far
-beyond its budget.
+beyond its budget. The reason tells one that knows the time of day from one that has seen two weeks, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from detectors.pasts import NeedsPast
+from detectors.week import MATURE
 from outrider.model import (
     AlarmRate,
     DetectorStanding,
@@ -71,7 +72,7 @@ class Stages:
         past = said.detector if isinstance(said.detector, NeedsPast) else None
         learnt = past.learnt(said.state) if past else None
         rate = past.alarm_rate(said.state) if past else None
-        stage, reason = self._stage(said, before, learnt, rate)
+        stage, reason = self._stage(said, before, learnt, rate, weekly=past is not None and past.weekly)
         same = before is not None and (before.stage, before.reason) == (stage, reason)
         silent, everyone = _silences(said.verdicts)
         found = said.findings
@@ -94,7 +95,13 @@ class Stages:
         return standing
 
     def _stage(
-        self, said: Said, before: DetectorStanding | None, learnt: timedelta | None, rate: AlarmRate | None
+        self,
+        said: Said,
+        before: DetectorStanding | None,
+        learnt: timedelta | None,
+        rate: AlarmRate | None,
+        *,
+        weekly: bool,
     ) -> tuple[Stage, StageReason]:
         if learnt is None or rate is None:
             return Stage.ALERTING, StageReason.NEEDS_NO_PAST
@@ -107,7 +114,8 @@ class Stages:
         was_over = before is not None and before.reason is StageReason.OVER_BUDGET
         if _likely_rate(rate) > rate.budget * (BACK_WITHIN if was_over else FAR_OVER):
             return Stage.SHADOW, StageReason.OVER_BUDGET
-        return Stage.ALERTING, StageReason.LEARNT
+        only_day = weekly and learnt < MATURE
+        return Stage.ALERTING, StageReason.LEARNT_DAY if only_day else StageReason.LEARNT
 
 
 def without_shadow(

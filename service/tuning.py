@@ -30,7 +30,7 @@ _DEFAULT_BUDGET = 0.25  # alarms per entity-day, of the isolation forest
 class Budget:
     """A false-alarm budget of a class of entities, in alarms per entity-day: as it is, as verdicts want it.
 
-    ``key`` is the setting; ``known`` False: this version has no such setting, the proposal is for people.
+    ``key`` is the setting; ``known`` False: the class has no budget, the proposal is for people.
     """
 
     key: str
@@ -142,9 +142,8 @@ def budgets_of(
 
 
 def _budget(settings: Settings, kind: EntityKind) -> tuple[str, float | None]:
-    """The key of the setting and its value; None while this version has no such setting."""
-    budgets = getattr(getattr(settings, "detect", None), "budgets", None)
-    return f"detect.budgets.{kind.value}", None if budgets is None else budgets.get(kind)
+    """The key of the setting and its value; None for a class that has none."""
+    return f"detect.alarms_per_entity_day.{kind.value}", settings.detect.budgets.get(kind)
 
 
 def _begin(rule: Rule, metrics: MetricStore, span: TimeRange, interval: timedelta) -> datetime:

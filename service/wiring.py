@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from alerts import rules_file
 from alerts import slo as slo_rules
 from alerts.notify.registry import NOTIFIERS
 from alerts.routes import Messaging
 from collectors.flight_ring import FlightRing
-from detectors import burnrate, explanation, explanation_words, knowledge, threshold
+from detectors import burnrate, explanation, explanation_words, threshold
 from detectors import registry as detector_registry
+from detectors.knowledge import Knowledge
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
@@ -26,7 +28,7 @@ from outrider.rules import Rule
 from outrider.topology import Topology
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
-from service import emitting, facts, receiving, revisions, targets
+from service import emitting, facts, own_knowledge, receiving, revisions, targets
 from service import settings as settings_file
 from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks
 from service.cycle import Cycle, Parts, Source
@@ -66,7 +68,7 @@ class Platform:
         """Take up check-points, teach the detectors from history, and say so in the audit."""
         self.cycle.parts.detection.restore(self.state)
         try:
-            self.cycle.parts.detection.warm(self.metrics, now, HISTORY)
+            self.cycle.parts.detection.warm(self.metrics, now, HISTORY, self.settings.store.retention.raw)
         except StoreAwayError as error:  # values on a server that is away: better to watch untaught than not at all
             _log.error("not_warmed", error=error.message, hint=error.hint)
         loaded = AuditRecord(now, AuditEvent.CONFIG_LOADED, self.settings.cluster, "started")
@@ -179,7 +181,7 @@ def _cycle(
 ) -> Cycle:
     loaded = rules(settings)
     detectors = (
-        *detector_registry.make_all(settings.detect.budgets, settings.detect.holiday_spans),
+        *detector_registry.make_all(settings.detect.budgets, settings.detect.holiday_spans, settings.detect.zone),
         *threshold.compile_rules(loaded),
         *burnrate.compile_slos(settings.promises),
     )
@@ -193,6 +195,7 @@ def _cycle(
             _counter(detection, state),
             in_background=in_background,
             ledger=ledger,
+            tests=state.load_tests,
         )
     return Cycle(
         Parts(
@@ -203,7 +206,7 @@ def _cycle(
             detection=detection,
             planning=planning,
             rules=loaded,
-            knowledge=knowledge.load(),
+            knowledge=own_knowledge.of(settings.knowledge.folder),
             policy=policy(settings),
             messaging=messaging or messaging_of(settings),
         )
@@ -246,13 +249,13 @@ def messaging_of(settings: Settings, language: Language | None = None) -> Messag
         base_url=given.public_url,
         language=language or given.language,
         languages={name: channel.language for name, channel in given.channels.items() if channel.language},
-        explain=explained,
+        explain=partial(explained, own_knowledge.of(settings.knowledge.folder)),
     )
 
 
-def explained(incident: Incident, language: Language) -> list[str]:
+def explained(known: Knowledge, incident: Incident, language: Language) -> list[str]:
     """What a page says of a cause beyond its evidence."""
-    return explanation_words.page_lines(explanation.explain(incident, knowledge.load()), language)
+    return explanation_words.page_lines(explanation.explain(incident, known), language)
 
 
 def notifiers(settings: Settings) -> dict[str, Notifier]:
@@ -342,7 +345,10 @@ def plan_now(settings: Settings, at: datetime | None) -> Plan:
 
         ledger = sql.open_ledger(sql.urls_of(settings.store.url)[0])
         try:
-            planning = Planning(metrics, settings.planner, settings.services, count, ledger=ledger, looks_back=False)
+            planning = Planning(
+                metrics, settings.planner, settings.services, count,
+                ledger=ledger, looks_back=False, tests=state.load_tests,
+            )  # fmt: skip
             return planning.plan_if_due(instant, topology) or Plan()
         finally:
             ledger.close()

@@ -114,11 +114,15 @@ def device_node_sheet(fleet: Fleet, about: Mapping[str, Floats]) -> Sheet:
 
 
 def reserved_sheet(fleet: Fleet) -> Sheet:
-    """The engine's own memory reservation on each device it runs on, NaN where none does."""
-    ratios = np.array([pod.service.engine.memory_reserved_ratio for pod in fleet.pods.pods])
+    """The engine's own memory reservation and its KV cache in use on each device it runs on, NaN where none does."""
+    awake = 1.0 - (fleet.levers.slots.asleep > 0.5)
+    of_slots = {
+        "engine_memory_reserved_ratio": np.array([pod.service.engine.memory_reserved_ratio for pod in fleet.pods.pods]),
+        "engine_kv_cache_usage_ratio": np.round(fleet.bank.kv_used_ratio * awake, 12),
+    }
     owner = fleet.pods.owner
-    values = np.where(owner >= 0, ratios[np.maximum(owner, 0)], np.nan)
-    return Sheet(EntityKind.GPU, "devices", {"engine_memory_reserved_ratio": values}, {})
+    on_gpus = {name: np.where(owner >= 0, each[np.maximum(owner, 0)], np.nan) for name, each in of_slots.items()}
+    return Sheet(EntityKind.GPU, "devices", on_gpus, {})
 
 
 # --- hosts ----------------------------------------------------------------------------------------------

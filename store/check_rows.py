@@ -37,6 +37,7 @@ RECORDS: Final[dict[str, Any]] = {
     "posted": Event,
     "event": Event,
     "baseline": Calibration,
+    "load_test": Calibration,
 }
 """What the ``body`` of a table is."""
 _PAPERS: Final[dict[str, Callable[[bytes], Any]]] = {

@@ -13,6 +13,7 @@ from outrider.model import (
     Action,
     ActionStatus,
     AlertState,
+    Calibration,
     DetectorState,
     Message,
     Outcome,
@@ -186,6 +187,12 @@ class MemoryStateStore(MemoryStateReader):
                     new += 1
         return new
 
+    def save_load_test(self, found: Calibration) -> None:
+        """Keep what a load test says, in place of the last one of its shape and source."""
+        plan_rows.of_load_test(found)
+        with self._lock:
+            self._load_tests[(*plan_rows.shape_of(found), found.source)] = found
+
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append audit records outside a cycle."""
         with self._lock:
@@ -213,7 +220,7 @@ class MemoryStateStore(MemoryStateReader):
     def _keep_plan(self, plan: Plan) -> None:
         self._points += [point for said in plan.forecasts for point in plan_rows.points_of(said)]
         for found in plan.calibrations:
-            if found.measured_at is not None:
+            if plan_rows.is_baseline(found):
                 self._baselines[plan_rows.shape_of(found)] = found
 
     def _keep_topology(self, graph: Topology, at: datetime) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import RLock
@@ -31,7 +31,7 @@ from outrider.model import (
 from outrider.places import Place
 from outrider.ports import Silence
 from outrider.topology import Topology
-from store import pages, plan_rows, state_rows
+from store import pages, state_rows
 
 
 @dataclass(slots=True)
@@ -63,6 +63,7 @@ class MemoryStateReader:
         self._topologies: list[tuple[datetime, Topology]] = []
         self._points: list[ForecastPoint] = []
         self._baselines: dict[tuple[object, ...], Calibration] = {}
+        self._load_tests: dict[tuple[object, ...], Calibration] = {}
         self._silences: dict[str, Silence] = {}
         self._drills: dict[str, Drill] = {}
         self._feedback: dict[str, Feedback] = {}
@@ -200,7 +201,11 @@ class MemoryStateReader:
     def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
         """The newest measured calibration of each shape of each service, the newest first."""
         found = [one for one in self._baselines.values() if service is None or one.service == service]
-        return tuple(sorted(found, key=lambda one: plan_rows.of_calibration(one)["measured_at_us"], reverse=True))
+        return _newest_first(found)
+
+    def load_tests(self) -> tuple[Calibration, ...]:
+        """What load tests say, of each shape and source the newest; newest first."""
+        return _newest_first(self._load_tests.values())
 
     def drills(
         self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
@@ -248,3 +253,7 @@ class MemoryStateReader:
     def paused(self) -> bool:
         """True while remediation is paused."""
         return self._paused
+
+
+def _newest_first(found: Iterable[Calibration]) -> tuple[Calibration, ...]:
+    return tuple(sorted(found, key=lambda one: one.measured_at.timestamp() if one.measured_at else 0.0, reverse=True))

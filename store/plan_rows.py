@@ -9,7 +9,9 @@ from typing import Any, Final
 import numpy as np
 import sqlalchemy as sa
 
+from outrider.errors import StoreError
 from outrider.model import (
+    LIVE,
     Calibration,
     EntityRef,
     Floats,
@@ -40,7 +42,7 @@ def write(connection: sa.Connection, commit: CycleCommit) -> None:
     answers = [of_recommendation(item, commit.cycle.id) for item in plan.recommendations]
     if answers:
         connection.execute(sa.insert(schema.recommendation), answers)
-    measured = [of_calibration(found) for found in plan.calibrations if found.measured_at is not None]
+    measured = [of_calibration(found) for found in plan.calibrations if is_baseline(found)]
     if measured:
         put(connection, schema.baseline, *measured)
 
@@ -109,6 +111,21 @@ def of_recommendation(item: Recommendation | NoRecommendation, cycle: str) -> di
         "needed_by_us": micros(said.needed_by) if said and said.needed_by else None,
         "lead_time_seconds": said.lead_time.total_seconds() if said else None,
     }
+
+
+def is_baseline(found: Calibration) -> bool:
+    """True for what was measured on running engines: load tests are kept apart, configured figures not at all."""
+    return found.measured_at is not None and found.source == LIVE
+
+
+def of_load_test(found: Calibration) -> dict[str, Any]:
+    """Columns of table ``load_test``. Raises StoreError for what has no instant, or was measured live."""
+    if found.measured_at is None or found.valid_until is None or found.source == LIVE:
+        raise StoreError("a load test has a source, an instant and an end", hint="set measured_at and valid_until")
+    row = of_calibration(found)
+    for column in ("startup_seconds", "startup_source"):
+        row.pop(column)
+    return row | {"source": found.source, "valid_until_us": micros(found.valid_until)}
 
 
 def shape_of(found: Calibration) -> tuple[str | int, ...]:

@@ -31,6 +31,7 @@ from store.decision_tables import (
 from store.planning_tables import (
     baseline,
     forecast,
+    load_test,
     plan,
     recommendation,
     topology_edge,
@@ -41,13 +42,13 @@ from store.planning_tables import (
 __all__ = [
     "BIG", "HEADS", "RAW", "VERSION_TABLES", "Database", "action", "alert", "audit", "baseline", "block", "change",
     "change_end", "cohort", "cycle", "document", "drill", "due", "entity", "event", "feedback", "flag", "forecast",
-    "hidden", "incident", "instant", "kept_from", "keyset", "message", "metrics", "micros", "plan", "posted", "pushed",
-    "pushed_left_out", "recommendation", "refused", "session", "signal", "silence", "startup", "state", "topology_edge",
-    "topology_entity", "topology_label",
+    "hidden", "incident", "instant", "kept_from", "keyset", "load_test", "message", "metrics", "micros", "plan",
+    "posted", "pushed", "pushed_left_out", "recommendation", "refused", "session", "signal", "silence", "startup",
+    "state", "topology_edge", "topology_entity", "topology_label",
 ]  # fmt: skip
 
 Database = Literal["metrics", "state"]
-HEADS: Final[dict[Database, str]] = {"metrics": "m0003", "state": "s0008"}
+HEADS: Final[dict[Database, str]] = {"metrics": "m0003", "state": "s0009"}
 VERSION_TABLES: Final[dict[Database, str]] = {"metrics": "metrics_revision", "state": "state_revision"}
 RAW = "raw"  # the tier of values as they were collected; store.tiers has the others
 

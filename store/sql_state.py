@@ -19,6 +19,7 @@ from outrider.model import (
     ActionStatus,
     Alert,
     AlertState,
+    Calibration,
     DetectorState,
     Incident,
     Message,
@@ -250,6 +251,11 @@ class SqlStateStore(SqlStateReader):
                     _append(connection, [state_rows.told(one, before)])
                     new += 1
         return new
+
+    def save_load_test(self, found: Calibration) -> None:
+        """Keep what a load test says, in place of the last one of its shape and source."""
+        with self._database.writing() as connection:
+            put(connection, schema.load_test, plan_rows.of_load_test(found))
 
     def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Append audit records outside a cycle."""

@@ -212,6 +212,12 @@ class SqlStateReader:
             asked = asked.where(table.c.service == service.key)
         return self._read(Calibration, asked)
 
+    def load_tests(self) -> tuple[Calibration, ...]:
+        """What load tests say, of each shape and source the newest; newest first."""
+        table = schema.load_test
+        asked = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.source)
+        return self._read(Calibration, asked)
+
     def silences(self, now: datetime) -> tuple[Silence, ...]:
         """Silences in force, the one that ends first first."""
         table = schema.silence

@@ -41,7 +41,7 @@ _COMPLAINTS = (  # what SQLite says, what we say, what to do
     ("not a database", "{path} is not a SQLite database.",
      "Point store.url at another file; if it was the store, restore a backup: outrider db restore FILE --force"),
     ("malformed", "{path} is damaged.",
-     "`outrider db check` says more; restore a backup: outrider db restore FILE --force"),
+     "`outrider db check --deep` names what is damaged; restore a backup: outrider db restore FILE --force"),
     ("disk i/o error", "The disk that holds {path} fails to read or write.",
      "Look at the kernel's log for disk errors; point store.url at another disk, then outrider db restore FILE"),
     ("unable to open", "{path} cannot be opened.", "Check that its folder exists and may be written."),

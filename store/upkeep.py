@@ -19,7 +19,7 @@ from outrider.model import EntityKind
 from store import compaction, condition, gone, hourly, marks, rewrite, rolling, space
 from store.blocks import Row, rows_between
 from store.condition import TooLate
-from store.dictionary import Names
+from store.dictionary import Names, StaleNumbersError
 from store.hourly import Hours
 from store.marks import Mark
 from store.retention import Forgetting, Forgotten, Retention
@@ -82,7 +82,7 @@ class Upkeep:
                 if stop():
                     found.complete = False
                     return found
-                step()
+                self._take(step)
             self._forget(now, retention, found)
             while not stop() and self._shrink(found):
                 pass
@@ -91,11 +91,19 @@ class Upkeep:
             raise
         return found
 
+    def _take(self, step: Callable[[], None]) -> None:
+        """A step whose numbers another process forgot has written nothing, and knows them anew."""
+        try:
+            step()
+        except StaleNumbersError:
+            self._names = Names()
+            step()
+
     def compact(self, before: datetime) -> int:
         """Compaction alone, of the whole hours before an instant; how many hours."""
         found = Upkept()
         for mark in self._waiting(Work.COMPACT, micros(before) // HOUR * HOUR):
-            self._compact(mark, found)
+            self._take(partial(self._compact, mark, found))
         rewrite.purge(self._access)
         return found.done.get(Work.COMPACT, 0)
 

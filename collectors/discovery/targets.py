@@ -19,7 +19,7 @@ from outrider.request_class import RequestClass
 # Labels that a target keeps: the topology is made of them. Whatever else a source says is for relabelling only.
 KEPT = (
     "node", "pod", "service", "gpu_type", "model", "version", "workload", "switch", "storage", "replica", "group",
-    "tensor_parallel", "pipeline_parallel", "request_class", "tenant",
+    "tensor_parallel", "pipeline_parallel", "request_class", "tenant", "role",
 )  # fmt: skip
 _NAMES = {
     EntityKind.REPLICA: ("replica", "pod"),

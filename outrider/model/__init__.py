@@ -39,6 +39,7 @@ from outrider.model.findings import (
 from outrider.model.incidents import Hypothesis, Incident, Rejected, TimelineEntry
 from outrider.model.messages import Message, NotifyReason
 from outrider.model.plans import (
+    LIVE,
     BacktestScore,
     Calibration,
     EngineLoad,
@@ -59,6 +60,7 @@ from outrider.model.standings import AlarmRate, DetectorStanding, ShadowFinding,
 
 __all__ = [
     "HOLDING_STATUSES",
+    "LIVE",
     "SUM_BUCKET",
     "Action",
     "ActionKind",

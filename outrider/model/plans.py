@@ -28,7 +28,9 @@ class Forecast:
     """What a signal will do. ``times`` are unix seconds; each quantile maps to values of that length.
 
     ``peaks`` maps to the highest value from the start up to and including each step: a quantile of the
-    maximum itself, which the highest quantile of single steps is not. Empty where none was made.
+    maximum itself, which the highest quantile of single steps is not. Empty where none was made. ``buffers``
+    maps seconds ahead to the ratio by which the true peak up to then exceeded that of the median at one in
+    twenty of the past origins; empty with too few of them to tell.
     """
 
     signal: str
@@ -41,6 +43,7 @@ class Forecast:
     score: BacktestScore
     why_model: str = ""
     peaks: Mapping[float, Floats] = field(default_factory=dict)
+    buffers: Mapping[float, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class PlanReason(StrEnum):
     SPIKE_DOUBTED = "spike_doubted"  # one sample alone says that the load has multiplied
     NOT_READY_YET = "not_ready_yet"  # enough were ordered, not all of them serve
     SCALE_IN_COOLING = "scale_in_cooling"  # replicas were added a moment ago
+    SCALE_OUT_COOLING = "scale_out_cooling"  # replicas were taken away a moment ago, and the load stands still
     ENOUGH = "enough"
     SURVIVORS_TOO_BUSY = "survivors_too_busy"
     SCALE_IN_HELD_NO_VALUES = "scale_in_held_no_values"
@@ -91,10 +95,15 @@ class NoPlanReason(StrEnum):
     FAILED = "failed"
 
 
+LIVE = "live"
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """What one running engine of a service does, measured under load.
 
+    ``source`` is live for running engines, load_test for one of ours, or the tool whose result was read (vllm, llmperf,
+    k6); what was not measured live counts until ``valid_until``.
     ``batch`` is the sequences running at once in one replica. ``startup_seconds`` is the p95 of
     trigger to first served request; ``startup_source`` says where it comes from. ``intervals`` holds the
     90 % confidence interval of a measured figure, by its field's name. ``measured_at``
@@ -116,6 +125,8 @@ class Calibration:
     engine_version: str = ""
     measured_at: datetime | None = None
     intervals: Mapping[str, Interval] = field(default_factory=dict)
+    source: str = LIVE
+    valid_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +172,8 @@ class FleetService:
 
     ``current_replicas`` are those that were ordered, ``ready_replicas`` those that serve. ``quota_gpus`` are
     the GPUs that it may hold at most. ``lately`` says how many were ordered at earlier instants, oldest
-    first. ``lead`` None: what the calibration says. ``no_calibration`` is why there is none: the key of a
-    text and its arguments.
+    first. ``lead`` None: what the calibration says. ``no_calibration`` is why there is none, ``chosen`` why this one
+    of several: the key of a text and its arguments.
     """
 
     service: EntityRef
@@ -178,6 +189,7 @@ class FleetService:
     engines: EngineLoad = EngineLoad()
     lately: tuple[tuple[datetime, int], ...] = ()
     no_calibration: tuple[str, Mapping[str, str]] | None = None
+    chosen: tuple[str, Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class StageReason(StrEnum):
     TOO_LITTLE_PAST = "too_little_past"  # it has no expectation yet
     ON_TRIAL = "on_trial"  # it has one, and has not seen a day twice yet
     OVER_BUDGET = "over_budget"  # it would alarm far more often than its budget allows
+    LEARNT_DAY = "learnt_day"  # the time of day, and not two weeks yet: the day of the week is unknown or borrowed
     LEARNT = "learnt"
 
 

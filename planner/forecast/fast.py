@@ -17,7 +17,9 @@ from planner.forecast import conformal, members, mixing, profiles
 from planner.forecast.grid import Grid, Matrix, Slots
 from planner.forecast.series import OFFSET_SHARE
 
-QUANTILES = (0.05, 0.5, 0.8, 0.9, 0.95)
+MEDIAN, SURE = 0.5, 0.995
+QUANTILES = (0.05, MEDIAN, 0.8, 0.9, 0.95, SURE)
+"""``SURE`` is what replicas are planned for."""
 HISTORY_DAYS = 15
 CEILING_OVER_MAXIMUM = 1.25
 """No quantile lies above 1.25 x the highest value known: no fold of a few days proves more."""

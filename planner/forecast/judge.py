@@ -8,6 +8,7 @@ import numpy as np
 
 from outrider.measures import wape
 from outrider.model import BacktestScore, Floats
+from planner.capacity import buffer_of
 from planner.forecast import conformal
 from planner.forecast.fast import Folds, Outlook, Speaker
 from planner.forecast.series import DAY_SECONDS, offset
@@ -15,6 +16,7 @@ from planner.forecast.series import DAY_SECONDS, offset
 _JUDGED_DAYS = (30 / 1440, 2 / 24, 1.0)
 _LOW, _HIGH = 0.05, 0.95
 _LEAST_CELLS = 24
+_NO_ERROR = 1e-4
 _LEARNING_DAYS, _JUDGED_FROM_DAYS = 2.0, 3.0
 
 
@@ -63,6 +65,23 @@ def compare(alone: Outlook, joined: Outlook, speaker: Speaker, slots: int) -> tu
         for each in (folds.said[0], other.said[0], said)
     )
     return mix, with_it, own
+
+
+def buffers(outlook: Outlook, row: int = 0) -> dict[float, float]:
+    """By seconds ahead: what ``buffer_of`` says of the past origins' peaks, where enough of them are known.
+
+    A series that never errs, as a constant one, proves nothing of the error to come: it has none.
+    """
+    folds, found = _kept(outlook), {}
+    truth, said = folds.truth[row].astype(np.float64), folds.said[row].astype(np.float64)
+    for column, lead in enumerate(outlook.anchors):
+        came, expected = truth[:, : column + 1].max(axis=1), said[:, : column + 1].max(axis=1)
+        known = np.isfinite(came) & (expected > 0)
+        errors = (came - expected)[known] / expected[known]
+        buffer = buffer_of(errors.tolist()) if np.abs(errors).max(initial=0.0) > _NO_ERROR else None
+        if buffer is not None:
+            found[float(lead) * outlook.step_seconds] = buffer
+    return found
 
 
 def _error(truth: Floats, said: Floats) -> float:

@@ -173,6 +173,7 @@ def _answer(asked: _Asked, chosen: _Choice, row: int, subject: Subject) -> Forec
         score=chosen.score,
         why_model=chosen.why,
         peaks={q: np.maximum.accumulate(found[row][places] * raised) for q, found in peaks.items()},
+        buffers=judge.buffers(chosen.outlook, row),
     )
 
 

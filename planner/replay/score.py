@@ -11,6 +11,7 @@ import numpy as np
 
 from outrider.errors import UsageError
 from outrider.model import Floats
+from planner.ahead import Paths
 from planner.backtest import Trace
 from planner.predictive import Predictive, predictive
 from planner.quantile import chosen
@@ -168,9 +169,9 @@ def replay_one(traffic: World, startup: timedelta) -> TraceReplay:
     )
 
 
-def tuned(traffic: World, startup: timedelta) -> tuple[Predictive, Floats]:
+def tuned(traffic: World, startup: timedelta, ahead: Paths | None = None) -> tuple[Predictive, Floats]:
     """Our loop at the level that its own replay chose, minute by minute, and those levels."""
-    lanes = predictive(traffic, startup)
+    lanes = predictive(traffic, startup, ahead=ahead)
     shadow = simulate(traffic, [lanes], startup, round(_SHADOW_AFTER_DAYS * 1440))
     lane, levels = chosen(traffic, shadow, startup)
     return lanes.lane(lane), levels

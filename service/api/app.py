@@ -15,6 +15,7 @@ from outrider.ports import MetricStore, StateStore
 from service.api import (
     actions,
     alerts,
+    capacity,
     changes,
     detectors,
     drills,
@@ -46,6 +47,7 @@ _ROUTERS: tuple[APIRouter, ...] = (
     knowledge.router,
     feedback.router,
     plan.router,
+    capacity.router,
     actions.router,
     drills.router,
     signals.router,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
-from detectors import explanation, explanation_words, knowledge
+from detectors import explanation, explanation_words
 from outrider import jsonable
 from outrider.clock import parse_rfc3339
 from outrider.ledger import Change
@@ -60,7 +60,7 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     story["drill"] = marking.name_of(found, ctx.drills_around([found]))
     recording = flights_of(ctx.settings.store_url) / found.id
     story["recording"] = str(recording) if recording.is_dir() else None
-    story["explanation"] = explanation_words.as_json(explanation.explain(found, knowledge.load()), lang)
+    story["explanation"] = explanation_words.as_json(explanation.explain(found, ctx.extras.knowledge), lang)
     story["may_be_retold"] = not isinstance(ctx.extras.explainer, NoExplainer)
     story["as_of"] = jsonable.instant(ctx.as_of())
     return story
@@ -73,7 +73,7 @@ def narrative(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     Nothing depends on it. It is asked again once the incident has changed.
     """
     found = known(ctx, incident_id)
-    told = explanation.explain(found, knowledge.load())
+    told = explanation.explain(found, ctx.extras.knowledge)
     key = ("narrative", found.id, found.updated_at, lang)
     said: Narrative = ctx.remembered.peek(key) or ctx.extras.explainer.retell(told, lang)
     if said.text is not None:

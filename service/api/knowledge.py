@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from detectors import graph_words, incident_graph, knowledge
+from detectors import graph_words, incident_graph
 from detectors.graph import MOST_NODES, KnowledgeGraph
 from outrider.topology import Topology
 from service.api.context import Context, Ctx, Lang
@@ -67,6 +67,6 @@ def of_incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
 
 def _graph(ctx: Context, topology: Topology) -> KnowledgeGraph:
     found: KnowledgeGraph = ctx.remembered.get(
-        ("knowledge", topology.at), lambda: KnowledgeGraph(topology, knowledge.load())
+        ("knowledge", topology.at), lambda: KnowledgeGraph(topology, ctx.extras.knowledge)
     )
     return found

@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from collectors.receive_kpi import KpiLimits
 from collectors.receive_match import ReceiveRule
+from detectors.knowledge import Knowledge
+from detectors.knowledge import load as load_knowledge
 from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language
@@ -120,7 +122,7 @@ class ApiExtras:
 
     Without ``targets`` the API reads target health from the store, which knows entities but no names.
     Without ``spool`` it receives nothing; without ``ledger`` it knows no changes and no start-ups. ``explainer``
-    retells incidents to readers.
+    retells incidents to readers. ``knowledge`` is what is known of faults.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -130,6 +132,7 @@ class ApiExtras:
     spool: Spool | None = None
     ledger: Ledger | None = None
     explainer: Explainer = field(default_factory=NoExplainer)
+    knowledge: Knowledge = field(default_factory=load_knowledge)
 
 
 def is_loopback(host: str) -> bool:

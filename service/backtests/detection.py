@@ -92,6 +92,7 @@ def _joined(said: Sequence[Said]) -> Said:
         np.concatenate([part.scores for part in said], axis=1),
         np.concatenate([part.limits for part in said], axis=1),
         np.concatenate([part.alarms for part in said], axis=1),
+        np.concatenate([part.fresh for part in said], axis=1),
     )
 
 

@@ -69,7 +69,9 @@ def _kinds(formats: str | None) -> list[str] | None:
 
 def _sent(settings: Any, state: Any, item: Recommendation, *, for_real: bool) -> dict[str, Any]:
     try:
-        action, outcome = emitting.send(settings, state, item, SystemClock().now(), dry_run=not for_real)
+        action, outcome = emitting.send(
+            settings, state, item, SystemClock().now(), wiring.policy(settings), dry_run=not for_real
+        )
     except ActuationError as error:
         if error.retryable:
             raise UnavailableError(error.message, hint=error.hint) from error

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from detectors import graph_words, incident_graph, knowledge
+from detectors import graph_words, incident_graph
 from detectors.graph import MOST_NODES, KnowledgeGraph, Part
 from outrider import graph_text
 from outrider.errors import UsageError
 from outrider.ports import StateReader
-from service import wiring
+from service import own_knowledge, wiring
 from service.cli import tables
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 
@@ -41,7 +41,7 @@ def _group() -> None:
 def show(context: Context, name: Thing) -> None:
     """Show everything that is joined with a fault, a signal, an action, a runbook or a component."""
     with wiring.state_reader(context.settings()) as store:
-        graph = _graph(store)
+        graph = _graph(context, store)
     part = graph.around(graph.find(name), most=4 * MOST_NODES)
     context.show(graph_words.part_json(part, context.language), lambda _: _lines(part, context))
 
@@ -54,7 +54,7 @@ def causes(
 ) -> int:
     """Which faults of which components can show as this? The answer is no when none can."""
     with wiring.state_reader(context.settings()) as store:
-        graph = _graph(store)
+        graph = _graph(context, store)
     found = graph_words.causes_json(graph.causes_of(symptom, graph.component(component)), context.language)
     context.show(found, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps")))
     return YES if found["causes"] else NO
@@ -66,7 +66,7 @@ def explains(
 ) -> int:
     """What else would this fault of this component explain? The answer is no when nothing."""
     with wiring.state_reader(context.settings()) as store:
-        graph = _graph(store)
+        graph = _graph(context, store)
     found = graph_words.consequences_json(graph.explains(graph.component(component), fault), context.language)
     context.show(found, lambda shown: _table(shown["explains"], shown["more"], ("name", "scope")))
     return YES if found["explains"] else NO
@@ -76,7 +76,7 @@ def explains(
 def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help="the other end")]) -> int:
     """How are two things joined? The answer is no when they are not."""
     with wiring.state_reader(context.settings()) as store:
-        graph = _graph(store)
+        graph = _graph(context, store)
     chain = graph.path(graph.find(one), graph.find(other))
     rows = [graph_words.edge_json(edge, context.language) for edge in chain]
     lines = [graph_words.edge_line(edge, context.language) for edge in chain]
@@ -93,14 +93,14 @@ def draw(
 ) -> None:
     """Write an incident, or what lies around a name, as Graphviz DOT or Mermaid text."""
     with wiring.state_reader(context.settings()) as store:
-        graph = _graph(store)
+        graph = _graph(context, store)
         part = _incident(store, graph, name) or graph.around(graph.find(name), depth)
     shown = graph_words.part_json(part, context.language)
     typer.echo(graph_text.dot(shown) if form is Format.DOT else graph_text.mermaid(shown))
 
 
-def _graph(store: StateReader) -> KnowledgeGraph:
-    return KnowledgeGraph(store.topology(), knowledge.load())
+def _graph(context: Context, store: StateReader) -> KnowledgeGraph:
+    return KnowledgeGraph(store.topology(), own_knowledge.of(context.settings().knowledge.folder))
 
 
 def _incident(store: StateReader, graph: KnowledgeGraph, name: str) -> Part | None:

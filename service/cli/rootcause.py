@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from detectors import explanation, explanation_words, knowledge
+from detectors import explanation, explanation_words
 from outrider.errors import UsageError
-from service import wiring
+from service import own_knowledge, wiring
 from service.backtests import rootcause
 from service.backtests.rootcause import RootCauseBacktest
 from service.cli import tables
@@ -54,7 +54,7 @@ def explain(context: Context, incident: Annotated[str, typer.Argument(help="id o
         held = store.incident(incident)
     if held is None:
         raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
-    found = explanation.explain(held, knowledge.load())
+    found = explanation.explain(held, own_knowledge.of(context.settings().knowledge.folder))
     context.show(
         explanation_words.as_json(found, context.language), lambda _: explanation_words.text(found, context.language)
     )

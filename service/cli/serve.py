@@ -8,7 +8,7 @@ import typer
 
 from dashboards import run as dashboard
 from outrider import log
-from service import engine, leader, ports_free, supervise, wiring
+from service import engine, leader, own_knowledge, ports_free, supervise, wiring
 from service import settings as settings_file
 from service.api import serve as api_server
 from service.api.settings import ApiExtras
@@ -50,7 +50,10 @@ def add(app: typer.Typer) -> None:
         """Run the API alone."""
         settings = context.settings()
         log.configure(level=settings.log.level)
-        api_server.run(wiring.api_settings(settings), ApiExtras(explainer=wiring.explainer(settings)))
+        api_server.run(
+            wiring.api_settings(settings),
+            ApiExtras(explainer=wiring.explainer(settings), knowledge=own_knowledge.of(settings.knowledge.folder)),
+        )
 
 
 def children(settings: Settings, config: Path | None, *, with_engine: bool = True) -> list[supervise.Child]:

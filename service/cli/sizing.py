@@ -12,11 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.model import Calibration
 from service.cli.amounts import amount
 from service.cli.common import NO, Context, duration_of, leaf
+
+SOURCES = {"locust": "load_test"}
+"""Names of sources in the store, where they differ."""
 
 
 class Purchase(StrEnum):
@@ -100,11 +104,20 @@ def calibrate(
     step_time: Annotated[str, typer.Option("--step-time", help="of each step of the load test")] = "30s",
     model: Annotated[str | None, typer.Option("--model", help="that the server is asked for")] = None,
     token_file: Annotated[Path | None, typer.Option("--token-file", help="bearer token of the server")] = None,
+    engine_version: Annotated[str, typer.Option("--engine-version", help="of the server")] = "",
+    valid: Annotated[str, typer.Option("--valid", help="how long a load test or an import counts")] = "30d",
+    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="store a load test or an import for the plan")] = True,
+    show: Annotated[bool, typer.Option("--show", help="list what is stored")] = False,
 ) -> int | None:
     """Measure tokens per request, batch and tokens per second of a sequence; exit 1 when nothing can be said."""
-    chosen = [from_store, endpoint is not None, import_file is not None]
+    chosen = [from_store, endpoint is not None, import_file is not None, show]
     if sum(chosen) > 1:
-        raise UsageError("--from-store, --endpoint and --import are three sources", hint="give one of them")
+        raise UsageError("--from-store, --endpoint, --import and --show exclude each other", hint="give one of them")
+    from service.cli import calibrations  # noqa: PLC0415
+
+    if show:
+        return calibrations.show(context, service)
+    lasts = calibrations.valid_for(duration_of("--valid", valid))
     if endpoint is None and import_file is None:
         return _calibrate_store(context, service, duration_of("--span", span))
     slo = slo_of(ttft, tpot)
@@ -129,7 +142,9 @@ def calibrate(
         )
         source, (found, points) = "locust", loadtest.run(plan, _tell if context.progress else None)
         name = service or model or loadtest.host_of(endpoint)
-    return _show_test(context, source, name, found, points, (gpu_type, tp, pp))
+    where = {"gpu_type": gpu_type, "tensor_parallel": tp, "pipeline_parallel": pp}
+    of = {"model": model or "", "engine_version": engine_version, "valid": lasts, "source": SOURCES.get(source, source)}
+    return _show_test(context, source, name, found, points, where | of, keep=keep)
 
 
 def _tell(point: Any) -> None:
@@ -178,9 +193,9 @@ def _calibrations(context: Context, shown: list[dict[str, Any]]) -> str:
                 + translate(
                     "capacity.calibrated_interval",
                     context.language,
-                    tokens=spans["tokens_per_request"],
-                    batch=spans["batch"],
-                    speed=spans["tokens_per_second_per_sequence"],
+                    tokens=spans.get("tokens_per_request", "-"),
+                    batch=spans.get("batch", "-"),
+                    speed=spans.get("tokens_per_second_per_sequence", "-"),
                 )
             )
     return "\n".join(lines) or "no service is known yet"
@@ -201,26 +216,28 @@ def _calibrated(context: Context, one: Mapping[str, Any]) -> str:
 
 
 def _show_test(
-    context: Context, source: str, name: str, found: Any, points: list[Any], where: tuple[str, int, int]
+    context: Context, source: str, name: str, found: Any, points: list[Any], where: dict[str, Any], *, keep: bool
 ) -> int | None:
-    from outrider.model import EntityKind, EntityRef  # noqa: PLC0415
+    from outrider.clock import SystemClock  # noqa: PLC0415
     from planner.calibrate import from_knee  # noqa: PLC0415
     from planner.knee import NoKnee  # noqa: PLC0415
     from service import sizing  # noqa: PLC0415
+    from service.cli import calibrations  # noqa: PLC0415
 
     steps = [sizing.point_dict(point) for point in points]
     figures = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
     if isinstance(found, NoKnee):
         why = translate(f"capacity.knee_{found.reason.value}", context.language)
-        nothing = {"service": name, "gpu_type": where[0], **dict.fromkeys(figures), "samples": 0}
+        nothing = {"service": name, "gpu_type": where["gpu_type"], **dict.fromkeys(figures), "samples": 0}
         result = nothing | {"reason": found.reason.value, "source": source, "steps": steps, "why": why}
         context.show(result, lambda _: translate("capacity.not_calibrated", context.language, service=name, why=why))
         return NO
-    service = EntityRef("", EntityKind.SERVICE, None, name)
-    said = sizing.as_dict(
-        from_knee(found, service, gpu_type=where[0], tensor_parallel=where[1], pipeline_parallel=where[2])
-    )
-    said |= {
+    made = from_knee(found, calibrations.entity_of(context, name), at=SystemClock().now(), **where)
+    if keep:
+        calibrations.keep(context, made)
+    said = sizing.as_dict(made) | {
+        "kept": keep,
+        "valid_until": rfc3339(made.valid_until) if keep and made.valid_until else None,
         "source": source,
         "knee": found.reason.value,
         "max_sequences": found.sequences,
@@ -235,7 +252,7 @@ def _show_test(
         reason=translate(f"capacity.knee_{found.reason.value}", context.language),
         peak=f"{found.peak_tokens_per_second:.4g}",
     )
-    context.show(said, lambda shown: f"{_calibrated(context, shown)}\n  {limit}")
+    context.show(said, lambda shown: f"{_calibrations(context, [shown])}\n  {limit}")
     return None
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 
 from outrider.errors import ConfigError
 from outrider.i18n import translate
 from outrider.slo import BURNS, Slo
 from outrider.units import format_duration
 from service import settings as settings_file
+from service import slo_import
 from service.cli import tables
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 
@@ -50,6 +52,13 @@ def list_(context: Context) -> None:
     """List the SLOs of the configuration with the burn rates that alert."""
     found = [_told(one) for one in context.settings().promises]
     context.show(found, lambda shown: _table(shown, translate("cli.slo_none", context.language)))
+
+
+@leaf(app, "import", example="outrider slo import sloth.yaml > slos.yaml")
+def import_(context: Context, file: Annotated[Path, typer.Argument(help="OpenSLO v1, or Sloth prometheus/v1")]) -> None:
+    """Write objectives of OpenSLO or Sloth as the slos of a configuration; refuses what our signals cannot say."""
+    found = slo_import.read(file)
+    context.show(found, lambda shown: yaml.safe_dump({"slos": shown}, allow_unicode=True, sort_keys=False).rstrip())
 
 
 def _told(slo: Slo) -> dict[str, Any]:

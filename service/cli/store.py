@@ -12,16 +12,20 @@ from service import reporting
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 
 report_app = typer.Typer(help="Reports.", no_args_is_help=ON_A_TERMINAL)
+Week = Annotated[str | None, typer.Option("--week", help="ISO week such as 2026-W47; the last whole one")]
+Formats = Annotated[str, typer.Option("--format", help="html, md, json; several with commas")]
+Folder = Annotated[Path, typer.Option("--out", help="folder to write into")]
+Send = Annotated[bool, typer.Option("--send", help="send it to the channels of group report")]
 notify_app = typer.Typer(help="Notification channels.", no_args_is_help=ON_A_TERMINAL)
 
 
 @leaf(report_app, "weekly", example="outrider report weekly --week 2026-W47 --format html,md --lang zh")
 def weekly(
     context: Context,
-    week: Annotated[str | None, typer.Option("--week", help="ISO week such as 2026-W47; the last whole one")] = None,
-    formats: Annotated[str, typer.Option("--format", help="html, md, json; several with commas")] = "html,md,json",
-    out: Annotated[Path, typer.Option("--out", help="folder to write into")] = Path("reports-out"),
-    send: Annotated[bool, typer.Option("--send", help="send it to the channels of group report")] = False,
+    week: Week = None,
+    formats: Formats = "html,md,json",
+    out: Folder = Path("reports-out"),
+    send: Send = False,
 ) -> None:
     """Write the weekly SLA report."""
     _write(context, "weekly", week, formats, out, send=send)
@@ -30,10 +34,10 @@ def weekly(
 @leaf(report_app, "capacity", example="outrider report capacity --week 2026-W47 --format html,md --lang zh")
 def capacity(
     context: Context,
-    week: Annotated[str | None, typer.Option("--week", help="ISO week such as 2026-W47; the last whole one")] = None,
-    formats: Annotated[str, typer.Option("--format", help="html, md, json; several with commas")] = "html,md,json",
-    out: Annotated[Path, typer.Option("--out", help="folder to write into")] = Path("reports-out"),
-    send: Annotated[bool, typer.Option("--send", help="send it to the channels of group report")] = False,
+    week: Week = None,
+    formats: Formats = "html,md,json",
+    out: Folder = Path("reports-out"),
+    send: Send = False,
 ) -> None:
     """Write what each service needs, what comes, and what the plan did or would have done in the week."""
     _write(context, "capacity", week, formats, out, send=send)

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 
 from detectors.burnrate import compile_slos
+from detectors.drift import DriftDetector
+from detectors.paced import Paced
 from detectors.pasts import NeedsPast
-from detectors.registry import DETECTORS, SYMPTOMS
+from detectors.registry import ABSOLUTE, DETECTORS, LEARNT_BYTES, STATE_BYTES, SYMPTOMS
 from detectors.threshold import compile_rules
 from outrider import catalog
 from outrider.faults import faults
 from outrider.model import (
+    SUM_BUCKET,
     CellStatus,
     DetectorState,
     EntityKind,
@@ -62,13 +65,13 @@ def refs(detector, names):
     return tuple(EntityRef("lab", detector.kind, namespace, name) for name in names)
 
 
-def window(detector, entities, values, *, start=START, status=None, times=None):
+def window(detector, entities, values, *, start=START, status=None, times=None, step=STEP):
     """``values`` has shape (entities, times, keys); NaN is an absent cell."""
     values = np.asarray(values, dtype=np.float64)
     if status is None:
         status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-    times = start + STEP.total_seconds() * np.arange(values.shape[1]) if times is None else times
-    return Window(detector.kind, entities, times, detector.keys, values, status, STEP)
+    times = start + step.total_seconds() * np.arange(values.shape[1]) if times is None else times
+    return Window(detector.kind, entities, times, detector.keys, values, status, step)
 
 
 def likely(detector, entities, length, seed=0):
@@ -279,6 +282,131 @@ def test_what_needs_a_past_finds_nothing_before_it_has_one(name):
     state, verdicts = run(detector, values, refs(detector, "abcd"))
     assert [item.reason for item in verdicts] == [NoVerdictReason.WARMING_UP]
     assert detector.learnt(state) == 20 * STEP
+
+
+def test_one_entity_alone_is_judged_as_itself(detector):
+    _, verdicts = run(detector, likely(detector, 1, 30, seed=4), refs(detector, "a"))
+    about = {one.entity for one in verdicts if one.entity and one.entity.kind is detector.kind}
+    assert about <= set(refs(detector, "a")) or detector.kind in (EntityKind.WORKLOAD, EntityKind.NODE)
+
+
+def test_ten_thousand_entities_cost_no_more_memory_each_than_stated(detector):
+    """Half of them are never seen."""
+    count = 10_000
+    entities = refs(detector, [f"e{number}" for number in range(count)])
+    values = likely(detector, count, 3, seed=6)
+    values[::2] = np.nan
+    state, verdicts = run(detector, values, entities, first=2)
+    size = sum(array.nbytes for array in state.arrays.values())
+    learns = isinstance(detector, NeedsPast) or detector.name.startswith("slo:")
+    assert size <= count * (LEARNT_BYTES if learns else STATE_BYTES)
+    known = set(entities)
+    assert all(one.entity in known for one in verdicts if one.entity and one.entity.kind is detector.kind)
+
+
+def rings(detector, entities):
+    """Everything rests on everything in a ring, and on components that nothing else knows."""
+    kinds = (EntityKind.NODE, EntityKind.SWITCH, EntityKind.GPU, EntityKind.POD, EntityKind.REPLICA, EntityKind.SERVICE)
+    others = [EntityRef("lab", kind, "default", f"r-{kind.value}") for kind in kinds]
+    ring = [*entities, *others]
+    edges = [(ring[place - 1], ring[place]) for place in range(len(ring))]
+    edges += [(other, entity) for other in others for entity in entities]
+    labels = {entities[0]: {"stands_for": "no/key", "node": "", "replaces": "nobody"}}
+    return Topology.build([*edges, *((later, earlier) for earlier, later in edges)], ring, labels)
+
+
+def test_a_topology_with_cycles_and_missing_links_breaks_nothing(detector):
+    entities = refs(detector, "abcd")
+    half = Topology.build([(entities[0], EntityRef("lab", EntityKind.NODE, None, "n0"))], entities[:2])
+    values = likely(detector, 4, 30, seed=8)
+    for topology in (rings(detector, entities), half, Topology()):
+        state = detector.initial()
+        for length in (1, 10, 20, 30):
+            state, _ = detect(detector, state, window(detector, entities, values[:, :length]), topology)
+
+
+LEARNING = [name for name, make in FACTORIES.items() if isinstance(make(), NeedsPast)]
+PAST, PAST_STEP, WELL_ABOVE = (
+    timedelta(days=4),
+    timedelta(minutes=10),
+    2.0**40,
+)  # of the least scale that a signal has in its unit
+
+
+def past_and_present(detector, scale=1.0):
+    """Days with a daily rhythm, learnt; then readings in which one entity's signals leave it. In other units."""
+    entities = refs(detector, "abcdef")
+    rng = np.random.default_rng(12)
+    creeps = isinstance(detector, DriftDetector)
+    step = timedelta(seconds=detector.beat_seconds) if creeps else STEP
+    past_step = getattr(detector, "warm_step", PAST_STEP)
+    counts = np.array([one.bucket not in (None, SUM_BUCKET) for one in detector.keys])  # they have no unit
+    scales = np.where(counts, 1.0, scale)
+    watched = getattr(detector, "watched", detector.signals)  # the measure of load stays where it is
+    moved = ~counts & np.array([one.name in watched for one in detector.keys])
+
+    counters = np.array([catalog.signal(one.name).kind is SignalKind.DELTA for one in detector.keys])
+
+    def usual(times, each):
+        wave = 1.0 + 0.3 * np.sin(2 * np.pi * times / 86400.0)
+        noise = rng.normal(1.0, 0.03, (6, times.size, len(detector.keys)))
+        level = WELL_ABOVE * np.where(counters, each.total_seconds(), 1.0)
+        return np.where(counts, 10.0, level * wave[None, :, None] * noise)
+
+    times = START - past_step.total_seconds() * np.arange(PAST // past_step, 0, -1)
+    state = detector.warm(
+        detector.initial(), window(detector, entities, scales * usual(times, past_step), times=times, step=past_step)
+    )
+    live = usual(START + step.total_seconds() * np.arange(150), step)
+    if creeps:
+        bad = np.array([-1.0 if catalog.signal(one.name).good == "higher" else 1.0 for one in detector.keys])
+        live[2, 80:] *= np.exp(0.02 * np.arange(70)[:, None] * bad * moved)
+    else:
+        live[2, 80:] *= np.where(moved, np.where(np.arange(moved.size) % 2, 3.0, 0.2), 1.0)
+    found = []
+    for end in range(1, 151):
+        begin = max(0, end - 42)
+        times = START + step.total_seconds() * np.arange(begin, end)
+        part = window(detector, entities, scales * live[:, begin:end], times=times, step=step)
+        state, verdicts = detect(detector, state, part)
+        found.append([(one.entity.name, one.signals) for one in verdicts if isinstance(one, Finding)])
+    return found
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_values_in_another_unit_are_judged_alike(name):
+    """A factor that is a power of two changes no rounding: what is said must be the same to the reading."""
+    plain = past_and_present(FACTORIES[name]())
+    assert any(plain), "else nothing was shown"
+    assert past_and_present(FACTORIES[name](), 1024.0) == plain
+
+
+def test_who_goes_by_a_unit_of_its_own_says_so(detector):
+    """Whoever has no past compares with limits of the signal's unit: declared, and not by accident."""
+    learns = isinstance(detector, NeedsPast)
+    reason = None if learns else ABSOLUTE["a rule" if ":" in detector.name else "a relation"]
+    assert learns or reason
+    assert all(catalog.signal(key.name).unit for key in detector.keys)
+
+
+def of_signals(family, kind, signals):
+    """A statistical detector of other signals; those that go by a measure of load have it last."""
+    return family(kind, tuple(signals[:-1]), signals[-1]) if issubclass(family, Paced) else family(kind, signals)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_a_catalogue_that_changed_since_is_learnt_anew(name):
+    """Levels of one signal are never read as those of another: fewer, more, or others in the same number."""
+    detector = FACTORIES[name]()
+    names = list(detector.signals)
+    state, _ = run(detector, likely(detector, 3, 6), refs(detector, "abc"))
+    for signals in (names[:-1], [*names, "target_up"], [*names[1:], names[0]]):
+        changed = of_signals(type(detector), detector.kind, signals)
+        _, because = changed.restored(state)
+        assert because, "a check-point of other signals is dropped with its reason"
+        kept, _ = changed.restored(state)
+        values = likely(changed, 3, 6)
+        run(changed, values, refs(changed, "abc"), kept)
 
 
 _TOLD = """

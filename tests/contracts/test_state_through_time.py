@@ -13,6 +13,7 @@ import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.drill import Drill
+from outrider.errors import StoreError
 from outrider.feedback import Feedback, Usefulness
 from outrider.ledger import Change, Ledger, Startup
 from outrider.model import (
@@ -284,3 +285,18 @@ def test_the_newest_measured_calibration_of_each_shape_is_the_baseline(state: St
     assert state.baselines() == (other, newer)
     assert state.baselines(SERVICE) == (other, newer)
     assert state.baselines(NODES[0]) == ()
+
+
+def test_the_newest_load_test_of_each_shape_and_source_is_kept_apart_from_baselines(state: StateStore) -> None:
+    tested = calibration(source="load_test", valid_until=T0 + 600 * MINUTE)
+    newer = replace(tested, batch=72.0, measured_at=T0 + MINUTE)
+    imported = replace(tested, source="vllm", measured_at=T0 + 2 * MINUTE)
+    for found in (tested, newer, imported):
+        state.save_load_test(found)
+    assert state.load_tests() == (imported, newer)
+    # a plan that counted with a load test does not make it a measurement of live engines
+    state.commit(CycleCommit(cycle(), plan=Plan(calibrations=(newer,))))
+    assert state.baselines() == ()
+    for wrong in (calibration(), replace(tested, valid_until=None), replace(tested, measured_at=None)):
+        with pytest.raises(StoreError):
+            state.save_load_test(wrong)

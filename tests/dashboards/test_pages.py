@@ -2,6 +2,7 @@
 
 import re
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -66,6 +67,12 @@ def serve(story: Story | None) -> Iterator[Api]:
     api = Api(story)
     yield api
     api.close()
+
+
+@pytest.fixture(autouse=True)
+def _main_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that runs becomes the main module, which processes that later tests start would run again."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture(scope="module")

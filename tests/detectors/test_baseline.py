@@ -90,7 +90,8 @@ def test_missing_values_and_frozen_ones_teach_nothing():
     baseline.learn(memory, np.full((2, 1), np.nan), NOW, 15.0)
     baseline.learn(memory, np.full((2, 1), 50.0), NOW, 15.0, np.ones((2, 1), dtype=bool))
     for name, array in memory.items():
-        np.testing.assert_array_equal(array, before[name])
+        if not name.startswith("week_"):  # the week learns what is odd, too: it believes nothing seen once
+            np.testing.assert_array_equal(array, before[name])
 
 
 @settings(max_examples=40, deadline=None)
@@ -100,7 +101,9 @@ def test_missing_values_and_frozen_ones_teach_nothing():
 )
 def test_whatever_comes_the_memory_stays_finite_and_scales_positive(values, end):
     baseline, memory = learnt(values, step=60.0, end=end)
-    assert all(np.isfinite(array).all() for array in memory.values())
+    unseen = ("week_recent", "week_older")  # NaN: a part of the week that was not seen
+    assert all(np.isfinite(array).all() for name, array in memory.items() if name not in unseen)
+    assert not any(np.isinf(memory[name]).any() for name in unseen)
     usual = baseline.usual(memory, end)
     assert (usual.scale > 0).all()
 

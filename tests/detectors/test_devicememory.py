@@ -12,13 +12,15 @@ GIB = 2.0**30
 LENGTH = 120  # ten minutes
 
 
-def card(used, *, reserved=0.9, busy=0.5, total=80.0):
+def card(used, *, reserved=0.9, busy=0.5, total=80.0, cache=None):
     length = len(used)
     row = {
         "hw_accel_memory_used_bytes": [None if value is None else value * GIB for value in used],
         "hw_accel_memory_total_bytes": [total * GIB] * length,
         "hw_accel_utilization_ratio": busy if isinstance(busy, list) else [busy] * length,
     }
+    if cache is not None:
+        row["engine_kv_cache_usage_ratio"] = cache
     return row if reserved is None else {**row, "engine_memory_reserved_ratio": [reserved] * length}
 
 
@@ -75,6 +77,15 @@ def test_without_a_reservation_memory_may_follow_the_load(find):
     rising = [min(1.0, 0.1 + 0.008 * column) for column in range(LENGTH)]
     assert find(g0=card(climbing(), reserved=None, busy=rising)) == []
     assert find(g0=card(climbing(), reserved=None)) == [("gpu-memory-leak", REPLICA)]
+
+
+def test_memory_that_grows_with_the_cache_is_load_and_without_it_a_leak(find):
+    filling, steady = [min(1.0, 0.1 + 0.006 * column) for column in range(LENGTH)], [0.4] * LENGTH
+    rising = [min(1.0, 0.1 + 0.008 * column) for column in range(LENGTH)]
+    assert find(g0=card(climbing(), reserved=None, cache=filling)) == [], "busy or not, the cache explains it"
+    leaks = [("gpu-memory-leak", REPLICA)]
+    assert find(g0=card(climbing(), reserved=None, cache=steady, busy=rising)) == leaks, "busier, with no more cached"
+    assert find(g0=card(climbing(), cache=filling)) == leaks, "a cache fills what was reserved"
 
 
 def test_a_slow_creep_of_hours(find):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from detectors import ensemble as module
-from detectors.budget import BLOCK_SECONDS, FEWEST_BLOCKS, HEADROOM, LEFT_OUT_BLOCKS, Budget
+from detectors.budget import BLOCK_READINGS, BLOCK_SECONDS, FEWEST_BLOCKS, HEADROOM, LEFT_OUT_BLOCKS, Budget
 from detectors.ensemble import FEWEST_ROWS, Ensemble
 from detectors.residuals import CLIP, KINDS, Residuals
 from detectors.voters import NAMES, SUREST, Tail, Voters
@@ -188,6 +188,17 @@ def test_realised_alarms_are_near_what_the_budget_lets_through(per_day):
         exceeded += int(above.sum()) if block >= 120 else 0
     realised = exceeded / entities / (240 * BLOCK_SECONDS / DAY)
     assert realised == pytest.approx(HEADROOM * per_day, rel=0.35)
+
+
+def test_hourly_readings_have_blocks_of_a_day_and_the_same_budget():
+    rng, budget, hour, entities = np.random.default_rng(8), Budget(0.1), 3600.0, 100
+    memory, exceeded = budget.empty(entities), 0
+    for day in range(240):
+        scores = rng.exponential(size=(BLOCK_READINGS, entities))
+        above = [budget.judge(memory, row, day * DAY + place * hour, hour) for place, row in enumerate(scores)]
+        exceeded += int(np.any(above, axis=0).sum()) if day >= 120 else 0
+    assert memory["block"][0] == 239 * DAY
+    assert exceeded / entities / 120 == pytest.approx(HEADROOM * 0.1, rel=0.35)
 
 
 def test_an_incident_does_not_raise_its_own_limit_for_a_day_and_then_is_usual():

@@ -91,6 +91,23 @@ def test_a_vanished_board_is_lost_though_no_topology_knows_it_any_more(window_of
     assert (found.fault, found.entity.name) == ("gpu-lost", "GPU-2")
 
 
+def test_a_board_that_another_one_replaced_is_not_lost(window_of, findings_of, ref):
+    new = EntityRef("lab", GPU, None, "GPU-new")
+    every = {**{gpu.name: healthy(10) for gpu in GPUS}, new.name: gone_after(10, 10)}
+    every = {name: {**rows, "hw_accel_seen": [None] * 10} for name, rows in every.items()}
+    topology = Topology.build([(N0, gpu) for gpu in (*GPUS, new)])
+    for replaced, lost in ((True, []), (False, ["GPU-2"])):
+        detector = GpuFaultDetector()
+        before = window_of(GPU, every)
+        state, _ = detector.detect(detector.initial(), before, topology, datetime.fromtimestamp(before.times[-1], UTC))
+        shown = healthy(10) if replaced else gone_after(10, 10)
+        rows = {**every, "GPU-2": gone_after(10, 4), new.name: shown}
+        after = window_of(GPU, {name: {**row, "hw_accel_seen": [None] * 10} for name, row in rows.items()})
+        now = datetime.fromtimestamp(after.times[-1], UTC)
+        _, verdicts = detector.detect(state, after, topology, now)
+        assert [one.entity.name for one in verdicts if getattr(one, "fault", None) == "gpu-lost"] == lost
+
+
 def test_a_dark_exporter_is_no_lost_board(find):
     verdicts = []
     assert find({gpu.name: gone_after(20, 15) for gpu in GPUS}, length=20, verdicts=verdicts) == []

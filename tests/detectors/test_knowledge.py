@@ -196,3 +196,52 @@ def test_what_is_wrong_is_told_with_file_and_line(old, new, line, said):
 def test_a_fault_in_two_files_is_refused():
     with pytest.raises(ConfigError, match="stands in another file too"):
         knowledge.read({"x.yaml": ENTRY, "y.yaml": ENTRY})
+
+
+OWN = """
+groups: {front: [gateway-fault, traffic-surge]}
+gpu-lost:
+  runbook: https://wiki.example.org/gpu-lost
+  explains: {peers: ["@front"], path: ["@engine-stops"]}
+"""
+
+
+def test_own_files_change_the_keys_that_they_give():
+    packaged, known = knowledge.load(), knowledge.load_with({"own/gpus.yaml": OWN})
+    assert known["gpu-lost"].runbook == "https://wiki.example.org/gpu-lost"
+    assert known["gpu-lost"].consequences("peers") == {"gateway-fault", "traffic-surge"}
+    assert known["gpu-lost"].consequences("path") >= {"engine-dead"}, "packaged groups are known to own files"
+    assert known["gpu-lost"].signs == packaged["gpu-lost"].signs
+    assert {fault: one for fault, one in known.items() if fault != "gpu-lost"} == {
+        fault: one for fault, one in packaged.items() if fault != "gpu-lost"
+    }
+    assert knowledge.load_with({}) is packaged
+
+
+def test_an_own_group_of_a_packaged_name_changes_no_packaged_entry():
+    known = knowledge.load_with({"own.yaml": "groups: {engine-stops: [gpu-oom]}\n"})
+    assert known == knowledge.load()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "said"),
+    [
+        ("gpu-lots: {runbook: ''}", 1, "gpu-lots", 'unknown fault "gpu-lots"; did you mean "gpu-lost"?'),
+        ("\ngpu-lost: {steps: []}", 2, "gpu-lost.steps", "unknown key"),
+        ("gpu-lost:\n  remedy: [explode]", 2, "gpu-lost.remedy[0]", "unknown action"),
+        ("gpu-lost:\n  signs: 5", 2, "gpu-lost.signs", "expected"),
+        ("- 1", 1, "(file)", "expected"),
+    ],
+)
+def test_a_mistake_of_an_own_file_is_named(text, line, key, said):
+    with pytest.raises(ConfigError) as refused:
+        knowledge.load_with({"own.yaml": text})
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.line) == ("own.yaml", line)
+    assert problem.key == key
+    assert said in problem.message
+
+
+def test_one_fault_in_two_own_files_is_refused():
+    with pytest.raises(ConfigError, match="stands in another file too"):
+        knowledge.load_with({"a.yaml": "gpu-lost: {remedy: []}", "b.yaml": "gpu-lost: {checks: []}"})

@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fleet_for_correlation import CHAT, CODE, fleet, gpu, node, replica  # type: ignore[import-not-found]
 
 from detectors import peers
+from outrider.model import EntityRef
 from outrider.topology import Topology
 
 
@@ -55,3 +56,25 @@ def test_fewer_than_three_values_have_no_median():
     apart = peers.apart(values, np.zeros(3, dtype=np.intp), np.array([0.1, 0.1]))
     assert np.isfinite(apart[:, 0]).all()
     assert np.isnan(apart[:, 1]).all()
+
+
+def test_engines_that_read_prompts_are_no_peers_of_those_that_make_tokens():
+    topology = fleet()
+    chat = [replica(number) for number in range(4)]
+    roles = {one: {"role": "prefill" if place < 2 else "decode"} for place, one in enumerate(chat)}
+    more = [EntityRef("c1", CHAT.kind.REPLICA, "llm", f"more-{number}") for number in range(2)]
+    labels = {**roles, **{one: {"role": "decode"} for one in more}}
+    split = Topology.build([*topology.edges, *((one, CHAT) for one in more)], labels=labels)
+    assert peers.groups([*chat, *more], split).tolist() == [-1, -1, *[peers.groups([*chat, *more], split)[2]] * 4]
+    assert (peers.groups([*chat, *more], split)[2:] >= 0).all(), "four decode"
+    assert len(set(peers.groups([*chat, *more], topology)[:4].tolist())) == 1, "without roles all are alike"
+
+
+def test_cards_have_the_role_and_model_of_the_replicas_on_them():
+    topology = fleet()
+    cards = [gpu(number) for number in range(4)]
+    of = {one: topology.above(one, replica(0).kind)[0] for one in cards}
+    for name, values in (("role", ("prefill", "decode")), ("model", ("a", "b"))):
+        labels = {one: {name: values[place % 2]} for place, one in enumerate(of.values())}
+        split = Topology.build(topology.edges, labels=labels)
+        assert peers.groups(cards, split).tolist() == [-1] * 4, f"two of each {name} are too few"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner.capacity import buffer_of, formula, whole
+from planner.capacity import buffer_for, buffer_of, formula, whole
 
 EXAMPLE = {"qps": 40, "tokens": 300, "batch": 32, "tokens_per_second": 25, "buffer": 0.25, "tp": 4}
 
@@ -142,3 +142,18 @@ def test_the_buffer_becomes_the_measured_error_once_there_are_enough():
     assert buffer_of(errors[:20]) is None
     assert buffer_of([-0.2] * 50) == 0.0
     assert buffer_of([*errors, nan]) == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize(
+    ("measured", "value", "bounded"), [(0.0, 0.05, True), (0.22, 0.22, False), (0.9, 0.6, True), (0.6, 0.6, False)]
+)
+def test_a_measured_error_takes_the_place_of_the_buffer_within_bounds(measured, value, bounded):
+    found = buffer_for({600.0: 0.01, 1800.0: measured, 7200.0: 0.5}, 1000.0, 0.25)
+    assert (found.value, found.source, found.measured, found.lead_seconds) == (value, "measured", measured, 1800.0)
+    assert found.as_dict()["bounded"] is bounded
+
+
+def test_the_configured_buffer_counts_until_an_error_is_known_so_far_ahead():
+    for known in ({}, {600.0: 0.1}):
+        found = buffer_for(known, 900.0, 0.25)
+        assert (found.value, found.source, found.measured) == (0.25, "configured", None)

@@ -19,7 +19,7 @@ from outrider.model import (
     Recommendation,
     SignalKey,
 )
-from planner import prescale
+from planner import prescale, reasoning
 from planner.plan import PlanSettings, plan, weekly_growth
 
 CHEAP = PlanSettings()
@@ -244,3 +244,28 @@ def test_the_first_need_is_the_first_instant_above(build):
     assert prescale.first_need(said, 5.0) is None
     assert prescale.peak(said, build.now + timedelta(minutes=10)).value == 2.0
     assert prescale.peak(said, build.now - timedelta(minutes=10)).value == 1.0
+
+
+def test_a_measured_error_is_the_buffer_and_is_told(build):
+    hour = 2 * np.pi * np.arange(8 * 144) / 144.0
+    noise = np.random.default_rng(4).normal(0.0, 0.05, hour.size)
+    load = (30.0 + 10.0 * np.sin(hour)) * np.exp(noise)
+    (found,) = plan(
+        build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=40)], build.now,
+        settings=PlanSettings(margins={build.service: 2.0}),
+    ).recommendations  # fmt: skip
+    facts = found.derivation
+    assert facts["buffer"]["source"] == "measured"
+    assert 0.05 <= facts["buffer"]["value"] <= 0.3
+    assert facts["inputs"]["buffer"]["value"] == facts["buffer"]["value"]
+    assert facts["peak"]["quantile"] == 0.5
+    assert facts["peak"]["value"] < facts["peak"]["p95"]
+    assert facts["bound"]["margin"] == 2.0
+    assert facts["need_forecast"] == max(facts["need_by_formula"], facts["need_by_bound"])
+    (plain,) = plan(
+        build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=40)], build.now
+    ).recommendations
+    assert plain.derivation["bound"]["margin"] == 1.0
+    assert plain.derivation["bound"]["out"] < facts["bound"]["out"]
+    said = "\n".join(reasoning.lines(found))
+    assert "is measured" in said or "bounded to" in said

@@ -6,10 +6,15 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from outrider.clock import from_unix
 from outrider.errors import UsageError
-from planner.ahead import believed, filled, upper_paths
+from outrider.model import EntityKind, EntityRef
+from planner.ahead import MARGINS, believed, filled, highest, line_end, path_of, paths
 from planner.backtest import Trace
+from planner.forecast import forecast
+from planner.margins import margin_of
 from planner.predictive import predictive
+from planner.prescale import decide, target
 from planner.replay import figure, score
 from planner.replay.fleet import Seen, simulate
 from planner.replay.moves import reversals
@@ -136,13 +141,82 @@ def test_nothing_after_a_minute_is_known_at_it():
     np.testing.assert_allclose(first[:until], second[:until])
 
 
-def test_upper_paths_cover_what_comes_as_often_as_they_say():
-    values = _wave(14.0)
-    paths = upper_paths(values, 144, 10, 10, (0.8, 0.95))
+def test_bounds_cover_what_comes_and_rise_with_the_margin():
+    values = _wave(9.0)
+    said = paths(values, 144, 600.0, 2)
     rows = np.arange(5 * 144, values.size - 1)
-    for level, name in enumerate((0.8, 0.95)):
-        inside = (values[rows + 1] <= paths.upper[rows, level, 10]).mean()
-        assert inside == pytest.approx(name, abs=0.04)
+    covered = [(values[rows + 1] <= said.bound(margin)[rows, 1]).mean() for margin in MARGINS]
+    assert covered[0] > 0.97
+    assert covered == sorted(covered)
+    assert (said.bound(MARGINS[-1]) <= np.maximum(said.most[:, None], said.usual) + 1e-9).all()
+    assert (said.bound(1.0) >= said.usual).all()
+
+
+def test_a_replay_bounds_the_load_as_the_plan_of_that_instant_does():
+    values = _wave(6.0)
+    replayed = paths(values, 144, 600.0, 6)
+    times = START + 600.0 * np.arange(values.size)
+    origin = 5 * 144
+    now = from_unix(float(times[origin]))
+    entity = EntityRef("lab", EntityKind.SERVICE, "prod", "chat")
+    said = forecast(times, values, signal="svc_requests_per_second", entity=entity, now=now, models=("ensemble",))
+    live = path_of(said, float(values[origin - 1]), 1.25 * float(values[:origin].max()))
+    for margin in MARGINS:
+        np.testing.assert_allclose(
+            live.bound(margin)[0, :7], replayed.bound(margin)[origin - 1], rtol=0.01, err_msg=f"{margin}"
+        )
+
+
+def test_the_highest_between_two_moments_follows_the_lines_between_slots():
+    knots = np.array([[1.0, 3.0, 2.0, 5.0]])
+
+    def between(begin, end):
+        return highest(knots, np.array([begin]), np.array([end]))[0]
+
+    assert between(0.5, 0.5) == pytest.approx(2.0)
+    assert between(0.5, 1.5) == pytest.approx(3.0)
+    assert between(1.5, 2.2) == pytest.approx(2.6)
+    assert between(-1.0, 9.0) == pytest.approx(5.0)
+
+
+def test_only_minutes_on_one_line_are_drawn_out():
+    minutes = np.array([[10.0, 11.0, 12.0], [10.0, 11.0, 11.5], [3.0, 2.0, 1.0]])
+    found = line_end(minutes, np.full(3, 5.0))
+    assert found[0] == pytest.approx(17.0)
+    assert np.isnan(found[1])
+    assert found[2] == 0.0
+
+
+def test_a_plan_and_a_replay_decide_alike():
+    random = np.random.default_rng(11)
+    many = 400
+    current, now, coming, stay, most = (random.integers(0, 30, many).astype(float) for _ in range(5))
+    ready = np.minimum(current, random.integers(0, 30, many))
+    now[random.random(many) < 0.2] = np.nan
+    cooling, shrunk = random.random(many) < 0.3, random.random(many) < 0.3
+    found = decide(
+        current=current, ready=ready, now=now, coming=coming, stay=stay, floor=2, top=25, most=most, cooling=cooling,
+        shrunk=shrunk,
+    )  # fmt: skip
+    for row in range(many):
+        one = target(
+            current=int(current[row]), floor=2, ceiling=25, need_now=None if np.isnan(now[row]) else int(now[row]),
+            need_forecast=int(coming[row]), need_survivors=int(stay[row]), most=int(most[row]), ready=int(ready[row]),
+            cooling=bool(cooling[row]), shrunk=bool(shrunk[row]),
+        )  # fmt: skip
+        assert one.replicas == found[row]
+        if found[row] < current[row]:
+            assert not np.isnan(now[row])
+            assert found[row] >= min(stay[row], current[row])
+            assert not cooling[row]
+
+
+def test_the_margin_of_a_history_is_that_of_its_replay():
+    values = _wave(6.0)
+    times = START + 600.0 * np.arange(values.size)
+    found = margin_of(times, values, timedelta(minutes=10), FIVE)
+    assert found == score.tuned(world(_trace(values)), FIVE)[1][-1]
+    assert margin_of(times[:100], values[:100], timedelta(minutes=10), FIVE) == MARGINS[0]
 
 
 def test_a_collapse_is_doubted_for_an_hour_and_then_believed():

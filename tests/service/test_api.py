@@ -270,6 +270,17 @@ def test_plan_and_forecast_carry_what_the_page_draws(busy):
     assert any(value is not None for value in forecast["history"]["values"])
 
 
+def test_pools_of_prefill_and_decode_are_sized(busy):
+    asked = "/capacity/disaggregated?model=Llama-3.1-8B&gpu=H100&qps=40&prompt=2000&tokens=200&prefill_tp=1&decode_tp=1"
+    found = busy.get(asked + "&ttft=1&tpot=0.04&lang=zh")
+    assert found["kept"]
+    assert found["gpus"] == found["prefill"]["gpus"] + found["decode"]["gpus"]
+    assert found["derivation"][1].startswith("预填充")
+    assert busy.get(asked + "&ttft=0.001")["reason"] == "prompt"
+    for wrong, status in ((asked.replace("H100", "abacus"), 400), (asked.replace("qps=40", "qps=nan"), 422)):
+        assert busy.http.get(f"/api/v1{wrong}").status_code == status
+
+
 def test_series_of_a_gauge_and_of_a_histogram(busy):
     key = LOST_GPU.key
     found = busy.get("/signals/hw_accel_temperature_celsius/series", entity=key, step="1m")

@@ -143,3 +143,24 @@ def test_without_locust_the_extra_is_named(monkeypatch):
     with pytest.raises(UnavailableError) as caught:
         loadtest.run(loadtest.LoadPlan("http://127.0.0.1:1"))
     assert "outrider[loadtest]" in caught.value.hint
+
+
+def test_a_step_has_intervals_from_its_own_requests():
+    records = [
+        {
+            "start": 0.1 * n,
+            "first": 0.1 * n + 0.2,
+            "end": 0.1 * n + 1.2,
+            "tokens": 40 + n % 7,
+            "prompt": 9,
+            "error": None,
+        }
+        for n in range(200)
+    ]
+    point = loadtest.point_of(records, 10, 18.0)
+    tokens, rate = (point.intervals[name] for name in ("tokens_per_request", "tokens_per_second"))
+    assert tokens.low < point.tokens_per_request < tokens.high
+    assert tokens.high - tokens.low < 1.0
+    assert rate.low < point.tokens_per_second < rate.high
+    few = loadtest.point_of(records[:8], 10, 18.0)
+    assert "tokens_per_request" not in few.intervals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from outrider.ledger import PhaseTime, StartPhase, Startup
 from outrider.model import (
+    Calibration,
     CellStatus,
     EntityKind,
     EntityRef,
@@ -19,6 +21,7 @@ from outrider.model import (
     SignalKey,
 )
 from outrider.topology import Topology
+from planner import reasoning
 from service import looking_back, planning
 from service.planning import Planning
 from service.settings import PlannerSettings, ServiceSettings
@@ -131,3 +134,40 @@ def test_looking_back_is_kept_for_others_to_show(metrics, ledger):
         assert "{" not in said
     assert not looking_back.is_due(ledger, NOW + timedelta(hours=1))
     assert looking_back.is_due(ledger, NOW + timedelta(hours=7))
+
+
+def load_test(**changes):
+    made = Calibration(
+        GOOD, "H100", 300.0, 16.0, 25.0, 2, 1, 480.0, 900, "measured", "prior", "", "",
+        NOW - timedelta(days=3), {}, "load_test", NOW + timedelta(days=3),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def counted(metrics, *tests):
+    made = _planning(metrics, tests=lambda: tests).plan_if_due(NOW, TOPOLOGY)
+    return next(one for one in made.recommendations if one.service == GOOD)
+
+
+def test_a_load_test_counts_where_engines_show_too_little_and_the_plan_says_so(metrics):
+    imported = load_test(source="vllm", measured_at=NOW - timedelta(days=1), batch=8.0)
+    found = counted(metrics, imported, load_test())
+    assert found.derivation["inputs"]["batch"]["value"] == 16.0
+    assert found.derivation["calibration"]["source"] == "load_test"
+    assert any("load_test" in line for line in reasoning.lines(found))
+    assert counted(metrics, imported).derivation["inputs"]["batch"]["value"] == 8.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"valid_until": NOW}, "too_old"),
+        ({"gpu_type": "A100"}, "other_gpu"),
+        ({"tensor_parallel": 4}, "other_group"),
+    ],
+)
+def test_a_load_test_of_something_else_is_passed_over_with_the_reason(metrics, changes, why):
+    found = counted(metrics, load_test(**changes))
+    assert found.derivation["inputs"]["batch"]["value"] == 32.0
+    assert found.derivation["calibration"]["source"] == "configured"
+    assert any(why in line for line in reasoning.lines(found, "zh"))

@@ -90,6 +90,39 @@ def test_a_file_of_another_tester_calibrates(tmp_path):
     assert (never["batch"], never["reason"]) == (None, "slo_never")
 
 
+def test_what_a_tester_found_is_kept_with_its_interval_and_the_plan_counts_with_it(tmp_path):
+    steps = [{**VLLM, "max_concurrency": n, "output_throughput": t, "p99_ttft_ms": w, "failed": 0,
+              "output_lens": [150, 250] * 10} for n, t, w in
+             ((16, 790.0, 120.0), (16, 810.0, 125.0), (16, 800.0, 115.0), (64, 820.0, 900.0))]  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps(steps))
+    asked = (
+        "capacity",
+        "calibrate",
+        "--import",
+        "bench.json",
+        "--ttft",
+        "500ms",
+        "--gpu-type",
+        "H100",
+        "--service",
+        "chat",
+    )
+    found = answer(*asked, "--model", "m", "--engine-version", "0.9", cwd=tmp_path)
+    speed = found["intervals"]["tokens_per_second_per_sequence"]
+    assert speed["low"] < found["tokens_per_second_per_sequence"] == 50 < speed["high"]
+    assert found["intervals"]["batch"] == {"low": 16, "high": 64}
+    assert found["kept"]
+    (kept,) = answer("capacity", "calibrate", "--show", cwd=tmp_path)
+    assert (kept["service"], kept["source"], kept["model"], kept["engine_version"]) == ("chat", "vllm", "m", "0.9")
+    assert kept["valid"]
+    assert kept["valid_until"] > kept["measured_at"]
+    assert answer("capacity", "calibrate", "--show", "--service", "other", cwd=tmp_path, code=1) == []
+    answer(*asked, "--no-keep", "--tp", "2", cwd=tmp_path)
+    assert len(answer("capacity", "calibrate", "--show", cwd=tmp_path)) == 1
+    wrong = answer(*asked, "--valid", "0s", cwd=tmp_path, code=2)
+    assert "--valid" in wrong["error"]["message"]
+
+
 def test_an_empty_store_calibrates_nothing_and_says_no(tmp_path):
     found = answer("capacity", "calibrate", "--from-store", cwd=tmp_path, code=1)
     assert (found["tokens_per_request"], found["reason"], found["calibrations"]) == (None, "nothing_collected", [])

@@ -47,6 +47,7 @@ class Statistics:
     """A detector whose past and alarms a test sets."""
 
     name, kind, keys, window, state_version = "seasonal-gpu", EntityKind.GPU, (POWER,), timedelta(minutes=10), 1
+    weekly = True
 
     def __init__(self) -> None:
         self.past, self.rate = timedelta(0), AlarmRate(0.25, None, 1.0)
@@ -83,6 +84,12 @@ def judged(stages, detector, *verdicts, now=NOW):
     return stages.judge(Said(detector, detector.initial(), 6, verdicts), now)
 
 
+def test_who_goes_by_the_time_of_day_alone_has_learnt_it_after_the_trial(statistics):
+    statistics.past, statistics.weekly = timedelta(days=3), False
+    one = judged(Stages(), statistics, finding())
+    assert (one.stage, one.reason) == (Stage.ALERTING, StageReason.LEARNT)
+
+
 def test_the_stages_of_a_detector_that_needs_a_past(statistics):
     stages = Stages()
     warming = NoVerdict("seasonal-gpu", None, NoVerdictReason.WARMING_UP)
@@ -100,7 +107,10 @@ def test_the_stages_of_a_detector_that_needs_a_past(statistics):
     assert later.since == NOW + 2 * STEP, "it stands so since it began to"
     statistics.past = timedelta(hours=48)
     one = judged(stages, statistics, finding(), now=NOW + 4 * STEP)
-    assert (one.stage, one.reason, one.shadowed) == (Stage.ALERTING, StageReason.LEARNT, ())
+    assert (one.stage, one.reason, one.shadowed) == (Stage.ALERTING, StageReason.LEARNT_DAY, ())
+    statistics.past = timedelta(days=14)
+    one = judged(stages, statistics, now=NOW + 5 * STEP)
+    assert (one.stage, one.reason, one.since) == (Stage.ALERTING, StageReason.LEARNT, NOW + 5 * STEP)
 
 
 def test_far_beyond_its_budget_it_goes_back_into_the_shadow_until_it_keeps_it(statistics):
@@ -203,8 +213,11 @@ def test_the_budgets_of_a_class_are_shared_by_its_detectors():
     cycle = wiring.cycle_in_memory(settings, Collector([]), ManualClock(NOW), interval=STEP)
     cycle.digest(NOW, Collected())
     budgets = {one.detector: one.rate.budget for one in cycle.parts.state.standings() if one.rate}
-    assert (budgets["seasonal-gpu"], budgets["isolation-gpu"], budgets["seasonal-service"]) == (0.05, 0.05, 0.3)
-    assert budgets["seasonal-node"] == 0.25
+    gpu = ("seasonal-gpu", "isolation-gpu", "level-shift-gpu", "drift-gpu")
+    service = ("seasonal-service", "level-shift-service", "drift-service")
+    assert [budgets[name] for name in gpu] == [pytest.approx(0.1 / 4)] * 4
+    assert [budgets[name] for name in service] == [pytest.approx(0.1)] * 3
+    assert budgets["seasonal-node"] == pytest.approx(0.5 / 4)
 
 
 def test_holidays_begin_at_midnight_where_they_are_kept():

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from store.memory import MemoryMetricStore
 from store.sql import SqlMetricStore, SqlStateStore, open_metrics, open_state, urls_of
 from tests.store import full_store
+from tests.store.lived import fill
 
 
 @pytest.fixture
@@ -47,3 +49,10 @@ def full_backup(full: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("backup") / "full.tar.zst"
     full_store.back_up(full, file)
     return file
+
+
+@pytest.fixture
+def truth() -> MemoryMetricStore:
+    store = MemoryMetricStore()
+    fill(store)
+    return store

@@ -20,6 +20,7 @@ from outrider.model import (
     Alert,
     AlertReason,
     AlertState,
+    Calibration,
     CellStatus,
     CycleRecord,
     DecisionReason,
@@ -30,6 +31,7 @@ from outrider.model import (
     EventKind,
     Hypothesis,
     Incident,
+    Interval,
     Layer,
     Message,
     NoPlanReason,
@@ -151,6 +153,11 @@ def fill(store_url: str, first: int = 0, count: int = CYCLES) -> None:
             state.alerts(limit=1)[0], Usefulness.WRONG_CAUSE, by="ada", at=now, cause="node-lost", comment="节点"
         )
         state.save_feedback([wrong])
+        figures = Calibration(
+            SERVICE, "H100", 250.0, 64.0, 20.0, 4, 1, 210.0, 100, "measured", "prior", "llama", "0.9", now,
+            {"batch": Interval(64.0, 96.0)}, "vllm", now + timedelta(days=30),
+        )  # fmt: skip
+        state.save_load_test(figures)
         state.set_paused(True, "ada", now)
         arrays = {"mean": np.arange(6.0).reshape(2, 3), "seen": np.array([True, False])}
         state.save_detector_states({"seasonal": DetectorState(2, GPUS[:2], arrays)}, now)
@@ -196,6 +203,7 @@ def seen(store_url: str) -> dict[str, Any]:
             "silences": state.silences(T0),
             "drills": state.drills(),
             "feedback": state.feedback(),
+            "load_tests": state.load_tests(),
             "paused": state.paused(),
             "detectors": {
                 name: (one.version, one.entities, {key: value.tolist() for key, value in one.arrays.items()})

@@ -1,0 +1,217 @@
+"""Hard faults by rule: XID, uncorrectable memory error, GPU gone, link down, scrape gone, among what only looks so.
+
+Fleets of ``NODES`` nodes with eight devices live through rounds of 15 s. Their real pages and kernel lines are parsed
+and normalised, and the detectors of hard faults say what they say. A fault is *recalled* when its sort is said of its
+entity in the first or second round whose pages show it. Every finding that begins is *right* when a fault of its sort
+(or of one that goes with it, as XID 48 with an uncorrectable error) is at its entity, else it is false; what is held
+on to afterwards begins nothing. Beside them, on the same values, the static rules that people write: the gauge of the
+last XID is not 0, a counter of errors rose, a device's lines are missing, a port is not active, ``up`` is 0.
+
+``OUTRIDER_QUICK=1`` runs one small fleet; ``OUTRIDER_HARD_SEEDS=1,2`` other seeds than those that score.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Result, main, quick, result, tell
+from benchmarks.hard_fault_fleet import INTERVAL, Class, Source, Story, Truth, fleet_of
+from detectors.hardfaults import GpuFaultDetector
+from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
+from detectors.targets import TargetsDetector
+from outrider import log
+from outrider.model import EntityKind, EntityRef
+from outrider.ports import Collected
+from outrider.topology import Topology
+from service.detection import Detection
+
+TARGET, WITHIN_ROUNDS = 0.99, 2
+SEEDS, NODES, ROUNDS, EVERY, SETTLE = (11, 12, 13), 48, 600, 2, 10
+SORTS = {
+    "gpu-xid-hardware": Class.XID,
+    "gpu-ecc-uncorrectable": Class.DBE,
+    "gpu-lost": Class.GONE,
+    "ib-link-down": Class.LINK,
+    "switch-down": Class.LINK,
+    "exporter-down": Class.SCRAPE,
+    "node-lost": Class.SCRAPE,
+    "monitor-blind": Class.SCRAPE,
+}
+HELD_ROUNDS = 42  # a finding on an event is held for ten minutes
+Said = set[tuple[EntityRef, Class]]
+
+
+@dataclass(slots=True)
+class Score:
+    """What one way of telling came to."""
+
+    recalled: list[tuple[Truth, int | None]] = field(default_factory=list)
+    right: int = 0
+    false: list[tuple[int, EntityRef, Class]] = field(default_factory=list)
+
+    @property
+    def recall(self) -> float:
+        """Share of the faults told within ``WITHIN_ROUNDS``."""
+        return sum(late is not None for _, late in self.recalled) / max(1, len(self.recalled))
+
+    @property
+    def precision(self) -> float:
+        """Share of what was said that was right."""
+        return self.right / max(1, self.right + len(self.false))
+
+
+class StaticRules:
+    """The rules of common dashboards, without memory but of the devices that were seen."""
+
+    def __init__(self) -> None:
+        self._devices: set[EntityRef] = set()
+
+    def look(self, collected: Collected, topology: Topology) -> Said:
+        """What fires in this round."""
+        found: Said = set()
+        for name, sort, fires in (
+            ("hw_accel_fault_code", Class.XID, lambda value: value > 0),
+            ("hw_accel_ecc_uncorrectable_total", Class.DBE, lambda value: value > 0),
+            ("hw_link_up", Class.LINK, lambda value: value == 0),
+            ("target_up", Class.SCRAPE, lambda value: value == 0),
+        ):
+            for entity, value in _values(collected, name):
+                if fires(value):
+                    found.add((_about(entity, topology), sort))
+        shown = {entity for entity, value in _values(collected, "hw_accel_temperature_celsius") if not np.isnan(value)}
+        self._devices |= shown
+        answering = {node for entity in shown for node in _nodes(entity, topology)}
+        missing = {entity for entity in self._devices - shown if answering.intersection(_nodes(entity, topology))}
+        return found | {(entity, Class.GONE) for entity in missing}
+
+
+def _values(collected: Collected, name: str) -> Iterable[tuple[EntityRef, float]]:
+    for batch in collected.batches:
+        for column, key in enumerate(batch.keys):
+            if key.name == name:
+                yield from zip(batch.entities, batch.values[:, column].tolist(), strict=True)
+
+
+def _nodes(entity: EntityRef, topology: Topology) -> list[EntityRef]:
+    return [one for one in (*topology.rests_on(entity), *topology.holds_up(entity)) if one.kind is EntityKind.NODE]
+
+
+def _about(entity: EntityRef, topology: Topology) -> EntityRef:
+    """The node of a port or of an exporter, the entity itself otherwise."""
+    if entity.kind not in (EntityKind.PORT, EntityKind.WORKLOAD):
+        return entity
+    label = topology.label(entity, "node")
+    return EntityRef(entity.cluster, EntityKind.NODE, None, label) if label else (*_nodes(entity, topology), entity)[0]
+
+
+def live(seed: int, nodes: int, rounds: int) -> tuple[dict[str, list[Said]], Story]:
+    """What each way of telling said in every round from the last quiet one on, and what was true."""
+    source = Source(fleet_of(seed, nodes))
+    story, rules = Story(source, seed, EVERY), StaticRules()
+    watchers = (GpuFaultDetector(), NodeFaultDetector(), PortFaultDetector(), TargetsDetector())
+    detection = Detection(watchers, INTERVAL)
+    said: dict[str, list[Said]] = {"outrider": [], "static rules": []}
+    for number in range(rounds + SETTLE):
+        if number >= SETTLE:
+            story.advance()
+        source.fleet.step(INTERVAL)
+        collected, topology = source.look()
+        found = detection.look(source.fleet.now, collected, topology).findings
+        fired = rules.look(collected, topology)
+        if number >= SETTLE - 1:
+            said["outrider"].append({(one.entity, SORTS[one.fault]) for one in found if one.fault in SORTS})
+            said["static rules"].append(fired)
+    return said, story
+
+
+def score(said: Sequence[Said], truths: Sequence[Truth], into: Score) -> None:
+    """Add what was said of one fleet: first in the quiet round 0, then in those of the story."""
+    rounds = dict(enumerate(said))
+    for truth in truths:
+        if truth.shown + WITHIN_ROUNDS > len(rounds):
+            continue
+        late = next(
+            (
+                after
+                for after in range(WITHIN_ROUNDS)
+                if any((entity, truth.sort) in rounds[truth.shown + after] for entity in truth.entities)
+            ),
+            None,
+        )
+        into.recalled.append((truth, late))
+    at: dict[EntityRef, list[Truth]] = {}
+    for truth in truths:
+        for entity in truth.entities:
+            at.setdefault(entity, []).append(truth)
+    before = rounds.pop(0)
+    for number, one in rounds.items():
+        for entity, sort in sorted(one - before, key=str):
+            if any(_fits(truth, sort, number) for truth in at.get(entity, ())):
+                into.right += 1
+            else:
+                into.false.append((number, entity, sort))
+        before = one
+
+
+def _fits(truth: Truth, sort: Class, number: int) -> bool:
+    return sort in (truth.sort, *truth.beside) and truth.shown <= number <= truth.over + HELD_ROUNDS
+
+
+def run() -> list[Result]:
+    """Recall within two scrapes and precision, beside static rules, with what was missed and what was false."""
+    log.configure(level="critical")
+    wanted = os.environ.get("OUTRIDER_HARD_SEEDS")
+    seeds = tuple(int(seed) for seed in wanted.split(",")) if wanted else SEEDS
+    seeds, nodes, rounds = (seeds[:1], 16, 60) if quick() else (seeds, NODES, ROUNDS)
+    scores = {"outrider": Score(), "static rules": Score()}
+    done: Counter[str] = Counter()
+    for seed in seeds:
+        said, story = live(seed, nodes, rounds)
+        done.update(story.done)
+        for name, one in scores.items():
+            score(said[name], story.truths, one)
+        tell(f"hard_faults: seed {seed} lived")
+    ours, theirs = scores["outrider"], scores["static rules"]
+    ran = {"seeds": list(seeds), "nodes": nodes, "rounds": rounds, "within_scrapes": WITHIN_ROUNDS}
+    return [
+        _line(
+            "recall", ours.recall, theirs.recall, faults=len(ours.recalled), by_fault=_by_fault(ours.recalled), **ran
+        ),
+        _line(
+            "precision", ours.precision, theirs.precision, said=ours.right + len(ours.false),
+            false=_counted(ours.false), peer_false=_counted(theirs.false), happenings=dict(sorted(done.items())), **ran,
+        ),
+    ]  # fmt: skip
+
+
+def _line(figure: str, ours: float, theirs: float, **more: object) -> Result:
+    ratio = ours / theirs if theirs else None
+    return result(f"hard_faults_{figure}", ours, "ratio", TARGET, ours >= TARGET, "static rules", theirs, ratio, **more)
+
+
+def _by_fault(recalled: Sequence[tuple[Truth, int | None]]) -> Mapping[str, str]:
+    """Faults recalled of those that were, in the first and by the second scrape."""
+    found: dict[str, list[int | None]] = {}
+    for truth, late in recalled:
+        found.setdefault(truth.what, []).append(late)
+    return {
+        what: f"{sum(one is not None for one in lates)} of {len(lates)}, {lates.count(0)} at the first scrape"
+        for what, lates in sorted(found.items())
+    }
+
+
+def _counted(false: Iterable[tuple[int, EntityRef, Class]]) -> Mapping[str, int]:
+    return dict(Counter(sort.value for _, _, sort in false).most_common())
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,109 @@
+"""Trends of many rows at once: Theil-Sen slopes over chosen pairs, Kendall's share of them, and shares of rises.
+
+A slope is the median of the slopes of pairs (Theil 1950, Sen 1968): a third of the readings may be wrong. Which
+pairs are taken is the caller's: all of them for a dozen points, those a day apart where the day has a rhythm
+(the seasonal Kendall test of Hirsch, Slack and Smith, 1982). Readings that follow each other are alike, so
+shares of pairs are compared with limits and not turned into probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.model import Floats
+
+Pairs = tuple[NDArray[np.intp], NDArray[np.intp]]
+LOW, HIGH = 0.1, 0.9  # of the slopes of the pairs: what a slope may as well be
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Slopes a second with their tenth and ninetieth percentile, and the shares of pairs; all of shape (rows,).
+
+    ``rising`` and ``falling`` are shares of the pairs that are known; NaN and 0 where no pair is.
+    """
+
+    slope: Floats
+    low: Floats
+    high: Floats
+    rising: Floats
+    falling: Floats
+    pairs: NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How many steps from reading to reading are known, rise and fall; all of shape (rows,)."""
+
+    known: NDArray[np.intp]
+    up: NDArray[np.intp]
+    down: NDArray[np.intp]
+
+
+def all_pairs(count: int) -> Pairs:
+    """Every pair of ``count`` points, the earlier one first."""
+    first, second = np.triu_indices(count, 1)
+    return first, second
+
+
+def pairs_apart(count: int, lag: int) -> Pairs:
+    """The pairs of ``count`` points that lie a multiple of ``lag`` apart."""
+    first = [np.arange(count - apart) for apart in range(lag, count, lag)]
+    second = [np.arange(apart, count) for apart in range(lag, count, lag)]
+    if not first:
+        return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
+    return np.concatenate(first), np.concatenate(second)
+
+
+def theil_sen(values: Floats | NDArray[np.float32], times: Floats, pairs: Pairs) -> Trend:
+    """The trend of each row, ``values`` (rows, points) at ``times`` (points,) in seconds; NaN is no point."""
+    first, second = pairs
+    if not first.size or not values.shape[0]:
+        nothing = np.full(values.shape[0], np.nan)
+        count = np.zeros(values.shape[0], dtype=np.intp)
+        return Trend(nothing, nothing, nothing, np.zeros(count.size), np.zeros(count.size), count)
+    change = values[:, second].astype(np.float64) - values[:, first]
+    known = np.isfinite(change).sum(axis=1)
+    slopes = np.sort(change / (times[second] - times[first]), axis=1)  # NaN last
+    least = np.maximum(known, 1)
+    with np.errstate(invalid="ignore"):
+        rising, falling = (change > 0).sum(axis=1) / least, (change < 0).sum(axis=1) / least
+    return Trend(_at(slopes, known, 0.5), _at(slopes, known, LOW), _at(slopes, known, HIGH), rising, falling, known)
+
+
+def _at(ordered: Floats, known: NDArray[np.intp], share: float) -> Floats:
+    """A quantile of each row, whose first ``known`` values are in order."""
+    place = share * np.maximum(known - 1, 0)
+    low, high = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
+    rows = np.arange(known.size)
+    found: Floats = ordered[rows, low] + (place - low) * (ordered[rows, high] - ordered[rows, low])
+    return np.where(known > 0, found, np.nan)
+
+
+def steps(values: Floats, least: Floats | float = 0.0) -> Steps:
+    """Steps of each row of (rows, points); one of no more than ``least``, a number or (rows, 1), is none."""
+    change = np.diff(values, axis=1)
+    known = ~np.isnan(change)
+    moved = np.where(known, change, 0.0)
+    return Steps(known.sum(axis=1), (known & (moved > least)).sum(axis=1), (known & (moved < -least)).sum(axis=1))
+
+
+def medians(values: NDArray[np.float32] | Floats) -> Floats:
+    """Medians over the last axis of what is not NaN; NaN where nothing is. Faster than numpy's on short rows."""
+    ordered = np.sort(values, axis=-1)
+    known = (~np.isnan(ordered)).sum(axis=-1)
+    low, high = np.maximum(known - 1, 0) // 2, np.minimum(known // 2, ordered.shape[-1] - 1)
+    pair = [np.take_along_axis(ordered, place[..., None], axis=-1)[..., 0].astype(np.float64) for place in (low, high)]
+    return np.where(known > 0, (pair[0] + pair[1]) / 2.0, np.nan)
+
+
+def means(values: NDArray[np.float32] | Floats) -> Floats:
+    """Means over the last axis of what is not NaN; NaN where nothing is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=-1)
+    total = np.where(known, values, 0.0).sum(axis=-1, dtype=np.float64)
+    found: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return found

@@ -1,0 +1,368 @@
+"""Prefill and decode on replicas of their own: how many of each keep a promise, and what that saves.
+
+A prefill replica computes prompts, one after the other as far as arithmetic goes: a queue M/G/1 whose service is
+
+    S = base + prompt seconds x prompt tokens that no cache holds
+
+The keys and values of the whole prompt then cross to a decode replica, a second queue M/G/1 at the link of each prefill
+replica: ``T = latency + prompt tokens x KV bytes of a token / bytes a second``. A decode replica takes steps without
+prompts; its KV memory holds whole sequences (``queueing`` with no prompt seconds). The user's first token comes after
+
+    front + wait for the prefill replica + S + wait for the link + T + wait for a decode seat + one decode step
+
+Both pools share the promise of the first token: of several ways to split it, the one with the fewest GPUs is taken.
+References: Pollaczek and Khinchine for the wait, Zhong et al., DistServe (OSDI 2024), for the split of the pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+
+from outrider.errors import UsageError
+from outrider.i18n import Language, translate
+from outrider.model import Floats
+from planner import queueing
+from planner.capacity import whole
+from planner.queueing import AtSlo, Bounds, Prediction, Slo, StepTimes, Work
+
+NETWORK_BYTES = 50e9
+"""Prior: one 400 Gbit/s port a GPU, as a server of eight H100 or H200 has them."""
+TRANSFER_SECONDS = 2e-3
+"""Prior: to set a transfer up and to tell the decode replica of it."""
+_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+_CLOSE = 1e-3
+_KEPT = 256
+_NO_BUDGET = 2**31  # no prompt competes for the steps of a decode replica
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One pool's replica: step times, what bounds it, its GPUs, and what they are called."""
+
+    times: StepTimes
+    bounds: Bounds
+    gpus: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What carries keys and values from a prefill replica: ``bytes_per_token`` of a prompt over ``rate`` bytes/s."""
+
+    bytes_per_token: float
+    rate: float
+    latency: float = TRANSFER_SECONDS
+
+    def __post_init__(self) -> None:
+        """Refuse links that carry nothing."""
+        each = (self.bytes_per_token, self.rate, self.latency)
+        if not all(isfinite(value) and value >= 0 for value in each) or self.rate == 0:
+            raise UsageError(
+                f"a link of {self.rate:g} bytes/s for {self.bytes_per_token:g} bytes a token",
+                hint="give --link above 0, such as 50e9 for a 400 Gbit/s port",
+            )
+
+    def seconds(self, tokens: float) -> float:
+        """One prompt's transfer on an idle link."""
+        return self.latency + tokens * self.bytes_per_token / self.rate
+
+
+class Bind(StrEnum):
+    """What ends a pool's load."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    LINK = "link"
+    KV = "kv"
+    STABILITY = "stability"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool: ``rate`` requests a second of a replica at the promise, and how many replicas and GPUs carry the need.
+
+    ``busy_ratio`` is that of a replica at the planned load; ``seconds`` its part of the first token at the quantile.
+    """
+
+    rate: float
+    replicas: int
+    gpus: int
+    busy_ratio: float
+    seconds: float
+    binds: Bind
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Both pools, the same on mixed replicas (None where those cannot keep the promise), and what it follows from."""
+
+    prefill: Pool
+    decode: Pool
+    transfer_seconds: float
+    link_ratio: float
+    ttft: float
+    tpot: float
+    decode_share: float
+    mixed: Pool | None
+    derivation: Mapping[str, Any]
+
+    @property
+    def gpus(self) -> int:
+        """Of both pools."""
+        return self.prefill.gpus + self.decode.gpus
+
+
+class Missed(StrEnum):
+    """Why no sizes keep the promise."""
+
+    PROMPT = "prompt"  # an idle prefill replica and link already take longer than the first token may
+    STEP = "step"  # an idle decode replica's step takes longer than promised
+    NO_KV = "no_kv"  # not one sequence fits into a decode replica
+
+
+@dataclass(frozen=True, slots=True)
+class NoPools:
+    """The promise cannot be kept; ``best`` seconds is what idle replicas do."""
+
+    reason: Missed
+    best: float
+
+    def text(self, language: Language = "en") -> str:
+        """One sentence."""
+        return translate(f"capacity.pools_missed_{self.reason.value}", language, best=f"{self.best:.4g}")
+
+
+def size(
+    prefill: Side,
+    decode: Side,
+    link: Link,
+    work: Work,
+    qps: float,
+    slo: Slo,
+    *,
+    buffer: float = 0.25,
+    mixed: Side | None = None,
+) -> Pools | NoPools:
+    """Replicas of both pools for ``qps`` requests a second at the peak, ``buffer`` (a ratio) added.
+
+    ``mixed`` is a replica that does both, for comparison; the decode side's replica when not given.
+    """
+    if not (isfinite(qps) and qps >= 0 and 0 <= buffer <= 1):
+        raise UsageError(
+            f"{qps:g} requests/s with a buffer of {buffer:g}", hint="give --qps 0 or more, --buffer as a ratio up to 1"
+        )
+    idle = queueing.predict(*_decoding(decode), work, 0.0, slo.quantile)
+    if queueing.seats(_decoding(decode)[1], work) < 1:
+        return NoPools(Missed.NO_KV, 0.0)
+    if idle.tpot > slo.tpot:
+        return NoPools(Missed.STEP, idle.tpot)
+    alone = _first_token(prefill, link, work, 0.0, slo.quantile) + idle.ttft
+    if alone > slo.ttft:
+        return NoPools(Missed.PROMPT, alone)
+    need = qps * (1.0 + buffer)
+    best: tuple[int, float, Pool, Pool, Prediction, float] | None = None
+    for share in _SHARES if isfinite(slo.ttft) else (0.5,):
+        found = _split(prefill, decode, link, work, need, slo, share, idle.ttft)
+        if found is None:
+            continue
+        first, second, said = found
+        key = (first.gpus + second.gpus, first.busy_ratio + second.busy_ratio)
+        if best is None or key < best[:2]:
+            best = (*key, first, second, said, share)
+    assert best is not None  # an idle pair keeps the promise, and so does one at the smallest load
+    _, _, first, second, said, share = best
+    whole_prompt = link.seconds(work.prompt)
+    per_replica = need / first.replicas if first.replicas else 0.0
+    pools = Pools(
+        prefill=first,
+        decode=second,
+        transfer_seconds=whole_prompt,
+        link_ratio=per_replica * whole_prompt,
+        ttft=first.seconds + second.seconds,
+        tpot=said.tpot,
+        decode_share=share,
+        mixed=_mixed(mixed or decode, work, need, slo),
+        derivation={},
+    )
+    return replace(pools, derivation=_derivation(pools, prefill, decode, link, work, qps, buffer, slo))
+
+
+def lines(found: Pools, language: Language = "en") -> list[str]:
+    """The derivation as a manager follows it."""
+    told = {
+        name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in found.derivation.items()
+    }
+    steps = ["need", "prompt", "prefill", "transfer", "decode_step", "decode", "answer"]
+    said = [translate(f"capacity.pools_{step}", language, **told) for step in steps]
+    if found.mixed is None:
+        return [*said, translate("capacity.pools_mixed_missed", language)]
+    return [*said, translate("capacity.pools_mixed", language, **told)]
+
+
+def as_dict(found: Pools) -> dict[str, Any]:
+    """Plain values."""
+
+    def pool(one: Pool) -> dict[str, Any]:
+        return {
+            "requests_per_second": one.rate,
+            "replicas": one.replicas,
+            "gpus": one.gpus,
+            "busy_ratio": one.busy_ratio,
+            "binds": one.binds.value,
+        }
+
+    return {
+        "prefill": pool(found.prefill),
+        "decode": pool(found.decode),
+        "gpus": found.gpus,
+        "transfer_seconds": found.transfer_seconds,
+        "link_ratio": found.link_ratio,
+        "ttft_seconds": found.ttft,
+        "tpot_seconds": found.tpot,
+        "mixed": None if found.mixed is None else pool(found.mixed),
+        "inputs": dict(found.derivation),
+    }
+
+
+def _split(
+    prefill: Side, decode: Side, link: Link, work: Work, need: float, slo: Slo, share: float, idle: float
+) -> tuple[Pool, Pool, Prediction] | None:
+    """Both pools when decode replicas may take ``share`` of the first token; None where the rest is too short."""
+    for_decode = max(slo.ttft * share, idle * (1.0 + _CLOSE)) if isfinite(slo.ttft) else inf
+    top = _top(decode, work, Slo(for_decode, slo.tpot, slo.quantile))
+    if not isinstance(top, AtSlo):
+        return None
+    rate, binds = _largest(prefill, link, work, slo.ttft - top.prediction.ttft, slo.quantile)
+    if rate <= 0:
+        return None
+    first, second = whole(need / rate), whole(need / top.prediction.rate)
+    each = (need / first, need / second) if need else (0.0, 0.0)
+    seconds = _first_token(prefill, link, work, each[0], slo.quantile)
+    said = queueing.predict(*_decoding(decode), work, each[1], slo.quantile)
+    limit = Bind(top.binds)
+    if limit is not Bind.TPOT and queueing.seats(decode.bounds, work) < decode.bounds.sequences:
+        limit = Bind.KV
+    busy = each[0] * _prompt_seconds(prefill, work)
+    return (
+        Pool(rate, first, first * prefill.gpus, busy, seconds, binds),
+        Pool(top.prediction.rate, second, second * decode.gpus, said.load_ratio if need else 0.0, said.ttft, limit),
+        said,
+    )
+
+
+@lru_cache(_KEPT)
+def _mixed(side: Side, work: Work, need: float, slo: Slo) -> Pool | None:
+    found = queueing.at_slo(side.times, side.bounds, work, slo)
+    if not isinstance(found, AtSlo):
+        return None
+    replicas = whole(need / found.prediction.rate)
+    busy = need / replicas / queueing.most(side.times, side.bounds, work) if replicas else 0.0
+    return Pool(found.prediction.rate, replicas, replicas * side.gpus, busy, found.prediction.ttft, Bind(found.binds))
+
+
+@lru_cache(_KEPT)
+def _top(side: Side, work: Work, slo: Slo) -> AtSlo | queueing.OutOfReach:
+    """The same decode replica is asked for beside each size of a prefill replica."""
+    return queueing.at_slo(*_decoding(side), work, slo)
+
+
+def _decoding(side: Side) -> tuple[StepTimes, Bounds]:
+    """Steps without prompts: their seconds and their share of the budget are the other pool's."""
+    return replace(side.times, prompt=0.0, front=0.0), replace(side.bounds, token_budget=_NO_BUDGET)
+
+
+def _prompt_seconds(side: Side, work: Work) -> float:
+    """One usual prompt on an idle prefill replica, in as many steps as its budget asks for."""
+    steps = max(1.0, np.ceil(work.computed / max(side.bounds.token_budget, 1)))
+    return float(side.times.base * steps + side.times.prompt * work.computed)
+
+
+def _largest(side: Side, link: Link, work: Work, ttft: float, quantile: float) -> tuple[float, Bind]:
+    """The largest rate of a prefill replica whose part of the first token takes ``ttft`` seconds, and what ends it."""
+    per_prompt, per_transfer = _prompt_seconds(side, work), link.seconds(work.prompt)
+    slowest = max(per_prompt, per_transfer)
+    high, low = (1.0 - 1e-6) / slowest, 0.0
+    stable = Bind.LINK if per_transfer > per_prompt else Bind.STABILITY
+    if _first_token(side, link, work, high, quantile) <= ttft:
+        return high, stable
+    if _first_token(side, link, work, 0.0, quantile) > ttft:
+        return 0.0, Bind.TTFT
+    while high - low > _CLOSE * high:
+        middle = (low + high) / 2.0
+        if _first_token(side, link, work, middle, quantile) <= ttft:
+            low = middle
+        else:
+            high = middle
+    return low, Bind.LINK if per_transfer > per_prompt and low > 0.9 / slowest else Bind.TTFT
+
+
+def _first_token(side: Side, link: Link, work: Work, rate: float, quantile: float) -> float:
+    """Quantile of front, wait, prompt, wait for the link and transfer at ``rate`` requests a second of one replica.
+
+    A wait in M/G/1 is taken as zero, or else exponential with Pollaczek and Khinchine's mean, which is exact in heavy
+    traffic.
+    """
+    draws = queueing.draws()
+    sigma = np.sqrt(np.log1p(work.prompt_cv**2))
+    ratio = np.exp(sigma * draws.normal - sigma**2 / 2.0)  # of a prompt to the mean one
+    steps = np.maximum(1.0, np.ceil(work.computed * ratio / max(side.bounds.token_budget, 1)))
+    service = side.times.base * steps + side.times.prompt * work.computed * ratio
+    transfer = link.latency + (link.seconds(work.prompt) - link.latency) * ratio
+    waits = _wait(rate, service, draws.exponential, draws.chance)
+    at_link = _wait(rate, transfer, draws.ahead, draws.chance_ahead)
+    return float(np.quantile(side.times.front + waits + service + at_link + transfer, quantile))
+
+
+def _wait(rate: float, service: Floats, exponential: Floats, chance: Floats) -> Floats:
+    busy = min(rate * float(service.mean()), 1.0 - 1e-9)
+    behind = float((service**2).mean()) / (2.0 * float(service.mean())) / (1.0 - busy)
+    return np.where(chance < busy, exponential * behind, 0.0)
+
+
+def _derivation(
+    found: Pools, prefill: Side, decode: Side, link: Link, work: Work, qps: float, buffer: float, slo: Slo
+) -> dict[str, Any]:
+    seats = queueing.seats(_decoding(decode)[1], work)
+    named: Sequence[tuple[str, Any]] = (
+        ("qps", qps),
+        ("buffer", buffer),
+        ("need", qps * (1.0 + buffer)),
+        ("prompt", work.prompt),
+        ("computed", work.computed),
+        ("tokens", work.output),
+        ("base", prefill.times.base),
+        ("per_token", prefill.times.prompt),
+        ("prompt_seconds", _prompt_seconds(prefill, work)),
+        ("prefill_type", prefill.name),
+        ("prefill_rate", found.prefill.rate),
+        ("prefill_replicas", found.prefill.replicas),
+        ("prefill_gpus", found.prefill.gpus),
+        ("prefill_binds", found.prefill.binds.value),
+        ("kv_bytes", work.prompt * link.bytes_per_token),
+        ("link", link.rate),
+        ("transfer", found.transfer_seconds),
+        ("link_ratio", found.link_ratio),
+        ("seats", seats),
+        ("context", work.context),
+        ("step", decode.times.decode(seats, work.context)),
+        ("decode_type", decode.name),
+        ("decode_rate", found.decode.rate),
+        ("decode_replicas", found.decode.replicas),
+        ("decode_gpus", found.decode.gpus),
+        ("decode_binds", found.decode.binds.value),
+        ("ttft", found.ttft),
+        ("tpot", found.tpot),
+        ("quantile", slo.quantile),
+        ("gpus", found.gpus),
+        ("mixed_replicas", found.mixed.replicas if found.mixed else None),
+        ("mixed_gpus", found.mixed.gpus if found.mixed else None),
+        ("source", " / ".join(dict.fromkeys((prefill.times.source, decode.times.source)))),
+    )
+    return dict(named)

@@ -1,0 +1,41 @@
+"""What is known of faults on this site: the packaged knowledge with that of the configured folder laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from detectors import knowledge
+from detectors.knowledge import Knowledge
+from outrider import yamlfile
+from outrider.errors import ConfigError, ConfigProblem
+
+KEY = ("knowledge", "folder")
+
+
+def of(folder: Path | None) -> Knowledge:
+    """The knowledge with that of a folder. Raises ConfigError with file, line and key of whatever is wrong."""
+    return knowledge.load() if folder is None else knowledge.load_with(_texts(folder))
+
+
+def folder_usable(folder: Path | None, document: yamlfile.Document) -> tuple[ConfigProblem, ...]:
+    """What is wrong with the configured folder and its files."""
+    try:
+        of(folder)
+    except ConfigError as error:
+        return error.problems or (document.problem(KEY, error.message),)
+    return ()
+
+
+def _texts(folder: Path) -> Mapping[str, str]:
+    hint = "give knowledge.folder a folder with *.yaml files"
+    try:
+        found = sorted(one for one in folder.iterdir() if one.suffix == ".yaml" and one.is_file())
+        texts = {str(one): one.read_text(encoding="utf-8") for one in found}
+    except OSError as error:
+        raise ConfigError(f"{error.filename or folder} cannot be read: {error.strerror}", hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"a file of {folder} is no UTF-8 text: {error}", hint="write it as UTF-8") from error
+    if not texts:
+        raise ConfigError(f"the folder {folder} holds no *.yaml file", hint=hint)
+    return texts

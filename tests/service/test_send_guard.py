@@ -1,0 +1,76 @@
+"""A number that is sent by hand obeys the guard rails that hold the live loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.errors import UsageError
+from outrider.model import (
+    Action,
+    ActionKind,
+    ActionStatus,
+    CycleRecord,
+    DecisionReason,
+    EntityKind,
+    EntityRef,
+    PlanReason,
+    Recommendation,
+    Verdict,
+)
+from outrider.ports import CycleCommit
+from remediation.limits import Policy
+from service import emitting, send_guard
+from service.settings import Settings
+from store.memory import MemoryStateStore
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+CHAT = EntityRef("c", EntityKind.SERVICE, "prod", "chat")
+PLAN = Recommendation(
+    CHAT, "H100", 4, 6, 24, 1, 20, "load", None, None, timedelta(minutes=5), None, "USD", {"need_now": 5},
+    PlanReason.FORECAST_PEAK, NOW,
+)  # fmt: skip
+
+
+def acted(minutes: float, status: ActionStatus = ActionStatus.DONE) -> Action:
+    at = NOW - timedelta(minutes=minutes)
+    return Action(
+        id=f"a-{minutes}", session="plan", kind=ActionKind.SCALE, target=CHAT, params={"replicas": 4, "current": 3},
+        because="plan", dry_run=False, decision=Verdict.ALLOWED, reason=DecisionReason.WITHIN_LIMITS, status=status,
+        decided_at=at,
+    )  # fmt: skip
+
+
+def state(*actions: Action) -> MemoryStateStore:
+    made = MemoryStateStore()
+    made.commit(CycleCommit(CycleRecord("c1", NOW, NOW, 1, 1, 0, 0, 0, 0), actions=actions))
+    return made
+
+
+def test_the_cooldown_of_the_live_loop_holds_a_number_sent_by_hand() -> None:
+    assert send_guard.refusal(Policy(), state(), PLAN, NOW) is None
+    assert send_guard.refusal(Policy(), state(acted(5)), PLAN, NOW) == "cooldown"
+    assert send_guard.refusal(Policy(), state(acted(11)), PLAN, NOW) is None
+    less = replace(PLAN, target_replicas=3, derivation={"need_now": 2})
+    assert send_guard.refusal(Policy(), state(acted(11)), less, NOW) == "cooldown"  # a scale-in waits longer
+    with pytest.raises(UsageError, match="chat is not scaled to 6 now: cooldown"):
+        emitting.send(Settings(), state(acted(5)), PLAN, NOW, Policy(), dry_run=True)
+
+
+def test_what_was_sent_by_hand_counts_too_unless_it_was_a_dry_run() -> None:
+    for dry_run, held in (("False", "cooldown"), ("True", None)):
+        known = state()
+        detail = {"action": f"emit:{CHAT.key}:1:6", "said": "", "dry_run": dry_run}
+        known.append_audit(
+            [AuditRecord(NOW - timedelta(minutes=2), AuditEvent.ACTION_PERFORMED, "scale", "done", detail=detail)]
+        )
+        assert send_guard.refusal(Policy(), known, PLAN, NOW) == held
+
+
+def test_rates_and_survivors_hold_it() -> None:
+    assert send_guard.refusal(Policy(max_actions_per_hour=0), state(), PLAN, NOW) == "rate_limit"
+    too_few = replace(PLAN, target_replicas=2, derivation={"need_now": 3})
+    assert send_guard.refusal(Policy(), state(), too_few, NOW) is not None

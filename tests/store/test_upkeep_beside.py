@@ -1,0 +1,173 @@
+"""Upkeep beside writers and other keepers: no row, no number and no cycle is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from outrider.model import EntityKind
+from store import rewrite, schema
+from store.memory import MemoryMetricStore
+from store.retention import Because
+from store.sql import SqlMetricStore, open_metrics, urls_of
+from store.tiers import Work
+from tests.store import lived
+from tests.store.lived import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
+from tests.store.upkeep_cases import KEEPS, batch, rows, tiers
+
+
+def test_a_cycle_that_comes_in_between_is_not_lost(
+    metrics: SqlMetricStore, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(metrics)
+    came: list[int] = []
+    stage = rewrite.stage
+
+    def interrupted(*arguments: object) -> list[int]:
+        found = stage(*arguments)  # type: ignore[arg-type]
+        if len(came) < 4:
+            at = START + len(came) * MINUTE / 4 + MINUTE
+            came.append(1)
+            for store in (metrics, truth):
+                store.write(at, batch(at, 9000.0 + len(came)))
+        return found
+
+    monkeypatch.setattr(rewrite, "stage", interrupted)
+    found = metrics.upkeep(NEXT_DAYS, KEEPS)
+    assert len(came) == 4
+    assert found.put_off == 1, "three attempts were written into; the next run does it"
+    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    same_answers(metrics, truth, (10 * MINUTE, HOUR))
+
+
+def test_two_keepers_do_not_take_each_others_rows_away(
+    metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(metrics)
+    other = open_metrics(urls_of(store_url)[1])
+    stage, swap = rewrite.stage, rewrite.swap
+    begun: list[int] = []
+
+    def with_another(*arguments: object) -> bool:
+        if not begun:
+            begun.append(1)
+            monkeypatch.setattr(rewrite, "swap", swap)
+            other.upkeep(NEXT_DAYS, KEEPS)  # deletes what it finds hidden, and does all the work
+        return swap(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rewrite, "swap", with_another)
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    assert rewrite.stage is stage
+    other.close()
+    same_answers(metrics, truth)
+    assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
+
+
+def test_rows_that_another_keeper_shows_meanwhile_are_not_deleted(
+    metrics: SqlMetricStore, store_url: str, truth: MemoryMetricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(metrics)
+    other = open_metrics(urls_of(store_url)[1])
+    swap, batches = rewrite.swap, rewrite.batches
+    shown: list[bool] = []
+
+    def with_another(access: rewrite.Access, new: list[int], *arguments: object) -> bool:
+        if not new or shown:
+            return swap(access, new, *arguments)  # type: ignore[arg-type]
+
+        def between(sized: object) -> Iterator[list[int]]:
+            listed = list(sized)  # type: ignore[call-overload]
+            if not shown:
+                shown.append(swap(access, new, *arguments))  # type: ignore[arg-type]
+            yield from batches(listed)
+
+        monkeypatch.setattr(rewrite, "batches", between)
+        freed.append(rewrite.purge(other._upkeep._access))
+        monkeypatch.setattr(rewrite, "batches", batches)
+        return shown[0]
+
+    freed: list[int] = []
+    monkeypatch.setattr(rewrite, "swap", with_another)
+    metrics.upkeep(NEXT_DAYS, KEEPS)
+    other.close()
+    assert (shown, freed) == ([True], [0]), "what was listed as hidden was shown before it was deleted"
+    same_answers(metrics, truth)
+    assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
+
+
+def test_no_number_is_given_twice_whoever_deletes(metrics: SqlMetricStore, store_url: str) -> None:
+    fill(metrics, end=START + HOUR)
+    access = metrics._upkeep._access
+    copied = rows(store_url, "SELECT count(*) FROM block")[0][0]
+    staged = [stage_again(access) for _ in range(3)]
+    rewrite.purge(access)
+    assert rows(store_url, "SELECT count(*) FROM block") == [(copied + 1,)]  # type: ignore[operator]
+    assert stage_again(access) > max(staged)
+    fill(metrics, start=START + HOUR, end=START + HOUR + EVERY)
+    rewrite.purge(access)
+    assert rows(store_url, "SELECT count(*) FROM hidden") == [(0,)]
+
+
+def stage_again(access: rewrite.Access) -> int:
+    """The oldest block once more, hidden; its number."""
+    with access.reading() as connection:
+        row = connection.execute(sa.select(schema.block).order_by(schema.block.c.id).limit(1)).one()
+    with access.writing() as connection:
+        again = {name: value for name, value in row._mapping.items() if name != "id"}
+        (number,) = connection.execute(sa.insert(schema.block), again).inserted_primary_key  # type: ignore[misc]
+        connection.execute(sa.insert(schema.hidden), {"block_id": number})
+    return int(number)
+
+
+def test_a_history_written_anew_leaves_hidden_rows_to_upkeep(metrics: SqlMetricStore, store_url: str) -> None:
+    times = START.timestamp() + 60.0 * np.arange(30)
+    values = np.arange(30.0).reshape(1, 30, 1)
+    for key in (POWER, lived.ECC):
+        metrics.write_block(EntityKind.GPU, times, [key], GPUS[:1], values)
+    stage_again(metrics._upkeep._access)
+    metrics.write_block(EntityKind.GPU, times, [POWER], GPUS[:1], values)
+    window = metrics.read_windows(EntityKind.GPU, [POWER], START, START + 30 * MINUTE, MINUTE)
+    np.testing.assert_array_equal(window.values[:, :, 0], values[:, :, 0])
+
+
+def test_lists_of_entities_that_nothing_names_go_and_come_again(metrics: SqlMetricStore, store_url: str) -> None:
+    for minute in range(4):
+        at = START + minute * MINUTE
+        metrics.write(at, batch(at, 1.0, (minute,)))
+    metrics.upkeep(START + timedelta(hours=1, minutes=3), KEEPS)
+    assert rows(store_url, "SELECT count(*) FROM cohort") == [(1,)], "of the hour; those of its cycles are gone"
+    at = START + HOUR
+    assert metrics.write(at, batch(at, 5.0, (0,))) == 1
+    assert metrics.latest(EntityKind.GPU, [POWER]).entities == (GPUS[0],)
+
+
+def test_a_list_of_entities_that_another_process_forgot_comes_again(metrics: SqlMetricStore, store_url: str) -> None:
+    other = open_metrics(urls_of(store_url)[1])
+    for minute, names in enumerate([(0, 1), (1, 2), (0, 2), (2, 3)]):
+        at = START + minute * MINUTE
+        metrics.write(at, batch(at, 1.0, names))
+    assert other.prune(START + 2 * HOUR, KEEPS).forgotten.rows["cohort", Because.UNUSED] > 0
+    other.close()
+    at = START + 2 * HOUR
+    assert metrics.write(at, batch(at, 5.0, (0, 1))) == 2
+    assert metrics.latest(EntityKind.GPU, [POWER]).values[:, 0, 0].tolist() == [5.0, 5.0]
+
+
+def test_upkeep_goes_on_when_another_process_forgot_entities(metrics: SqlMetricStore, store_url: str) -> None:
+    metrics.write(START, batch(START, 1.0, (0,)))
+    later = START + timedelta(days=500)
+    metrics.write(later, batch(later, 2.0, (1,)))
+    other = open_metrics(urls_of(store_url)[1])
+    other.prune(later + MINUTE, KEEPS)  # the newest row stays, hidden
+    metrics.write(later + MINUTE, batch(later + MINUTE, 2.0, (2,)))
+    assert other.prune(later + 2 * MINUTE, KEEPS).forgotten.rows["entity", Because.UNUSED] == 1
+    other.close()
+    found = metrics.upkeep(later + 2 * HOUR, KEEPS)
+    assert found.done[Work.COMPACT] == 1
+    seen = metrics.read_windows(EntityKind.GPU, [POWER], later, later + 2 * MINUTE, MINUTE)
+    np.testing.assert_array_equal(seen.values[:, :, 0], [[2.0, np.nan], [np.nan, 2.0]])
