@@ -24,6 +24,8 @@ from planner.shapes import ModelShape
 GROUPS = (1, 2, 4, 8)
 LOADS = (1.0, 0.85, 0.7, 0.5, 0.3)
 """Loads at which a replica may run, relative to the largest that keeps the promise: less load answers sooner."""
+MOST_LOAD = 1e9
+"""Requests a second: what is above is a slip of the pen."""
 SAFE_LOAD = 0.8
 """Of what the engine can carry at all, where no load keeps the promise and the best has to do."""
 
@@ -155,8 +157,7 @@ class Answer:
 
 def compare(request: Request, offers: Sequence[Offer]) -> Answer:
     """Every way to serve the request, and the front of cost against the latency of a usual answer."""
-    if not (isfinite(request.qps) and request.qps >= 0 and request.buffer >= 0):
-        raise UsageError("the load and the buffer must be finite and not negative", hint="give requests per second")
+    _usable(request)
     ways, refused = _ways(request, offers, keep_slo=True)
     kept = bool(ways) or not any(reason is Refusal.SLO for _, reason, _ in refused)
     if not kept:
@@ -167,6 +168,22 @@ def compare(request: Request, offers: Sequence[Offer]) -> Answer:
     if isinstance(found, NoMix):
         return Answer((), tuple(ways), tuple(refused), kept, found, demand.need)
     return Answer(tuple(found), tuple(ways), tuple(refused), kept, None, demand.need)
+
+
+def _usable(request: Request) -> None:
+    """Refuse loads, ratios and lengths that mean nothing, by the name of their option."""
+    for option, load in (("--qps", request.qps), ("--mean-qps", request.mean_qps)):
+        if load is not None and not 0 <= load <= MOST_LOAD:
+            raise UsageError(f"{option} is {load:g} requests/s", hint=f"give 0 to {MOST_LOAD:g}")
+    for option, ratio in (("--buffer", request.buffer), ("--spot-ratio", request.spot_ratio)):
+        if not 0 <= ratio <= 1:
+            raise UsageError(f"{option} is a ratio from 0 to 1, not {ratio:g}", hint="25 % is written 0.25 or 25%")
+    length, most = request.work.prompt + request.work.output, request.shape.context
+    if length > most:
+        raise UsageError(
+            f"a request of {length:g} tokens is longer than the {most} that {request.shape.name} takes",
+            hint="give --prompt and --tokens of a usual request",
+        )
 
 
 def cost_per_1k_tokens(cost_per_hour: float, tokens_per_second: float) -> float | None:

@@ -16,6 +16,7 @@ from planner import calibrate, imports
 from planner.calibrate import Configured, NotCalibrated
 from planner.knee import Knee, LoadPoint, NoKnee, knee
 from planner.queueing import Slo
+from service import reading
 from service.settings import ServiceSettings, Settings
 
 STEP = timedelta(minutes=1)
@@ -51,10 +52,7 @@ def of_store(
 
 def of_file(path: Path, slo: Slo, *, tokens: float | None = None) -> tuple[str, Knee | NoKnee, list[LoadPoint]]:
     """The tool that wrote a file, and the knee of its steps. Raises UsageError for what cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="give the file that the load tester wrote") from error
+    text = reading.text_of(path, "give the file that the load tester wrote")
     tool, points = imports.load_points(text, str(path), tokens=tokens)
     return tool, knee(points, slo), points
 

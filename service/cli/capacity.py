@@ -15,13 +15,15 @@ from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
 from planner import capacity, reasoning
 from service import wiring
-from service.cli import buying, emitted, pools, scaling, sizing, tables
+from service.cli import buying, calibrating, costing, emitted, pools, scaling, sizing, tables
 from service.cli.amounts import amount
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 from service.cli.emitted import KINDS
 
 app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
+calibrating.add(app)
 sizing.add(app)
+costing.add(app)
 pools.add(app)
 buying.add(app)
 scaling.add(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,14 +13,14 @@ import yaml
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.ledger import StartPhase, Startup
-from outrider.units import parse_duration
+from outrider.units import format_duration
 from planner import advice
 from planner.backtest import Trace, parse_trace
 from planner.replay import figure, score
 from planner.warm import WarmSettings, phases_of, warm
-from service import wiring
+from service import reading, wiring
 from service.cli import tables
-from service.cli.common import Context, leaf
+from service.cli.common import Context, duration_of, leaf
 from service.cli.progress import bars
 from service.settings import ServiceSettings
 
@@ -41,15 +42,22 @@ def replay(
 ) -> None:
     """Replay the scaling loop on traffic traces against static peak, HPA, KEDA-like, cron, Knative and an oracle."""
     with bars(context) as progress:
-        found = score.replay(traces_of(csv), startup=parse_duration(startup), progress=progress)
+        found = score.replay(traces_of(csv), startup=_startup(startup), progress=progress)
     drawn = []
-    if plot is not None:
-        plot.mkdir(parents=True, exist_ok=True)
-        for trace in found.traces:
-            path = plot / f"{trace.name}.svg"
-            path.write_text(figure.svg(trace, found.startup), encoding="utf-8")
-            drawn.append(str(path))
+    for trace in found.traces if plot is not None else ():
+        path = plot / f"{trace.name}.svg"
+        reading.write(path, figure.svg(trace, found.startup))
+        drawn.append(str(path))
     context.show({**found.as_dict(), "plots": drawn}, lambda shown: _replay_table(shown, context))
+
+
+def _startup(text: str) -> timedelta:
+    """The option's duration. Raises UsageError for one that no replay has."""
+    found = duration_of("--startup", text)
+    if found > score.MOST_STARTUP:
+        most = format_duration(score.MOST_STARTUP)
+        raise UsageError(f"--startup is {text}", hint=f"give the time from launch to serving, up to {most}, such as 5m")
+    return found
 
 
 def _replay_table(shown: dict[str, Any], context: Context) -> str:
@@ -74,16 +82,8 @@ def _share(value: float | None) -> str:
 
 def traces_of(paths: list[Path]) -> list[Trace]:
     """Read traces. Raises UsageError naming the file that cannot be read."""
-    found = []
-    for path in paths:
-        try:
-            found.append(parse_trace(path.read_text(encoding="utf-8"), path.stem))
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise UsageError(
-                f"{path} cannot be read: {why}", hint="give CSV files with time_utc and requests_per_second"
-            ) from error
-    return found
+    hint = "give CSV files with time_utc and requests_per_second"
+    return [parse_trace(reading.text_of(path, hint), path.stem, str(path)) for path in paths]
 
 
 def strategies(
@@ -95,15 +95,16 @@ def strategies(
     ] = "0s",
 ) -> None:
     """Replay every strategy on each trace and advise one by the class of its traffic, with the reason."""
+    begins, cold = _startup(startup), duration_of("--cold-start", cold_start, none=True)
     with bars(context) as progress:
         found = advice.advise(
             traces_of(csv),
-            startup=parse_duration(startup),
-            cold_start_limit=parse_duration(cold_start),
+            startup=begins,
+            cold_start_limit=cold,
             progress=progress,
         )
     shown = [one.as_dict(context.language) for one in found]
-    context.show({"startup_seconds": parse_duration(startup).total_seconds(), "traces": shown}, _strategies_table)
+    context.show({"startup_seconds": begins.total_seconds(), "traces": shown}, _strategies_table)
 
 
 def _strategies_table(shown: dict[str, Any]) -> str:
@@ -140,6 +141,8 @@ def warming(
     out: Annotated[Path | None, typer.Option("--documents", help="file to write the Kubernetes documents to")] = None,
 ) -> None:
     """Say which phase of a start to attack first, what each remedy saves and costs, and write the documents."""
+    if not service.strip():
+        raise UsageError("--service names no service", hint="give the name of one")
     settings = context.settings()
     known = next((one for one in settings.services if one.name == service), ServiceSettings(name=service))
     starts: tuple[Startup, ...] = () if phase else _starts(context, service)
@@ -158,7 +161,7 @@ def warming(
         starts,
     )
     if out is not None:
-        out.write_text(yaml.safe_dump_all(planned.documents, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        reading.write(out, yaml.safe_dump_all(planned.documents, sort_keys=False, allow_unicode=True))
     shown = {**planned.as_dict(), "currency": known.currency, "written": None if out is None else str(out)}
     context.show(shown, lambda answer: _warm_table(answer, context))
 
