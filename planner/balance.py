@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from math import inf
 
@@ -67,8 +67,8 @@ class BalanceReason(StrEnum):
 class Weights:
     """Whole weights that add up to ``total``, with the predicted wait of each replica before the next request.
 
-    ``closed`` are those above the watermark. ``affinity_loss_seconds`` is the prefill that moving requests away
-    from their caches costs, a second of traffic.
+    ``closed`` are those above the watermark. ``affinity_loss_seconds`` is the prefill that a usual request costs more
+    because requests are moved away from the warmest cache, beside weights by speed alone.
     """
 
     weights: Mapping[str, int]
@@ -96,6 +96,9 @@ class Weights:
             closed = translate("capacity.balance_closed", language) if name in self.closed else ""
             numbers = {"replica": name, "weight": str(weight), "wait": f"{self.waits[name]:.2f}", "closed": closed}
             said.append(translate("capacity.balance_line", language, **numbers))
+        if self.affinity_loss_seconds > 0:
+            lost = f"{self.affinity_loss_seconds * 1000:.1f}"
+            said.append(translate("capacity.balance_affinity", language, lost=lost))
         return said
 
 
@@ -150,21 +153,52 @@ def _check(arriving: float, horizon: float, watermark: float, prefill: float) ->
         raise UsageError(f"--prefill must be 0 s or more, not {prefill:g}", hint="seconds of a usual prompt")
 
 
-def split_point(prompt_tokens: Sequence[float], long_ratio: float) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where long prompts begin, and what goes to their replicas: a share of requests, and of prompt tokens."""
+
+    split_tokens: float
+    requests: float
+    long_requests_ratio: float
+    long_tokens_ratio: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain values."""
+        return asdict(self)
+
+
+def split(prompt_tokens: Sequence[float] | Floats, long_ratio: float, counts: Floats | None = None) -> Split | None:
     """The prompt length from which requests go to the replicas for long prompts, None without prompts.
 
     ``long_ratio`` is their share of all capacity; the prompts longer than the answer hold that share of all prompt
-    tokens, so that both kinds of replicas are equally busy and short prompts never stand behind long ones.
+    tokens, so that both kinds of replicas are equally busy and short prompts never stand behind long ones. ``counts``
+    says how often each length came, once when not given.
     """
     if not 0 < long_ratio < 1:
         raise UsageError(f"{long_ratio:g} of the capacity for long prompts", hint="give a ratio between 0 and 1")
-    lengths = np.sort(np.asarray(prompt_tokens, dtype=np.float64))
-    lengths = lengths[np.isfinite(lengths) & (lengths > 0)]
-    if lengths.size == 0:
+    lengths = np.asarray(prompt_tokens, dtype=np.float64)
+    often = np.ones(lengths.size) if counts is None else counts
+    used = np.isfinite(lengths) & (lengths > 0) & (often > 0)
+    if not used.any():
         return None
-    below = np.cumsum(lengths) / lengths.sum()
-    place = int(np.searchsorted(below, 1.0 - long_ratio))
-    return float(lengths[min(place, lengths.size - 1)])
+    order = np.argsort(lengths[used], kind="stable")
+    lengths, often = lengths[used][order], often[used][order]
+    tokens = lengths * often
+    place = min(int(np.searchsorted(np.cumsum(tokens) / tokens.sum(), 1.0 - long_ratio)), lengths.size - 1)
+    point = float(lengths[place])
+    long = lengths >= point
+    return Split(
+        point,
+        float(often.sum()),
+        float(often[long].sum() / often.sum()),
+        float(tokens[long].sum() / tokens.sum()),
+    )
+
+
+def split_point(prompt_tokens: Sequence[float], long_ratio: float) -> float | None:
+    """``split`` as its length alone."""
+    found = split(prompt_tokens, long_ratio)
+    return None if found is None else found.split_tokens
 
 
 def gain(

@@ -39,7 +39,7 @@ def read(text: str, source: str) -> tuple[Floats, Floats]:
 
 
 def _lines(reader: csv.DictReader[str], source: str) -> Iterator[tuple[float, float]]:
-    rows: Iterator[Mapping[str | None, str | None]] = iter(reader)  # type: ignore[arg-type]
+    rows: Iterator[Mapping[str | None, str | None]] = iter(reader)
     while True:
         try:
             row = next(rows, None)

@@ -6,7 +6,7 @@ left, so the number n is the least with n - k x ceil(n / domains) >= N.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
@@ -22,6 +22,10 @@ class Spares:
     largest: int
     domains: int
     losses: int
+
+    def as_dict(self) -> dict[str, int]:
+        """Plain values."""
+        return asdict(self)
 
     def line(self, language: Language = "en") -> str:
         """One step of a derivation."""
@@ -45,6 +49,15 @@ class Nodes:
     idle_gpus: int
     replicas_per_node: float
 
+    def as_dict(self) -> dict[str, float]:
+        """Plain values."""
+        return asdict(self)
+
+    def line(self, language: Language = "en") -> str:
+        """One step of a derivation."""
+        numbers = {"nodes": str(self.nodes), "gpus": str(self.gpus), "idle": str(self.idle_gpus)}
+        return translate("capacity.whole_nodes", language, **numbers)
+
 
 def with_spares(needed: int, *, domains: int, losses: int = 1) -> Spares:
     """How many replicas keep ``needed`` of them after ``losses`` of ``domains`` are gone.
@@ -58,7 +71,8 @@ def with_spares(needed: int, *, domains: int, losses: int = 1) -> Spares:
             f"{losses} of {domains} failure domains may be lost and nothing is left",
             hint="spread over more domains, or allow fewer losses",
         )
-    replicas = needed
+    # n x (1 - losses / domains) >= needed at least, since no domain holds less than its even share
+    replicas = -(-needed * domains // (domains - losses)) if needed else 0
     # what is left does not rise with every replica: one more may be the one that a larger domain loses
     while replicas - losses * -(-replicas // domains) < needed:
         replicas += 1

@@ -15,7 +15,7 @@ from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
 from planner import capacity, reasoning
 from service import wiring
-from service.cli import buying, calibrating, costing, emitted, pools, scaling, sizing, tables
+from service.cli import buying, calibrating, costing, emitted, pools, scaling, sharing, sizing, tables
 from service.cli.amounts import amount
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 from service.cli.emitted import KINDS
@@ -26,6 +26,7 @@ sizing.add(app)
 costing.add(app)
 pools.add(app)
 buying.add(app)
+sharing.add(app)
 scaling.add(app)
 
 
