@@ -15,7 +15,7 @@ from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
 from planner import capacity, reasoning
 from service import wiring
-from service.cli import buying, calibrating, costing, emitted, pools, scaling, sharing, sizing, tables
+from service.cli import buying, calibrating, costing, emitted, pools, scaling, sharing, sizing, strategies, tables
 from service.cli.amounts import amount
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 from service.cli.emitted import KINDS
@@ -28,6 +28,7 @@ pools.add(app)
 buying.add(app)
 sharing.add(app)
 scaling.add(app)
+strategies.add(app)
 
 
 class BatchPer(StrEnum):
