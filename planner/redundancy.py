@@ -48,6 +48,9 @@ class Nodes:
     gpus: int
     idle_gpus: int
     replicas_per_node: float
+    replicas: int
+    gpus_per_replica: int
+    gpus_per_node: int
 
     def as_dict(self) -> dict[str, float]:
         """Plain values."""
@@ -55,8 +58,16 @@ class Nodes:
 
     def line(self, language: Language = "en") -> str:
         """One step of a derivation."""
-        numbers = {"nodes": str(self.nodes), "gpus": str(self.gpus), "idle": str(self.idle_gpus)}
-        return translate("capacity.whole_nodes", language, **numbers)
+        return translate(
+            "capacity.nodes",
+            language,
+            replicas=str(self.replicas),
+            group=str(self.gpus_per_replica),
+            node=str(self.gpus_per_node),
+            nodes=str(self.nodes),
+            gpus=str(self.gpus),
+            idle=str(self.idle_gpus),
+        )
 
 
 def with_spares(needed: int, *, domains: int, losses: int = 1) -> Spares:
@@ -90,4 +101,5 @@ def whole_nodes(replicas: int, *, gpus_per_replica: int, gpus_per_node: int) -> 
         fitting = gpus_per_node // gpus_per_replica
         nodes, share = -(-replicas // fitting), float(fitting)
     gpus = nodes * gpus_per_node
-    return Nodes(nodes, gpus, gpus - replicas * gpus_per_replica, share)
+    idle = gpus - replicas * gpus_per_replica
+    return Nodes(nodes, gpus, idle, share, replicas, gpus_per_replica, gpus_per_node)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from outrider.clock import SystemClock, rfc3339
 from service.cli.amounts import amount
 from service.cli.common import NO, Context, duration_of, leaf
 from service.cli.models import (
@@ -52,19 +53,31 @@ def cost(
     losses: Annotated[int, typer.Option("--losses", help="replicas that may be lost at any time", min=0)] = 0,
     spot_ratio: Annotated[float, amount("--spot-ratio", "ratio", "most capacity on spot")] = 1.0,
     whole_nodes: Annotated[bool, typer.Option("--whole-nodes", help="GPUs come as whole nodes")] = False,
+    tp: Annotated[
+        list[int] | None, typer.Option("--tp", help="1, 2, 4 and 8 are tried else; may be repeated", min=1)
+    ] = None,
+    pp: Annotated[
+        list[int] | None, typer.Option("--pp", help="1, 2 and 4 are tried else; may be repeated", min=1)
+    ] = None,
+    measured: Annotated[
+        bool, typer.Option("--measured/--no-measured", help="count with the store's load tests of the model")
+    ] = True,
 ) -> int | None:
     """Compare GPU types: the front of cost against latency, exact; exit 1 when nothing serves the load."""
-    from planner import cost as costs  # noqa: PLC0415
+    from planner import cost as costs  # noqa: PLC0415 - numpy, which --help does without
     from planner.fit import Setup  # noqa: PLC0415
     from planner.gpus import gpu, gpus  # noqa: PLC0415
     from planner.queueing import Work  # noqa: PLC0415
+    from service import loadtests  # noqa: PLC0415
 
-    offers = [setting.offer() for setting in context.settings().gpus] or costs.default_offers(gpus())
+    settings, shape = context.settings(), shape_of(model, config_json, parameters)
+    tests = loadtests.of_model(settings, shape.name, SystemClock().now()) if measured else []
+    offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
     if gpu_types:
         wanted = {gpu(name).name for name in gpu_types}
         offers = [offer for offer in offers if offer.gpu.name in wanted] or [costs.Offer(gpu(n)) for n in gpu_types]
     request = costs.Request(
-        shape=shape_of(model, config_json, parameters),
+        shape=shape,
         work=Work(prompt, tokens, cached_ratio=cached),
         qps=qps,
         slo=slo_of(ttft, tpot),
@@ -76,6 +89,9 @@ def cost(
         losses=losses,
         spot_ratio=spot_ratio,
         whole_nodes=whole_nodes,
+        groups=tp or costs.GROUPS,
+        pipelines=pp or costs.PIPELINES,
+        tests=tests,
     )
     answer = costs.compare(request, offers)
     lines = costs.lines(request, answer, context.language)
@@ -86,6 +102,17 @@ def cost(
         "front": [costs.describe(request, answer, mix) for mix in answer.front],
         "refused": [{"offer": name, "reason": why.value, "detail": text} for name, why, text in answer.refused],
         "reason": None if answer.nothing is None else answer.nothing.reason.value,
+        "measured": [
+            {
+                "service": one.service.name,
+                "source": one.source,
+                "gpu_type": one.gpu_type,
+                "tp": one.tensor_parallel,
+                "pp": one.pipeline_parallel,
+                "measured_at": None if one.measured_at is None else rfc3339(one.measured_at),
+            }
+            for one in tests
+        ],
         "derivation": list(lines),
     }
     context.show(result, lambda shown: "\n".join(shown["derivation"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 
 from outrider import catalog
 from outrider.model import (
+    BacktestScore,
     CellStatus,
     CycleRecord,
     EntityKind,
     EntityRef,
+    Forecast,
     NoPlanReason,
     NoRecommendation,
     Plan,
@@ -113,7 +116,8 @@ def test_spares_keep_what_is_needed_and_count_whole_nodes(tmp_path: Path) -> Non
     spares = ("capacity", "spares", "--needed", "12", "--domains", "4")
     found = answer(*spares, "--losses", "1", "--gpus-per-replica", "4", "--gpus-per-node", "8", cwd=tmp_path)
     assert (found["replicas"], found["spare"], found["largest"]) == (16, 4, 4)
-    assert found["nodes"] == {"nodes": 8, "gpus": 64, "idle_gpus": 0, "replicas_per_node": 2.0}
+    nodes = found["nodes"]
+    assert (nodes["nodes"], nodes["gpus"], nodes["idle_gpus"], nodes["replicas_per_node"]) == (8, 64, 0, 2.0)
     assert len(found["derivation"]) == 2
     assert "nothing is left" in message(*spares, "--losses", "4", cwd=tmp_path)
     assert "--gpus-per-replica" in message(*spares, "--gpus-per-node", "8", cwd=tmp_path)
@@ -154,3 +158,49 @@ def test_leaving_warm_caches_is_told_with_its_cost(tmp_path: Path) -> None:
     assert found["affinity_loss_seconds"] > 0
     told = run(*asked, "--prefill", "2s", "-o", "table", cwd=tmp_path).stdout
     assert f"costs {found['affinity_loss_seconds'] * 1000:.1f} ms of prefill a request" in told
+
+
+FORMULA = ("capacity", "formula", "--qps", "40", "--tokens", "300", "--batch", "32", "--tokens-per-second", "25")
+
+
+def test_the_formula_takes_a_buffer_that_was_measured(tmp_path: Path) -> None:
+    usual = answer(*FORMULA, cwd=tmp_path)
+    assert usual["units_raw"] == 18.75
+    assert (usual["buffer"]["value"], usual["buffer"]["source"]) == (0.25, "configured")
+    (tmp_path / "errors.txt").write_text("\n".join(str(number / 100) for number in range(41)))
+    measured = answer(*FORMULA, "--errors", "errors.txt", cwd=tmp_path)
+    assert measured["buffer"] == {
+        "value": pytest.approx(0.38), "source": "measured", "measured": pytest.approx(0.38), "lead_seconds": 0.0,
+        "bounded": False,
+    }  # fmt: skip
+    assert measured["units_raw"] == pytest.approx(15 * 1.38)
+    (tmp_path / "calm.txt").write_text("\n".join(["-0.1"] * 40))
+    calm = answer(*FORMULA, "--errors", "calm.txt", cwd=tmp_path)["buffer"]
+    assert (calm["value"], calm["bounded"]) == (0.05, True)
+    assert "0.38" in run(*FORMULA, "--errors", "errors.txt", "-o", "table", cwd=tmp_path).stdout
+
+
+def test_the_formula_takes_the_buffer_of_a_service(stored: Path) -> None:
+    assert "not known yet" in message(*FORMULA, "--buffer-of", "chat", cwd=stored)
+    assert "no service is named 'x'" in message(*FORMULA, "--buffer-of", "x", cwd=stored)
+    settings = Settings(store=StoreSettings(url=f"sqlite:///{stored}/s.db"))
+    with wiring.stores(settings) as (state, _):
+        plan = state.plan()
+        times = NOW.timestamp() + 600.0 * np.arange(3)
+        said = Forecast(
+            "svc_requests_per_second", SERVICE, NOW, timedelta(minutes=10), times, {0.5: np.ones(3)}, "wave",
+            BacktestScore(None, None, None, 0), buffers={600.0: 0.31, 1200.0: 0.4},
+        )  # fmt: skip
+        later = NOW + timedelta(minutes=10)
+        state.commit(CycleCommit(CycleRecord("d", later, 1.0, 3, 3, 0, 0, 0, 0), plan=replace(plan, forecasts=(said,))))
+    found = answer(*FORMULA, "--buffer-of", "chat", cwd=stored)["buffer"]
+    assert (found["value"], found["source"]) == (pytest.approx(0.31), "measured")
+
+
+def test_errors_that_are_none_and_two_buffers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("0.1\n0.2\n")
+    (tmp_path / "word.txt").write_text("0.1\nlarge\n")
+    assert "holds 2 errors, too few" in message(*FORMULA, "--errors", "few.txt", cwd=tmp_path)
+    assert "word.txt:2: 'large' is no error" in message(*FORMULA, "--errors", "word.txt", cwd=tmp_path)
+    both = message(*FORMULA, "--errors", "few.txt", "--buffer", ".3", cwd=tmp_path)
+    assert both == "--buffer and --errors exclude each other"
