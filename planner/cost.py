@@ -78,9 +78,9 @@ class Request:
     """What is wanted: a model, its requests, the peak and mean load, a promise, and what is allowed.
 
     ``buffer`` is added to the peak. A replica is TP x PP GPUs, of ``groups`` and ``pipelines``. ``tests`` are load
-    tests of this model: their step times count before those of data sheets. ``regions`` are those where the data may
-    go, empty: all. ``within`` seconds the GPUs must be there. ``losses`` replicas may be gone at any time; ``spot_ratio``
-    of the capacity may be on spot.
+    tests of this model: their step times count before those of data sheets. ``regions`` are those where the data
+    may go, empty: all. ``within`` seconds the GPUs must be there. ``losses`` replicas may be gone at any time;
+    ``spot_ratio`` of the capacity may be on spot.
     """
 
     shape: ModelShape
