@@ -10,6 +10,7 @@ from outrider.model import Calibration
 from planner import measured
 from service import wiring
 from service.settings import Settings
+from store import migrate
 
 _log = log.get("capacity")
 
@@ -17,6 +18,8 @@ _log = log.get("capacity")
 def of_model(settings: Settings, name: str, now: datetime) -> list[Calibration]:
     """Those of a model that are valid at ``now``, the newest first; none, with a warning, while the store is away."""
     try:
+        if None in migrate.revision(settings.store.url).values():
+            return []  # no store yet, and a question of arithmetic makes none
         with wiring.state_reader(settings) as state:
             kept = state.load_tests()
     except StoreAwayError as error:

@@ -149,6 +149,11 @@ def test_cost_shows_the_front_and_priors_are_told(tmp_path):
     assert not out_of_reach["slo_kept"]
 
 
+def test_cost_makes_no_store(tmp_path):
+    assert answer(*COST, "40", "--gpu", "H100", "--tp", "1", cwd=tmp_path)["measured"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_cost_counts_with_what_is_configured(tmp_path):
     (tmp_path / "outrider.yaml").write_text(
         "gpus:\n  - {type: A100, price_per_gpu_hour: 9, quota: 8}\n  - {type: H100, quota: 0}\n"
