@@ -26,6 +26,7 @@ from detectors.outcomes import OutcomeDetector
 from detectors.outside import OutsideDetector
 from detectors.podfaults import PodFaultDetector
 from detectors.powercap import PowerCapDetector
+from detectors.powerdraw import PowerDrawDetector
 from detectors.prefixcache import PrefixCacheDetector
 from detectors.saturation import SaturationDetector
 from detectors.scaling import ScalingDetector
@@ -57,6 +58,7 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "vanished-metrics": VanishedDetector,
     "device-memory": DeviceMemoryDetector,
     "power-cap": PowerCapDetector,
+    "power-draw": PowerDrawDetector,
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
     "port-faults": PortFaultDetector,
