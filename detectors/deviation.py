@@ -48,13 +48,17 @@ class Deviations:
         self._learn_spread(memory, values, known, seconds)
         usual = self.baseline.usual(memory, at)
         off = np.where(known & (memory["updates"] > 0), values - usual.level, 0.0)
-        scale = np.maximum(memory["steady"] * SIGMA_OF_MEAN_DEVIATION, FLOOR_OF_LEVEL * np.abs(usual.level))
-        scale = np.maximum(scale, memory["floor"])
+        scale = self.scale(memory, usual.level)
         limit = np.where(memory["updates"] < FREE_READINGS, np.inf, _TEACH_CLIP * scale)
         slow = pace(memory, seconds, STEADY_TAU_SECONDS)
         memory["steady"] += np.where(known, slow * (np.minimum(np.abs(off), limit) - memory["steady"]), 0.0)
         found: Floats = np.clip(off / scale, -CLIP, CLIP)
         return found
+
+    def scale(self, memory: Arrays, level: Floats) -> Floats:
+        """What deviations from a level are counted in, (entities, metrics)."""
+        found = np.maximum(memory["steady"] * SIGMA_OF_MEAN_DEVIATION, FLOOR_OF_LEVEL * np.abs(level))
+        return np.asarray(np.maximum(found, memory["floor"]))
 
     def _learn_spread(self, memory: Arrays, values: Floats, known: NDArray[np.bool_], seconds: float) -> None:
         slow = pace(memory, seconds, SPREAD_TAU_SECONDS)
