@@ -295,7 +295,7 @@ def power(_: Path | None) -> Figure:
         times, watts = life.series("hw_accel_power_watts", [card])
         busy = life.series("hw_accel_utilization_ratio", [card])[1]
         low = (card == held) & (times > begin + 1) & (times <= end)
-        work.scatter(busy[~low], watts[~low], s=4, color=COLOURS[0], alpha=0.25, lw=0)
+        work.scatter(busy[~low][::8], watts[~low][::8], s=5, color=COLOURS[0], alpha=0.4, lw=0)
         work.scatter(busy[low], watts[low], s=6, color="#c2410c", lw=0)
     work.set_title("power (W) by utilisation: cards of one class, one of them held down")
     work.set_xlabel("share of the time in which the card had work")
