@@ -127,7 +127,11 @@ def _name(connection: sa.Connection, kind: EntityKind, entities: Mapping[int, En
     rows = [{"id": number, "c": one.cluster, "s": one.namespace, "n": one.name} for number, one in named]
     if rows:
         table = sa.table(name, *map(sa.column, ("entity_id", "cluster", "namespace", "name")))
-        found = {"cluster": sa.bindparam("c"), "namespace": sa.bindparam("s"), "name": sa.bindparam("n")}
+        found: dict[str, sa.BindParameter[str]] = {
+            "cluster": sa.bindparam("c"),
+            "namespace": sa.bindparam("s"),
+            "name": sa.bindparam("n"),
+        }
         connection.execute(sa.update(table).where(table.c.entity_id == sa.bindparam("id")).values(found), rows)
 
 
