@@ -282,6 +282,8 @@ def forecast(value: Forecast) -> Json:
             "wape_rival": finite(value.score.wape_rival),
             "coverage90": finite(value.score.coverage90),
             "folds": value.score.folds,
+            "pinball": finite(value.score.pinball),
+            "peak_error": finite(value.score.peak_error),
         },
     }
 

@@ -291,6 +291,8 @@ def _judged(said: Forecast) -> dict[str, Any]:
         "wape_rival": said.score.wape_rival,
         "coverage90": said.score.coverage90,
         "folds": said.score.folds,
+        "pinball": said.score.pinball,
+        "peak_error": said.score.peak_error,
         "quantile": prescale.P95,
     }
 

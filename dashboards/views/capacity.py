@@ -192,6 +192,8 @@ def model(who: Viewer, forecast: dict[str, Any] | None) -> str:
         (who.say("capacity.model_name"), forecast["model"]),
         (who.say("capacity.wape"), fmt.percent(score["wape"], 1)),
         (who.say("capacity.wape_rival"), fmt.percent(score["wape_rival"], 1)),
+        (who.say("capacity.pinball"), fmt.percent(score["pinball"], 1)),
+        (who.say("capacity.peak_error"), fmt.percent(score["peak_error"], 1)),
         (who.say("capacity.coverage"), fmt.percent(score["coverage90"], 0)),
         (who.say("capacity.folds"), fmt.number(score["folds"], 0)),
     ]

@@ -15,12 +15,18 @@ from outrider.model.samples import Floats
 
 @dataclass(frozen=True, slots=True)
 class BacktestScore:
-    """Error of a forecaster on history it had not seen. WAPE is a ratio; None means not measured."""
+    """Error of a forecaster on history it had not seen, as ratios to what came; None means not measured.
+
+    ``pinball`` is the loss of all quantiles (of the median alone it would be WAPE), ``peak_error`` that of peaks:
+    what forecasters are chosen by.
+    """
 
     wape: float | None
     wape_rival: float | None
     coverage90: float | None
     folds: int
+    pinball: float | None = None
+    peak_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,9 +87,11 @@ def forecast_rows(
         outlook = forecast_many(
             matrix, step_seconds=step.total_seconds(), steps=max(asked.reach for _, asked in part), keep_folds=True
         )
+        verdicts = judge.judge_rows(outlook, [asked.known.days for _, asked in part])
         for row, (place, asked) in enumerate(part):
-            score = judge.judge(outlook, asked.known.days, row).score()
-            choice = _Choice(ENSEMBLE, outlook, score, _why_plain(asked.known) or _listened(outlook, row))
+            choice = _Choice(
+                ENSEMBLE, outlook, verdicts[row].score(), _why_plain(asked.known) or _listened(outlook, row)
+            )
             found[place] = _answer(asked, choice, row, Subject(signal, entities[place], now, step))
     return found
 
@@ -222,8 +224,11 @@ def _with_prophet(series: Series, steps: int, fits: Fits, alone: Outlook, plain:
     prophet = ByNight(series, fits.made)
     joined = _outlook(series, steps, prophet)
     before, after, own = judge.compare(alone, joined, prophet, series.values.size)
-    figures = {"error": f"{before:.3f}", "joined": f"{after:.3f}", "own": f"{own:.3f}"}
-    if after < min(before * _WORTH_IT, before - _LEAST_GAIN):
+    if before is None or after is None or own is None:
+        why = translate("plan.why_unjudged", "en", days=f"{series.days:.1f}", mix=_listened(alone))
+        return _Choice(ENSEMBLE, alone, plain.score(), why)
+    figures = {"error": f"{before.total:.3f}", "joined": f"{after.total:.3f}", "own": f"{own.total:.3f}"}
+    if after.total < min(before.total * _WORTH_IT, before.total - _LEAST_GAIN):
         why = translate("plan.why_prophet_helps", "en", **figures, mix=_listened(joined))
         return _Choice(f"{ENSEMBLE}+{PROPHET}", joined, judge.judge(joined, series.days).score(), why)
     why = translate("plan.why_prophet_refused", "en", **figures, mix=_listened(alone))

@@ -27,6 +27,8 @@ _COLUMNS = (
     "wape_last_value",
     "wape_seasonal_naive",
     "wape_prophet",
+    "pinball",
+    "peak_error",
     "coverage90",
     "peak_exceeds_p95",
     "over_provision",
