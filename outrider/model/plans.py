@@ -57,7 +57,8 @@ class ForecastPoint:
     """What was forecast for one instant at one horizon, kept to be held against what came.
 
     ``at`` is the start of a step of the history that the forecast was made from; ``quantiles`` map to
-    values in the unit of the signal.
+    values in the unit of the signal. ``peaks`` map to the highest value from ``made_at`` up to and including that
+    step, empty where none was forecast.
     """
 
     made_at: datetime
@@ -67,6 +68,7 @@ class ForecastPoint:
     horizon: timedelta
     at: datetime
     quantiles: Mapping[float, float]
+    peaks: Mapping[float, float] = field(default_factory=dict)
 
 
 class PlanReason(StrEnum):

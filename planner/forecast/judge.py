@@ -102,12 +102,13 @@ def errors(truth: Matrix, said: Matrix, ages: Slots, outlook: Outlook) -> list[E
     known = (~np.isnan(truth).all(axis=2)).sum(axis=1) >= _LEAST_ORIGINS
     if not known.any():
         return [None] * len(truth)
-    truth, said = truth.astype(np.float64), said.astype(np.float64)
+    came: Floats = truth.astype(np.float64)
+    expected: Floats = said.astype(np.float64)
     season = round(DAY_SECONDS / outlook.step_seconds)
-    quantiles = _crossed(truth, said, ages / season, outlook.anchors / season)
+    quantiles = _crossed(came, expected, ages / season, outlook.anchors / season)
     leads = [outlook.anchors <= max(1.0, days * season) for days in _JUDGED_DAYS]
-    losses = np.mean([pinball(truth[..., near], quantiles[..., near]) for near in leads], axis=0)
-    peaks = np.mean([_peak_errors(truth[..., near], said[..., near]) for near in leads], axis=0)
+    losses = np.mean([pinball(came[..., near], quantiles[..., near]) for near in leads], axis=0)
+    peaks = np.mean([_peak_errors(came[..., near], expected[..., near]) for near in leads], axis=0)
     return [
         Errors(float(loss), float(peak)) if judged else None
         for loss, peak, judged in zip(losses, peaks, known, strict=True)

@@ -11,10 +11,10 @@ from outrider import catalog, jsonable
 from outrider.clock import rfc3339
 from outrider.errors import StoreError, UnavailableError
 from outrider.i18n import Language
-from outrider.model import Forecast, NoRecommendation, Recommendation, SignalKey, SignalKind
+from outrider.model import Forecast, NoRecommendation, Recommendation
 from outrider.ports import StateReader
 from planner import reasoning
-from service import looking_back
+from service import kept_forecasts, looking_back
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
 
@@ -116,6 +116,30 @@ def forecasts(
     }
 
 
+@router.get("/forecasts/{namespace}/{service}/kept")
+def forecasts_kept(
+    ctx: Ctx,
+    namespace: str,
+    service: str,
+    hours: Annotated[float, Query(gt=0, le=14 * 24, description="forecasts for instants of so many hours")] = 24,
+) -> dict[str, Any]:
+    """What was forecast for a service, load and peaks, held against what came: by how far ahead it was said.
+
+    ``namespace`` - stands for none.
+    """
+    wanted = None if namespace == "-" else namespace
+    known = {(one.service.namespace, one.service.name): one.service for one in ctx.state.plan().recommendations}
+    found = known.get((wanted, service))
+    if found is None:
+        raise NotFoundError(f"No service is named {service} in {namespace}.", hint="GET /api/v1/plan lists them")
+    rows = kept_forecasts.kept(ctx.state, ctx.metrics, found, ctx.as_of(), timedelta(hours=hours))
+    return {
+        "as_of": jsonable.instant(ctx.as_of()),
+        "entity": jsonable.entity(found),
+        "horizons": [row.as_dict() for row in rows],
+    }
+
+
 def _lines(found: Recommendation | NoRecommendation, language: Language) -> list[str]:
     return [] if isinstance(found, NoRecommendation) else reasoning.lines(found, language)
 
@@ -142,9 +166,7 @@ def _unit(found: Forecast) -> str:
 def _history(ctx: Context, found: Forecast, hours: timedelta) -> dict[str, Any]:
     if not hours:
         return {"times": [], "values": []}
-    known = catalog.signals().get(found.signal)
-    quantile = 0.99 if known and known.kind is SignalKind.HISTOGRAM else None
-    key = SignalKey(found.signal, quantile=quantile)
+    key = kept_forecasts.key_of(found.signal)
     now = ctx.as_of()
     end = now + timedelta(seconds=1)
     entities = [found.entity]

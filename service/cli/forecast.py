@@ -1,4 +1,4 @@
-"""``outrider forecast``."""
+"""``outrider forecast``: how good forecasts are, on traces and on what came."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Annotated
 import typer
 
 from outrider.errors import UsageError
+from outrider.i18n import translate
 from outrider.units import parse_duration
 from planner import backtest
+from service import wiring
 from service.cli import tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
 from service.cli.progress import bars
 from service.fanout import fan_out, usual_workers
+from service.kept_forecasts import kept
 
 app = typer.Typer(help="Forecasts.", no_args_is_help=ON_A_TERMINAL)
 _COLUMNS = (
@@ -71,6 +74,35 @@ def forecast_backtest(
         backtest.joined(parts).as_dict(),
         lambda shown: tables.table(
             list(_COLUMNS), [[_figure(row[key]) for key in _COLUMNS] for row in shown["series"]], empty="-"
+        ),
+    )
+
+
+@leaf(app, "kept", example="outrider forecast kept --service chat --hours 24 -o json")
+def forecast_kept(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    hours: Annotated[float, typer.Option("--hours", help="forecasts for instants of so many hours", min=0.2)] = 24,
+) -> None:
+    """Hold forecasts of load and of its peaks against what came, by how far ahead they were said."""
+    with wiring.stores(context.settings()) as (state, metrics):
+        newest = state.cycles(limit=1)
+        entities = [each.service for each in state.plan().recommendations]
+        names = [each.name for each in entities]
+        if service is not None and service not in names:
+            raise UsageError(
+                f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}"
+            )
+        wanted = [each for each in entities if service in (None, each.name)] if newest else []
+        found = [(each, kept(state, metrics, each, newest[0].at, timedelta(hours=hours))) for each in wanted]
+    rows = [{"service": each.name, **row.as_dict()} for each, came in found for row in came]
+    heads = list(rows[0]) if rows else []
+    context.show(
+        rows,
+        lambda shown: tables.table(
+            heads,
+            [[_figure(row[key]) for key in heads] for row in shown],
+            empty=translate("cli.no_kept_forecasts", context.language),
         ),
     )
 
