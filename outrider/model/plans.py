@@ -30,13 +30,21 @@ class BacktestScore:
 
 
 @dataclass(frozen=True, slots=True)
+class Why:
+    """A reason as the key of a text and its arguments: whoever shows it words it in the reader's language."""
+
+    text: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """What a signal will do. ``times`` are unix seconds; each quantile maps to values of that length.
 
     ``peaks`` maps to the highest value from the start up to and including each step: a quantile of the
     maximum itself, which the highest quantile of single steps is not. Empty where none was made. ``buffers``
     maps seconds ahead to the ratio by which the true peak up to then exceeded that of the median at one in
-    twenty of the past origins; empty with too few of them to tell.
+    twenty of the past origins; empty with too few of them to tell. ``why`` tells how the model was chosen.
     """
 
     signal: str
@@ -47,7 +55,7 @@ class Forecast:
     quantiles: Mapping[float, Floats]
     model: str
     score: BacktestScore
-    why_model: str = ""
+    why: tuple[Why, ...] = ()
     peaks: Mapping[float, Floats] = field(default_factory=dict)
     buffers: Mapping[float, float] = field(default_factory=dict)
 

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider.i18n import translate
-from outrider.model import BacktestScore, EntityRef, Floats, Forecast, NoPlanReason
+from outrider.model import BacktestScore, EntityRef, Floats, Forecast, NoPlanReason, Why
 from planner.forecast import judge
 from planner.forecast.calendar import NO_CALENDAR, Calendar, by_wall_clock, effects
 from planner.forecast.fast import HISTORY_DAYS, NOBODY, QUANTILES, Outlook, forecast_many
@@ -19,6 +18,7 @@ from planner.forecast.prophet import ByNight, Fits, nights
 from planner.forecast.series import Series
 
 ENSEMBLE, PROPHET = "ensemble", "prophet"
+TITLE = "Prophet"
 FAST_MODELS = (ENSEMBLE,)
 DEFAULT_MODELS = (ENSEMBLE, PROPHET)
 STEP = timedelta(minutes=10)
@@ -90,7 +90,7 @@ def forecast_rows(
         verdicts = judge.judge_rows(outlook, [asked.known.days for _, asked in part])
         for row, (place, asked) in enumerate(part):
             choice = _Choice(
-                ENSEMBLE, outlook, verdicts[row].score(), _why_plain(asked.known) or _listened(outlook, row)
+                ENSEMBLE, outlook, verdicts[row].score(), _why_plain(asked.known) or (_listened(outlook, row),)
             )
             found[place] = _answer(asked, choice, row, Subject(signal, entities[place], now, step))
     return found
@@ -173,7 +173,7 @@ def _answer(asked: _Asked, chosen: _Choice, row: int, subject: Subject) -> Forec
         quantiles={q: found[row][places] * asked.after for q, found in quantiles.items()},
         model=chosen.name,
         score=chosen.score,
-        why_model=chosen.why,
+        why=chosen.why,
         peaks={q: np.maximum.accumulate(found[row][places] * raised) for q, found in peaks.items()},
         buffers=judge.buffers(chosen.outlook, row),
     )
@@ -184,7 +184,7 @@ class _Choice:
     name: str
     outlook: Outlook
     score: BacktestScore
-    why: str
+    why: tuple[Why, ...]
 
 
 def _choose(series: Series, steps: int, models: Sequence[str], fits: Fits, *, may_fit: bool) -> _Choice:
@@ -193,31 +193,35 @@ def _choose(series: Series, steps: int, models: Sequence[str], fits: Fits, *, ma
     plain = judge.judge(alone, series.days)
     why = _why_plain(series)
     if not why and PROPHET not in models:
-        why = _listened(alone)
+        why = (_listened(alone),)
     if not why and not _judgeable(series):
-        why = translate("plan.why_unjudged", "en", days=f"{series.days:.1f}", mix=_listened(alone))
+        why = (_listened(alone), _unjudged(series))
     if why:
         return _Choice(ENSEMBLE, alone, plain.score(), why)
     try:
         if may_fit:
             fits.prepare(series, _NIGHTS, steps)
     except (RuntimeError, ValueError) as error:
-        why = translate("plan.why_no_fit", "en", error=str(error)[:120], mix=_listened(alone))
+        why = (_listened(alone), Why("plan.why_no_fit", {"name": TITLE, "error": str(error)[:120]}))
         return _Choice(ENSEMBLE, alone, plain.score(), why)
     return _with_prophet(series, steps, fits, alone, plain)
 
 
-def _why_plain(series: Series) -> str:
+def _why_plain(series: Series) -> tuple[Why, ...]:
     """Why there is nothing to choose from, empty where there is."""
     if series.days < _SHORT_DAYS:
-        return translate("plan.why_short", "en", days=f"{series.days:.1f}")
+        return (Why("plan.why_short", {"days": f"{series.days:.1f}"}),)
     if float(np.ptp(series.values[series.present])) == 0.0:
-        return translate("plan.why_constant", "en")
-    return ""
+        return (Why("plan.why_constant"),)
+    return ()
 
 
 def _judgeable(series: Series) -> bool:
     return series.days >= _PROPHET_FROM_DAYS and len(nights(series, _NIGHTS)) > 1
+
+
+def _unjudged(series: Series) -> Why:
+    return Why("plan.why_unjudged", {"name": TITLE, "days": f"{series.days:.1f}"})
 
 
 def _with_prophet(series: Series, steps: int, fits: Fits, alone: Outlook, plain: judge.Verdict) -> _Choice:
@@ -225,14 +229,13 @@ def _with_prophet(series: Series, steps: int, fits: Fits, alone: Outlook, plain:
     joined = _outlook(series, steps, prophet)
     before, after, own = judge.compare(alone, joined, prophet, series.values.size)
     if before is None or after is None or own is None:
-        why = translate("plan.why_unjudged", "en", days=f"{series.days:.1f}", mix=_listened(alone))
-        return _Choice(ENSEMBLE, alone, plain.score(), why)
-    figures = {"error": f"{before.total:.3f}", "joined": f"{after.total:.3f}", "own": f"{own.total:.3f}"}
+        return _Choice(ENSEMBLE, alone, plain.score(), (_listened(alone), _unjudged(series)))
+    totals = {"error": before.total, "joined": after.total, "own": own.total}
+    figures = {"name": TITLE, **{name: f"{total:.3f}" for name, total in totals.items()}}
     if after.total < min(before.total * _WORTH_IT, before.total - _LEAST_GAIN):
-        why = translate("plan.why_prophet_helps", "en", **figures, mix=_listened(joined))
+        why = (_listened(joined), Why("plan.why_helps", figures))
         return _Choice(f"{ENSEMBLE}+{PROPHET}", joined, judge.judge(joined, series.days).score(), why)
-    why = translate("plan.why_prophet_refused", "en", **figures, mix=_listened(alone))
-    return _Choice(ENSEMBLE, alone, plain.score(), why)
+    return _Choice(ENSEMBLE, alone, plain.score(), (_listened(alone), Why("plan.why_refused", figures)))
 
 
 def _outlook(series: Series, steps: int, prophet: ByNight | None) -> Outlook:
@@ -242,9 +245,9 @@ def _outlook(series: Series, steps: int, prophet: ByNight | None) -> Outlook:
     )
 
 
-def _listened(outlook: Outlook, row: int = 0) -> str:
+def _listened(outlook: Outlook, row: int = 0) -> Why:
     """The members that weigh most over all leads, with their share."""
     shares = outlook.weights[:, row].mean(axis=1)
     best = np.argsort(shares)[::-1][:_LISTENED]
     named = ", ".join(f"{outlook.members[place]} {shares[place]:.0%}" for place in best)
-    return translate("plan.why_mix", "en", members=named)
+    return Why("plan.why_mix", {"members": named})

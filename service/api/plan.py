@@ -103,6 +103,7 @@ def replicas_wanted(found: Recommendation, now: datetime) -> int:
 @router.get("/forecasts")
 def forecasts(
     ctx: Ctx,
+    lang: Lang,
     history_hours: Annotated[float, Query(ge=0, le=14 * 24, description="measured values given along")] = 0,
 ) -> dict[str, Any]:
     """The newest forecasts, each with the measured values before it when ``history_hours`` is given."""
@@ -111,7 +112,8 @@ def forecasts(
     return {
         "as_of": jsonable.instant(ctx.as_of()),
         "forecasts": [
-            {**jsonable.forecast(each), "unit": _unit(each), "history": _history(ctx, each, hours)} for each in found
+            {**jsonable.forecast(each, lang), "unit": _unit(each), "history": _history(ctx, each, hours)}
+            for each in found
         ],
     }
 

@@ -172,7 +172,13 @@ def test_a_refused_page_is_unavailable_and_a_file_that_is_no_page_is_unreadable(
 
 
 def test_reads_of_an_empty_store_are_empty(tmp_path):
-    for command in (("alerts", "list"), ("incidents", "list"), ("remediate", "list"), ("capacity", "plan")):
+    for command in (
+        ("alerts", "list"),
+        ("incidents", "list"),
+        ("remediate", "list"),
+        ("capacity", "plan"),
+        ("forecast", "kept"),
+    ):
         assert answer(*command, cwd=tmp_path) == []
 
 

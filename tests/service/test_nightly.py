@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from outrider.model import CellStatus, EntityKind, EntityRef, FleetService, SignalKey, Window
+from outrider.summaries import because
 from planner.forecast.calendar import HOLIDAY, NO_CALENDAR
 from planner.plan import PlanSettings, plan
 from service.nightly import Nightly
@@ -42,10 +43,10 @@ def test_fits_of_the_night_are_heard_by_the_plan_and_made_once_a_day():
         FleetService(BATCH, "H100", 4, 4, 1, 40, None, "USD"),
     ]
     found = plan(history, {}, fleet, NOW, settings=PlanSettings(nights=made))
-    assert "Prophet" in found.forecasts[0].why_model
+    assert "Prophet" in because(found.forecasts[0].why)
     assert len(found.forecasts) == 1
     plain = plan(history, {}, fleet, NOW, settings=PlanSettings())
-    assert "Prophet" not in plain.forecasts[0].why_model
+    assert "Prophet" not in because(plain.forecasts[0].why)
 
 
 def test_a_night_that_fails_leaves_the_fits_of_the_one_before(monkeypatch):
