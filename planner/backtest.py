@@ -22,7 +22,8 @@ from outrider.model import EntityKind, EntityRef, Floats, Forecast
 from planner.forecast import naive
 from planner.forecast.fast import MEDIAN, QUANTILES
 from planner.forecast.judge import pinball
-from planner.forecast.prophet import Fits, default_forecast
+from planner.forecast.nights import Fits
+from planner.forecast.prophet import default_forecast
 from planner.forecast.select import DEFAULT_MODELS, PROPHET, forecast
 from planner.forecast.series import Series
 

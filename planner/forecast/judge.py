@@ -11,7 +11,7 @@ from outrider.measures import wape
 from outrider.model import BacktestScore, Floats
 from planner.capacity import buffer_of
 from planner.forecast import conformal
-from planner.forecast.fast import QUANTILES, Folds, Outlook, Speaker
+from planner.forecast.fast import QUANTILES, Folds, Outlook
 from planner.forecast.grid import Matrix, Slots
 from planner.forecast.series import DAY_SECONDS, offset
 
@@ -78,17 +78,29 @@ def judge_rows(outlook: Outlook, days: Sequence[float]) -> list[Verdict]:
     return found
 
 
-def compare(
-    alone: Outlook, joined: Outlook, speaker: Speaker, slots: int
-) -> tuple[Errors | None, Errors | None, Errors | None]:
-    """Errors of the mix alone, with the speaker, and of the speaker, where the speaker knew what to say."""
-    folds, other = _kept(alone), _kept(joined)
-    own: Floats = speaker.at(slots - folds.ages, alone.anchors).astype(np.float64)
-    spoke = ~np.isnan(own).all(axis=1)
-    truth: Floats = np.where(np.isnan(own), np.nan, folds.truth[0])[spoke]
-    said = np.stack([folds.said[0][spoke], other.said[0][spoke], own[spoke]])
-    mix, with_it, by_it = errors(np.stack([truth] * 3), said, folds.ages[spoke], alone)
-    return mix, with_it, by_it
+def ages(outlook: Outlook) -> Slots:
+    """Slots from each past origin of an outlook to the present, falling."""
+    return _kept(outlook).ages
+
+
+def said(outlook: Outlook) -> Matrix:
+    """What the first series of an outlook was said to do at its past origins: (origins, anchors)."""
+    found: Matrix = _kept(outlook).said[0]
+    return found
+
+
+def compare(outlook: Outlook, told: Sequence[Matrix], unknown: np.ndarray) -> list[Errors] | None:
+    """Errors of several forecasts (origins, anchors) of one series at the past origins of its outlook.
+
+    Those that are ``unknown`` (origins, anchors), because somebody had nothing to say, are judged for nobody.
+    None where too little is left.
+    """
+    folds = _kept(outlook)
+    some = ~unknown.all(axis=1)
+    truth: Floats = np.where(unknown, np.nan, folds.truth[0])[some]
+    found = errors(np.stack([truth] * len(told)), np.stack([each[some] for each in told]), folds.ages[some], outlook)
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(told) else None
 
 
 def errors(truth: Matrix, said: Matrix, ages: Slots, outlook: Outlook) -> list[Errors | None]:

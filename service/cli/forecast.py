@@ -15,6 +15,8 @@ from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.units import parse_duration
 from planner import backtest
+from planner.forecast.forecasters import FORECASTERS
+from planner.forecast.select import DEFAULT_MODELS, FAST_MODELS, PROPHET
 from service import wiring
 from service.cli import tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
@@ -40,15 +42,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One trace to score."""
+    """One trace to score, with the forecasters that are fitted by night."""
 
     trace: backtest.Trace
     horizons: Sequence[timedelta]
+    models: tuple[str, ...] = DEFAULT_MODELS
 
 
 def score(task: Task) -> backtest.ForecastBacktest:
     """One trace's back-test: what is spread over processes or a cluster."""
-    return backtest.backtest([task.trace], horizons=task.horizons, timer=time.perf_counter)
+    return backtest.backtest([task.trace], horizons=task.horizons, models=task.models, timer=time.perf_counter)
 
 
 @leaf(app, "backtest", example="outrider forecast backtest traffic.csv --horizon 30m,2h -o json")
@@ -56,12 +59,16 @@ def forecast_backtest(
     context: Context,
     csv: Annotated[list[Path], typer.Argument(help="CSV with time_utc, requests_per_second")],
     horizon: Annotated[str, typer.Option("--horizon", help="durations with commas")] = "30m,2h,24h",
+    forecasters: Annotated[
+        str, typer.Option("--forecasters", help=f"fitted by night, with commas: {', '.join(FORECASTERS)}")
+    ] = PROPHET,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="processes; as many as cores")] = None,
     ray: Annotated[str | None, typer.Option("--ray", help="Ray cluster instead: auto, local or ray://...")] = None,
 ) -> None:
     """Score the forecaster on traffic traces: rolling origin every 2 h, history only."""
     horizons = [parse_duration(text) for text in horizon.split(",")]
-    tasks = [Task(_trace(path), horizons) for path in csv]
+    models = (*FAST_MODELS, *_forecasters(forecasters))
+    tasks = [Task(_trace(path), horizons, models) for path in csv]
     with bars(context) as progress:
         parts = fan_out(
             score,
@@ -105,6 +112,17 @@ def forecast_kept(
             empty=translate("cli.no_kept_forecasts", context.language),
         ),
     )
+
+
+def _forecasters(text: str) -> list[str]:
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    for name in found:
+        known = FORECASTERS.get(name)
+        if known is None:
+            raise UsageError(f"no forecaster is named {name!r}", hint=f"known: {', '.join(FORECASTERS)}")
+        if known.is_absent():
+            raise UsageError(f"{known.title} is not installed", hint=f"pip install 'outrider[{known.extra}]'")
+    return found
 
 
 def _trace(path: Path) -> backtest.Trace:

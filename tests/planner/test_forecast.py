@@ -12,7 +12,7 @@ from outrider.model import Forecast, NoPlanReason
 from outrider.summaries import because
 from planner.forecast import forecast, prophet
 from planner.forecast.naive import last_value, seasonal_naive
-from planner.forecast.prophet import Fits
+from planner.forecast.nights import Fits
 from planner.forecast.select import FAST_MODELS
 from planner.forecast.series import Series
 

@@ -112,6 +112,8 @@ def test_the_formula_with_both_readings_of_batch(tmp_path):
         (("version", "--bad-option"), "--bad-option"),
         (("capacity", "formula", "--qps", "-1", *FORMULA[4:]), "--qps"),
         (("config", "check", "missing.yaml"), "missing.yaml"),
+        (("forecast", "backtest", "x.csv", "--forecasters", "arima"), "arima"),
+        (("forecast", "kept", "--service", "nobody"), "nobody"),
         (("replay", "missing.metrics.jsonl.gz"), "missing.metrics.jsonl.gz"),
         (("replay", str(RECORDINGS / "a_idle.metrics.jsonl.gz"), "--adapter", "abacus"), "abacus"),
         ((), "Missing command"),

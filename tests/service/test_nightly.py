@@ -83,9 +83,17 @@ def test_the_calendar_is_read_from_the_settings():
         ({"holidays": "XX"}, "no holidays are known"),
         ({"events": [{"name": "x", "start": "2026-05-21T08:00:00Z", "end": "2026-05-21T07:00:00Z"}]}, "after start"),
         ({"events": [{"name": "x", "start": "2026-05-21T08:00:00", "end": "2026-05-21T09:00:00Z"}]}, "timezone"),
+        ({"forecasters": ["arima"]}, "'autoets', 'mstl' or 'lstm'"),
         ({"workers": 0}, "greater than or equal to 1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong, said):
     with pytest.raises(ValidationError, match=said):
         PlannerSettings.model_validate(wrong)
+
+
+def test_the_configuration_says_which_forecasters_are_fitted():
+    assert PlannerSettings().models == ("prophet",)
+    asked = PlannerSettings.model_validate({"forecasters": ["mstl", "autoets", "mstl"]})
+    assert asked.models == ("prophet", "mstl", "autoets")
+    assert PlannerSettings.model_validate({"prophet": False}).models == ()
