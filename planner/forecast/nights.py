@@ -73,7 +73,7 @@ class Fits:
     def prepare(self, forecasters: Iterable[Forecaster], series: Series, days: int, steps: int) -> None:
         """Let each fit at each of the newest ``days`` midnights and the one before, on what was known then.
 
-        One whose library is absent, or that finds no fit for the newest night, is refused with the reason.
+        One whose library is absent, or that finds no fit for one of these nights, is refused with the reason.
         """
         for each in forecasters:
             self.refused.pop(each.name, None)
