@@ -82,7 +82,7 @@ def peers() -> dict[str, float]:
     """Seconds a series of each peer that can be had."""
     found = {"Prophet": seconds(lambda series: default_forecast(series, STEPS), PEER_SERIES["Prophet"])}
     try:
-        from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - a peer, not among our dependencies
+        from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - an extra
     except ImportError:
         print("statsforecast cannot be imported: AutoETS and MSTL are left out", file=sys.stderr)
         return found

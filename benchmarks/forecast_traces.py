@@ -55,7 +55,7 @@ def run() -> list[Result]:
 def peers(traces: Sequence[Trace]) -> dict[str, dict[tuple[str, float], float | None]]:
     """WAPE of statsforecast's models by trace and horizon, empty without it."""
     try:
-        from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - a peer, not among our dependencies
+        from statsforecast.models import MSTL, AutoETS  # noqa: PLC0415 - an extra
     except ImportError:
         tell("statsforecast cannot be imported: AutoETS and MSTL are left out")
         return {}

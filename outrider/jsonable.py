@@ -33,7 +33,7 @@ from outrider.model import (
     NoRecommendation,
     Recommendation,
 )
-from outrider.summaries import alert_summary, fault_name, incident_summary, worded
+from outrider.summaries import alert_summary, because, fault_name, incident_summary, worded
 
 Json = dict[str, Any]
 
@@ -260,11 +260,11 @@ def action(value: Action) -> Json:
     }
 
 
-def forecast(value: Forecast) -> Json:
+def forecast(value: Forecast, language: Language = "en") -> Json:
     """A forecast as parallel lists; the keys of ``quantiles`` and ``peaks`` are spelt ``"0.5"``.
 
     ``peaks`` are the highest values from the start up to each time, ``buffers`` the measured error of peaks by
-    seconds ahead.
+    seconds ahead. ``why_model`` is the sentence of ``why``.
     """
     return {
         "signal": value.signal,
@@ -276,12 +276,15 @@ def forecast(value: Forecast) -> Json:
         "peaks": {f"{level:g}": numbers(value.peaks[level]) for level in sorted(value.peaks)},
         "buffers": {f"{ahead:g}": finite(value.buffers[ahead]) for ahead in sorted(value.buffers)},
         "model": value.model,
-        "why_model": value.why_model,
+        "why_model": because(value.why, language),
+        "why": [{"text": each.text, "arguments": dict(each.arguments)} for each in value.why],
         "score": {
             "wape": finite(value.score.wape),
             "wape_rival": finite(value.score.wape_rival),
             "coverage90": finite(value.score.coverage90),
             "folds": value.score.folds,
+            "pinball": finite(value.score.pinball),
+            "peak_error": finite(value.score.peak_error),
         },
     }
 

@@ -5,7 +5,7 @@ Texts come from ``i18n`` (areas ``words`` and ``faults``); a name that has no te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import Enum
 
@@ -13,7 +13,7 @@ from outrider.catalog import signals
 from outrider.clock import rfc3339
 from outrider.faults import faults
 from outrider.i18n import Language, texts, translate
-from outrider.model import Alert, EntityKind, EntityRef, Incident
+from outrider.model import Alert, EntityKind, EntityRef, Incident, Why
 from outrider.slo import RULE_PREFIX
 
 _LONG_NAME = 24
@@ -42,6 +42,12 @@ def entity_name(entity: EntityRef, language: Language = "en") -> str:
 def signal_name(name: str, language: Language = "en") -> str:
     """A signal as people call it; its own name with spaces when it has no text."""
     return word("signal", name, language)
+
+
+def because(reasons: Iterable[Why], language: Language = "en") -> str:
+    """Reasons as one sentence without its full stop; empty without any."""
+    between = translate("plan.why_between", language)
+    return between.join(translate(each.text, language, **each.arguments) for each in reasons)
 
 
 def worded(arguments: Mapping[str, str], language: Language = "en") -> dict[str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from outrider.i18n import Language, translate
 from planner.backtest import Trace
-from planner.replay.score import WAITING_GOAL, Kept, replay_one
+from planner.replay.score import WAITING_GOAL, Kept, known_of, replay_one
 from planner.replay.world import World, world
 
 SIMPLEST_FIRST = ("static", "cron", "hpa", "keda", "knative", "outrider")
@@ -76,7 +76,7 @@ def advise(
     found = []
     for place, trace in enumerate(traces):
         traffic = world(trace)
-        found.append(_advise(traffic, replay_one(traffic, startup).strategies, cold_start_limit))
+        found.append(_advise(traffic, replay_one(known_of(traffic, startup), startup).strategies, cold_start_limit))
         progress("replay", (place + 1) / len(traces))
     return tuple(found)
 

@@ -20,7 +20,10 @@ from outrider.measures import wape
 from outrider.model import EntityKind, EntityRef, Floats, Forecast
 from planner import loads
 from planner.forecast import naive
-from planner.forecast.prophet import Fits, default_forecast
+from planner.forecast.fast import MEDIAN, QUANTILES
+from planner.forecast.judge import pinball
+from planner.forecast.nights import Fits
+from planner.forecast.prophet import default_forecast
 from planner.forecast.select import DEFAULT_MODELS, PROPHET, forecast
 from planner.forecast.series import Series
 
@@ -46,9 +49,11 @@ class Trace:
 class HorizonScore:
     """How good forecasts of one horizon were. Ratios; None where nothing could be scored.
 
-    ``wape_prophet`` is Prophet's as it comes, refitted at each origin. ``peak_exceeds_p95`` is the share
-    of origins whose true peak up to the horizon lies above the p95 of the peak; ``over_provision`` is the
-    mean of that p95 over the true peak, minus one.
+    ``wape_prophet`` is Prophet's as it comes, refitted at each origin. ``pinball`` is the loss of all quantiles
+    relative to what came (of the median alone it would be WAPE), ``peak_error`` that of the peak's median to the
+    true peak up to the horizon: forecasters are chosen by these two. ``peak_exceeds_p95`` is the share of origins
+    whose true peak lies above the p95 of the peak; ``over_provision`` is the mean of that p95 over the true peak,
+    minus one.
     """
 
     name: str
@@ -60,6 +65,8 @@ class HorizonScore:
     coverage90: float | None
     peak_exceeds_p95: float | None
     over_provision: float | None
+    pinball: float | None = None
+    peak_error: float | None = None
     models: dict[str, int] = field(default_factory=dict)
 
 
@@ -196,10 +203,11 @@ def _score(name: str, series: Series, said: dict[int, _Said], horizon: timedelta
         known = series.values[origin : origin + steps]
         truth[row, : known.size] = known
     answers = list(said.values())
-    quantile = {q: np.stack([each.forecast.quantiles[q][:steps] for each in answers]) for q in (0.05, 0.5, 0.95)}
+    quantile = {q: np.stack([each.forecast.quantiles[q][:steps] for each in answers]) for q in QUANTILES}
     scored = ~np.isnan(truth)
     inside = (truth >= quantile[0.05]) & (truth <= quantile[0.95])
-    exceeds, over = _peaks(truth, np.stack([each.forecast.peaks[_PEAK][steps - 1] for each in answers]))
+    highest = {q: np.stack([each.forecast.peaks[q][steps - 1] for each in answers]) for q in (MEDIAN, _PEAK)}
+    exceeds, over = _peaks(truth, highest[_PEAK])
     counts: dict[str, int] = {}
     for each in answers:
         counts[each.forecast.model] = counts.get(each.forecast.model, 0) + 1
@@ -214,17 +222,26 @@ def _score(name: str, series: Series, said: dict[int, _Said], horizon: timedelta
         coverage90=float(inside[scored].mean()) if scored.any() else None,
         peak_exceeds_p95=exceeds,
         over_provision=over,
+        pinball=float(pinball(truth[None], np.stack(list(quantile.values()))[:, None])[0]) if scored.any() else None,
+        peak_error=_peak_error(truth, highest[MEDIAN]),
         models=counts,
     )
 
 
 def _peaks(truth: Floats, bound: Floats) -> tuple[float | None, float | None]:
-    """Only windows that lie wholly inside the trace and saw traffic count."""
+    peak, bound = _true_peaks(truth, bound)
+    if not peak.size:
+        return None, None
+    return float((peak > bound).mean()), float((bound / peak).mean() - 1.0)
+
+
+def _peak_error(truth: Floats, said: Floats) -> float | None:
+    peak, said = _true_peaks(truth, said)
+    return float(np.abs(said - peak).sum() / peak.sum()) if peak.size else None
+
+
+def _true_peaks(truth: Floats, said: Floats) -> tuple[Floats, Floats]:
+    """The peaks that came, and what was ``said`` of them: only of windows wholly inside the trace that saw traffic."""
     whole = ~np.isnan(truth[:, -1]) & (np.isnan(truth).mean(axis=1) < _MISSING_IN_PEAK)
-    if not whole.any():
-        return None, None
-    peak, bound = np.nanmax(truth[whole], axis=1), bound[whole]
-    busy = peak > 0
-    if not busy.any():
-        return None, None
-    return float((peak > bound)[busy].mean()), float((bound[busy] / peak[busy]).mean() - 1.0)
+    peak = np.nanmax(truth[whole], axis=1) if whole.any() else np.empty(0)
+    return peak[peak > 0], said[whole][peak > 0]

@@ -49,7 +49,7 @@ _WEEK_SECONDS = 7 * 86400.0
 class PlanSettings:
     """What an operator may set. ``scaling_window`` is how long one scaling step takes to be decided anew.
 
-    ``nights`` are the Prophets fitted last night, by service; a service without one has the fast tier alone.
+    ``nights`` are what was fitted last night, by service; a service without one has the fast tier alone.
     ``buffer`` counts until the error of a service's forecast is known. ``margins`` say how far above the median
     each service is planned, as its own replayed past advises; a service without one has the usual margin.
     """

@@ -11,8 +11,8 @@ import numpy as np
 
 from outrider.clock import from_unix, rfc3339
 from outrider.i18n import Language, texts, translate
-from outrider.model import Forecast, LeadTime, Recommendation
-from outrider.summaries import word
+from outrider.model import Forecast, LeadTime, Recommendation, Why
+from outrider.summaries import because, word
 from outrider.units import format_duration
 from planner import prescale
 from planner.capacity import Buffer, buffer_for, derivation_lines
@@ -88,7 +88,7 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
     if chosen:
         said.append(translate(chosen["text"], language, **chosen["arguments"]))
     if "survivors" in facts:  # a plan of an earlier version has the formula alone
-        said += [*_need_lines(facts, language), *_lead_lines(facts, language)]
+        said += [*_model_lines(facts, language), *_need_lines(facts, language), *_lead_lines(facts, language)]
     by = word("binding", found.binding, language)
     quota = (facts.get("limits") or {}).get("quota_gpus")
     limits = {"floor": found.floor, "ceiling": found.ceiling, "by": by, "target": found.target_replicas}
@@ -105,6 +105,12 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
 def caution(found: Mapping[str, Any], language: Language = "en") -> str:
     """One thing to know about a plan, as a sentence."""
     return translate(f"plan.caution_{found['code']}", language, **found["arguments"])
+
+
+def _model_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
+    known = facts.get("forecast") or {}
+    why = because((Why(each["text"], each["arguments"]) for each in known.get("why") or ()), language)
+    return [translate("plan.step_model", language, model=known["model"], why=why)] if why else []
 
 
 def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
@@ -286,11 +292,13 @@ def _group(case: Case) -> int:
 def _judged(said: Forecast) -> dict[str, Any]:
     return {
         "model": said.model,
-        "why_model": said.why_model,
+        "why": [{"text": each.text, "arguments": dict(each.arguments)} for each in said.why],
         "wape": said.score.wape,
         "wape_rival": said.score.wape_rival,
         "coverage90": said.score.coverage90,
         "folds": said.score.folds,
+        "pinball": said.score.pinball,
+        "peak_error": said.score.peak_error,
         "quantile": prescale.P95,
     }
 

@@ -1,4 +1,4 @@
-"""Forecasts of all services for a plan: the fast tier in one stroke, and the Prophets of the night where they help."""
+"""Forecasts of all services for a plan: the fast tier in one stroke, and those of the night where they help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from outrider.model import EntityRef, Forecast, NoPlanReason, SignalKey, Window
 from planner.forecast.calendar import NO_CALENDAR, Calendar
-from planner.forecast.prophet import Fits
+from planner.forecast.nights import Fits
 from planner.forecast.select import FAST_MODELS, forecast, forecast_rows
 
 __all__ = ["FAST_MODELS", "LOAD", "Answers", "Nights", "fast"]
@@ -30,7 +30,7 @@ def fast(
 ) -> Answers:
     """A forecast of the load of every service of a window of cleaned values, in a time fit for every plan.
 
-    Those of ``nights`` listen to the Prophets that were fitted for them, and none is fitted anew; all others are
+    Those of ``nights`` listen to what was fitted for them, and nothing is fitted anew; all others are
     forecast in one stroke. A service whose series cannot be forecast is answered with ``FAILED``: it costs nobody
     else a forecast.
     """
@@ -39,8 +39,10 @@ def fast(
     found = _many(history, plain, now, horizon, calendar)
     for row, service in enumerate(history.entities):
         if service in with_night:
+            night = with_night[service]
+            models = (*FAST_MODELS, *night.asked)
             found[service] = _one(
-                history, row, now, horizon, fits=with_night[service], may_fit=False, calendar=calendar
+                history, row, now, horizon, models=models, fits=night, may_fit=False, calendar=calendar
             )
     return found
 

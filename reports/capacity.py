@@ -15,7 +15,7 @@ from outrider.i18n import Language
 from outrider.model import Action, ActionKind, ActionStatus, Recommendation
 from outrider.places import place_of
 from outrider.ports import MetricStore, StateReader
-from outrider.summaries import word
+from outrider.summaries import because, word
 from reports import words
 from reports.model import Cell, ReportModel, Section
 from reports.plots import traffic_chart
@@ -132,11 +132,12 @@ def _coming(week: Week, language: Language) -> Section:
                 words.ratio(said.score.wape, language, digits=1),
                 words.ratio(said.score.coverage90, language, digits=0),
                 words.number(None if peak is None else float(peak.max()), language, digits=1),
+                Cell(because(said.why, language), because(said.why)),
             )
         )
     charted = [each for each in sorted(week.services, key=lambda s: -s.requests) if np.isfinite(each.traffic).any()]
     charts = tuple(traffic_chart(each, forecasts.get(each.service), week, language) for each in charted[:_MOST_CHARTS])
-    columns = "service model error# coverage# peak#"
+    columns = "service model error# coverage# peak# chosen_because"
     return section("coming", language, tables=(table("coming", language, columns, rows),), charts=charts)
 
 

@@ -1,4 +1,4 @@
-"""The nightly tier: Prophet and the margin that suits, for every service once a day, until the next midnight."""
+"""The nightly tier: fits and the margin that suits, for every service once a day, until the next midnight."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from outrider import log
 from outrider.model import EntityRef, Floats, Window
 from planner.forecast import Calendar, Fits, fit_by_night
+from planner.forecast.select import DEFAULT_MODELS
 from planner.margins import margin_of
 from planner.plan import LOAD
 from service.fanout import fan_out
@@ -30,7 +31,7 @@ class Night:
     calendar: Calendar
     fits: Fits
     lead: timedelta | None = None
-    prophet: bool = True
+    models: tuple[str, ...] = DEFAULT_MODELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Made:
 def fit_one(night: Night) -> Made:
     """The fits and the margin of one service: what is spread over processes or a cluster."""
     margin = None if night.lead is None else margin_of(night.times, night.values, night.step, night.lead)
-    return Made(_fits(night) if night.prophet else night.fits, margin)
+    return Made(_fits(night), margin)
 
 
 def _fits(night: Night) -> Fits:
@@ -54,6 +55,7 @@ def _fits(night: Night) -> Fits:
         now=night.now,
         horizon=night.horizon,
         step=night.step,
+        models=night.models,
         fits=night.fits,
         calendar=night.calendar,
     )
@@ -62,9 +64,9 @@ def _fits(night: Night) -> Fits:
 class Nightly:
     """Fits once a day, in a thread that hands the work to processes or a Ray cluster; plans never wait for it."""
 
-    def __init__(self, workers: int, ray_address: str | None, *, prophet: bool = True) -> None:
-        """Without ``prophet`` only margins are found."""
-        self._prophet = prophet
+    def __init__(self, workers: int, ray_address: str | None, *, models: Sequence[str] = DEFAULT_MODELS) -> None:
+        """``models`` are those of ``FORECASTERS`` that are fitted; margins are found in any case."""
+        self._models = tuple(models)
         self._workers = workers
         self._ray_address = ray_address
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nightly")
@@ -74,7 +76,7 @@ class Nightly:
 
     def made(self) -> dict[EntityRef, Fits]:
         """The newest fits by service, as far as they are finished."""
-        return {service: each.fits for service, each in self._newest().items() if each.fits.made}
+        return {service: each.fits for service, each in self._newest().items() if each.fits.asked}
 
     def margins(self) -> dict[EntityRef, float]:
         """The newest margins by service, as far as they are finished."""
@@ -116,7 +118,7 @@ class Nightly:
                 calendar,
                 self._made[each].fits if each in self._made else Fits(),
                 leads.get(each),
-                self._prophet,
+                self._models,
             )
             for each in known
         ]

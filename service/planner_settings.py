@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, ValidationInfo, field_validator
 
@@ -45,10 +45,20 @@ class PlannerSettings(Section):
     holidays: str | None = Field(None, description="country whose public holidays count as events, such as CN")
     events: list[LoadEventSettings] = Field(default_factory=list, description="what is known to change the load")
     prophet: bool = Field(True, description="fit Prophet for every service once a day")
-    workers: Annotated[int, Field(ge=1)] = Field(1, description="processes that fit Prophet at night")
+    forecasters: list[Literal["autoets", "mstl", "lstm"]] = Field(
+        default_factory=list,
+        description="fitted beside Prophet, and heard where they help; the first two need the extra statsforecast, "
+        "lstm the extra lstm",
+    )
+    workers: Annotated[int, Field(ge=1)] = Field(1, description="processes that fit forecasters at night")
     ray_address: str | None = Field(
         None, description="Ray cluster for that instead, such as auto or ray://head:10001; needs the extra ray"
     )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The forecasters of the night that are asked for."""
+        return (("prophet",) if self.prophet else ()) + tuple(dict.fromkeys(self.forecasters))
 
     @field_validator("holidays")
     @classmethod

@@ -80,7 +80,7 @@ class Planning:
         self._back_pool = ThreadPoolExecutor(1, thread_name_prefix="looking-back") if in_background else None
         self._nightly = None
         if in_background and looks_back:
-            self._nightly = Nightly(settings.workers, settings.ray_address, prophet=settings.prophet)
+            self._nightly = Nightly(settings.workers, settings.ray_address, models=settings.models)
         self._running: Future[Plan] | None = None
         self._next_at: datetime | None = None
         self._lately: dict[EntityRef, deque[tuple[datetime, int]]] = {}

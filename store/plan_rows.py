@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ HORIZONS: Final = tuple(timedelta(minutes=minutes) for minutes in (10, 30, 60, 1
 """Of a forecast, the steps that are kept: a day in steps of 10 min would be twenty times the rows."""
 
 QUANTILES: Final = {0.05: "q05", 0.5: "q50", 0.8: "q80", 0.9: "q90", 0.95: "q95"}
+PEAKS: Final = {level: f"peak_{column}" for level, column in QUANTILES.items()}
 
 
 def write(connection: sa.Connection, commit: CycleCommit) -> None:
@@ -62,11 +63,12 @@ def points_of(said: Forecast) -> Iterator[ForecastPoint]:
                 horizon=horizon,
                 at=instant(round(float(said.times[place]) * 1e6)),
                 quantiles=_known(said.quantiles, place),
+                peaks=_known(said.peaks, place),
             )
 
 
-def _known(quantiles: Any, place: int) -> dict[float, float]:
-    values: dict[float, Floats] = {level: found for level, found in quantiles.items() if level in QUANTILES}
+def _known(quantiles: Mapping[float, Floats], place: int) -> dict[float, float]:
+    values = {level: found for level, found in quantiles.items() if level in QUANTILES}
     return {level: float(found[place]) for level, found in values.items() if np.isfinite(found[place])}
 
 
@@ -80,12 +82,12 @@ def of_point(point: ForecastPoint) -> dict[str, Any]:
         "horizon_seconds": int(point.horizon.total_seconds()),
         "at_us": micros(point.at),
         **{column: point.quantiles.get(level) for level, column in QUANTILES.items()},
+        **{column: point.peaks.get(level) for level, column in PEAKS.items()},
     }
 
 
 def point(row: Any) -> ForecastPoint:
     """Read back what ``of_point`` wrote."""
-    values = {level: getattr(row, column) for level, column in QUANTILES.items()}
     return ForecastPoint(
         made_at=instant(row.made_at_us),
         entity=EntityRef.from_key(row.entity),
@@ -93,8 +95,14 @@ def point(row: Any) -> ForecastPoint:
         model=row.model,
         horizon=timedelta(seconds=row.horizon_seconds),
         at=instant(row.at_us),
-        quantiles={level: value for level, value in values.items() if value is not None},
+        quantiles=_read(row, QUANTILES),
+        peaks=_read(row, PEAKS),
     )
+
+
+def _read(row: Any, columns: Mapping[float, str]) -> dict[float, float]:
+    values = {level: getattr(row, column) for level, column in columns.items()}
+    return {level: value for level, value in values.items() if value is not None}
 
 
 def of_recommendation(item: Recommendation | NoRecommendation, cycle: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 from typing import Any
+from urllib.parse import quote
 
 import streamlit as st
 
@@ -14,6 +15,7 @@ from outrider.model import EntityKind, EntityRef
 from outrider.summaries import word
 
 _HISTORY_HOURS = 24
+_KEPT_HOURS = 24
 
 
 def page(who: Viewer) -> None:
@@ -52,7 +54,7 @@ def _body(who: Viewer) -> None:
     with right:
         st.html(pieces.section(who.say("capacity.model")))
         with st.container(border=True, height="stretch", key="o-box-capacity-4"):
-            st.html(model(who, forecast))
+            st.html(model(who, forecast) + came(who, _kept(who, found)))
 
 
 def headline(who: Viewer, found: dict[str, Any]) -> str:
@@ -183,6 +185,30 @@ def _basis(who: Viewer, calibration: dict[str, Any] | None) -> str:
     return pieces.label(who.say("capacity.basis", origin=origin, samples=fmt.number(calibration["samples"], 0)))
 
 
+def _kept(who: Viewer, found: dict[str, Any]) -> list[dict[str, Any]]:
+    entity = found["entity"]
+    path = f"/forecasts/{quote(entity['namespace'] or '-', safe='')}/{quote(entity['name'], safe='')}/kept"
+    horizons: list[dict[str, Any]] = who.client.get(path, hours=_KEPT_HOURS)["horizons"]
+    return horizons
+
+
+def came(who: Viewer, horizons: list[dict[str, Any]]) -> str:
+    """Peaks of the last day against their forecasts, by how far ahead they were said; nothing before there are any."""
+    rows = [
+        (
+            escape(fmt.say_span(each["horizon_seconds"], who.language)),
+            *(escape(fmt.percent(each[name], 0)) for name in ("peak_error", "peak_exceeds_p95", "over_provision")),
+        )
+        for each in horizons
+        if each["peak_exceeds_p95"] is not None
+    ]
+    if not rows:
+        return ""
+    names = ("ahead", "peak_error", "peak_exceeds", "over_provision")
+    heads = [(who.say(f"capacity.{name}"), "o-number" if place else "") for place, name in enumerate(names)]
+    return pieces.label(who.say("capacity.came", hours=_KEPT_HOURS)) + pieces.table(heads, rows)
+
+
 def model(who: Viewer, forecast: dict[str, Any] | None) -> str:
     """Which model forecasts, why, and how well it did on history it had not seen."""
     if forecast is None:
@@ -192,6 +218,8 @@ def model(who: Viewer, forecast: dict[str, Any] | None) -> str:
         (who.say("capacity.model_name"), forecast["model"]),
         (who.say("capacity.wape"), fmt.percent(score["wape"], 1)),
         (who.say("capacity.wape_rival"), fmt.percent(score["wape_rival"], 1)),
+        (who.say("capacity.pinball"), fmt.percent(score["pinball"], 1)),
+        (who.say("capacity.peak_error"), fmt.percent(score["peak_error"], 1)),
         (who.say("capacity.coverage"), fmt.percent(score["coverage90"], 0)),
         (who.say("capacity.folds"), fmt.number(score["folds"], 0)),
     ]

@@ -53,6 +53,7 @@ from outrider.model.plans import (
     Plan,
     PlanReason,
     Recommendation,
+    Why,
 )
 from outrider.model.samples import Floats, SampleBatch, Statuses, TrustVerdict, Window
 from outrider.model.signals import HOLDING_STATUSES, SUM_BUCKET, CellStatus, Layer, SignalKey, SignalKind, Statistic
@@ -121,5 +122,6 @@ __all__ = [
     "TimelineEntry",
     "TrustVerdict",
     "Verdict",
+    "Why",
     "Window",
 ]

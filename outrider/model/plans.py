@@ -15,12 +15,26 @@ from outrider.model.samples import Floats
 
 @dataclass(frozen=True, slots=True)
 class BacktestScore:
-    """Error of a forecaster on history it had not seen. WAPE is a ratio; None means not measured."""
+    """Error of a forecaster on history it had not seen, as ratios to what came; None means not measured.
+
+    ``pinball`` is the loss of all quantiles (of the median alone it would be WAPE), ``peak_error`` that of peaks:
+    what forecasters are chosen by.
+    """
 
     wape: float | None
     wape_rival: float | None
     coverage90: float | None
     folds: int
+    pinball: float | None = None
+    peak_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """A reason as the key of a text and its arguments: whoever shows it words it in the reader's language."""
+
+    text: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +44,7 @@ class Forecast:
     ``peaks`` maps to the highest value from the start up to and including each step: a quantile of the
     maximum itself, which the highest quantile of single steps is not. Empty where none was made. ``buffers``
     maps seconds ahead to the ratio by which the true peak up to then exceeded that of the median at one in
-    twenty of the past origins; empty with too few of them to tell.
+    twenty of the past origins; empty with too few of them to tell. ``why`` tells how the model was chosen.
     """
 
     signal: str
@@ -41,7 +55,7 @@ class Forecast:
     quantiles: Mapping[float, Floats]
     model: str
     score: BacktestScore
-    why_model: str = ""
+    why: tuple[Why, ...] = ()
     peaks: Mapping[float, Floats] = field(default_factory=dict)
     buffers: Mapping[float, float] = field(default_factory=dict)
 
@@ -51,7 +65,8 @@ class ForecastPoint:
     """What was forecast for one instant at one horizon, kept to be held against what came.
 
     ``at`` is the start of a step of the history that the forecast was made from; ``quantiles`` map to
-    values in the unit of the signal.
+    values in the unit of the signal. ``peaks`` map to the highest value from ``made_at`` up to and including that
+    step, empty where none was forecast.
     """
 
     made_at: datetime
@@ -61,6 +76,7 @@ class ForecastPoint:
     horizon: timedelta
     at: datetime
     quantiles: Mapping[float, float]
+    peaks: Mapping[float, float] = field(default_factory=dict)
 
 
 class PlanReason(StrEnum):

@@ -1,12 +1,13 @@
 """Forecasts of one signal or of many, from what they did before.
 
-The fast tier (``fast.py``) mixes cheap members for all series at once; Prophet, fitted by night, joins the
-mix of a series where it helps (``select.py``). Everything is a pure function of history.
+The fast tier (``fast.py``) mixes cheap members for all series at once; forecasters that are fitted by night
+(``forecasters.py``) join the mix of a series where they help (``choosing.py``).
+Everything is a pure function of history.
 """
 
 from planner.forecast.calendar import Calendar, Event
 from planner.forecast.fast import QUANTILES, forecast_many
-from planner.forecast.prophet import Fits
+from planner.forecast.nights import Fits
 from planner.forecast.select import fit_by_night, forecast, forecast_rows
 
 __all__ = ["QUANTILES", "Calendar", "Event", "Fits", "fit_by_night", "forecast", "forecast_many", "forecast_rows"]

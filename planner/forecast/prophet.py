@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import floor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +22,6 @@ _WEEKLY_ORDER = 3
 _CHANGEPOINT_SCALE = 0.05
 WEEKLY_FROM_DAYS = 14.0
 """A weekly term learned from less than two weeks repeats the accidents of one."""
-MINIMUM_DAYS = 2.0
 _TREND_FROM_DAYS = 5.0
 _LOG_LIMIT = 80.0
 _RIDGE = 0.02
@@ -61,53 +58,21 @@ class FittedProphet:
         return found
 
 
-@dataclass(slots=True)
-class Fits:
-    """Fits of one series by the instant they were made at. Hand one in again while the series only grows.
-
-    A fit depends on nothing but the values before its end, so that reuse changes no result.
-    """
-
-    made: dict[float, FittedProphet] = field(default_factory=dict)
-    made_count: int = 0
-
-    def prepare(self, series: Series, days: int, steps: int) -> None:
-        """Fit at each of the newest ``days`` midnights and the one before, on what was known then.
-
-        Raises RuntimeError or ValueError when Stan finds no optimum.
-        """
-        for until in nights(series, days):
-            if until not in self.made:
-                slots = round((until - series.start) / series.step)
-                self.made[until] = fit(series.until(slots), series.season + steps)
-                self.made_count += 1
-        oldest = series.origin - (days + 2) * DAY_SECONDS
-        self.made = {until: each for until, each in self.made.items() if until >= oldest}
-
-
-def nights(series: Series, days: int) -> list[float]:
-    """The midnights (by the series' clock) up to its origin at which there were two days of history to fit on."""
-    newest = floor(series.origin / DAY_SECONDS) * DAY_SECONDS
-    found = [newest - back * DAY_SECONDS for back in range(days, -1, -1)]
-    return [until for until in found if until - series.start >= MINIMUM_DAYS * DAY_SECONDS]
-
-
 @dataclass(frozen=True, slots=True)
-class ByNight:
-    """Prophet as a member of the mix: at each origin the newest fit that was made by then speaks."""
+class LogProphet:
+    """Prophet as one of the forecasters of the night."""
 
-    series: Series
-    made: Mapping[float, FittedProphet]
+    name: str = "prophet"
+    title: str = "Prophet"
+    extra: str = ""
 
-    def at(self, origins: Slots, leads: Slots) -> Matrix:
-        """(origins, leads), NaN where no fit was made yet."""
-        found = np.full((origins.size, leads.size), np.nan)
-        instants = self.series.start + self.series.step * origins
-        for until in sorted(self.made):
-            later = instants >= until
-            if later.any():
-                found[later] = self.made[until].at(self.series, origins[later], leads)
-        return found
+    def is_absent(self) -> bool:
+        """Never: it comes with this package."""
+        return False
+
+    def fit(self, series: Series, ahead: int) -> FittedProphet:
+        """Fit on every known slot."""
+        return fit(series, ahead)
 
 
 def fit(series: Series, ahead: int) -> FittedProphet:

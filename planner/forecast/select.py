@@ -1,37 +1,30 @@
-"""Forecast one signal: the mix of the fast tier, with Prophet in it where that proved to help."""
+"""Forecast one signal: the mix of the fast tier, with forecasters of the night in it where they proved to help."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider.i18n import translate
-from outrider.model import BacktestScore, EntityRef, Floats, Forecast, NoPlanReason
+from outrider.model import EntityRef, Floats, Forecast, NoPlanReason
 from planner.forecast import judge
 from planner.forecast.calendar import NO_CALENDAR, Calendar, by_wall_clock, effects
-from planner.forecast.fast import HISTORY_DAYS, NOBODY, QUANTILES, Outlook, forecast_many
+from planner.forecast.choosing import ENSEMBLE, NIGHTS, Choice, choose, judgeable, listened, why_plain
+from planner.forecast.fast import HISTORY_DAYS, forecast_many
+from planner.forecast.forecasters import FORECASTERS
 from planner.forecast.grid import Slots
-from planner.forecast.prophet import ByNight, Fits, nights
+from planner.forecast.nights import Fits
 from planner.forecast.series import Series
 
-ENSEMBLE, PROPHET = "ensemble", "prophet"
+PROPHET = "prophet"
 FAST_MODELS = (ENSEMBLE,)
 DEFAULT_MODELS = (ENSEMBLE, PROPHET)
 STEP = timedelta(minutes=10)
 HORIZON = timedelta(hours=24)
 
-_SHORT_DAYS = 2.0
-_PROPHET_FROM_DAYS = 4.0
-_NIGHTS = 3
 _ROWS = 64
-_LISTENED = 3
-_LEAST_GAIN = 0.0005
-_WORTH_IT = 0.99
-"""Prophet is heard where it takes at least a hundredth off the error: less is chance."""
 
 
 def forecast(
@@ -51,16 +44,16 @@ def forecast(
     """Say what a signal will do from ``now`` to ``now + horizon``.
 
     ``times`` (unix seconds) and ``values`` are one-dimensional and of one length; NaN is a missing
-    slot; what lies at or after ``now`` is not looked at, nor what is older than 15 days. With "prophet"
-    among ``models`` it is fitted at the newest midnights, and heard where the mix was better with it;
-    ``fits`` keeps those fits between calls on one growing series; without ``may_fit`` only they are
+    slot; what lies at or after ``now`` is not looked at, nor what is older than 15 days. Those of
+    ``FORECASTERS`` among ``models`` are fitted at the newest midnights, and heard where the mix was better with
+    them; ``fits`` keeps those fits between calls on one growing series; without ``may_fit`` only they are
     asked. The ``calendar`` tells of events and of the clock that users live by. Without a single value
     the answer is ``NO_HISTORY``. The same input always gives the same output.
     """
     asked = _asked(times, values, now, horizon, step, calendar)
     if asked is None:
         return NoPlanReason.NO_HISTORY
-    chosen = _choose(asked.known, asked.reach, models, fits if fits is not None else Fits(), may_fit=may_fit)
+    chosen = choose(asked.known, asked.reach, models, fits if fits is not None else Fits(), may_fit=may_fit)
     return _answer(asked, chosen, 0, Subject(signal, entity, now, step))
 
 
@@ -87,9 +80,11 @@ def forecast_rows(
         outlook = forecast_many(
             matrix, step_seconds=step.total_seconds(), steps=max(asked.reach for _, asked in part), keep_folds=True
         )
+        verdicts = judge.judge_rows(outlook, [asked.known.days for _, asked in part])
         for row, (place, asked) in enumerate(part):
-            score = judge.judge(outlook, asked.known.days, row).score()
-            choice = _Choice(ENSEMBLE, outlook, score, _why_plain(asked.known) or _listened(outlook, row))
+            choice = Choice(
+                ENSEMBLE, outlook, verdicts[row].score(), why_plain(asked.known) or (listened(outlook, row),)
+            )
             found[place] = _answer(asked, choice, row, Subject(signal, entities[place], now, step))
     return found
 
@@ -101,19 +96,19 @@ def fit_by_night(
     now: datetime,
     horizon: timedelta = HORIZON,
     step: timedelta = STEP,
+    models: Sequence[str] = DEFAULT_MODELS,
     fits: Fits | None = None,
     calendar: Calendar = NO_CALENDAR,
 ) -> Fits:
-    """The Prophets that ``forecast`` will listen to until the next midnight; those of ``fits`` are not made again.
+    """The fits that ``forecast`` will listen to until the next midnight; those of ``fits`` are not made again.
 
-    None are made where history is too short to judge them, and the newest stay out where Stan finds no optimum.
+    None are made where history is too short to judge them.
     """
-    kept = Fits(dict(fits.made), fits.made_count) if fits is not None else Fits()
+    kept = fits.copy() if fits is not None else Fits()
     asked = _asked(times, values, now, horizon, step, calendar)
-    if asked is None or _why_plain(asked.known) or not _judgeable(asked.known):
+    if asked is None or why_plain(asked.known) or not judgeable(asked.known):
         return kept
-    with suppress(RuntimeError, ValueError):
-        kept.prepare(asked.known, _NIGHTS, asked.reach)
+    kept.prepare([each for name, each in FORECASTERS.items() if name in models], asked.known, NIGHTS, asked.reach)
     return kept
 
 
@@ -157,7 +152,7 @@ def _asked(
     return _Asked(series, Series(start, series.step, wall.values), wall.ahead, np.exp(effect[series.values.size :]))
 
 
-def _answer(asked: _Asked, chosen: _Choice, row: int, subject: Subject) -> Forecast:
+def _answer(asked: _Asked, chosen: Choice, row: int, subject: Subject) -> Forecast:
     """In the units and slots of the series. An event to come raises peaks as much as the highest slot so far."""
     raised = np.maximum.accumulate(asked.after)
     places = asked.ahead - 1
@@ -171,75 +166,7 @@ def _answer(asked: _Asked, chosen: _Choice, row: int, subject: Subject) -> Forec
         quantiles={q: found[row][places] * asked.after for q, found in quantiles.items()},
         model=chosen.name,
         score=chosen.score,
-        why_model=chosen.why,
+        why=chosen.why,
         peaks={q: np.maximum.accumulate(found[row][places] * raised) for q, found in peaks.items()},
         buffers=judge.buffers(chosen.outlook, row),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    name: str
-    outlook: Outlook
-    score: BacktestScore
-    why: str
-
-
-def _choose(series: Series, steps: int, models: Sequence[str], fits: Fits, *, may_fit: bool) -> _Choice:
-    """The mix alone, or with Prophet where its errors at past origins were smaller with it."""
-    alone = _outlook(series, steps, None)
-    plain = judge.judge(alone, series.days)
-    why = _why_plain(series)
-    if not why and PROPHET not in models:
-        why = _listened(alone)
-    if not why and not _judgeable(series):
-        why = translate("plan.why_unjudged", "en", days=f"{series.days:.1f}", mix=_listened(alone))
-    if why:
-        return _Choice(ENSEMBLE, alone, plain.score(), why)
-    try:
-        if may_fit:
-            fits.prepare(series, _NIGHTS, steps)
-    except (RuntimeError, ValueError) as error:
-        why = translate("plan.why_no_fit", "en", error=str(error)[:120], mix=_listened(alone))
-        return _Choice(ENSEMBLE, alone, plain.score(), why)
-    return _with_prophet(series, steps, fits, alone, plain)
-
-
-def _why_plain(series: Series) -> str:
-    """Why there is nothing to choose from, empty where there is."""
-    if series.days < _SHORT_DAYS:
-        return translate("plan.why_short", "en", days=f"{series.days:.1f}")
-    if float(np.ptp(series.values[series.present])) == 0.0:
-        return translate("plan.why_constant", "en")
-    return ""
-
-
-def _judgeable(series: Series) -> bool:
-    return series.days >= _PROPHET_FROM_DAYS and len(nights(series, _NIGHTS)) > 1
-
-
-def _with_prophet(series: Series, steps: int, fits: Fits, alone: Outlook, plain: judge.Verdict) -> _Choice:
-    prophet = ByNight(series, fits.made)
-    joined = _outlook(series, steps, prophet)
-    before, after, own = judge.compare(alone, joined, prophet, series.values.size)
-    figures = {"error": f"{before:.3f}", "joined": f"{after:.3f}", "own": f"{own:.3f}"}
-    if after < min(before * _WORTH_IT, before - _LEAST_GAIN):
-        why = translate("plan.why_prophet_helps", "en", **figures, mix=_listened(joined))
-        return _Choice(f"{ENSEMBLE}+{PROPHET}", joined, judge.judge(joined, series.days).score(), why)
-    why = translate("plan.why_prophet_refused", "en", **figures, mix=_listened(alone))
-    return _Choice(ENSEMBLE, alone, plain.score(), why)
-
-
-def _outlook(series: Series, steps: int, prophet: ByNight | None) -> Outlook:
-    speakers = {PROPHET: prophet} if prophet is not None else NOBODY
-    return forecast_many(
-        series.values[None], step_seconds=series.step, steps=steps, wanted=QUANTILES, keep_folds=True, speakers=speakers
-    )
-
-
-def _listened(outlook: Outlook, row: int = 0) -> str:
-    """The members that weigh most over all leads, with their share."""
-    shares = outlook.weights[:, row].mean(axis=1)
-    best = np.argsort(shares)[::-1][:_LISTENED]
-    named = ", ".join(f"{outlook.members[place]} {shares[place]:.0%}" for place in best)
-    return translate("plan.why_mix", "en", members=named)

@@ -1,10 +1,11 @@
-"""``outrider capacity replay``: our loop beside static peak, the usual autoscalers and an oracle."""
+"""``outrider capacity replay``: our loop beside static peak, the usual autoscalers, Prophet by rote and an oracle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from outrider.errors import UsageError
 from outrider.model import Floats
 from planner.ahead import Paths
 from planner.backtest import Trace
-from planner.predictive import Predictive, predictive
+from planner.predictive import Predictive, looked, predictive
 from planner.quantile import chosen
 from planner.replay.fleet import Run, Strategy, simulate
 from planner.replay.moves import reversals
 from planner.replay.oracle import least_replica_minutes
+from planner.replay.prophet import Curves, fitted, formula_of
 from planner.replay.world import World, world
 from planner.strategy import (
     KNATIVE_TARGETS,
@@ -118,38 +120,96 @@ class ScalingReplay:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A trace and what forecasters said of it at every instant: made once, whatever the start-up time.
+
+    ``prophet`` None leaves that rival out.
+    """
+
+    traffic: World
+    ahead: Paths
+    prophet: Curves | None
+
+
+Progress = Callable[[str, float], None]
+
+
 def replay(
     traces: Sequence[Trace],
     *,
-    startup: timedelta = timedelta(minutes=5),
-    progress: Callable[[str, float], None] = lambda _stage, _share: None,
+    startup: timedelta,
+    prophet: bool = True,
+    progress: Progress = lambda _stage, _share: None,
 ) -> ScalingReplay:
     """Replay every trace. Raises UsageError for a start-up that is no time between 0 and one hour."""
-    if not timedelta(0) < startup <= MOST_STARTUP:
-        raise UsageError(f"--startup is {startup}", hint="give the time from launch to serving, up to 1h, such as 5m")
-    found = []
+    return replays(traces, [startup], prophet=prophet, progress=progress)[0]
+
+
+def replays(
+    traces: Sequence[Trace],
+    startups: Sequence[timedelta],
+    *,
+    prophet: bool = True,
+    progress: Progress = lambda _stage, _share: None,
+) -> list[ScalingReplay]:
+    """The same at several start-up times; forecasts are made once a trace. Without ``prophet`` that rival stays out."""
+    for startup in startups:
+        if not timedelta(0) < startup <= MOST_STARTUP:
+            hint = "give the time from launch to serving, up to 1h, such as 5m"
+            raise UsageError(f"--startup is {startup}", hint=hint)
+    names = ("keda", "hpa", "cron", "knative", *(("prophet",) if prophet else ()))
+    found: dict[timedelta, list[TraceReplay]] = {startup: [] for startup in startups}
     for place, trace in enumerate(traces):
-        found.append(replay_one(world(trace), startup))
+        tell = partial(_part, progress, "prophet", place, len(traces))
+        known = known_of(world(trace), max(startups), prophet=prophet, progress=tell)
+        for startup in startups:
+            found[startup].append(replay_one(known, startup))
         progress("replay", (place + 1) / len(traces))
-    names = ("keda", "hpa", "cron", "knative")
-    return ScalingReplay(startup, tuple(found), {name: _best(found, name) for name in names})
+    return [
+        ScalingReplay(startup, tuple(found[startup]), {name: _best(found[startup], name) for name in names})
+        for startup in startups
+    ]
 
 
-def replay_one(traffic: World, startup: timedelta) -> TraceReplay:
+def _part(progress: Progress, stage: str, place: int, count: int, share: float) -> None:
+    progress(stage, (place + share) / count)
+
+
+def known_of(
+    traffic: World,
+    longest: timedelta,
+    *,
+    prophet: bool = False,
+    progress: Callable[[float], None] = lambda _share: None,
+) -> Known:
+    """What a trace's forecasters said, for start-up times of up to ``longest``."""
+    curves = fitted(traffic, _begin(traffic), longest, progress) if prophet else None
+    return Known(traffic, looked(traffic, longest), curves)
+
+
+def _begin(traffic: World) -> int:
+    """The minute at which the fleets are set going, a while before any is counted."""
+    return max(0, traffic.first - _SETTLE_MINUTES)
+
+
+def replay_one(known: Known, startup: timedelta) -> TraceReplay:
     """One trace: the loop replays itself to find its quantile, then runs beside its rivals."""
-    ours, levels = tuned(traffic, startup)
+    traffic = known.traffic
+    ours, levels = tuned(traffic, startup, known.ahead)
     minutes = -(-round(startup.total_seconds()) // 60)
-    timetable, headrooms = cron(traffic, minutes)
     rivals: list[tuple[Strategy, Sequence[float | None]]] = [
         (ours, (None,)),
         (static_peak(traffic), (None,)),
         (Utilisation(np.array(UTILISATION_TARGETS)), UTILISATION_TARGETS),
         (Concurrency(np.array(WORK_TARGETS)), WORK_TARGETS),
-        (timetable, headrooms),
+        cron(traffic, minutes),
         (Concurrency(np.array(KNATIVE_TARGETS), name="knative", least=0.0, window_seconds=60.0), KNATIVE_TARGETS),
     ]
+    if known.prophet is not None:
+        rivals.append(formula_of(traffic, known.prophet, startup))
     strategies = [each for each, _ in rivals]
-    run = simulate(traffic, strategies, startup, max(0, traffic.first - _SETTLE_MINUTES))
+    run = simulate(traffic, strategies, startup, _begin(traffic))
     labels = [(each.name, setting) for each, settings in rivals for setting in settings]
     rows = _rows(traffic, run, labels)
     begin = traffic.first - run.first

@@ -11,10 +11,10 @@ from outrider import catalog, jsonable
 from outrider.clock import rfc3339
 from outrider.errors import StoreError, UnavailableError
 from outrider.i18n import Language
-from outrider.model import Forecast, NoRecommendation, Recommendation, SignalKey, SignalKind
+from outrider.model import Forecast, NoRecommendation, Recommendation
 from outrider.ports import StateReader
 from planner import reasoning
-from service import looking_back
+from service import kept_forecasts, looking_back
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
 
@@ -103,6 +103,7 @@ def replicas_wanted(found: Recommendation, now: datetime) -> int:
 @router.get("/forecasts")
 def forecasts(
     ctx: Ctx,
+    lang: Lang,
     history_hours: Annotated[float, Query(ge=0, le=14 * 24, description="measured values given along")] = 0,
 ) -> dict[str, Any]:
     """The newest forecasts, each with the measured values before it when ``history_hours`` is given."""
@@ -111,8 +112,33 @@ def forecasts(
     return {
         "as_of": jsonable.instant(ctx.as_of()),
         "forecasts": [
-            {**jsonable.forecast(each), "unit": _unit(each), "history": _history(ctx, each, hours)} for each in found
+            {**jsonable.forecast(each, lang), "unit": _unit(each), "history": _history(ctx, each, hours)}
+            for each in found
         ],
+    }
+
+
+@router.get("/forecasts/{namespace}/{service}/kept")
+def forecasts_kept(
+    ctx: Ctx,
+    namespace: str,
+    service: str,
+    hours: Annotated[float, Query(gt=0, le=14 * 24, description="forecasts for instants of so many hours")] = 24,
+) -> dict[str, Any]:
+    """What was forecast for a service, load and peaks, held against what came: by how far ahead it was said.
+
+    ``namespace`` - stands for none.
+    """
+    wanted = None if namespace == "-" else namespace
+    known = {(one.service.namespace, one.service.name): one.service for one in ctx.state.plan().recommendations}
+    found = known.get((wanted, service))
+    if found is None:
+        raise NotFoundError(f"No service is named {service} in {namespace}.", hint="GET /api/v1/plan lists them")
+    rows = kept_forecasts.kept(ctx.state, ctx.metrics, found, ctx.as_of(), timedelta(hours=hours))
+    return {
+        "as_of": jsonable.instant(ctx.as_of()),
+        "entity": jsonable.entity(found),
+        "horizons": [row.as_dict() for row in rows],
     }
 
 
@@ -142,9 +168,7 @@ def _unit(found: Forecast) -> str:
 def _history(ctx: Context, found: Forecast, hours: timedelta) -> dict[str, Any]:
     if not hours:
         return {"times": [], "values": []}
-    known = catalog.signals().get(found.signal)
-    quantile = 0.99 if known and known.kind is SignalKind.HISTOGRAM else None
-    key = SignalKey(found.signal, quantile=quantile)
+    key = kept_forecasts.key_of(found.signal)
     now = ctx.as_of()
     end = now + timedelta(seconds=1)
     entities = [found.entity]

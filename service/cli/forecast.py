@@ -1,4 +1,4 @@
-"""``outrider forecast``."""
+"""``outrider forecast``: how good forecasts are, on traces and on what came."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from typing import Annotated
 
 import typer
 
+from outrider.errors import UsageError
+from outrider.i18n import translate
 from outrider.units import parse_duration
 from planner import backtest
-from service import reading
+from planner.forecast.forecasters import FORECASTERS
+from planner.forecast.select import DEFAULT_MODELS, FAST_MODELS, PROPHET
+from service import reading, wiring
 from service.cli import tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
 from service.cli.progress import bars
 from service.fanout import fan_out, usual_workers
+from service.kept_forecasts import kept
 
 app = typer.Typer(help="Forecasts.", no_args_is_help=ON_A_TERMINAL)
 _COLUMNS = (
@@ -27,6 +32,8 @@ _COLUMNS = (
     "wape_last_value",
     "wape_seasonal_naive",
     "wape_prophet",
+    "pinball",
+    "peak_error",
     "coverage90",
     "peak_exceeds_p95",
     "over_provision",
@@ -35,15 +42,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One trace to score."""
+    """One trace to score, with the forecasters that are fitted by night."""
 
     trace: backtest.Trace
     horizons: Sequence[timedelta]
+    models: tuple[str, ...] = DEFAULT_MODELS
 
 
 def score(task: Task) -> backtest.ForecastBacktest:
     """One trace's back-test: what is spread over processes or a cluster."""
-    return backtest.backtest([task.trace], horizons=task.horizons, timer=time.perf_counter)
+    return backtest.backtest([task.trace], horizons=task.horizons, models=task.models, timer=time.perf_counter)
 
 
 @leaf(app, "backtest", example="outrider forecast backtest traffic.csv --horizon 30m,2h -o json")
@@ -51,12 +59,16 @@ def forecast_backtest(
     context: Context,
     csv: Annotated[list[Path], typer.Argument(help="CSV with time_utc, requests_per_second")],
     horizon: Annotated[str, typer.Option("--horizon", help="durations with commas")] = "30m,2h,24h",
+    forecasters: Annotated[
+        str, typer.Option("--forecasters", help=f"fitted by night, with commas: {', '.join(FORECASTERS)}")
+    ] = PROPHET,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="processes; as many as cores")] = None,
     ray: Annotated[str | None, typer.Option("--ray", help="Ray cluster instead: auto, local or ray://...")] = None,
 ) -> None:
     """Score the forecaster on traffic traces: rolling origin every 2 h, history only."""
     horizons = [parse_duration(text) for text in horizon.split(",")]
-    tasks = [Task(_trace(path), horizons) for path in csv]
+    models = (*FAST_MODELS, *_forecasters(forecasters))
+    tasks = [Task(_trace(path), horizons, models) for path in csv]
     with bars(context) as progress:
         parts = fan_out(
             score,
@@ -71,6 +83,46 @@ def forecast_backtest(
             list(_COLUMNS), [[_figure(row[key]) for key in _COLUMNS] for row in shown["series"]], empty="-"
         ),
     )
+
+
+@leaf(app, "kept", example="outrider forecast kept --service chat --hours 24 -o json")
+def forecast_kept(
+    context: Context,
+    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    hours: Annotated[float, typer.Option("--hours", help="forecasts for instants of so many hours", min=0.2)] = 24,
+) -> None:
+    """Hold forecasts of load and of its peaks against what came, by how far ahead they were said."""
+    with wiring.stores(context.settings()) as (state, metrics):
+        newest = state.cycles(limit=1)
+        entities = [each.service for each in state.plan().recommendations]
+        names = [each.name for each in entities]
+        if service is not None and service not in names:
+            raise UsageError(
+                f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}"
+            )
+        wanted = [each for each in entities if service in (None, each.name)] if newest else []
+        found = [(each, kept(state, metrics, each, newest[0].at, timedelta(hours=hours))) for each in wanted]
+    rows = [{"service": each.name, **row.as_dict()} for each, came in found for row in came]
+    heads = list(rows[0]) if rows else []
+    context.show(
+        rows,
+        lambda shown: tables.table(
+            heads,
+            [[_figure(row[key]) for key in heads] for row in shown],
+            empty=translate("cli.no_kept_forecasts", context.language),
+        ),
+    )
+
+
+def _forecasters(text: str) -> list[str]:
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    for name in found:
+        known = FORECASTERS.get(name)
+        if known is None:
+            raise UsageError(f"no forecaster is named {name!r}", hint=f"known: {', '.join(FORECASTERS)}")
+        if known.is_absent():
+            raise UsageError(f"{known.title} is not installed", hint=f"pip install 'outrider[{known.extra}]'")
+    return found
 
 
 def _trace(path: Path) -> backtest.Trace:

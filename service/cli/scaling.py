@@ -35,10 +35,13 @@ def replay(
     csv: Annotated[list[Path], typer.Argument(help="CSV with time_utc, requests_per_second")],
     startup: Annotated[str, typer.Option("--startup", help="from launch to the first answer")] = "5m",
     plot: Annotated[Path | None, typer.Option("--plot", help="folder to draw one SVG a trace into")] = None,
+    prophet: Annotated[
+        bool, typer.Option("--prophet/--no-prophet", help="formula x Prophet as a rival: a minute a trace")
+    ] = True,
 ) -> None:
-    """Replay the scaling loop on traffic traces against static peak, HPA, KEDA-like, cron, Knative and an oracle."""
+    """Replay the scaling loop on traces against static peak, HPA, KEDA, cron, Knative, Prophet by rote, an oracle."""
     with bars(context) as progress:
-        found = score.replay(traces_of(csv), startup=startup_option(startup), progress=progress)
+        found = score.replay(traces_of(csv), startup=startup_option(startup), prophet=prophet, progress=progress)
     drawn = []
     if plot is not None:
         for trace in found.traces:

@@ -245,7 +245,8 @@ def forecast(made_at: datetime, steps: int = 144) -> Forecast:
     rising = np.arange(1.0, steps + 1)
     quantiles = {0.05: rising / 2, 0.5: rising, 0.8: rising * 2, 0.9: np.full(steps, np.nan), 0.99: rising}
     score = BacktestScore(0.1, 0.2, None, 3)
-    return Forecast("svc_requests_per_second", SERVICE, made_at, step, times, quantiles, "prophet", score)
+    peaks = {0.5: rising + 0.5, 0.95: rising + 2, 0.995: rising + 3}
+    return Forecast("svc_requests_per_second", SERVICE, made_at, step, times, quantiles, "prophet", score, peaks=peaks)
 
 
 def test_forecasts_are_kept_to_be_held_against_what_came(state: StateStore) -> None:
@@ -257,6 +258,7 @@ def test_forecasts_are_kept_to_be_held_against_what_came(state: StateStore) -> N
     assert (point.made_at, point.horizon, point.at) == (T0, 60 * MINUTE, T0 + 60 * MINUTE)
     assert (point.signal, point.model) == ("svc_requests_per_second", "prophet")
     assert point.quantiles == {0.05: 3.0, 0.5: 6.0, 0.8: 12.0}
+    assert point.peaks == {0.5: 6.5, 0.95: 8.0}
     everything = state.forecasts()
     assert len(everything) == 14
     assert [point.at for point in everything] == sorted(point.at for point in everything)

@@ -232,6 +232,7 @@ def test_capacity_page_shows_forecast_plan_and_arithmetic(incident, opened):
     page = text(app)
     assert "chat needs 11 replicas (44 GPUs), 8 are running" in page
     assert "rounded up to 11 replicas" in page
+    assert "with Prophet the back-test error is 0.108" in page
     assert charts(app) == 1
     app.selectbox[0].set_value("code")
     assert "code: no plan yet" in text(checked(app.run()))

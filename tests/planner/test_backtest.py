@@ -54,6 +54,8 @@ def test_every_horizon_is_scored_against_the_rivals(build):
         assert row.wape_prophet is None
         assert 0.6 <= row.coverage90 <= 1.0
         assert row.over_provision > -0.2
+        assert 0 < row.pinball < row.wape
+        assert 0 < row.peak_error < 1
     assert found.seconds_per_refit == pytest.approx(1 / 24)
     json.dumps(found.as_dict(), allow_nan=False)
 

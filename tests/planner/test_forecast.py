@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.model import Forecast, NoPlanReason
+from outrider.summaries import because
 from planner.forecast import forecast, prophet
 from planner.forecast.naive import last_value, seasonal_naive
-from planner.forecast.prophet import Fits
+from planner.forecast.nights import Fits
 from planner.forecast.select import FAST_MODELS
 from planner.forecast.series import Series
 
@@ -46,7 +47,7 @@ def test_a_daily_wave_is_forecast_with_prophet_among_the_judged(build):
         )
     _shape_is_right(found)
     assert found.score.wape < 0.1
-    assert "prophet" in found.why_model.lower()
+    assert "prophet" in because(found.why).lower()
     came = truth[8 * 144 :]
     assert np.abs(found.quantiles[0.5] - came).sum() / came.sum() < 0.08
     inside = (came >= found.quantiles[0.05]) & (came <= found.quantiles[0.95])
@@ -60,7 +61,9 @@ def test_prophet_is_refused_where_it_loses(build):
     values = np.where(times // 3600 % 24 < 12, 5.0, 50.0)
     found = _ask(build, values)
     assert found.model == "ensemble"
-    assert "Prophet is refused" in found.why_model
+    assert "Prophet is refused" in because(found.why)
+    assert [each.text for each in found.why] == ["plan.why_mix", "plan.why_refused"]
+    assert "未采用 Prophet" in because(found.why, "zh")
     came = np.resize(values[:144], 144)
     np.testing.assert_allclose(found.quantiles[0.5], came, rtol=0.01)
 
@@ -76,8 +79,8 @@ def test_prophet_is_heard_where_it_helps(build, monkeypatch):
 
     monkeypatch.setattr(prophet, "fit", knowing)
     found = _ask(build, wave(build.times(8.0)))
-    assert found.model == "ensemble+prophet", found.why_model
-    assert "with Prophet" in found.why_model
+    assert found.model == "ensemble+prophet", because(found.why)
+    assert "with Prophet" in because(found.why)
 
 
 def test_fits_are_made_once_a_night(build):
@@ -116,7 +119,7 @@ def test_a_constant_stays_what_it_is(build, level):
     found = _ask(build, np.full(4 * 144, level))
     for values in (*found.quantiles.values(), *found.peaks.values()):
         np.testing.assert_allclose(values, level, atol=1e-9)
-    assert "not changed" in found.why_model
+    assert "not changed" in because(found.why)
 
 
 def test_less_than_a_day_carries_the_newest_values(build):
@@ -124,7 +127,7 @@ def test_less_than_a_day_carries_the_newest_values(build):
     found = _ask(build, values)
     np.testing.assert_allclose(found.quantiles[0.5][:60], values[-1], rtol=0.01)
     assert found.quantiles[0.95][0] > values[-1]
-    assert "0.5 days" in found.why_model
+    assert "0.5 days" in because(found.why)
 
 
 def test_one_value_is_spread_by_the_prior(build):
@@ -167,7 +170,7 @@ def test_a_prophet_without_a_fit_leaves_the_mix(build, monkeypatch):
     monkeypatch.setattr(prophet, "fit", fail)
     found = _ask(build, build.wave(5.0))
     assert found.model == "ensemble"
-    assert "found no fit" in found.why_model
+    assert "found no fit" in because(found.why)
 
 
 @settings(max_examples=25, deadline=None)

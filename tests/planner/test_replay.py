@@ -232,13 +232,13 @@ def test_a_collapse_is_doubted_for_an_hour_and_then_believed():
 def test_constant_load_never_turns_round():
     random = np.random.default_rng(5)
     values = 30.0 * (1.0 + random.uniform(-0.02, 0.02, 8 * 144))
-    found = score.replay([_trace(values)], startup=FIVE).traces[0]
+    found = score.replay([_trace(values)], startup=FIVE, prophet=False).traces[0]
     assert found.ours.reversals_within_30min == 0
     assert found.ours.requests_waiting_over_2s_ratio <= score.WAITING_GOAL
 
 
 def test_exactly_constant_load_keeps_exactly_what_it_needs():
-    found = score.replay([_trace(np.full(8 * 144, 30.0))], startup=FIVE).traces[0]
+    found = score.replay([_trace(np.full(8 * 144, 30.0))], startup=FIVE, prophet=False).traces[0]
     assert found.ours.requests_waiting_over_2s_ratio == 0
     assert found.oracle_ratio == pytest.approx(1.0)
     assert found.turns_within_30min == 0
@@ -319,7 +319,7 @@ def test_the_answer_has_the_agreed_keys(replayed):
     shown = replayed.as_dict()
     row = shown["traces"][0]
     agreed = {"name", "gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio"}
-    assert agreed | {"keda_ratio", "hpa_ratio", "reversals_within_30min"} <= row.keys()
+    assert agreed | {"keda_ratio", "hpa_ratio", "prophet_ratio", "reversals_within_30min"} <= row.keys()
     assert shown["holds"] is True
     best = shown["rival_settings"]["keda"]
     costs = [each for each in replayed.traces[0].strategies if each.name == "keda" and each.setting == best]

@@ -268,6 +268,18 @@ def test_plan_and_forecast_carry_what_the_page_draws(busy):
     forecast = busy.get("/forecasts", history_hours=2)["forecasts"][0]
     assert len(forecast["times"]) == len(forecast["quantiles"]["0.5"]) == 144
     assert any(value is not None for value in forecast["history"]["values"])
+    assert "with Prophet the back-test error is 0.108" in forecast["why_model"]
+    assert [each["text"] for each in forecast["why"]] == ["plan.why_mix", "plan.why_helps"]
+    chinese = busy.get("/forecasts", lang="zh")["forecasts"][0]
+    assert "加入 Prophet 后回测误差为 0.108" in chinese["why_model"]
+    assert chinese["why"] == forecast["why"]
+
+
+def test_kept_forecasts_are_those_of_a_known_service(busy):
+    found = busy.get("/forecasts/llm/chat/kept", hours=24)
+    assert found["entity"]["name"] == "chat"
+    assert all(row["horizon_seconds"] > 0 for row in found["horizons"])
+    assert busy.http.get("/api/v1/forecasts/-/nobody/kept").status_code == 404
 
 
 def test_pools_of_prefill_and_decode_are_sized(busy):

@@ -112,6 +112,8 @@ def test_the_formula_with_both_readings_of_batch(tmp_path):
         (("version", "--bad-option"), "--bad-option"),
         (("capacity", "formula", "--qps", "-1", *FORMULA[4:]), "--qps"),
         (("config", "check", "missing.yaml"), "missing.yaml"),
+        (("forecast", "backtest", "x.csv", "--forecasters", "arima"), "arima"),
+        (("forecast", "kept", "--service", "nobody"), "nobody"),
         (("replay", "missing.metrics.jsonl.gz"), "missing.metrics.jsonl.gz"),
         (("replay", str(RECORDINGS / "a_idle.metrics.jsonl.gz"), "--adapter", "abacus"), "abacus"),
         ((), "Missing command"),
@@ -172,7 +174,13 @@ def test_a_refused_page_is_unavailable_and_a_file_that_is_no_page_is_unreadable(
 
 
 def test_reads_of_an_empty_store_are_empty(tmp_path):
-    for command in (("alerts", "list"), ("incidents", "list"), ("remediate", "list"), ("capacity", "plan")):
+    for command in (
+        ("alerts", "list"),
+        ("incidents", "list"),
+        ("remediate", "list"),
+        ("capacity", "plan"),
+        ("forecast", "kept"),
+    ):
         assert answer(*command, cwd=tmp_path) == []
 
 

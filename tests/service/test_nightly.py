@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from outrider.model import CellStatus, EntityKind, EntityRef, FleetService, SignalKey, Window
+from outrider.summaries import because
 from planner.forecast.calendar import HOLIDAY, NO_CALENDAR
 from planner.plan import PlanSettings, plan
 from service.nightly import Nightly
@@ -42,10 +43,10 @@ def test_fits_of_the_night_are_heard_by_the_plan_and_made_once_a_day():
         FleetService(BATCH, "H100", 4, 4, 1, 40, None, "USD"),
     ]
     found = plan(history, {}, fleet, NOW, settings=PlanSettings(nights=made))
-    assert "Prophet" in found.forecasts[0].why_model
+    assert "Prophet" in because(found.forecasts[0].why)
     assert len(found.forecasts) == 1
     plain = plan(history, {}, fleet, NOW, settings=PlanSettings())
-    assert "Prophet" not in plain.forecasts[0].why_model
+    assert "Prophet" not in because(plain.forecasts[0].why)
 
 
 def test_a_night_that_fails_leaves_the_fits_of_the_one_before(monkeypatch):
@@ -82,9 +83,17 @@ def test_the_calendar_is_read_from_the_settings():
         ({"holidays": "XX"}, "no holidays are known"),
         ({"events": [{"name": "x", "start": "2026-05-21T08:00:00Z", "end": "2026-05-21T07:00:00Z"}]}, "after start"),
         ({"events": [{"name": "x", "start": "2026-05-21T08:00:00", "end": "2026-05-21T09:00:00Z"}]}, "timezone"),
+        ({"forecasters": ["arima"]}, "'autoets', 'mstl' or 'lstm'"),
         ({"workers": 0}, "greater than or equal to 1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong, said):
     with pytest.raises(ValidationError, match=said):
         PlannerSettings.model_validate(wrong)
+
+
+def test_the_configuration_says_which_forecasters_are_fitted():
+    assert PlannerSettings().models == ("prophet",)
+    asked = PlannerSettings.model_validate({"forecasters": ["mstl", "autoets", "mstl"]})
+    assert asked.models == ("prophet", "mstl", "autoets")
+    assert PlannerSettings.model_validate({"prophet": False}).models == ()

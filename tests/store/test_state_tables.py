@@ -268,3 +268,26 @@ def test_postgresql_tells_what_each_column_means(postgres_url: str) -> None:
     (found,) = rows(state, asked)
     assert found == (schema.audit.comment, schema.audit.c.reason.comment)
     state.close()
+
+
+def test_forecasts_of_the_version_before_have_no_peaks(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(urls_of(store_url)[0])
+    with monkeypatch.context() as patched:
+        patched.setattr("store.comments.write", lambda *_: None)
+        patched.setitem(schema.HEADS, "state", "s0009")
+        migrate.upgrade_database(database, "state", to="s0009")
+    at = schema.micros(T0)
+    with database.writing() as connection:
+        said = {"made_at_us": at, "entity": SERVICE.key, "at_us": at + 600_000_000}
+        connection.execute(
+            sa.text(
+                "INSERT INTO forecast (made_at_us, entity, signal, model, horizon_seconds, at_us, q50)"
+                " VALUES (:made_at_us, :entity, 'svc_requests_per_second', 'ensemble', 600, :at_us, 5.0)"
+            ),
+            said,
+        )
+    database.close()
+    state = open_state(urls_of(store_url)[0])
+    (point,) = state.forecasts(entity=SERVICE)
+    assert (point.quantiles, point.peaks) == ({0.5: 5.0}, {})
+    state.close()

@@ -1,0 +1,84 @@
+"""How the LSTM is trained: Equinox's cell and head, Optax's Adam. The only module that knows JAX."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from outrider.model import Floats
+from planner.forecast.lstm import Weights
+
+SEED = 7
+STEPS = 400
+_BATCH = 64
+_RATE = 6e-3
+_DECAY = 1e-3
+_LARGEST_STEP = 1.0
+_ROWS = 512
+"""Windows are padded to whole multiples, so that the nights of one service are compiled once."""
+
+
+class Network(eqx.Module):
+    """One cell over the slots of a window, one linear head to the leads."""
+
+    cell: eqx.nn.LSTMCell
+    head: eqx.nn.Linear
+
+    def __init__(self, features: int, hidden: int, leads: int, key: jax.Array) -> None:
+        """Weights drawn by ``key``."""
+        first, second = jax.random.split(key)
+        self.cell = eqx.nn.LSTMCell(features, hidden, key=first)
+        self.head = eqx.nn.Linear(hidden, leads, key=second)
+
+    def __call__(self, window: jax.Array) -> jax.Array:
+        """A window (slots, features) to what is said of each lead."""
+        start = (jnp.zeros(self.cell.hidden_size), jnp.zeros(self.cell.hidden_size))
+        (state, _), _ = jax.lax.scan(lambda carry, slot: (self.cell(slot, carry), None), start, window)
+        return self.head(state)
+
+
+def train(windows: Floats, targets: Floats, hidden: int) -> Weights:
+    """Learn targets (rows, leads; NaN is not known) from windows (rows, slots, features), always in the same steps."""
+    rows = -len(windows) % _ROWS
+    seen = np.concatenate([windows, np.zeros((rows, *windows.shape[1:]))]).astype(np.float32)
+    came = np.concatenate([targets, np.full((rows, targets.shape[1]), np.nan)]).astype(np.float32)
+    with jax.default_device(jax.devices("cpu")[0]):
+        key = jax.random.PRNGKey(SEED)
+        network = Network(windows.shape[2], hidden, targets.shape[1], key)
+        network = _trained(network, jnp.asarray(seen), jnp.asarray(came), jnp.asarray(len(windows)), key)
+    return weights_of(network)
+
+
+def weights_of(network: Network) -> Weights:
+    """What a network learned, as plain arrays."""
+    cell, head = network.cell, network.head
+    found = (cell.weight_ih, cell.weight_hh, cell.bias, head.weight, head.bias)
+    return Weights(*(np.asarray(each, dtype=np.float64) for each in found))
+
+
+@eqx.filter_jit
+def _trained(network: Network, windows: jax.Array, targets: jax.Array, rows: jax.Array, key: jax.Array) -> Network:
+    """All steps in one compiled loop: the rate falls to nothing along half a cosine."""
+    rate = optax.cosine_decay_schedule(_RATE, STEPS)
+    optimiser = optax.chain(optax.clip_by_global_norm(_LARGEST_STEP), optax.adamw(rate, weight_decay=_DECAY))
+    learned, fixed = eqx.partition(network, eqx.is_inexact_array)
+
+    def lost(some: Network, chosen: jax.Array) -> jax.Array:
+        said = jax.vmap(eqx.combine(some, fixed))(windows[chosen])
+        came = targets[chosen]
+        known = ~jnp.isnan(came)
+        missed = jnp.where(known, jnp.abs(said - jnp.where(known, came, 0.0)), 0.0)
+        return missed.sum() / jnp.maximum(known.sum(), 1)
+
+    def step(carry: tuple[Network, optax.OptState], key: jax.Array) -> tuple[tuple[Network, optax.OptState], None]:
+        now, state = carry
+        chosen = jax.random.randint(key, (_BATCH,), 0, rows)
+        updates, state = optimiser.update(jax.grad(lost)(now, chosen), state, now)
+        return (eqx.apply_updates(now, updates), state), None
+
+    (learned, _), _ = jax.lax.scan(step, (learned, optimiser.init(learned)), jax.random.split(key, STEPS))
+    trained: Network = eqx.combine(learned, fixed)
+    return trained

@@ -1,0 +1,102 @@
+"""The rival formula x Prophet, and forecasts that are made once a trace."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from planner.backtest import Trace
+from planner.replay import prophet, score
+from planner.replay.prophet import BUFFERS, Curves, fitted, formula_of
+from planner.replay.world import world
+
+FIVE, TEN = timedelta(minutes=5), timedelta(minutes=10)
+START = 1_767_225_600.0
+
+
+def _trace(days=5.0, seed=3):
+    slots = np.arange(round(days * 144))
+    noise = np.random.default_rng(seed).normal(0, 1.0, slots.size)
+    values = 40.0 + 25.0 * np.sin(2 * np.pi * slots / 144.0) + noise
+    return Trace("wave", START + 600.0 * slots, values, timedelta(minutes=10))
+
+
+@pytest.fixture
+def quick_fits(monkeypatch):
+    """What each fit saw; it says the newest value, and ten more a slot."""
+    seen = []
+
+    def said(series, steps):
+        seen.append(series.values.copy())
+        return series.values[-1] + 10.0 * np.arange(1.0, steps + 1)
+
+    monkeypatch.setattr(prophet, "default_forecast", said)
+    return seen
+
+
+def test_a_fit_every_two_hours_sees_the_past_alone(quick_fits):
+    traffic = world(_trace())
+    told = []
+    curves = fitted(traffic, 4 * 1440 - 720, TEN, told.append)
+    assert np.diff(curves.begins).tolist() == [12] * (curves.begins.size - 1)
+    assert curves.begins[0] == 3.5 * 144
+    for begin, known in zip(curves.begins, quick_fits, strict=True):
+        np.testing.assert_array_equal(known, traffic.slots[:begin])
+    assert told[-1] == 1.0
+    assert told == sorted(told)
+
+
+def test_the_peak_until_a_replica_serves_goes_through_the_formula():
+    traffic = world(_trace())
+    begin = 4 * 144
+    curves = Curves(np.array([begin]), 10.0 * np.arange(1.0, 17.0)[None])
+    planned, buffers = formula_of(traffic, curves, FIVE)
+    assert tuple(buffers) == BUFFERS
+    minute = begin * 10 + 24
+    # 24 min after slot 0 (10 requests/s), six minutes ahead: slot 3.0, 40 requests/s
+    wanted = [np.ceil(40.0 * (1 + buffer) / traffic.per_replica - 1e-9) for buffer in BUFFERS]
+    assert planned.needs[minute].tolist() == wanted
+    # the slot that a fit begins at is known a minute after its instant; before any fit the load is carried
+    before = max(1.0, np.ceil(traffic.load[begin * 10] * 1.25 / traffic.per_replica - 1e-9))
+    assert planned.needs[begin * 10, 0] == before
+
+
+def test_a_fit_without_an_optimum_carries_the_newest_value(monkeypatch):
+    def fail(_series, _steps):
+        raise RuntimeError("Optimization terminated abnormally")
+
+    monkeypatch.setattr(prophet, "default_forecast", fail)
+    traffic = world(_trace())
+    curves = fitted(traffic, 4 * 1440, FIVE)
+    np.testing.assert_allclose(curves.said[0], traffic.slots[curves.begins[0] - 1])
+
+
+def test_forecasts_are_made_once_for_all_startup_times(quick_fits, monkeypatch):
+    made = []
+    looked = score.looked
+
+    def counted(traffic, longest):
+        made.append(longest)
+        return looked(traffic, longest)
+
+    monkeypatch.setattr(score, "looked", counted)
+    together = score.replays([_trace()], [FIVE, TEN])
+    fits = len(quick_fits)
+    assert made == [TEN]
+    alone = [score.replay([_trace()], startup=each) for each in (FIVE, TEN)]
+    assert len(quick_fits) == 3 * fits
+    for one, other in zip(together, alone, strict=True):
+        assert one.startup == other.startup
+        for kept, again in zip(one.traces[0].strategies, other.traces[0].strategies, strict=True):
+            assert (kept.name, kept.setting) == (again.name, again.setting)
+            assert kept.gpu_hours_ratio == pytest.approx(again.gpu_hours_ratio)
+            assert kept.requests_waiting_over_2s_ratio == pytest.approx(again.requests_waiting_over_2s_ratio)
+    assert "prophet" in together[0].settings
+
+
+def test_the_rival_can_be_left_out(quick_fits):
+    found = score.replay([_trace()], startup=FIVE, prophet=False)
+    assert quick_fits == []
+    assert "prophet_ratio" not in found.as_dict()["traces"][0]
