@@ -9,7 +9,7 @@ from datetime import datetime
 
 from detectors import hints, rootcause
 from detectors import scene as scenes
-from detectors.claims import Claim
+from detectors.claims import Claim, over
 from detectors.scene import Scene
 from outrider.faults import layer_of
 from outrider.model import (
@@ -139,7 +139,9 @@ def cause_claim(case: Case, scene: Scene) -> Claim | None:
     own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
     standing = scene.claim(cause.entity, cause.fault)
     since = min((scene.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
-    return Claim(cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), (), case.incident.id)
+    return Claim(
+        cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=case.incident.id, over=over(own)
+    )
 
 
 def is_backed(case: Case) -> bool:
@@ -233,7 +235,15 @@ def _same(one: Hypothesis, other: Hypothesis) -> bool:
 def _claims(case: Case, scene: Scene) -> list[Claim]:
     """What stands: firing alerts, and candidates that detectors or change records suggest."""
     claims = [
-        Claim(alert.entity, alert.fault, scene.since(alert), scenes.ALERT_STRENGTH, True, (alert.fingerprint,))
+        Claim(
+            alert.entity,
+            alert.fault,
+            scene.since(alert),
+            scenes.ALERT_STRENGTH,
+            True,
+            (alert.fingerprint,),
+            over=over((alert,)),
+        )
         for alert in case.alive.values()
     ]
     named = {(claim.entity, claim.fault) for claim in claims}
