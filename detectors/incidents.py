@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -218,6 +218,8 @@ def _judge(case: Case, scene: Scene, now: datetime) -> None:
     if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
         return
     new = hypotheses[0]
+    if old is not None and not _same(old, new) and _is_over(new, claims):
+        return  # what is over takes nothing over: that its detector fell silent makes it no surer
     layer = layer_of(new.fault) or case.incident.layer
     case.incident = replace(case.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
     arguments = {"fault": new.fault, "entity": str(new.entity)}
@@ -230,6 +232,11 @@ def _judge(case: Case, scene: Scene, now: datetime) -> None:
 
 def _same(one: Hypothesis, other: Hypothesis) -> bool:
     return (one.entity, one.fault) == (other.entity, other.fault)
+
+
+def _is_over(cause: Hypothesis, claims: Sequence[Claim]) -> bool:
+    """True when the alert of a cause waits for its clear time."""
+    return any((one.entity, one.fault) == (cause.entity, cause.fault) and one.over is not None for one in claims)
 
 
 def _claims(case: Case, scene: Scene) -> list[Claim]:

@@ -21,11 +21,12 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     gpu,
     node,
     pod,
+    ref,
     replica,
     resolved,
 )
 
-from outrider.model import AlertReason, AlertState, Hypothesis, Layer, Priority
+from outrider.model import AlertReason, AlertState, EntityKind, Hypothesis, Layer, Priority
 from outrider.topology import Topology
 
 
@@ -434,6 +435,17 @@ def test_a_symptom_is_on_record_with_its_incident_and_has_no_other_part_in_it():
     assert desk.open == []
 
 
+@pytest.mark.parametrize("fault", ["ib-link-down", "node-lost"])
+def test_a_port_without_link_is_on_record_with_what_took_it_down(fault):
+    port = ref(EntityKind.PORT, "node-0/mlx5_0/1")
+    edges = [(node(0), port), *edges_of(0, node(0), CHAT)]
+    desk = Desk(Topology.build(edges, at=at(0)))
+    down = alert(port, None, since=20, rule="link-down", priority=Priority.P3)
+    cause = alert(node(0), fault)
+    desk.step(45, [cause, down])
+    assert desk.only.alerts == (cause.fingerprint, down.fingerprint)
+
+
 def test_the_load_that_follows_a_surge_is_an_incident_of_its_own():
     desk = Desk()
     late = alert(CHAT, None, since=60, rule="ttft-p99-high")
@@ -522,3 +534,14 @@ def test_a_business_figure_stands_for_itself_where_no_engine_spoils_the_answers(
     said = [finding(CHAT, "garbled-output", score=score), finding(CHAT, "kpi-drop", score=0.8, since=60)]
     desk.step(120, [alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)], said)
     assert desk.cause() == (CHAT, named)
+
+
+def test_an_alert_that_clears_takes_no_incident_over():
+    desk = Desk()
+    said = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    answers, figure = alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)
+    desk.step(120, [answers, figure], said)
+    desk.step(400, [clearing(answers, 390), figure], said[1:])
+    assert desk.cause() == (CHAT, "kpi-drop")
+    desk.step(415, [answers, figure], [finding(CHAT, "garbled-output", score=0.9), said[1]])
+    assert desk.cause() == (CHAT, "garbled-output")
