@@ -74,7 +74,9 @@ class BatchLimitDetector(Remembering):
             needed, limit = float(np.median(memory["needed"][rows])), float(memory["limit"][rows].min())
             if needed > limit:
                 before = float(memory["before"][rows].max())
-                verdicts.append(self._tell(service, needed, limit, before, float(memory["changed_at"][rows].max()), now))
+                verdicts.append(
+                    self._tell(service, needed, limit, before, float(memory["changed_at"][rows].max()), now)
+                )
         if np.isnan(memory["busiest"]).all():
             verdicts.append(NoVerdict(self.name, None, NoVerdictReason.NO_VALUES))
         return verdicts

@@ -69,7 +69,8 @@ def _slopes(ratio: Floats, part: Floats, weight: Floats) -> Floats:
     """The constant of each replica that fits best, shape (replicas,); 0 for one that answers nothing."""
     square = (weight * part**2).sum(axis=1)
     product = (weight * ratio * part).sum(axis=1)
-    return np.divide(product, square, out=np.zeros_like(product), where=square > 0)
+    found: Floats = np.divide(product, square, out=np.zeros_like(product), where=square > 0)
+    return found
 
 
 def _posterior(unexplained: Floats, fits: np.ndarray, scrapes: int) -> Floats:
@@ -77,5 +78,6 @@ def _posterior(unexplained: Floats, fits: np.ndarray, scrapes: int) -> Floats:
     replicas = unexplained.size - 1
     before = np.log(np.append(np.full(replicas, 0.5 / replicas), 0.5))
     told = np.where(fits, before - 0.5 * scrapes * np.log(np.maximum(unexplained, 1e-300)), -np.inf)
-    shares: Floats = np.exp(told - told.max())
-    return shares / shares.sum()
+    shares = np.exp(told - told.max())
+    found: Floats = shares / shares.sum()
+    return found

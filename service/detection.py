@@ -65,8 +65,8 @@ class Detection:
         for detector in self._detectors:
             needs.setdefault(detector.kind, {}).update(dict.fromkeys(detector.keys))
             if isinstance(detector, Placing):
-                kind, keys = detector.beside
-                needs.setdefault(kind, {}).update(dict.fromkeys(keys))
+                other, others = detector.beside
+                needs.setdefault(other, {}).update(dict.fromkeys(others))
         for kind, keys in (also or {}).items():
             needs.setdefault(kind, {}).update(dict.fromkeys(keys))
         longest = max((detector.window for detector in self._detectors), default=interval)

@@ -34,7 +34,9 @@ def found(window_of, findings_of, ref):
         column = [[value] * CHANGED + [min(value, 20.0)] * (LENGTH - CHANGED) for value in running]
         rows = {f"chat-{n}": {"engine_requests_running": values} for n, values in enumerate(column)}
         window = window_of(EntityKind.REPLICA, rows, events=events)
-        topology = Topology.build([(one, chat) for one in window.entities], at=events[0].at if events else datetime.now(UTC))
+        topology = Topology.build(
+            [(one, chat) for one in window.entities], at=events[0].at if events else datetime.now(UTC)
+        )
         return findings_of(BatchLimitDetector(), window, topology, verdicts=verdicts)
 
     return run
@@ -66,7 +68,12 @@ def test_what_is_no_limit_below_the_need(found, change, running):
 
 
 @pytest.mark.parametrize(
-    "back", [(35, "rollback", "", ""), (35, "flags", "--max-num-seqs=32", "--max-num-seqs=96"), (35, "flags", "--max-num-seqs=32", "")]
+    "back",
+    [
+        (35, "rollback", "", ""),
+        (35, "flags", "--max-num-seqs=32", "--max-num-seqs=96"),
+        (35, "flags", "--max-num-seqs=32", ""),
+    ],
 )
 def test_it_is_over_when_the_limit_is_as_before(found, back):
     assert found(LOWERED, back) == []

@@ -75,7 +75,10 @@ def said_of(window_of, now_of, ref):
         names = [f"chat-{number}" for number in range(CHAT_REPLICAS)]
         begun = np.zeros(answered.shape) if started is None else started
         rows = {
-            name: {"engine_requests_finished_total": answered[n].tolist(), "engine_start_time_seconds": begun[n].tolist()}
+            name: {
+                "engine_requests_finished_total": answered[n].tolist(),
+                "engine_start_time_seconds": begun[n].tolist(),
+            }
             for n, name in enumerate(names)
         }
         beside = window_of(EntityKind.REPLICA, {"other-0": rows["chat-0"], **rows})
