@@ -32,7 +32,7 @@ from collectors.scraped import Scrape
 from detectors.registry import DETECTORS
 from outrider import log
 from outrider.clock import ManualClock
-from outrider.model import EntityKind, Floats, Plan, SampleBatch, SignalKey, Window
+from outrider.model import EntityKind, Floats, Plan, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import Collected, MetricStore
 from service import wiring
 from service.cycle import Cycle
@@ -103,7 +103,14 @@ class _LastDay:
         self._cache.push(at, batches)
 
     def read_windows(
-        self, kind: EntityKind, keys: Sequence[SignalKey], _start: datetime, end: datetime, step: timedelta
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        _start: datetime,
+        end: datetime,
+        step: timedelta,
+        *,
+        statistic: Statistic = Statistic.LAST,  # noqa: ARG002 - a value of five minutes is all of its statistics
     ) -> Window:
         """A day in steps of five minutes."""
         now = self._cache.window(kind, keys, STEP, STEP)

@@ -59,10 +59,16 @@ class Draft:
 
 
 def draft(
-    tier: str, kind: EntityKind, times: Micros, entities: Ids, keys: tuple[SignalKey, ...], sections: Sequence[Section]
+    tier: str,
+    kind: EntityKind,
+    times: Micros,
+    entities: Ids,
+    keys: tuple[SignalKey, ...],
+    sections: Sequence[Section],
+    level: int = BULK_LEVEL,
 ) -> Draft:
     """Pack one signal's many instants, sections of shape (keys, entities, times)."""
-    payload = encode(times, sections, level=BULK_LEVEL)
+    payload = encode(times, sections, level=level)
     return Draft(tier, kind, (int(times[0]), int(times[-1]), times.size), entities, keys, payload)
 
 

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from outrider import catalog
 from outrider.clock import rfc3339
-from outrider.model import CellStatus, EntityKind, EntityRef, Layer, SignalKey, SignalKind
+from outrider.model import CellStatus, EntityKind, EntityRef, Floats, Layer, SignalKey, SignalKind
 from store.backend import is_postgresql
 from store.database import Database
 from store.merge import Ids, Merged
 
-_FIXED = ("entity_id", "cluster", "namespace", "name")
 _NUMBER = "DOUBLE PRECISION"  # which SQLite takes as REAL
 _ROWS_AT_ONCE = 200  # times some 40 columns: below the 32,766 parameters that SQLite takes since 3.32
 
@@ -68,12 +67,12 @@ def create(database: Database) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """The rows of a kind without their values, and where the values come from; kept between cycles."""
+    """What follows from the entities and keys of a cycle; kept between cycles."""
 
     entities: Ids
     keys: tuple[SignalKey, ...]
-    places: NDArray[np.intp]  # -1: a signal that the cycle does not bring
-    rows: NDArray[np.object_]
+    brought: tuple[str, ...]  # the columns that the cycle has something for
+    places: NDArray[np.intp]  # and their rows in it
 
 
 class LatestTables:
@@ -89,49 +88,76 @@ class LatestTables:
         """Rewrite the rows of the entities of one cycle."""
         draft = self._drafts.get(merged.kind)
         if draft is None or draft.entities is not merged.entities or draft.keys is not merged.keys:
-            draft = self._drafts[merged.kind] = _draft(merged, entities)
-        cells = merged.values[draft.places].astype(np.float64)
-        empty = (merged.status[draft.places] != CellStatus.PRESENT) | (draft.places < 0)[:, None]
-        cells_or_null = cells.astype(object)
-        cells_or_null[empty] = None
-        draft.rows[:, len(_FIXED) :] = cells_or_null.T
-        if is_postgresql(connection):
-            parameters = (rfc3339(at), *(column.tolist() for column in draft.rows.T))
-            connection.exec_driver_sql(_arrays_statement(merged.kind), parameters)
-            return
-        for first in range(0, len(draft.rows), _ROWS_AT_ONCE):
-            part = draft.rows[first : first + _ROWS_AT_ONCE]
-            connection.exec_driver_sql(_statement(merged.kind, len(part)), (rfc3339(at), *part.ravel().tolist()))
+            draft = self._drafts[merged.kind] = _draft(merged)
+        cells = merged.values[draft.places].astype(np.float64).T
+        cells[(merged.status[draft.places] != CellStatus.PRESENT).T] = np.nan
+        write = _write_arrays if is_postgresql(connection) else _write_rows
+        write(connection, merged.kind, draft, cells, rfc3339(at))
+        _name(connection, merged.kind, entities)
 
 
-def _draft(merged: Merged, entities: Mapping[int, EntityRef]) -> _Draft:
+def _draft(merged: Merged) -> _Draft:
     places = {key: place for place, key in enumerate(merged.keys)}
-    wanted = np.array([places.get(SignalKey(name), -1) for name in columns(merged.kind)], dtype=np.intp)
-    rows = np.empty((merged.entities.size, len(_FIXED) + wanted.size), dtype=object)
-    named = [(number, entities[number]) for number in merged.entities.tolist()]
-    rows[:, : len(_FIXED)] = [(number, found.cluster, found.namespace, found.name) for number, found in named]
-    return _Draft(merged.entities, merged.keys, wanted, rows)
+    brought = tuple(name for name in columns(merged.kind) if SignalKey(name) in places)
+    wanted = np.array([places[SignalKey(name)] for name in brought], dtype=np.intp)
+    return _Draft(merged.entities, merged.keys, brought, wanted)
+
+
+def _write_rows(connection: sa.Connection, kind: EntityKind, draft: _Draft, cells: Floats, at: str) -> None:
+    """SQLite keeps a NaN as NULL, and takes a whole number as an id, so that a row is numbers alone."""
+    rows = np.column_stack((draft.entities, cells))
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[first : first + _ROWS_AT_ONCE]
+        connection.exec_driver_sql(_statement(kind, draft.brought, len(part)), (at, *part.ravel().tolist()))
+
+
+def _write_arrays(connection: sa.Connection, kind: EntityKind, draft: _Draft, cells: Floats, at: str) -> None:
+    """PostgreSQL takes a whole column as one array, and tells NaN from NULL."""
+    cells_or_null = cells.astype(object)
+    cells_or_null[np.isnan(cells)] = None
+    arrays = (column.tolist() for column in cells_or_null.T)
+    connection.exec_driver_sql(_arrays_statement(kind, draft.brought), (at, draft.entities.tolist(), *arrays))
+
+
+def _name(connection: sa.Connection, kind: EntityKind, entities: Mapping[int, EntityRef]) -> None:
+    """Rows that are new have no name yet, be it that upkeep deleted them while nobody wrote."""
+    name = f"latest_{kind.value}"
+    nameless = connection.exec_driver_sql(f"SELECT entity_id FROM {name} WHERE name IS NULL").scalars().all()  # noqa: S608 - our own names
+    named = [(number, entities[number]) for number in nameless if number in entities]
+    rows = [{"id": number, "c": one.cluster, "s": one.namespace, "n": one.name} for number, one in named]
+    if rows:
+        table = sa.table(name, *map(sa.column, ("entity_id", "cluster", "namespace", "name")))
+        found = {"cluster": sa.bindparam("c"), "namespace": sa.bindparam("s"), "name": sa.bindparam("n")}
+        connection.execute(sa.update(table).where(table.c.entity_id == sa.bindparam("id")).values(found), rows)
 
 
 @cache
-def _statement(kind: EntityKind, rows: int) -> str:
+def _statement(kind: EntityKind, brought: tuple[str, ...], rows: int) -> str:
     """One statement for many rows: half the cost of a statement a row. ``?1`` is the instant they share."""
-    names = ("at", *_FIXED, *(f'"{column}"' for column in columns(kind)))
-    width = len(names) - 1
+    width = 1 + len(brought)
     values = ", ".join(
         "(?1, " + ", ".join(f"?{2 + row * width + place}" for place in range(width)) + ")" for row in range(rows)
     )
-    return f"INSERT OR REPLACE INTO latest_{kind.value} ({', '.join(names)}) VALUES {values}"  # noqa: S608 - our own names
+    return f"INSERT INTO {_into(kind, brought)} VALUES {values} {_on_conflict(kind, brought)}"  # noqa: S608 - our own names
 
 
 @cache
-def _arrays_statement(kind: EntityKind) -> str:
-    """The same for PostgreSQL, which takes a whole column as one array."""
-    names = ("at", *_FIXED, *(f'"{column}"' for column in columns(kind)))
-    types = ("int", "text", "text", "text", *("float8" for _ in columns(kind)))
-    arrays = ", ".join(f"%s::{one}[]" for one in types)
-    changes = ", ".join(f"{name} = excluded.{name}" for name in names if name != "entity_id")
-    return (
-        f"INSERT INTO latest_{kind.value} ({', '.join(names)}) SELECT %s, * FROM unnest({arrays}) "  # noqa: S608 - our own names
-        f"ON CONFLICT (entity_id) DO UPDATE SET {changes}"
-    )
+def _arrays_statement(kind: EntityKind, brought: tuple[str, ...]) -> str:
+    """The same for PostgreSQL."""
+    arrays = ", ".join(("%s::int[]", *("%s::float8[]" for _ in brought)))
+    return f"INSERT INTO {_into(kind, brought)} SELECT %s, * FROM unnest({arrays}) {_on_conflict(kind, brought)}"  # noqa: S608 - our own names
+
+
+def _into(kind: EntityKind, brought: tuple[str, ...]) -> str:
+    return f"latest_{kind.value} ({', '.join(('at', 'entity_id', *map(_quoted, brought)))})"
+
+
+def _on_conflict(kind: EntityKind, brought: tuple[str, ...]) -> str:
+    """A row that is there keeps its names, and nothing of the cycle before."""
+    kept = set(brought)
+    cells = (f"{_quoted(name)} = {f'excluded.{_quoted(name)}' if name in kept else 'NULL'}" for name in columns(kind))
+    return f"ON CONFLICT (entity_id) DO UPDATE SET {', '.join(('at = excluded.at', *cells))}"
+
+
+def _quoted(column: str) -> str:
+    return f'"{column}"'

@@ -166,7 +166,8 @@ class Merger:
         groups = []
         for wanted, indices in zip(columns, by_keys.values(), strict=True):
             for part in _without_repeats([members[index] for index in indices]):
-                chosen = [indices[index] for index in part]
+                # rising numbers are one slice; a group names nobody twice, so that its order is all the same
+                chosen = sorted((indices[index] for index in part), key=lambda index: members[index][0])
                 rows = np.searchsorted(everyone, np.concatenate([members[index] for index in chosen]))
                 groups.append((chosen, cross(compact(places[wanted]), compact(rows))))
         seats = np.searchsorted(everyone, np.concatenate(members))

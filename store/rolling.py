@@ -12,11 +12,12 @@ from outrider.model import EntityKind, SignalKey
 from store import blocks, rollup
 from store.arrays import cross
 from store.blocks import Draft, groups, pieces
+from store.chunks import BULK_LEVEL, KEPT_LEVEL
 from store.compaction import Loaded, joined
 from store.merge import SCRAPE_OFFSET, Ids, column_order
 from store.rollup import Fold, Rolled
 from store.schema import RAW
-from store.tiers import SPACING
+from store.tiers import ONE_HOUR, SPACING
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,10 @@ class Rolling:
 
 def merged(loaded: Loaded, tier: str) -> Iterator[Draft]:
     """A span of roll-ups with one row for what is rolled up alike of a signal; those that are so already are left."""
+    level = KEPT_LEVEL if tier == ONE_HOUR else BULK_LEVEL
     for name in loaded.names:
         for columns in stored(loaded, name):
-            yield draft(tier, loaded.kind, columns)
+            yield draft(tier, loaded.kind, columns, level)
 
 
 def scattered(loaded_rows: Sequence[tuple[int, int]]) -> bool:
@@ -104,10 +106,10 @@ def scattered(loaded_rows: Sequence[tuple[int, int]]) -> bool:
     return len(set(loaded_rows)) < len(loaded_rows)
 
 
-def draft(tier: str, kind: EntityKind, columns: Columns) -> Draft:
+def draft(tier: str, kind: EntityKind, columns: Columns, level: int = BULK_LEVEL) -> Draft:
     """The spans packed as a row."""
     rolled = columns.rolled
-    return blocks.draft(tier, kind, rolled.times, columns.entities, columns.keys, rollup.sections(rolled))
+    return blocks.draft(tier, kind, rolled.times, columns.entities, columns.keys, rollup.sections(rolled), level)
 
 
 def _finer(loaded: Loaded, name: str, spacing: int, start: int, end: int) -> Iterator[Columns]:

@@ -99,6 +99,26 @@ def test_the_latest_table_has_a_column_per_signal_and_null_without_a_value(
     assert len(found) == 4
 
 
+def test_a_signal_that_a_cycle_does_not_bring_is_null_in_the_latest_table(
+    metrics: SqlMetricStore, store_url: str
+) -> None:
+    metrics.write(T0, cycle(T0, 100.0))
+    one, status = np.array([[7.0]]), np.zeros((1, 1), dtype=np.uint8)
+    metrics.write(T0 + STEP, [SampleBatch("x", T0, EntityKind.GPU, (POWER,), GPUS[:1], one, status)])
+    assert rows(store_url, f"select {POWER}, {ECC} from latest_gpu where name = 'gpu-0'") == [(7.0, None)]
+
+
+def test_a_row_of_the_latest_table_that_went_comes_back_with_its_name(metrics: SqlMetricStore, store_url: str) -> None:
+    batches = cycle(T0, 100.0)
+    metrics.write(T0, batches)
+    database = Database(urls_of(store_url)[1], "metrics")
+    with database.writing() as connection:  # as upkeep does after a long silence
+        connection.execute(sa.text("delete from latest_gpu"))
+    database.close()
+    metrics.write(T0 + STEP, batches)  # the very same entities and keys: what follows from them is kept
+    assert rows(store_url, "select name from latest_gpu order by 1") == [(one.name,) for one in GPUS]
+
+
 def test_the_latest_tables_grow_with_the_catalogue(metrics: SqlMetricStore, store_url: str) -> None:
     metrics.close()
     database = Database(urls_of(store_url)[1], "metrics")
