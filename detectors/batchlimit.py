@@ -1,8 +1,8 @@
 """batch-misconfigured by the flag itself: the most requests at once were lowered below what engines have run.
 
-A limit that binds only at the peak shows in no queue before the peak comes. So the change speaks: it says what the limit
-was and is, and the batches of the day before say what was needed. ``surge`` names the same fault from the queue, where
-nobody tells the limit. A limit that is raised again, or a rollback, ends it.
+A limit that binds only at the peak shows in no queue before the peak comes. So the change speaks: it says what the
+limit was and is, and the batches of the day before say what was needed. ``surge`` names the same fault from the queue,
+where nobody tells the limit. A limit that is raised again, or a rollback, ends it.
 
 It misleads where the busiest hour lies further back than a day, and where a limit was lowered on purpose.
 """
@@ -120,7 +120,7 @@ def _take(event: Event, rows: np.ndarray, memory: Arrays) -> None:
 
 
 def _note_batches(window: Window, memory: Arrays) -> None:
-    """The busiest batch of each replica, fading by half a day; what runs under a lowered limit is not what is needed."""
+    """The busiest batch of each replica, fading by half a day; what a lowered limit lets run does not raise it."""
     if window.times.size == 0:
         return
     running = windows.believed(window, RUNNING)[:, -1]

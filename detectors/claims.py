@@ -242,6 +242,8 @@ def _explains_path(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
         return False
     if symptom.fault is None:
         return symptom.entity == cause.entity or symptom.entity.kind in known.hurts
+    if ended_before(cause, symptom):
+        return False  # what is over breaks nothing new; only queues and the load they leave may outlast it
     return symptom.fault in known.consequences("path") or _is_part(cause, symptom, known)
 
 
@@ -261,13 +263,7 @@ def _explains_below(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
 
 
 def _in_time(cause: Claim, symptom: Claim, lateness: timedelta) -> bool:
-    """A cause may be found late; while it lasts it goes on explaining what comes after it.
-
-    What is over breaks nothing new: a fault that begins after its end has another reason. Symptoms without a fault,
-    such as a queue that is worked off, may outlast it.
-    """
-    if symptom.fault is not None and ended_before(cause, symptom):
-        return False
+    """A cause may be found late; while it lasts it goes on explaining what comes after it."""
     after = symptom.since - cause.since
     if begins_when_told(cause):
         lateness = min(lateness, TOLD_LATENESS)

@@ -101,7 +101,7 @@ class ValidityDetector(Remembering):
 
     def wants_beside(self, state: DetectorState, verdicts: Sequence[Finding | NoVerdict]) -> bool:
         """True while answers are invalid, or a replica that spoilt them is remembered."""
-        remembered = state.arrays["place"]
+        remembered = state.arrays.get("place", np.full(0, NOWHERE))  # a damaged check-point lacks it
         return any(isinstance(verdict, Finding) for verdict in verdicts) or bool((remembered != NOWHERE).any())
 
     def placed(

@@ -513,6 +513,14 @@ def test_a_queue_outlasts_what_it_came_from():
     assert desk.cause() == (replica(0), "engine-hung")
 
 
+def test_the_load_that_a_surge_leaves_outlasts_it():
+    desk = Desk()
+    surge = alert(CHAT, "traffic-surge")
+    desk.step(30, [surge])
+    desk.step(610, [clearing(surge, 420), alert(replica(0), "kv-pressure", since=600)])
+    assert desk.cause() == (CHAT, "traffic-surge")
+
+
 def test_the_part_that_is_found_takes_over_what_was_said_of_the_whole():
     desk = Desk()
     whole = alert(CHAT, "garbled-output")
