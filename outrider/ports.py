@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from outrider.audit import AuditRecord
 from outrider.drill import Drill, DrillWindow
@@ -67,32 +67,6 @@ class Detector(Protocol):
         self, state: DetectorState, window: Window, topology: Topology, now: datetime
     ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
         """Look at the window. Never raises on odd values; says NoVerdict instead."""
-        ...
-
-
-@runtime_checkable
-class Placing(Protocol):
-    """A detector that may ask for values of another kind, to say which component its verdicts are about.
-
-    ``beside`` is that kind and its keys.
-    """
-
-    beside: tuple[EntityKind, tuple[SignalKey, ...]]
-
-    def wants_beside(self, state: DetectorState, verdicts: Sequence[Finding | NoVerdict]) -> bool:
-        """True when ``placed`` would add something; the values are not fetched otherwise."""
-        ...
-
-    def placed(
-        self,
-        state: DetectorState,
-        verdicts: Sequence[Finding | NoVerdict],
-        window: Window,
-        beside: Window,
-        topology: Topology,
-        now: datetime,
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
-        """The state and verdicts of ``detect`` once those values were seen. Never raises on odd values."""
         ...
 
 

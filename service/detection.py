@@ -20,7 +20,8 @@ from outrider.model import (
     Statistic,
     Window,
 )
-from outrider.ports import Collected, Detector, MetricStore, Placing, StateStore
+from outrider.placing import Placing
+from outrider.ports import Collected, Detector, MetricStore, StateStore
 from outrider.topology import Topology
 from service import stages
 from service.window_cache import WindowCache
