@@ -25,9 +25,10 @@ from detectors import learnt, lessons, pasts, peers, readings, streaks
 from detectors.baseline import Span, follow
 from detectors.budget import HEADROOM
 from detectors.calibrator import AlarmCount
+from detectors.deviation import FREE_READINGS
 from detectors.ensemble import FEWEST_ROWS, Ensemble
 from detectors.memory import Arrays
-from detectors.residuals import FREE_READINGS, KINDS
+from detectors.residuals import KINDS
 from detectors.trend import means
 from detectors.verdicts import oddity
 from detectors.voters import SUREST

@@ -8,6 +8,7 @@ tokens (``role``: prefill, decode) do different work on the same model, and are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,32 @@ def groups(entities: Sequence[EntityRef], topology: Topology) -> NDArray[np.intp
     )
     sizes = np.bincount(found, minlength=len(numbers)) if found.size else np.zeros(0, dtype=np.intp)
     return np.where(sizes[found] >= FEWEST, found, -1) if found.size else found
+
+
+def classes(entities: Sequence[EntityRef], topology: Topology) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """A number per entity by what makes peers, the same in every cycle and process; and whether anything runs on it.
+
+    Both of shape (entities,). For whoever remembers which class an entity was of; the number is above 0.
+    """
+    numbers: dict[tuple[str, ...], int] = {}
+    found, carries = np.zeros(len(entities), dtype=np.int64), np.zeros(len(entities), dtype=np.bool_)
+    for row, entity in enumerate(entities):
+        group = _group(entity, topology)
+        if group not in numbers:
+            digest = blake2b("\x1f".join(group).encode(), digest_size=7).digest()
+            numbers[group] = 1 + int.from_bytes(digest, "big")
+        found[row], carries[row] = numbers[group], any(group[2:])
+    return found, carries
+
+
+def numbered(codes: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Group numbers of entities with equal codes, (entities,); -1 for those with fewer than three in their group."""
+    if not codes.size:
+        return np.zeros(0, dtype=np.intp)
+    _, found, sizes = np.unique(codes, return_inverse=True, return_counts=True)
+    large = sizes >= FEWEST
+    places = np.where(large, np.cumsum(large) - 1, -1)
+    return np.asarray(places[found], dtype=np.intp)
 
 
 def _group(entity: EntityRef, topology: Topology) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 
-from detectors import drift, isolation, levelshift, pasts, saturation, seasonal
+from detectors import drift, isolation, levelshift, pasts, robustz, saturation, seasonal
 from detectors.baseline import Span
 from detectors.batchlimit import BatchLimitDetector
 from detectors.containerfaults import ContainerFaultDetector
@@ -27,7 +27,9 @@ from detectors.outcomes import OutcomeDetector
 from detectors.outside import OutsideDetector
 from detectors.podfaults import PodFaultDetector
 from detectors.powercap import PowerCapDetector
+from detectors.powerdraw import PowerDrawDetector
 from detectors.prefixcache import PrefixCacheDetector
+from detectors.robustz import RobustZDetector
 from detectors.saturation import SaturationDetector
 from detectors.scaling import ScalingDetector
 from detectors.seasonal import SeasonalDetector
@@ -59,6 +61,7 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "vanished-metrics": VanishedDetector,
     "device-memory": DeviceMemoryDetector,
     "power-cap": PowerCapDetector,
+    "power-draw": PowerDrawDetector,
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
     "port-faults": PortFaultDetector,
@@ -77,6 +80,7 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "isolation-gpu": partial(IsolationDetector, EntityKind.GPU, isolation.WATCHED[EntityKind.GPU]),
     "isolation-node": partial(IsolationDetector, EntityKind.NODE, isolation.WATCHED[EntityKind.NODE]),
     **{f"level-shift-{kind.value}": partial(LevelShiftDetector, kind, *of) for kind, of in levelshift.WATCHED.items()},
+    **{f"robust-z-{kind.value}": partial(RobustZDetector, kind, *of) for kind, of in robustz.WATCHED.items()},
     **{f"drift-{kind.value}": partial(DriftDetector, kind, *of) for kind, of in drift.WATCHED.items()},
 }
 

@@ -196,7 +196,7 @@ def _is_new(memory: Arrays, row: int | np.intp, now: datetime) -> bool:
 def _look(window: Window, memory: Arrays, topology: Topology) -> _Sight:
     group = peers.groups(window.entities, topology)
     shown = pace.read(window)
-    expected, error = pace.fit(memory, group).expected(shown)
+    expected, error = pace.expected(memory, group, shown)
     over, unsure = pace.stretched(window, shown, expected, error)
     with np.errstate(invalid="ignore"):
         alone = shown.step / expected - 1.0  # a series that comes back may bring a long past in one scrape

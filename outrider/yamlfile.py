@@ -85,7 +85,10 @@ def parse(text: str, file: str) -> Document:
         line = mark.line + 1 if mark else 0
         said = getattr(error, "problem", None) or str(error).splitlines()[0]
         problem = ConfigProblem(file, line, "(syntax)", f"not valid YAML: {said}")
-        raise ConfigError(str(problem), (problem,)) from error
+        hint = (
+            "mend that line: each key is indented by spaces as its neighbours are, and followed by a colon and a space"
+        )
+        raise ConfigError(str(problem), (problem,), hint=hint) from error
     if problems:
         raise refuse(problems)
     return Document(file, value, lines)

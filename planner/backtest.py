@@ -6,7 +6,6 @@ scored over all steps from the origin on. Missing slots are not scored.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -15,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from outrider.clock import from_unix, parse_rfc3339
+from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.measures import wape
 from outrider.model import EntityKind, EntityRef, Floats, Forecast
+from planner import loads
 from planner.forecast import naive
 from planner.forecast.prophet import Fits, default_forecast
 from planner.forecast.select import DEFAULT_MODELS, PROPHET, forecast
@@ -26,7 +26,6 @@ from planner.forecast.series import Series
 
 HORIZONS = (timedelta(minutes=30), timedelta(hours=2), timedelta(hours=24))
 _ORIGIN_EVERY = timedelta(hours=2)
-_COLUMNS = ("time_utc", "requests_per_second")
 _LONG_TRACE_DAYS = 10.0
 _SCORED_AFTER_DAYS = (4, 8)
 _PEAK = 0.95
@@ -77,28 +76,21 @@ class ForecastBacktest:
         return {"series": [asdict(row) for row in self.series], "seconds_per_refit": self.seconds_per_refit}
 
 
-def parse_trace(text: str, name: str) -> Trace:
-    """Read CSV with the columns time_utc and requests_per_second; an empty or ``nan`` value is missing.
+def parse_trace(text: str, name: str, source: str = "") -> Trace:
+    """Read CSV as ``planner.loads`` has it. ``source`` is what messages call the file, ``name`` when not given.
 
-    Raises UsageError naming the line when a column, an instant or a number cannot be read, or when
-    instants do not rise.
+    Raises UsageError naming the line when a column, an instant or a number cannot be read, or when instants do not
+    rise.
     """
-    rows = list(csv.DictReader(text.splitlines()))
-    if not rows or any(column not in rows[0] for column in _COLUMNS):
-        raise UsageError(f"{name}: expected the columns {', '.join(_COLUMNS)}", hint="the first line names the columns")
-    times, values = np.empty(len(rows)), np.empty(len(rows))
-    for index, row in enumerate(rows):
-        try:
-            times[index] = parse_rfc3339(row["time_utc"]).timestamp()
-            values[index] = float(row["requests_per_second"] or "nan")
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"{name}:{index + 2}: {error}", hint="write a line as 2026-01-05T00:10:00Z,21.5"
-            ) from error
+    source = source or name
+    times, values = loads.read(text, source)
     gaps = np.diff(times)
-    if gaps.size == 0 or (gaps <= 0).any():
-        at = 2 + int(np.argmax(gaps <= 0)) + 1 if gaps.size else 2
-        raise UsageError(f"{name}:{at}: instants must rise from line to line", hint="sort the file by time_utc")
+    if gaps.size == 0:
+        raise UsageError(f"{source} holds one slot", hint="give days of them, one line each")
+    if (gaps <= 0).any():
+        at = 2 + int(np.argmax(gaps <= 0)) + 1
+        hint = "sort the file by time_utc; a clock of local time has an hour twice when summer ends, UTC never"
+        raise UsageError(f"{source}:{at}: instants must rise from line to line", hint=hint)
     return Trace(name, times, values, timedelta(seconds=float(np.median(gaps))))
 
 

@@ -7,8 +7,9 @@ that gets any ends with the same wait, which no other weights make shorter.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from math import inf
 
@@ -21,6 +22,9 @@ from outrider.model import Floats
 WATERMARK = 0.9
 """KV use from which a replica admits nothing: what comes next would be preempted."""
 HORIZON_SECONDS = 15.0
+MOST_TOKENS = 1e12
+"""A second: what is above is a slip of the pen."""
+_MOST_REQUESTS = 20_000  # of a replay: enough for a p95, and less than a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,9 @@ class ReplicaLoad:
         if not (self.tokens_per_second > 0 and np.isfinite(self.tokens_per_second)):
             raise UsageError(f"{self.name}: a speed of {self.tokens_per_second:g} tokens/s", hint="calibrate it first")
         if not np.isfinite(numbers).all() or min(numbers) < 0 or max(self.kv_ratio, self.cached_ratio) > 1:
-            raise UsageError(f"{self.name}: queued tokens, KV use or cached share out of range", hint="ratios are 0-1")
+            told = f"{self.queued_tokens:g} queued tokens, KV use {self.kv_ratio:g}, cached share {self.cached_ratio:g}"
+            said = f"{self.name}: {told}: one is out of its range"
+            raise UsageError(said, hint="tokens are 0 or more, ratios 0 to 1")
 
     @property
     def wait_seconds(self) -> float:
@@ -61,8 +67,8 @@ class BalanceReason(StrEnum):
 class Weights:
     """Whole weights that add up to ``total``, with the predicted wait of each replica before the next request.
 
-    ``closed`` are those above the watermark. ``affinity_loss_seconds`` is the prefill that moving requests away
-    from their caches costs, a second of traffic.
+    ``closed`` are those above the watermark. ``affinity_loss_seconds`` is the prefill that a usual request costs more
+    because requests are moved away from the warmest cache, beside weights by speed alone.
     """
 
     weights: Mapping[str, int]
@@ -90,6 +96,9 @@ class Weights:
             closed = translate("capacity.balance_closed", language) if name in self.closed else ""
             numbers = {"replica": name, "weight": str(weight), "wait": f"{self.waits[name]:.2f}", "closed": closed}
             said.append(translate("capacity.balance_line", language, **numbers))
+        if self.affinity_loss_seconds > 0:
+            lost = f"{self.affinity_loss_seconds * 1000:.1f}"
+            said.append(translate("capacity.balance_affinity", language, lost=lost))
         return said
 
 
@@ -109,8 +118,11 @@ def weigh(
     """
     if not replicas:
         raise UsageError("no replica to weigh", hint="give at least one")
-    if not (arriving_tokens_per_second >= 0 and horizon > 0 and 0 < watermark <= 1 and prefill_seconds >= 0):
-        raise UsageError("arrivals, horizon, watermark or prefill out of range", hint="a watermark is a ratio")
+    _check(arriving_tokens_per_second, horizon, watermark, prefill_seconds)
+    names = [replica.name for replica in replicas]
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(f"two replicas are named {twice!r}", hint="a weight belongs to one: give each its own name")
     waits = {replica.name: replica.wait_seconds for replica in replicas}
     open_ = np.array([replica.kv_ratio < watermark for replica in replicas])
     closed = tuple(replica.name for replica, is_open in zip(replicas, open_, strict=True) if not is_open)
@@ -129,21 +141,64 @@ def weigh(
     return Weights(_named(replicas, _whole(share, total)), waits, closed, BalanceReason.BY_WAIT, loss)
 
 
-def split_point(prompt_tokens: Sequence[float], long_ratio: float) -> float | None:
+def _check(arriving: float, horizon: float, watermark: float, prefill: float) -> None:
+    """Refuse what is out of its range, by its name."""
+    if not 0 <= arriving <= MOST_TOKENS:
+        raise UsageError(f"{arriving:g} tokens/s arrive", hint=f"give --arriving from 0 to {MOST_TOKENS:g}")
+    if not horizon > 0:
+        raise UsageError(f"a horizon of {horizon:g} s", hint="give seconds above 0")
+    if not 0 < watermark <= 1:
+        raise UsageError(f"--watermark is a ratio above 0 and up to 1, not {watermark:g}", hint="90 % is written 0.9")
+    if not (prefill >= 0 and np.isfinite(prefill)):
+        raise UsageError(f"--prefill must be 0 s or more, not {prefill:g}", hint="seconds of a usual prompt")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where long prompts begin, and what goes to their replicas: a share of requests, and of prompt tokens."""
+
+    split_tokens: float
+    requests: float
+    long_requests_ratio: float
+    long_tokens_ratio: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain values."""
+        return asdict(self)
+
+
+def split(prompt_tokens: Sequence[float] | Floats, long_ratio: float, counts: Floats | None = None) -> Split | None:
     """The prompt length from which requests go to the replicas for long prompts, None without prompts.
 
     ``long_ratio`` is their share of all capacity; the prompts longer than the answer hold that share of all prompt
-    tokens, so that both kinds of replicas are equally busy and short prompts never stand behind long ones.
+    tokens, so that both kinds of replicas are equally busy and short prompts never stand behind long ones. ``counts``
+    says how often each length came, once when not given.
     """
     if not 0 < long_ratio < 1:
         raise UsageError(f"{long_ratio:g} of the capacity for long prompts", hint="give a ratio between 0 and 1")
-    lengths = np.sort(np.asarray(prompt_tokens, dtype=np.float64))
-    lengths = lengths[np.isfinite(lengths) & (lengths > 0)]
-    if lengths.size == 0:
+    lengths = np.asarray(prompt_tokens, dtype=np.float64)
+    often = np.ones(lengths.size) if counts is None else counts
+    used = np.isfinite(lengths) & (lengths > 0) & (often > 0)
+    if not used.any():
         return None
-    below = np.cumsum(lengths) / lengths.sum()
-    place = int(np.searchsorted(below, 1.0 - long_ratio))
-    return float(lengths[min(place, lengths.size - 1)])
+    order = np.argsort(lengths[used], kind="stable")
+    lengths, often = lengths[used][order], often[used][order]
+    tokens = lengths * often
+    place = min(int(np.searchsorted(np.cumsum(tokens) / tokens.sum(), 1.0 - long_ratio)), lengths.size - 1)
+    point = float(lengths[place])
+    long = lengths >= point
+    return Split(
+        point,
+        float(often.sum()),
+        float(often[long].sum() / often.sum()),
+        float(tokens[long].sum() / tokens.sum()),
+    )
+
+
+def split_point(prompt_tokens: Sequence[float], long_ratio: float) -> float | None:
+    """``split`` as its length alone."""
+    found = split(prompt_tokens, long_ratio)
+    return None if found is None else found.split_tokens
 
 
 def gain(
@@ -162,6 +217,7 @@ def gain(
     """
     random = np.random.default_rng(seed)
     rate = arriving_tokens_per_second / tokens_per_request
+    seconds = min(seconds, _MOST_REQUESTS / max(rate, 1e-12))  # a busy fleet shows as much in less time
     count = max(1, round(rate * seconds))
     at = np.sort(random.random(count)) * seconds
     tokens = random.exponential(tokens_per_request, count)

@@ -19,6 +19,8 @@ from outrider.errors import UsageError
 from outrider.model import Floats
 
 _WEEK_HOURS = 168
+MOST_GPUS = 1e6
+_SPIKE_RATIO = 10.0
 _LEAST_WEEKS, _MOST_WEEKS = 4, 12
 _GROWTH_PRIOR = 0.05
 """Spread of the weekly growth (a ratio) where history is too short to show one."""
@@ -109,6 +111,9 @@ def plan(
         raise UsageError("less than a week of history", hint="collect a week of load before buying for months")
     if np.nanmin(hourly_gpus) < 0:
         raise UsageError("a need of less than no GPUs", hint="give the GPUs needed in each hour")
+    if np.nanmax(hourly_gpus) > MOST_GPUS:
+        said = f"{np.nanmax(hourly_gpus):.3g} GPUs are needed in an hour, more than anyone has"
+        raise UsageError(said, hint="check the loads, and what one GPU carries (--per-gpu)")
     grows = growth(hourly_gpus)
     middle, low, high = (_ahead(hourly_gpus, rate, weeks) for rate in (grows.middle, grows.low, grows.high))
     first = min(ceil(lead.total_seconds() / 3600.0), middle.size)
@@ -131,6 +136,18 @@ def plan(
         demand_high=(int(high.min(initial=0)), int(high.max(initial=0))),
         in_time=first < middle.size,
     )
+
+
+def spikes(hourly_gpus: Floats) -> list[int]:
+    """Places of hours that need ten times what all but one in a hundred do: an error of the history, or an event.
+
+    They raise what is bought on demand and its cost; what is held hardly moves.
+    """
+    known = hourly_gpus[~np.isnan(hourly_gpus)]
+    if not known.size:
+        return []
+    usual = max(float(np.quantile(known, 0.99)), 1.0)
+    return [int(place) for place in np.flatnonzero(np.nan_to_num(hourly_gpus) > _SPIKE_RATIO * usual)]
 
 
 @dataclass(frozen=True, slots=True)

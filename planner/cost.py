@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import product
 from math import isfinite
 from typing import Any
 
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
-from planner import queueing, roofline
+from outrider.model import Calibration
+from planner import measured, queueing, roofline
 from planner.fit import Fit, NoFit, Setup, fit
 from planner.gpus import GpuSpec, Purchase, terms
 from planner.mix import Demand, Mix, NoMix, Option, Pool, cheapest, front
@@ -22,8 +24,12 @@ from planner.queueing import AtSlo, Bounds, Slo, StepTimes, Work
 from planner.shapes import ModelShape
 
 GROUPS = (1, 2, 4, 8)
+PIPELINES = (1, 2, 4)
+"""Stages that are tried: with more of them most of a step is waiting for the stage before."""
 LOADS = (1.0, 0.85, 0.7, 0.5, 0.3)
 """Loads at which a replica may run, relative to the largest that keeps the promise: less load answers sooner."""
+MOST_LOAD = 1e9
+"""Requests a second: what is above is a slip of the pen."""
 SAFE_LOAD = 0.8
 """Of what the engine can carry at all, where no load keeps the promise and the best has to do."""
 
@@ -71,8 +77,10 @@ class Offer:
 class Request:
     """What is wanted: a model, its requests, the peak and mean load, a promise, and what is allowed.
 
-    ``buffer`` is added to the peak. ``regions`` are those where the data may go, empty: all. ``within`` seconds the
-    GPUs must be there. ``losses`` replicas may be gone at any time; ``spot_ratio`` of the capacity may be on spot.
+    ``buffer`` is added to the peak. A replica is TP x PP GPUs, of ``groups`` and ``pipelines``. ``tests`` are load
+    tests of this model: their step times count before those of data sheets. ``regions`` are those where the data
+    may go, empty: all. ``within`` seconds the GPUs must be there. ``losses`` replicas may be gone at any time;
+    ``spot_ratio`` of the capacity may be on spot.
     """
 
     shape: ModelShape
@@ -83,6 +91,8 @@ class Request:
     buffer: float = 0.25
     setup: Setup = field(default_factory=Setup)
     groups: Sequence[int] = GROUPS
+    pipelines: Sequence[int] = PIPELINES
+    tests: Sequence[Calibration] = ()
     regions: frozenset[str] = frozenset()
     within: float | None = None
     losses: int = 0
@@ -155,8 +165,7 @@ class Answer:
 
 def compare(request: Request, offers: Sequence[Offer]) -> Answer:
     """Every way to serve the request, and the front of cost against the latency of a usual answer."""
-    if not (isfinite(request.qps) and request.qps >= 0 and request.buffer >= 0):
-        raise UsageError("the load and the buffer must be finite and not negative", hint="give requests per second")
+    _usable(request)
     ways, refused = _ways(request, offers, keep_slo=True)
     kept = bool(ways) or not any(reason is Refusal.SLO for _, reason, _ in refused)
     if not kept:
@@ -167,6 +176,22 @@ def compare(request: Request, offers: Sequence[Offer]) -> Answer:
     if isinstance(found, NoMix):
         return Answer((), tuple(ways), tuple(refused), kept, found, demand.need)
     return Answer(tuple(found), tuple(ways), tuple(refused), kept, None, demand.need)
+
+
+def _usable(request: Request) -> None:
+    """Refuse loads, ratios and lengths that mean nothing, by the name of their option."""
+    for option, load in (("--qps", request.qps), ("--mean-qps", request.mean_qps)):
+        if load is not None and not 0 <= load <= MOST_LOAD:
+            raise UsageError(f"{option} is {load:g} requests/s", hint=f"give 0 to {MOST_LOAD:g}")
+    for option, ratio in (("--buffer", request.buffer), ("--spot-ratio", request.spot_ratio)):
+        if not 0 <= ratio <= 1:
+            raise UsageError(f"{option} is a ratio from 0 to 1, not {ratio:g}", hint="25 % is written 0.25 or 25%")
+    length, most = request.work.prompt + request.work.output, request.shape.context
+    if length > most:
+        raise UsageError(
+            f"a request of {length:g} tokens is longer than the {most} that {request.shape.name} takes",
+            hint="give --prompt and --tokens of a usual request",
+        )
 
 
 def cost_per_1k_tokens(cost_per_hour: float, tokens_per_second: float) -> float | None:
@@ -209,7 +234,7 @@ def lines(request: Request, answer: Answer, language: Language = "en") -> tuple[
         parts = []
         for place, count in mix.replicas.items():
             way = answer.ways[place]
-            parts.append(f"{count} x {way.offer.name} (TP {way.setup.tp}, {way.rate:.3g} req/s)")
+            parts.append(f"{count} x {way.offer.name} ({group_text(way.setup)}, {way.rate:.3g} req/s)")
         tokens = cost_per_1k_tokens(mix.cost_per_hour, request.qps * request.work.output) or 0.0
         said.append(
             translate(
@@ -221,6 +246,7 @@ def lines(request: Request, answer: Answer, language: Language = "en") -> tuple[
                 tokens=f"{tokens:.5f}",
             )
         )
+    said += _source_lines(answer, language)
     said += [
         translate(f"capacity.refused_{why.value}", language, offer=name, detail=text)
         for name, why, text in answer.refused
@@ -258,10 +284,10 @@ def _not_allowed(request: Request, offer: Offer) -> tuple[Refusal, str] | None:
 def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[Way], list[tuple[Refusal, str]]]:
     ways: list[Way] = []
     reasons: list[tuple[Refusal, str]] = [(Refusal.NO_FIT, "")]
-    for tp in request.groups:
-        if tp > offer.gpu.node:
+    for tp, pp in product(request.groups, request.pipelines):
+        if tp > offer.gpu.node or pp > request.shape.layers:
             continue
-        setup = replace(request.setup, tp=tp)
+        setup = replace(request.setup, tp=tp, pp=pp)
         length = min(request.shape.context, int(request.work.prompt + request.work.output) + 1)
         held = fit(request.shape, offer.gpu, setup, context=length)
         if isinstance(held, NoFit):
@@ -280,7 +306,7 @@ def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[W
 
 
 def _engine(request: Request, offer: Offer, setup: Setup, held: Fit) -> tuple[StepTimes, Bounds]:
-    times = offer.step_times or roofline.step_times(request.shape, offer.gpu, setup)
+    times = offer.step_times or measured.step_times(request.shape, offer.gpu, setup, request.work, request.tests)
     return times, roofline.bounds(held, setup)
 
 
@@ -304,7 +330,7 @@ def _at_loads(request: Request, offer: Offer, setup: Setup, held: Fit, *, keep_s
 def _best(request: Request, offer: Offer, setup: Setup, held: Fit) -> str:
     times, limits = _engine(request, offer, setup, held)
     idle = queueing.predict(times, limits, request.work, 0.0, request.slo.quantile)
-    return f"TP {setup.tp}: TTFT {idle.ttft:.3g} s, TPOT {idle.tpot:.3g} s"
+    return f"{group_text(setup)}: TTFT {idle.ttft:.3g} s, TPOT {idle.tpot:.3g} s"
 
 
 def _problem(request: Request, ways: Sequence[Way]) -> tuple[list[Pool], list[Option]]:
@@ -314,8 +340,31 @@ def _problem(request: Request, ways: Sequence[Way]) -> tuple[list[Pool], list[Op
         offer = way.offer
         node = offer.gpu.node if request.whole_nodes else 1
         pools[offer.name] = Pool(offer.name, offer.hourly, offer.quota, node, offer.purchase == "spot")
-        options.append(Option(f"{offer.name} TP {way.setup.tp}", offer.name, way.setup.gpus, way.rate, way.latency))
+        options.append(
+            Option(f"{offer.name} {group_text(way.setup)}", offer.name, way.setup.gpus, way.rate, way.latency)
+        )
     return list(pools.values()), options
+
+
+def group_text(setup: Setup) -> str:
+    """A replica's GPUs as people write them: ``TP 4``, ``TP 4 PP 2``."""
+    return f"TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
+
+
+def _source_lines(answer: Answer, language: Language) -> list[str]:
+    """Where the step times and prices of the front come from, each source once."""
+    ways = [answer.ways[place] for mix in answer.front for place in mix.replicas]
+    times: dict[str, list[str]] = {}
+    for way in ways:
+        name = f"{way.offer.gpu.name} {group_text(way.setup)}"
+        if name not in times.setdefault(way.source, []):
+            times[way.source].append(name)
+    prices = sorted({way.offer.gpu.price_source for way in ways if way.offer.price is None})
+    said = [
+        translate("capacity.cost_source", language, ways=", ".join(names), source=source)
+        for source, names in times.items()
+    ]
+    return said + ([translate("capacity.cost_prices", language, sources="; ".join(prices))] if prices else [])
 
 
 def default_offers(known: Mapping[str, GpuSpec]) -> list[Offer]:

@@ -2,7 +2,8 @@
 
 A document says the least number of replicas (the floor that the plan wants), never ``replicas`` of an object that
 another controller sets; whoever sends one looks at the object first. Numbers follow the format of HPA v2,
-KEDA 2 (``ScaledObject``, triggers ``cron`` and ``metrics-api``) and Knative Serving 1.
+KEDA 2 (``ScaledObject``, triggers ``cron`` and ``metrics-api``) and Knative Serving 1;
+``tests/service/test_documents_accepted.py`` applies each to an API server with the real definitions.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _GROUPS = {
     "scaled_object": ("keda.sh", "v1alpha1", "ScaledObject", "minReplicaCount"),
 }
 _QUANTILE = 0.95
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,37 +199,49 @@ def _kustomize(found: Recommendation, aim: Aim) -> Document:
 
 
 def _cron(found: Recommendation, aim: Aim, forecast: Forecast, url: str) -> Document:
-    """A ScaledObject with a cron trigger for each span above the floor, and the plan's own number where ``url`` is."""
-    triggers: list[dict[str, Any]] = [
-        {
-            "type": "cron",
-            "metadata": {
-                "timezone": aim.timezone,
-                "start": f"{start.minute} {start.hour} * * *",
-                "end": f"{end.minute} {end.hour} * * *",
-                "desiredReplicas": str(wanted),
-            },
-        }
-        for start, end, wanted in hours(found, forecast, aim.timezone)
-        if wanted > found.floor
-    ]
+    """A ScaledObject: the least of the day as its floor, a cron trigger for each span above, and the plan's own number.
+
+    The last where ``url`` is. What KEDA refuses is not written: an object without a trigger, a span that begins and
+    ends at the same hour (every hour needs the same), and a floor above the ceiling.
+    """
+    spans = hours(found, forecast, aim.timezone)
+    most = max(1, found.ceiling)
+    whole = sum((end - start for start, end, _ in spans), timedelta(0)) >= _DAY
+    least = min(max(found.floor, min(wanted for *_, wanted in spans)) if whole else found.floor, most)
+    triggers = [_cron_trigger(start, end, wanted, aim.timezone) for start, end, wanted in spans if wanted > least]
     if url:
         service = f"{found.service.namespace or '-'}/{found.service.name}"
         metadata = {"url": f"{url}/api/v1/scaling/{service}", "valueLocation": "value", "targetValue": "1"}
         triggers.append({"type": "metrics-api", "metricType": "AverageValue", "metadata": metadata})
+    if not triggers:
+        # the same all day long: half a day at that number changes nothing, and an object needs a trigger
+        begins = from_unix(float(forecast.times[0])).astimezone(ZoneInfo(aim.timezone)).replace(minute=0)
+        steady = max(1, least if whole else min(found.target_replicas, most))
+        triggers.append(_cron_trigger(begins, begins + _DAY / 2, steady, aim.timezone))
     body = {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
         "metadata": {"name": aim.name, "namespace": aim.namespace, "annotations": _notes(found)},
         "spec": {
             "scaleTargetRef": {"name": aim.name},
-            "minReplicaCount": found.floor,
-            "maxReplicaCount": max(1, found.ceiling),
+            "minReplicaCount": least,
+            "maxReplicaCount": most,
             "triggers": triggers,
         },
     }
     file = f"cron-{aim.namespace}-{aim.name}.yaml"
     return Document(found.service.name, aim.kind, file, body, _yaml(body), replicas=found.target_replicas)
+
+
+def _cron_trigger(start: datetime, end: datetime, replicas: int, timezone: str) -> dict[str, Any]:
+    """One span of each day."""
+    metadata = {
+        "timezone": timezone,
+        "start": f"{start.minute} {start.hour} * * *",
+        "end": f"{end.minute} {end.hour} * * *",
+        "desiredReplicas": str(replicas),
+    }
+    return {"type": "cron", "metadata": metadata}
 
 
 def _webhook(found: Recommendation, aim: Aim) -> Document:

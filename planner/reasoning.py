@@ -126,7 +126,7 @@ def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
     said.append(translate("plan.step_forecast", language, **ahead))
     if known is not None:
         bound = {"rate": f"{known['out']:.4g}", "margin": f"{known['margin']:g}", "n": facts["need_by_bound"]}
-        said += [_buffer_line(facts["buffer"], language), translate("plan.step_bound", language, **bound)]
+        said += [buffer_line(facts["buffer"], language), translate("plan.step_bound", language, **bound)]
     stay = facts["survivors"]
     figures = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in stay.items()}
     said.append(translate("plan.step_survivors", language, **figures))
@@ -136,8 +136,8 @@ def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
     return said
 
 
-def _buffer_line(found: Mapping[str, Any], language: Language) -> str:
-    """The buffer and where it came from."""
+def buffer_line(found: Mapping[str, Any], language: Language) -> str:
+    """The buffer and where it came from; ``found`` is a ``Buffer.as_dict``."""
     if found["source"] != "measured":
         return translate("plan.buffer_configured", language, buffer=f"{found['value']:.3g}")
     lead = format_duration(round(found["lead_seconds"]))

@@ -6,7 +6,7 @@ left, so the number n is the least with n - k x ceil(n / domains) >= N.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
@@ -22,6 +22,10 @@ class Spares:
     largest: int
     domains: int
     losses: int
+
+    def as_dict(self) -> dict[str, int]:
+        """Plain values."""
+        return asdict(self)
 
     def line(self, language: Language = "en") -> str:
         """One step of a derivation."""
@@ -44,6 +48,26 @@ class Nodes:
     gpus: int
     idle_gpus: int
     replicas_per_node: float
+    replicas: int
+    gpus_per_replica: int
+    gpus_per_node: int
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain values."""
+        return asdict(self)
+
+    def line(self, language: Language = "en") -> str:
+        """One step of a derivation."""
+        return translate(
+            "capacity.nodes",
+            language,
+            replicas=str(self.replicas),
+            group=str(self.gpus_per_replica),
+            node=str(self.gpus_per_node),
+            nodes=str(self.nodes),
+            gpus=str(self.gpus),
+            idle=str(self.idle_gpus),
+        )
 
 
 def with_spares(needed: int, *, domains: int, losses: int = 1) -> Spares:
@@ -58,7 +82,8 @@ def with_spares(needed: int, *, domains: int, losses: int = 1) -> Spares:
             f"{losses} of {domains} failure domains may be lost and nothing is left",
             hint="spread over more domains, or allow fewer losses",
         )
-    replicas = needed
+    # n x (1 - losses / domains) >= needed at least, since no domain holds less than its even share
+    replicas = -(-needed * domains // (domains - losses)) if needed else 0
     # what is left does not rise with every replica: one more may be the one that a larger domain loses
     while replicas - losses * -(-replicas // domains) < needed:
         replicas += 1
@@ -76,4 +101,5 @@ def whole_nodes(replicas: int, *, gpus_per_replica: int, gpus_per_node: int) -> 
         fitting = gpus_per_node // gpus_per_replica
         nodes, share = -(-replicas // fitting), float(fitting)
     gpus = nodes * gpus_per_node
-    return Nodes(nodes, gpus, gpus - replicas * gpus_per_replica, share)
+    idle = gpus - replicas * gpus_per_replica
+    return Nodes(nodes, gpus, idle, share, replicas, gpus_per_replica, gpus_per_node)

@@ -5,6 +5,8 @@ Documents are Kubernetes objects as plain values; nothing is sent from here.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -17,6 +19,7 @@ Document = Mapping[str, Any]
 BALLOON_PRIORITY = -10
 """Below every pod without a priority class, so that any of those pushes a balloon out."""
 _LABEL = "outrider.io/warm"
+_NAME_LENGTH = 45  # so that "-pre-pull", a digest and the suffixes of pods still fit into 63
 _PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 
 
@@ -135,9 +138,25 @@ def _holding(settings: WarmSettings, name: str, phases: tuple[str, ...], saved: 
     return Remedy(name, phases, saved, gpus, None if price is None else gpus * price)
 
 
+def _label_of(service: str) -> str:
+    """A service's name as names of objects and values of labels take it; what had to be changed ends in a digest.
+
+    Both allow at most 63 characters of a-z, 0-9 and '-' (RFC 1123); models are served under names such as Org/Qwen_2.5.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", service.lower()).strip("-")[:_NAME_LENGTH].strip("-")
+    if plain == service:
+        return service
+    digest = hashlib.sha256(service.encode()).hexdigest()[:6]
+    return f"{plain}-{digest}" if plain else f"service-{digest}"
+
+
+def _labels(settings: WarmSettings, name: str) -> dict[str, str]:
+    return {_LABEL: name, "app.kubernetes.io/part-of": _label_of(settings.service)}
+
+
 def _meta(settings: WarmSettings, name: str) -> dict[str, Any]:
-    labels = {_LABEL: name, "app.kubernetes.io/part-of": settings.service}
-    return {"name": f"{settings.service}-{name}", "namespace": settings.namespace, "labels": labels}
+    full = f"{_label_of(settings.service)}-{name}"
+    return {"name": full, "namespace": settings.namespace, "labels": _labels(settings, name)}
 
 
 def _priority() -> Document:
@@ -155,8 +174,7 @@ def _priority() -> Document:
 def _pod(settings: WarmSettings, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}
     tolerations = [{"key": settings.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}]
-    labels = {_LABEL: name, "app.kubernetes.io/part-of": settings.service}
-    return {"metadata": {"labels": labels}, "spec": {**chosen, "tolerations": tolerations, **spec}}
+    return {"metadata": {"labels": _labels(settings, name)}, "spec": {**chosen, "tolerations": tolerations, **spec}}
 
 
 def _balloons(settings: WarmSettings) -> Document:
@@ -169,7 +187,7 @@ def _balloons(settings: WarmSettings) -> Document:
         "metadata": _meta(settings, "balloon"),
         "spec": {
             "replicas": settings.spare,
-            "selector": {"matchLabels": {_LABEL: "balloon", "app.kubernetes.io/part-of": settings.service}},
+            "selector": {"matchLabels": _labels(settings, "balloon")},
             "template": _pod(settings, "balloon", spec),
         },
     }
@@ -184,7 +202,7 @@ def _pre_pull(settings: WarmSettings, image: str) -> Document:
         "kind": "DaemonSet",
         "metadata": _meta(settings, "pre-pull"),
         "spec": {
-            "selector": {"matchLabels": {_LABEL: "pre-pull", "app.kubernetes.io/part-of": settings.service}},
+            "selector": {"matchLabels": _labels(settings, "pre-pull")},
             "template": _pod(settings, "pre-pull", {"initContainers": [pull], "containers": [keep]}),
         },
     }

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from detectors.baseline import Baseline
 from detectors.burnrate import compile_slos
 from outrider import catalog
-from outrider.model import SignalKey
+from outrider.model import EntityKind, SignalKey
 from outrider.slo import Slo
 from service.backtests import recordings
 
@@ -284,6 +284,31 @@ def hardware(_: Path | None) -> Figure:
     )
 
 
+def power(_: Path | None) -> Figure:
+    """Power against the work of one class's cards, and one of them whose limit is lowered."""
+    life = of_fleet([Planned("gpu-power-throttle", 50, 14, None)], 72, ("power-draw",))
+    held, (begin, end) = life.truths["gpu-power-throttle"]
+    above = set(life.topology.above(held, EntityKind.SERVICE))
+    cards = [card for card in life.topology.of_kind(EntityKind.GPU) if above & set(life.topology.affected_by(card))]
+    figure, (work, course) = plt.subplots(1, 2, figsize=(9.4, 2.6), layout="constrained")
+    for card in cards:
+        times, watts = life.series("hw_accel_power_watts", [card])
+        busy = life.series("hw_accel_utilization_ratio", [card])[1]
+        low = (card == held) & (times > begin + 1) & (times <= end)
+        work.scatter(busy[~low][::8], watts[~low][::8], s=5, color=COLOURS[0], alpha=0.4, lw=0)
+        work.scatter(busy[low], watts[low], s=6, color="#c2410c", lw=0)
+    work.set_title("power (W) by utilisation: cards of one class, one of them held down")
+    work.set_xlabel("share of the time in which the card had work")
+    course.axvspan(begin, end, color=TRUE, lw=0, zorder=0)
+    for first, last in life.spans("power-draw", entity=held):
+        course.axvspan(first, last, 0.0, 0.12, color=FOUND, lw=0, zorder=0)
+    course.plot(*life.series("hw_accel_power_watts", [held]), color=COLOURS[0])
+    course.set_title("its power (W); grey: limit lowered, orange: told")
+    course.set_xlabel("minutes")
+    course.margins(x=0.01)
+    return figure
+
+
 def hosts(_: Path | None) -> Figure:
     """Hosts, containers and pods."""
     plan = [
@@ -342,6 +367,7 @@ FIGURES: dict[str, Callable[[Path | None], Figure]] = {
     "burnrate": burnrate,
     "seasonal": seasonal,
     "hardware": hardware,
+    "power": power,
     "hosts": hosts,
     "services": services,
 }

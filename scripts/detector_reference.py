@@ -29,12 +29,12 @@ EXPLAINED = {
     **dict.fromkeys(("saturation", "surge", "skew", "outcomes", "entry", "kpi", "scaling", "outside"), "load"),
     **dict.fromkeys(
         (
-            "hardfaults", "nodefaults", "devicememory", "powercap", "targets", "hostfaults", "neighbours",
+            "hardfaults", "nodefaults", "devicememory", "powercap", "powerdraw", "targets", "hostfaults", "neighbours",
             "containerfaults", "podfaults",
         ),
         "hardware",
     ),
-    **dict.fromkeys(("seasonal", "isolation", "levelshift", "drift"), "statistics"),
+    **dict.fromkeys(("seasonal", "isolation", "robustz", "levelshift", "drift"), "statistics"),
 }  # fmt: skip
 """Which page of docs/explanation/detection/ tells of a detector, by its file."""
 

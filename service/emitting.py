@@ -33,6 +33,7 @@ from service.scaling_settings import EmitSettings, ScalingSettings
 from service.settings import Settings, read_secret
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_NOBODYS = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 _SENT = ("hpa", "scaled_object", "knative", "deployment", "webhook")
 
 
@@ -72,7 +73,7 @@ def documents(
     """
     found: list[tuple[Recommendation, Document]] = []
     forecasts = {one.entity: one for one in plan.forecasts}
-    url = f"http://{settings.api.host}:{settings.api.port}"
+    url = _own_url(settings)
     for item in plan.recommendations:
         if service not in (None, item.service.name):
             continue
@@ -83,6 +84,13 @@ def documents(
         aims = [one.aim(item.service.namespace) for one in aims_of(settings, item.service, kinds)]
         found += [(item, one) for one in emit.documents(item, aims, forecasts.get(item.service), url=url)]
     return found
+
+
+def _own_url(settings: Settings) -> str:
+    """Where others reach the API; empty where nobody but this machine can: a document for KEDA would ask itself."""
+    api = settings.api
+    host = next((one for one in (*api.hosts, api.host) if one not in _NOBODYS), None)
+    return f"http://{host}:{api.port}" if host else ""
 
 
 def aims_of(settings: Settings, service: EntityRef, kinds: Sequence[str] | None) -> list[EmitSettings]:

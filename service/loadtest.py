@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ WARM_RATIO = 0.2
 MOST_USERS = 2000
 SLICES = 20
 """Of a step, for the interval of its throughput: what is shorter than a slice is averaged out in it."""
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")  # for programs, not for people
 _USER = Path(__file__).with_name("locust_stream.py")
 
 
@@ -54,8 +56,15 @@ class LoadPlan:
         """Refuse what cannot be sent."""
         if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).netloc:
             raise UsageError(f"--endpoint {self.url!r} is no URL", hint="give it as http://host:8000")
-        if self.step_seconds < 2 or self.prompt_tokens < 1 or self.output_tokens < 2:
-            raise UsageError("a step takes 2 s or more, an answer 2 tokens or more", hint="30s and 128 are usual")
+        least = {
+            "--step-time": (self.step_seconds, 2, "s"),
+            "--prompt": (self.prompt_tokens, 1, "tokens"),
+            "--tokens": (self.output_tokens, 2, "tokens"),
+        }
+        for option, (given, wanted, unit) in least.items():
+            if given < wanted:
+                said = f"{option} is {given:g}, a load test needs {wanted} {unit} or more"
+                raise UsageError(said, hint="30s, 256 and 128 tokens are usual")
 
 
 def steps_of(text: str) -> tuple[int, ...]:
@@ -170,6 +179,11 @@ def _model(plan: LoadPlan) -> str:
         answer = httpx.get(plan.url.rstrip("/") + "/v1/models", headers=headers, timeout=10.0)
         answer.raise_for_status()
         return str(answer.json()["data"][0]["id"])
+    except httpx.TransportError as error:
+        raise UnavailableError(
+            f"{plan.url} does not answer: {_ERRNO.sub('', str(error)) or type(error).__name__}",
+            hint="start the server, or check host and port",
+        ) from error
     except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
         raise UnavailableError(
             f"{plan.url} does not say which model it has: {error or type(error).__name__}", hint="give --model"

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from outrider.clock import parse_rfc3339
 from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Floats, SignalKey, Statistic
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner import calibrate
+from planner import calibrate, loads
 from planner.balance import ReplicaLoad
 from planner.needs import sized
+from service import reading
 
 HOUR = timedelta(hours=1)
 LOAD = SignalKey("svc_requests_per_second")
@@ -29,27 +26,17 @@ LOAD = SignalKey("svc_requests_per_second")
 def hourly_of_csv(path: Path) -> tuple[Floats, datetime]:
     """The peak load of each hour (requests a second, NaN where a file has none) and the end of the last one.
 
-    Columns ``time_utc`` and ``requests_per_second``, as ``forecast backtest`` reads. Raises UsageError with the line.
+    Lines may stand in any order. Raises UsageError with the line, as ``planner.loads`` does.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="give a CSV file") from error
-    reader = csv.DictReader(io.StringIO(text))
-    if not {"time_utc", "requests_per_second"} <= set(reader.fieldnames or ()):
-        raise UsageError(f"{path}: no columns time_utc and requests_per_second", hint="name them in the first line")
-    hours: dict[int, float] = {}
-    for row in reader:
-        where = f"{path}:{reader.line_num}"
-        value = _load(row["requests_per_second"], where)
-        hour = int(_instant(row["time_utc"], where).timestamp() // 3600)
-        if value is not None:
-            hours[hour] = max(hours.get(hour, 0.0), value)
-    if not hours:
-        raise UsageError(f"{path} holds no load", hint="give a week of it or more")
-    first, last = min(hours), max(hours)
-    found = np.array([hours.get(hour, np.nan) for hour in range(first, last + 1)])
-    return found, datetime.fromtimestamp((last + 1) * 3600, UTC)
+    hint = "give a CSV file with time_utc and requests_per_second"
+    times, values = loads.read(reading.text_of(path, hint), str(path))
+    known = np.isfinite(values)
+    if not known.any():
+        raise UsageError(f"{path} holds no load", hint="check the column requests_per_second")
+    hours = (times[known] // 3600.0).astype(np.int64)
+    found = np.full(int(hours.max() - hours.min()) + 1, -np.inf)
+    np.maximum.at(found, hours - hours.min(), values[known])
+    return np.where(np.isfinite(found), found, np.nan), datetime.fromtimestamp((int(hours.max()) + 1) * 3600, UTC)
 
 
 def hourly_of_store(metrics: MetricStore, service: EntityRef, now: datetime, weeks: int = 12) -> Floats:
@@ -76,10 +63,12 @@ def gpus_of(loads: Floats, calibration: Calibration, buffer: float) -> Floats:
 
 def replicas_of_file(path: Path) -> list[ReplicaLoad]:
     """Replicas as JSON objects with the names of ``ReplicaLoad``. Raises UsageError naming the entry."""
+    hint = "give a JSON list of replicas"
+    text = reading.text_of(path, hint)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="give a JSON list of replicas") from error
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg}", hint=hint) from error
     if not isinstance(document, list) or not document:
         raise UsageError(f"{path} holds no list of replicas", hint='such as [{"name", "queued_tokens", ...}]')
     return [_replica(entry, f"{path}, replica {number}") for number, entry in enumerate(document, start=1)]
@@ -135,27 +124,3 @@ def _replica(entry: Any, where: str) -> ReplicaLoad:
             raise UsageError(f"{where}: {name} must be a number, not {value!r}", hint="tokens, or a ratio from 0 to 1")
         numbers[name] = float(value)
     return ReplicaLoad(name=str(entry["name"]), **numbers)
-
-
-def _load(text: str | None, where: str) -> float | None:
-    if text is None or not text.strip():
-        return None
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise UsageError(f"{where}: {text!r} is no load", hint="give requests per second") from error
-    if value < 0:
-        raise UsageError(f"{where}: a load of {value:g}", hint="loads are 0 or more; leave missing ones empty")
-    return value if isfinite(value) else None
-
-
-def _instant(text: str | None, where: str) -> datetime:
-    try:
-        return parse_rfc3339(text or "")
-    except ValueError:
-        pass
-    try:
-        found = datetime.fromisoformat((text or "").strip())
-    except ValueError as error:
-        raise UsageError(f"{where}: {text!r} is no instant", hint="write it as 2026-11-21T08:00:00Z") from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -13,9 +13,10 @@ from outrider.model import Calibration, EntityKind, EntityRef, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner import calibrate, imports
-from planner.calibrate import Configured, NotCalibrated
+from planner.calibrate import NotCalibrated
 from planner.knee import Knee, LoadPoint, NoKnee, knee
 from planner.queueing import Slo
+from service import planned_fleet, reading
 from service.settings import ServiceSettings, Settings
 
 STEP = timedelta(minutes=1)
@@ -33,7 +34,8 @@ def of_store(
 ) -> list[Calibration | NotCalibrated]:
     """One calibration for each group of alike replicas (model, GPU type, version) of each service.
 
-    Replicas of two versions or on two types of GPU are two groups: their mean is nobody's figure. Where only a
+    Replicas of two versions or on two types of GPU are two groups: their mean is nobody's figure. (The plan counts a
+    service's replicas as they run, all types together: its number is of that mixture.) Where only a
     roll-up of ten minutes is left, the window has its cells.
     """
     services = [found for found in topology.of_kind(EntityKind.SERVICE) if service in (None, found.name)]
@@ -51,10 +53,7 @@ def of_store(
 
 def of_file(path: Path, slo: Slo, *, tokens: float | None = None) -> tuple[str, Knee | NoKnee, list[LoadPoint]]:
     """The tool that wrote a file, and the knee of its steps. Raises UsageError for what cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="give the file that the load tester wrote") from error
+    text = reading.text_of(path, "give the file that the load tester wrote")
     tool, points = imports.load_points(text, str(path), tokens=tokens)
     return tool, knee(points, slo), points
 
@@ -128,19 +127,7 @@ def _label(topology: Topology, entities: Iterable[EntityRef], label: str) -> str
 def _one(
     window: Window, service: EntityRef, setting: ServiceSettings, labels: Mapping[str, str], now: datetime
 ) -> Calibration | NotCalibrated:
-    found = calibrate.calibrate(
-        window,
-        service,
-        gpu_type=labels["gpu_type"] or setting.gpu_type,
-        tensor_parallel=setting.tensor_parallel,
-        pipeline_parallel=setting.pipeline_parallel,
-        configured=Configured(
-            tokens_per_request=setting.tokens_per_request,
-            batch=setting.batch,
-            tokens_per_second_per_sequence=setting.tokens_per_second_per_sequence,
-            startup_seconds=setting.startup.total_seconds(),
-        ),
-    )
+    found = planned_fleet.calibrated(service, setting, window, labels["gpu_type"] or setting.gpu_type)
     if isinstance(found, NotCalibrated) or found.origin != "measured":
         return found
     return replace(found, model=labels["model"], engine_version=labels["version"], measured_at=now)

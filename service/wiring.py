@@ -317,6 +317,10 @@ def webhooks(settings: Settings) -> Webhooks:
     )
 
 
+STARTS_READ = 1000
+"""The newest, of which what is asked of starts is told."""
+
+
 def startups(settings: Settings, limit: int) -> tuple[Startup, ...]:
     """The newest start-ups that the store knows."""
     with stores(settings):  # says so when it is away or not ours

@@ -25,6 +25,7 @@ _AUTOSCALERS = {
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
     "ScaledObject": "/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects",
 }
+_USUAL_MOST = {"scaled_object": 100}  # what KEDA takes for a maxReplicaCount that is not given
 Json = Mapping[str, Any]
 
 
@@ -168,6 +169,7 @@ class AutoscalerActuator:
             return self._post(change, hook, action)
         path, found = prepared
         wanted, bound = _at(change.body, change.sets), _at(found, change.most) if change.most else None
+        bound = _USUAL_MOST.get(change.kind) if bound is None else bound
         number, note = int(wanted), ""
         if isinstance(bound, int) and number > bound:
             number, note = bound, f" (wanted {int(wanted)}, bounded by {'.'.join(change.most)})"

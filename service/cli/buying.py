@@ -79,6 +79,10 @@ def buy(
             "burst": burst,
             "source": "given" if held_price is not None and burst_price is not None else spec and spec.price_source,
         },
+        "spikes": [
+            {"at": rfc3339(now - timedelta(hours=hourly.size - place)), "gpus": float(hourly[place])}
+            for place in buying.spikes(hourly)
+        ],
         "offline": [
             {"start": rfc3339(one.start), "back_by": rfc3339(one.back_by), "gpus": one.gpus, "gpu_hours": one.gpu_hours}
             for one in free
@@ -101,7 +105,11 @@ def balance(
     from planner import balance as weighing  # noqa: PLC0415
     from service import purchasing  # noqa: PLC0415
 
+    if not (tokens >= 1.0):
+        raise UsageError(f"--tokens must be 1 or more, not {tokens:g}", hint="generated per request, such as 250")
     if file is not None:
+        if service is not None:
+            raise UsageError("--file and --service exclude each other", hint="give one of them")
         replicas = purchasing.replicas_of_file(file)
         rate = _USUAL_LOAD * sum(replica.tokens_per_second for replica in replicas) if arriving is None else arriving
     else:
@@ -125,6 +133,8 @@ def _hourly(
     from service import purchasing, wiring  # noqa: PLC0415
 
     if csv is not None:
+        if service is not None:
+            raise UsageError("--csv and --service exclude each other", hint="give one of them")
         if per_gpu is None or per_gpu <= 0:
             raise UsageError(
                 "--csv needs --per-gpu above 0", hint="what one GPU carries, from capacity cost or calibrate"
@@ -192,6 +202,7 @@ def _buy_lines(context: Context, shown: dict[str, Any], ratio: float) -> list[st
     lines.append(
         said("buy_when", order=shown["order_by"], lead=lead) if shown["in_time"] else said("buy_late", lead=lead)
     )
+    lines += [said("buy_spike", at=one["at"], gpus=f"{one['gpus']:,.0f}") for one in shown["spikes"]]
     lines.append(said("offline", hours=f"{shown['offline_gpu_hours']:,.0f}"))
     lines += [
         "  " + said("offline_window", gpus=one["gpus"], start=one["start"], end=one["back_by"])

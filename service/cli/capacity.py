@@ -15,16 +15,32 @@ from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
 from planner import capacity, reasoning
 from service import wiring
-from service.cli import buying, emitted, pools, scaling, sizing, tables
+from service.cli import (
+    buffers,
+    buying,
+    calibrating,
+    costing,
+    emitted,
+    pools,
+    scaling,
+    sharing,
+    sizing,
+    strategies,
+    tables,
+)
 from service.cli.amounts import amount
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 from service.cli.emitted import KINDS
 
 app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
+calibrating.add(app)
 sizing.add(app)
+costing.add(app)
 pools.add(app)
 buying.add(app)
+sharing.add(app)
 scaling.add(app)
+strategies.add(app)
 
 
 class BatchPer(StrEnum):
@@ -51,11 +67,18 @@ def formula(
     batch_per: Annotated[
         BatchPer, typer.Option("--batch-per", help="what the batch is counted per")
     ] = BatchPer.REPLICA,
-    buffer: Annotated[float, amount("--buffer", "ratio", "headroom, a ratio")] = 0.25,
+    buffer: Annotated[float | None, amount("--buffer", "ratio", "headroom, a ratio; .25 when not given")] = None,
+    errors: Annotated[
+        Path | None, typer.Option("--errors", help="file of forecast errors, a ratio a line: their p95 is the buffer")
+    ] = None,
+    buffer_of: Annotated[
+        str | None, typer.Option("--buffer-of", help="service whose measured forecast error is the buffer")
+    ] = None,
     tp: Annotated[int, typer.Option("--tp", help="tensor parallel")] = 1,
     pp: Annotated[int, typer.Option("--pp", help="pipeline parallel")] = 1,
 ) -> None:
     """Count replicas and GPUs: N = qps x tokens / (batch x tokens per second) x (1 + buffer)."""
+    chosen = buffers.buffer_of(context, buffer, errors, buffer_of)
     found = capacity.formula(
         qps=qps,
         tokens=tokens,
@@ -63,11 +86,14 @@ def formula(
         batch_per=batch_per.value,
         tokens_per_second=tokens_per_second,
         seconds=seconds,
-        buffer=buffer,
+        buffer=chosen.value,
         tp=tp,
         pp=pp,
     )
-    context.show(found.as_dict(), lambda _: "\n".join(found.lines(context.language)))
+    lines = [*found.lines(context.language)]
+    if chosen.source == "measured":
+        lines.append(reasoning.buffer_line(chosen.as_dict(), context.language))
+    context.show({**found.as_dict(), "buffer": chosen.as_dict()}, lambda _: "\n".join(lines))
 
 
 @leaf(app, "plan", example="outrider capacity plan --service chat -o json")

@@ -138,13 +138,13 @@ def instant_of(option: str, text: str) -> datetime:
         raise UsageError(f"{option}: {error}", hint="write it as 2026-11-21T08:00:00Z") from error
 
 
-def duration_of(option: str, text: str) -> timedelta:
-    """An option's duration, longer than nothing. Raises UsageError that names the option."""
+def duration_of(option: str, text: str, *, none: bool = False) -> timedelta:
+    """An option's duration, longer than nothing unless ``none`` may be. Raises UsageError that names the option."""
     try:
         found = parse_duration(text)
     except UsageError as error:
         raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
-    if not found:
+    if not found and not none:
         raise UsageError(f"{option}: {text!r} is no time at all", hint="write it as 15s, 5m, 1h30m or 7d")
     return found
 

@@ -29,6 +29,8 @@ def emit(
     for_real: bool,
 ) -> None:
     """Render, and write, compare or send. Raises UsageError and UnavailableError."""
+    if for_real and not send:
+        raise UsageError("--for-real says how to --send, which is not given", hint="add --send, or leave it out")
     settings = context.settings()
     with wiring.stores(settings) as (state, _):
         plan = state.plan()
@@ -61,6 +63,8 @@ def _kinds(formats: str | None) -> list[str] | None:
     if formats is None:
         return None
     found = [one.strip() for one in formats.split(",") if one.strip()]
+    if not found:
+        raise UsageError("--format names no format", hint=f"formats are {', '.join(KINDS)}")
     unknown = [one for one in found if one not in KINDS]
     if unknown:
         raise UsageError(f"{unknown[0]!r} is not a format of capacity emit", hint=f"formats are {', '.join(KINDS)}")

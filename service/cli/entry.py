@@ -22,7 +22,8 @@ def run(app: typer.Typer) -> None:
         code = app(standalone_mode=False)
     except _WRONG_USAGE as error:
         said = error.format_message() or "name a command"
-        code = common.fail(said, "outrider --help shows every command", common.USAGE)
+        where = getattr(getattr(error, "ctx", None), "command_path", "") or "outrider"
+        code = common.fail(said, f"{where} --help shows what there is", common.USAGE)
     except OutriderError as error:
         code = common.fail(error.message, error.hint, common.code_of(error))
     except (KeyboardInterrupt, typer.Abort) as error:

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from outrider.errors import UsageError
 from outrider.units import parse_duration
 from planner import backtest
+from service import reading
 from service.cli import tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
 from service.cli.progress import bars
@@ -74,10 +74,8 @@ def forecast_backtest(
 
 
 def _trace(path: Path) -> backtest.Trace:
-    try:
-        return backtest.parse_trace(path.read_text(encoding="utf-8"), path.stem)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    hint = "give CSV files with time_utc and requests_per_second"
+    return backtest.parse_trace(reading.text_of(path, hint), path.stem, str(path))
 
 
 def _figure(value: float | str | None) -> str:

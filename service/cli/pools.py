@@ -8,7 +8,7 @@ import typer
 
 from service.cli.amounts import amount
 from service.cli.common import NO, Context, leaf
-from service.cli.sizing import (
+from service.cli.models import (
     BitsOption,
     ConfigOption,
     KvBitsOption,

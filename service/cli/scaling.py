@@ -1,7 +1,8 @@
-"""``outrider capacity replay``, ``strategies`` and ``warm``: what scaling costs, which way fits, and faster starts."""
+"""``outrider capacity replay`` and ``warm``: what scaling costs, and faster starts."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,24 +13,20 @@ import yaml
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.ledger import StartPhase, Startup
-from outrider.units import parse_duration
-from planner import advice
+from outrider.units import format_duration
 from planner.backtest import Trace, parse_trace
 from planner.replay import figure, score
 from planner.warm import WarmSettings, phases_of, warm
-from service import wiring
+from service import reading, wiring
 from service.cli import tables
-from service.cli.common import Context, leaf
+from service.cli.common import Context, duration_of, leaf
 from service.cli.progress import bars
 from service.settings import ServiceSettings
-
-_STARTS_READ = 1000
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands to ``outrider capacity``."""
     leaf(app, "replay", example="outrider capacity replay traffic.csv --startup 5m -o json")(replay)
-    leaf(app, "strategies", example="outrider capacity strategies traffic.csv --startup 5m")(strategies)
     leaf(app, "warm", example="outrider capacity warm --service chat --phase pull=140 --documents warm.yaml")(warming)
 
 
@@ -41,90 +38,50 @@ def replay(
 ) -> None:
     """Replay the scaling loop on traffic traces against static peak, HPA, KEDA-like, cron, Knative and an oracle."""
     with bars(context) as progress:
-        found = score.replay(traces_of(csv), startup=parse_duration(startup), progress=progress)
+        found = score.replay(traces_of(csv), startup=startup_option(startup), progress=progress)
     drawn = []
     if plot is not None:
-        plot.mkdir(parents=True, exist_ok=True)
         for trace in found.traces:
             path = plot / f"{trace.name}.svg"
-            path.write_text(figure.svg(trace, found.startup), encoding="utf-8")
+            reading.write(path, figure.svg(trace, found.startup))
             drawn.append(str(path))
     context.show({**found.as_dict(), "plots": drawn}, lambda shown: _replay_table(shown, context))
+
+
+def startup_option(text: str) -> timedelta:
+    """The option's duration. Raises UsageError for one that no replay has."""
+    found = duration_of("--startup", text)
+    if found > score.MOST_STARTUP:
+        most = format_duration(score.MOST_STARTUP)
+        raise UsageError(f"--startup is {text}", hint=f"give the time from launch to serving, up to {most}, such as 5m")
+    return found
 
 
 def _replay_table(shown: dict[str, Any], context: Context) -> str:
     rivals = list(shown["rival_settings"])
     heads = ["name", "gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio", "times_oracle"]
     heads += [*(f"{name}_ratio" for name in rivals), "reversals_within_30min"]
-    rows = [[row["name"], *(_share(row[head]) for head in heads[1:])] for row in shown["traces"]]
+    rows = [[row["name"], *(shared(row[head]) for head in heads[1:])] for row in shown["traces"]]
     table = tables.table([head.removesuffix("_ratio").replace("_", " ") for head in heads], rows, empty="-")
     said = translate(
         "cli.replay_summary",
         context.language,
-        mean=_share(shown["mean_gpu_hours_ratio"]),
+        mean=shared(shown["mean_gpu_hours_ratio"]),
         times=f"{shown['mean_times_oracle']:.2f}",
         worst=f"{shown['worst_requests_waiting_over_2s_ratio']:.2%}",
     )
     return "\n".join([table, said, *shown["plots"]])
 
 
-def _share(value: float | None) -> str:
+def shared(value: float | None) -> str:
+    """A share of a table."""
     return "-" if value is None else (str(value) if isinstance(value, int) else f"{value:.4f}")
 
 
 def traces_of(paths: list[Path]) -> list[Trace]:
     """Read traces. Raises UsageError naming the file that cannot be read."""
-    found = []
-    for path in paths:
-        try:
-            found.append(parse_trace(path.read_text(encoding="utf-8"), path.stem))
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise UsageError(
-                f"{path} cannot be read: {why}", hint="give CSV files with time_utc and requests_per_second"
-            ) from error
-    return found
-
-
-def strategies(
-    context: Context,
-    csv: Annotated[list[Path], typer.Argument(help="CSV with time_utc, requests_per_second")],
-    startup: Annotated[str, typer.Option("--startup", help="from launch to the first answer")] = "5m",
-    cold_start: Annotated[
-        str, typer.Option("--cold-start", help="how long the first request after a silence may wait")
-    ] = "0s",
-) -> None:
-    """Replay every strategy on each trace and advise one by the class of its traffic, with the reason."""
-    with bars(context) as progress:
-        found = advice.advise(
-            traces_of(csv),
-            startup=parse_duration(startup),
-            cold_start_limit=parse_duration(cold_start),
-            progress=progress,
-        )
-    shown = [one.as_dict(context.language) for one in found]
-    context.show({"startup_seconds": parse_duration(startup).total_seconds(), "traces": shown}, _strategies_table)
-
-
-def _strategies_table(shown: dict[str, Any]) -> str:
-    heads = ["strategy", "setting", "gpu hours", "waiting over 2s", "first request s", "keeps goal", "advised"]
-    blocks = []
-    for trace in shown["traces"]:
-        rows = [
-            [
-                row["name"],
-                "-" if row["setting"] is None else f"{row['setting']:g}",
-                _share(row["gpu_hours_ratio"]),
-                _share(row["requests_waiting_over_2s_ratio"]),
-                f"{row['first_request_delay_seconds']:g}",
-                "yes" if row["keeps_goal"] else "no",
-                "*" if row["name"] == trace["recommended"] else "",
-            ]
-            for row in trace["strategies"]
-        ]
-        title = f"{trace['name']} ({trace['traffic_class']}): {trace['why']}"
-        blocks.append(title + "\n" + tables.table(heads, rows, empty="-"))
-    return "\n\n".join(blocks)
+    hint = "give CSV files with time_utc and requests_per_second"
+    return [parse_trace(reading.text_of(path, hint), path.stem, str(path)) for path in paths]
 
 
 def warming(
@@ -140,6 +97,8 @@ def warming(
     out: Annotated[Path | None, typer.Option("--documents", help="file to write the Kubernetes documents to")] = None,
 ) -> None:
     """Say which phase of a start to attack first, what each remedy saves and costs, and write the documents."""
+    if not service.strip():
+        raise UsageError("--service names no service", hint="give the name of one")
     settings = context.settings()
     known = next((one for one in settings.services if one.name == service), ServiceSettings(name=service))
     starts: tuple[Startup, ...] = () if phase else _starts(context, service)
@@ -158,14 +117,14 @@ def warming(
         starts,
     )
     if out is not None:
-        out.write_text(yaml.safe_dump_all(planned.documents, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        reading.write(out, yaml.safe_dump_all(planned.documents, sort_keys=False, allow_unicode=True))
     shown = {**planned.as_dict(), "currency": known.currency, "written": None if out is None else str(out)}
     context.show(shown, lambda answer: _warm_table(answer, context))
 
 
 def _starts(context: Context, service: str) -> tuple[Startup, ...]:
     """The starts that the store knows of a service."""
-    kept = wiring.startups(context.settings(), _STARTS_READ)
+    kept = wiring.startups(context.settings(), wiring.STARTS_READ)
     return tuple(one for one in kept if service in (one.service, one.workload))
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from detectors import ensemble as module
 from detectors.budget import BLOCK_READINGS, BLOCK_SECONDS, FEWEST_BLOCKS, HEADROOM, LEFT_OUT_BLOCKS, Budget
+from detectors.deviation import CLIP
 from detectors.ensemble import FEWEST_ROWS, Ensemble
-from detectors.residuals import CLIP, KINDS, Residuals
+from detectors.residuals import KINDS, Residuals
 from detectors.voters import NAMES, SUREST, Tail, Voters
 
 STEP = 300.0

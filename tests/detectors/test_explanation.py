@@ -38,6 +38,7 @@ def test_what_is_known_of_the_fault_is_in_its_explanation():
         "hw_accel_throttle_thermal_ratio",
         "hw_accel_core_clock_hertz",
         "engine_tpot_seconds",
+        "hw_accel_power_watts",
     ]
     assert found.known
 

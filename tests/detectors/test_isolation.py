@@ -13,11 +13,11 @@ from fleet_history import NOW, found, history, live, names, rhythm, window  # ty
 from detectors import ensemble, lessons, registry, reservoir
 from detectors.baseline import Baseline
 from detectors.budget import HEADROOM
+from detectors.deviation import FREE_READINGS
 from detectors.ensemble import FEWEST_ROWS, REFIT_SECONDS, Ensemble
 from detectors.isolation import WATCHED, IsolationDetector
 from detectors.lessons import Lesson
 from detectors.pasts import ALARMS_PER_ENTITY_DAY
-from detectors.residuals import FREE_READINGS
 from outrider import catalog
 from outrider.model import DetectorState, EntityKind, EntityRef, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology

@@ -29,12 +29,12 @@ def test_a_trace_is_read_with_its_missing_slots(build):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,b\n1,2", "expected the columns"),
-        ("", "expected the columns"),
+        ("a,b\n1,2", "no columns time_utc and requests_per_second"),
+        ("", "is empty"),
         ("time_utc,requests_per_second\nyesterday,1", "t.csv:2"),
         ("time_utc,requests_per_second\n2026-05-01T00:00:00Z,1\n2026-05-01T00:10:00Z,many", "t.csv:3"),
         ("time_utc,requests_per_second\n2026-05-01T00:10:00Z,1\n2026-05-01T00:00:00Z,1", "must rise"),
-        ("time_utc,requests_per_second\n2026-05-01T00:10:00Z,1", "must rise"),
+        ("time_utc,requests_per_second\n2026-05-01T00:10:00Z,1", "holds one slot"),
         ("time_utc,requests_per_second\n2026-05-01T00:10:00,1\n2026-05-01T00:20:00,1", "time zone"),
     ],
 )

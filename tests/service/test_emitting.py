@@ -107,15 +107,11 @@ def test_replicas_that_an_hpa_sets_are_left_to_it(cluster: Cluster) -> None:
 
 
 @pytest.mark.control_plane
-def test_what_argo_cd_or_keda_sets_is_left_to_them(cluster: Cluster) -> None:
+def test_what_argo_cd_sets_is_left_to_it(cluster: Cluster) -> None:
     path = deployment(cluster, SPACE)
     cluster.patch(path, {"spec": {"replicas": 6}}, by="argocd-controller")
     with pytest.raises(ActuationError, match="field manager argocd-controller"):
         by(cluster, {"type": "deployment"}).perform(act(4))
-    owner = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": "chat", "uid": "u", "controller": True}
-    hpa(cluster, ownerReferences=[owner])
-    with pytest.raises(ActuationError, match="belongs to ScaledObject chat"):
-        by(cluster, {"type": "hpa"}).perform(act(4))
 
 
 @pytest.mark.control_plane

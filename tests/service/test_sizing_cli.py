@@ -149,6 +149,11 @@ def test_cost_shows_the_front_and_priors_are_told(tmp_path):
     assert not out_of_reach["slo_kept"]
 
 
+def test_cost_makes_no_store(tmp_path):
+    assert answer(*COST, "40", "--gpu", "H100", "--tp", "1", cwd=tmp_path)["measured"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_cost_counts_with_what_is_configured(tmp_path):
     (tmp_path / "outrider.yaml").write_text(
         "gpus:\n  - {type: A100, price_per_gpu_hour: 9, quota: 8}\n  - {type: H100, quota: 0}\n"
@@ -230,3 +235,26 @@ def test_a_store_with_a_calibrated_service_plans_and_weighs(tmp_path):
     weights = answer("capacity", "balance", "--service", "chat", "--arriving", "1000", cwd=tmp_path)["weights"]
     assert weights["a-0"] < weights["h-0"]
     assert "nobody" in answer("capacity", "balance", "--service", "nobody", cwd=tmp_path, code=2)["error"]["message"]
+
+
+def test_cost_counts_with_the_load_tests_of_the_store(tmp_path):
+    steps = [{**VLLM, "max_concurrency": n, "output_throughput": t, "p99_ttft_ms": w, "failed": 0} for n, t, w in
+             ((4, 300.0, 80.0), (16, 800.0, 120.0), (64, 820.0, 900.0))]  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps(steps))
+    tested = ("capacity", "calibrate", "--import", "bench.json", "--ttft", "500ms", "--gpu-type", "H100")
+    answer(*tested, "--service", "chat", "--model", "Llama-3.1-8B", cwd=tmp_path)
+    asked = (*COST, "200", "--gpu", "H100", "--tp", "1", "--tp", "2", "--pp", "1")
+    found = answer(*asked, cwd=tmp_path)
+    (test,) = found["measured"]
+    assert (test["service"], test["source"], test["gpu_type"], test["tp"]) == ("chat", "vllm", "H100", 1)
+    sources = {one["source"] for point in found["front"] for one in point["replicas"]}
+    assert all(source.startswith("measured: vllm of chat") for source in sources)
+    assert any("step times of H100" in line for line in found["derivation"])
+    without = answer(*asked, "--no-measured", cwd=tmp_path)
+    assert without["measured"] == []
+    assert without["front"][0]["cost_per_hour"] < found["front"][0]["cost_per_hour"]
+    groups = {(one["tp"], one["pp"]) for point in without["front"] for one in point["replicas"]}
+    assert groups <= {(1, 1), (2, 1)}
+    (tmp_path / "away.yaml").write_text("store: {url: 'postgresql://127.0.0.1:9/x'}\n")
+    away = answer(*asked, "--config", "away.yaml", cwd=tmp_path)
+    assert away["measured"] == []

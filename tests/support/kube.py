@@ -39,12 +39,12 @@ def program() -> Path:
     digest = hashlib.sha256()
     for name in ("go.mod", "go.sum", "main.go"):
         digest.update((SOURCE / name).read_bytes())
-    cache = Path(os.environ.get("OUTRIDER_TEST_CACHE") or Path.home() / ".cache" / "outrider-tests")
+    cache = cache_folder()
     found = cache / f"kube-{digest.hexdigest()[:16]}"
     if found.exists():
         return found
     cache.mkdir(parents=True, exist_ok=True)
-    go = next((path for path in map(shutil.which, _GO) if path), None) or _fetched_go(cache / "go")
+    go = go_program()
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         made = Path(folder) / "kube"
         flags = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3"
@@ -62,6 +62,16 @@ def program() -> Path:
             raise MissingError(f"the control plane cannot be built here: {done.stderr.strip()[-300:]}")
         made.rename(found)
     return found
+
+
+def cache_folder() -> Path:
+    """Where what takes long to make is kept between runs."""
+    return Path(os.environ.get("OUTRIDER_TEST_CACHE") or Path.home() / ".cache" / "outrider-tests")
+
+
+def go_program() -> str:
+    """Go, of the machine or fetched. Raises MissingError."""
+    return next((path for path in map(shutil.which, _GO) if path), None) or _fetched_go(cache_folder() / "go")
 
 
 def _fetched_go(folder: Path) -> str:
@@ -149,6 +159,7 @@ class Cluster:
         self._run(
             "controller-manager", *common, f"--secure-port={free_port()}",
             f"--service-account-private-key-file={self.folder}/sa.key", "--node-monitor-grace-period=1h",
+            "--horizontal-pod-autoscaler-sync-period=1s",
         )  # fmt: skip
         self._run("scheduler", *common, f"--secure-port={free_port()}")
         wait_for("the default namespace", lambda: self.http.get("/api/v1/namespaces/default").status_code == 200)

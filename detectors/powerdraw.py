@@ -1,0 +1,290 @@
+"""A card whose power is far from what its work explains: too little for a busy one, too much for an idle one.
+
+Power follows what a board does: how long it is busy, how much of that its tensor cores and its memory take. Cards of
+one class (type, model, role and services above) learn that line together (``lines.py``); what nobody has drawn yet
+is not expected of anybody. A card that is busy half the time or more and draws a quarter less than its line says is
+held down, or waits in a loop that counts as work: a power brake, a capped clock, a collective that spins. One that is
+hardly busy and draws far more carries work that its counters do not show. Nothing is said that half of its class
+shows, too. A finding is P3 and names no fault: it speaks for those that lower power, on the card, and on the replica
+where all of its cards draw too little.
+Misleads where an exporter tells utilisation alone and one card reads prompts while its peers make tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import peers
+from detectors.lines import Line, Relation
+from detectors.memory import Arrays
+from detectors.remembering import Remembering
+from detectors.spells import Flags, newest, silences
+from detectors.verdicts import evidence, oddity
+from outrider.model import (
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+POWER, BUSY = "hw_accel_power_watts", "hw_accel_utilization_ratio"
+TENSOR, TRAFFIC = "hw_accel_tensor_active_ratio", "hw_accel_memory_bandwidth_ratio"
+# Of utilisation, tensor activity and memory traffic. A working board draws 2 to 10 times its idle power, so that
+# together they make up most of it; which of them does depends on the model. 60 readings a driver at the least.
+DRAW = Relation("utm", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=180.0)
+WARM_UP = timedelta(minutes=30)  # of the class: one level of load is no line
+MEMORY = timedelta(days=1)  # of the line: a day has all loads in it
+TRAILING_SECONDS = 120.0  # exporters average power and work over different seconds
+LEAST_CELLS = 2  # of the trailing minutes
+FAR = 0.25  # of what is expected; boards of one type differ by a tenth
+SURE = 4.0  # times the scatter of single readings about the line
+EXCESS = 0.15  # of the most that the class draws: idle boards differ by some ten watts
+APART = 0.125  # of what is expected, from the median of the class
+BUSY_FROM, IDLE_UP_TO = 0.5, 0.4  # a little power says something of a busy card, a lot of an idle one
+LASTING = timedelta(minutes=3)  # on top of the trailing minutes
+LAG_SECONDS = 150.0  # what is newer is not learnt from: it may be the beginning of a fault
+CLIP = 3.0  # times the scatter: a reading further off teaches no more than that
+FROZEN_AT_MOST = timedelta(days=1)  # then what was far is the usual of a card without peers
+LONGEST_STEP_SECONDS = 600.0  # a reading after a gap speaks for no more than this
+REGROUP_SECONDS = 300.0  # pods move rarely; of a card that is far off it is asked at once
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """What the class of each card has taught, (entities,): its line, where that may be gone by, and its extremes."""
+
+    line: Line
+    learnt: Flags
+    least: Floats
+    most: Floats
+
+    def expected(self, drivers: Sequence[Floats]) -> tuple[Floats, Floats]:
+        """Watts and their standard error as a share, (entities, times); nothing that the class never drew."""
+        due, error = self.line.expected(drivers)
+        return np.clip(due, self.least[:, None], self.most[:, None]), error
+
+    @property
+    def scatter(self) -> Floats:
+        """Watts by which single readings lie off the line."""
+        return np.nan_to_num(self.line.noise * self.line.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What the trailing minutes show, (entities,): means in watts and of utilisation.
+
+    ``reach`` is how far off is far; ``told`` False where nothing can be said.
+    """
+
+    took: Floats
+    due: Floats
+    reach: Floats
+    busy: Floats
+    told: Flags
+
+
+class PowerDrawDetector(Remembering):
+    """One verdict per accelerator."""
+
+    name = "power-draw"
+    kind = EntityKind.GPU
+    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (POWER, BUSY, TENSOR, TRAFFIC))
+    window = timedelta(minutes=10)
+    state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {
+        **DRAW.defaults,
+        "class": 0,
+        "grouped_at": -np.inf,
+        "learnt_until": -np.inf,
+        "seconds": 0.0,
+        "least": np.nan,
+        "most": np.nan,
+        "low_since": np.nan,
+        "high_since": np.nan,
+    }
+
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """Judge the trailing minutes by what was learnt before them, then learn what is old enough."""
+        self._sort(window, memory, topology)
+        group = peers.numbered(memory["class"])
+        usual, at = _usual(memory, group), float(window.times[-1])
+        sight = _look(window, usual)
+        found: list[Finding | NoVerdict] = []
+        for name, far in zip(("low_since", "high_since"), _far(sight, usual, group), strict=True):
+            since = np.where(far, np.fmin(memory[name], at), np.nan)
+            memory[name] = np.where(sight.told, since, memory[name])
+            lasting = far & (at - memory[name] >= LASTING.total_seconds())
+            found += self._findings(window.entities, sight, memory[name], lasting, topology, now)
+        _learn(window, memory, usual)
+        return (*found, *self._silences(window, usual.learnt))
+
+    def _sort(self, window: Window, memory: Arrays, topology: Topology) -> None:
+        """Remember the class of each card, and forget what one of another class has taught.
+
+        A card that nothing runs on for a while stays in its class: its pod will be back. What a card's exporter
+        tells is part of the class.
+        """
+        at = float(window.times[-1])
+        doubted = np.isfinite(memory["low_since"]) | np.isfinite(memory["high_since"])
+        rows = np.flatnonzero(doubted | (at - memory["grouped_at"] >= REGROUP_SECONDS))
+        if not rows.size:
+            return
+        code, carries = peers.classes([window.entities[row] for row in rows], topology)
+        for name in (TENSOR, TRAFFIC):
+            code = code * 2 + np.isfinite(window.column(name)[rows]).any(axis=1)
+        before = memory["class"][rows]
+        moved = (before != code) & (carries | (before == 0))
+        gone = rows[moved & (before != 0)]
+        for name, default in self.defaults.items():
+            memory[name][gone] = default
+        memory["class"][rows[moved]] = code[moved]
+        memory["learnt_until"][gone] = at  # what it did before was of the other class
+        memory["grouped_at"][rows] = at
+
+    def _findings(
+        self,
+        entities: tuple[EntityRef, ...],
+        sight: _Sight,
+        since: Floats,
+        far: Flags,
+        topology: Topology,
+        now: datetime,
+    ) -> list[Finding]:
+        rows = np.flatnonzero(far)
+        found = [self._finding(entities[row], sight, since, np.array([row]), now) for row in rows]
+        low = {entities[row]: int(row) for row in rows if sight.took[row] < sight.due[row]}
+        for replica in dict.fromkeys(one for card in low for one in topology.above(card, EntityKind.REPLICA)):
+            cards = topology.below(replica, EntityKind.GPU)
+            if all(card in low for card in cards):
+                found.append(self._finding(replica, sight, since, np.array([low[card] for card in cards]), now))
+        return found
+
+    def _finding(
+        self, entity: EntityRef, sight: _Sight, since: Floats, rows: NDArray[np.intp], now: datetime
+    ) -> Finding:
+        """What is said of one card, or of all of a replica's together."""
+        took, due, reach = (float(values[rows].sum()) for values in (sight.took, sight.due, sight.reach))
+        low, whole = took < due, entity.kind is EntityKind.REPLICA
+        limit = Interval(due - reach, None) if low else Interval(None, due + reach)
+        text = "power_low_on_all_cards" if whole else "power_low_for_its_work" if low else "power_high_for_its_work"
+        percent = 100.0 * float(sight.busy[rows].mean())
+        told = {"watts": took, "due": due, "percent": percent}
+        because = evidence(
+            POWER, took, text, limit, **told, **({"cards": rows.size} if whole else {"card": entity.name})
+        )
+        strength = abs(took - due) / reach
+        return oddity(
+            self.name,
+            entity,
+            POWER,
+            signals=(POWER, BUSY),
+            score=strength / (strength + 1.0),
+            observed=took,
+            expected=limit,
+            start=min(datetime.fromtimestamp(float(since[rows].min()), tz=UTC), now),
+            now=now,
+            because=(because,),
+        )
+
+    def _silences(self, window: Window, learnt: Flags) -> list[NoVerdict]:
+        blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
+        learning = ~learnt & ~blind
+        if learning.all():
+            return [NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
+        status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
+        rows = np.flatnonzero(learning)
+        warming = [NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in rows]
+        return [*silences(self.name, window.entities, status, blind), *warming]
+
+
+def _usual(memory: Arrays, group: NDArray[np.intp]) -> _Usual:
+    line = DRAW.fit(memory, group)
+    learnt = line.known & (_of_class(np.fmax, memory["seconds"], group) >= WARM_UP.total_seconds())
+    return _Usual(line, learnt, _of_class(np.fmin, memory["least"], group), _of_class(np.fmax, memory["most"], group))
+
+
+def _of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
+    """The extreme of each entity's group, its own value for those without one."""
+    grouped = group >= 0
+    if not grouped.any():
+        return values
+    found = np.full(int(group.max()) + 1, np.nan)
+    how.at(found, group[grouped], values[grouped])
+    return np.where(grouped, found[np.maximum(group, 0)], values)
+
+
+def _read(window: Window, columns: slice) -> tuple[Floats, tuple[Floats, Floats, Floats]]:
+    """Power and its drivers, (entities, columns), NaN unknown; a driver that a card never tells is zero."""
+    believed = []
+    for name in (POWER, BUSY, TENSOR, TRAFFIC):
+        values = window.column(name)[:, columns]
+        good = (window.column_status(name)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)
+        believed.append(np.where(good, values, np.nan))
+    power, busy, *more = believed
+    told = [np.isfinite(window.column(name)).any(axis=1, keepdims=True) for name in (TENSOR, TRAFFIC)]
+    tensor, traffic = (np.where(there, values, 0.0) for there, values in zip(told, more, strict=True))
+    return power, (busy, tensor, traffic)
+
+
+def _look(window: Window, usual: _Usual) -> _Sight:
+    first = int(np.searchsorted(window.times, window.times[-1] - TRAILING_SECONDS, side="right"))
+    power, drivers = _read(window, slice(first, None))
+    due, error = usual.expected(drivers)
+    known = np.isfinite(power) & np.isfinite(due) & usual.learnt[:, None]
+    count = known.sum(axis=1)
+    took, should, unsure, busy = (
+        np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
+        for values in (power, due, error * due, drivers[0])
+    )
+    reach = np.maximum(FAR * should, SURE * np.hypot(usual.scatter, unsure))
+    return _Sight(took, should, reach, busy, (count >= LEAST_CELLS) & (should > 0))
+
+
+def _far(sight: _Sight, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, Flags]:
+    """Which cards draw too little and which too much by themselves, (entities,)."""
+    off = sight.took - sight.due
+    with np.errstate(invalid="ignore"):
+        low = sight.told & (sight.busy >= BUSY_FROM) & (off < -sight.reach)
+        high = sight.told & (sight.busy <= IDLE_UP_TO) & (off > np.maximum(sight.reach, EXCESS * usual.most))
+    if not (low.any() or high.any()):
+        return low, high
+    over = np.divide(off, sight.due, out=np.full(off.shape, np.nan), where=sight.told)
+    middle = np.nan_to_num(peers.medians(over[:, None], group)[:, 0])
+    over = np.nan_to_num(over)
+    return low & (over - np.minimum(middle, 0.0) < -APART), high & (over - np.maximum(middle, 0.0) > APART)
+
+
+def _learn(window: Window, memory: Arrays, usual: _Usual) -> None:
+    """Take up readings that are old enough, of cards that are as expected."""
+    times, until = window.times, float(window.times[-1]) - LAG_SECONDS
+    first, stop = np.searchsorted(times, (memory["learnt_until"].min(initial=until), until), side="right")
+    if first >= stop:
+        return
+    power, drivers = _read(window, slice(int(first), int(stop)))
+    due, wide = usual.expected(drivers)[0], CLIP * usual.scatter[:, None]
+    near = np.where(usual.learnt[:, None] & np.isfinite(due), np.clip(power, due - wide, due + wide), power)
+    odd_since = np.fmin(memory["low_since"], memory["high_since"])
+    frozen: Flags = odd_since >= times[-1] - FROZEN_AT_MOST.total_seconds()
+    where = (times[first:stop] > memory["learnt_until"][:, None]) & ~frozen[:, None]
+    where &= np.logical_and.reduce([np.isfinite(values) for values in (power, *drivers)])
+    elapsed = np.maximum(until - memory["learnt_until"], 0.0)
+    DRAW.learn(memory, drivers, near, where, np.exp(-elapsed / MEMORY.total_seconds()))
+    stood_for = np.clip(elapsed, 0.0, LONGEST_STEP_SECONDS)
+    memory["seconds"] = memory["seconds"] + np.where(where.any(axis=1) & np.isfinite(elapsed), stood_for, 0.0)
+    for name, how, none in (("least", np.fmin, np.inf), ("most", np.fmax, -np.inf)):
+        extreme = how.reduce(np.where(where, near, none), axis=1)
+        memory[name] = how(memory[name], np.where(np.isfinite(extreme), extreme, np.nan))
+    memory["learnt_until"] = np.maximum(memory["learnt_until"], until)

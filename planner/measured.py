@@ -1,0 +1,82 @@
+"""Step times of a replica from load tests: the data sheets' terms, all brought to what one test measured.
+
+A load test gives one point: at ``batch`` sequences a sequence gets ``v`` tokens a second, so a step takes 1 / v. By
+data sheets it would take (base + k n) / (1 - λ P prompt) with λ = n v / L requests a second of P prompt tokens
+(``queueing``). One factor f on every term makes the two equal:
+
+    1 / v = f (base + k n) / (1 - λ P f prompt)        f = (1 / v) / (base + k n + (1 / v) λ P prompt)
+
+What data sheets say of the shares of the terms stays. Another group size on the same type takes the factor over;
+another type of GPU does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import log
+
+from outrider.clock import rfc3339
+from outrider.errors import UsageError
+from outrider.model import Calibration
+from planner import roofline
+from planner.fit import Setup
+from planner.gpus import GpuSpec, gpu
+from planner.queueing import StepTimes, Work
+from planner.shapes import ModelShape
+
+
+def step_times(
+    shape: ModelShape, spec: GpuSpec, setup: Setup, work: Work, tests: Sequence[Calibration] = ()
+) -> StepTimes:
+    """Those of the nearest test on this GPU type (the same group, else the next in size), else of data sheets.
+
+    ``tests`` are of this model, the newest first. The test's prompts are taken to be as ``work`` has them.
+    """
+    prior = roofline.step_times(shape, spec, setup)
+    same_type = [test for test in tests if _type_of(test) == spec.name]
+    if not same_type:
+        return prior
+    test = min(same_type, key=lambda one: _far(one, setup))
+    there = replace(setup, tp=test.tensor_parallel, pp=test.pipeline_parallel)
+    factor = _factor(roofline.step_times(shape, spec, there), test, work)
+    group = f"TP {there.tp}" + (f" PP {there.pp}" if there.pp > 1 else "")
+    at = "" if test.measured_at is None else f" of {rfc3339(test.measured_at)}"
+    source = (
+        f"measured: {test.source} of {test.service.name}{at}, {group}, "
+        f"{test.tokens_per_second_per_sequence:.4g} tokens/s at {test.batch:.4g} sequences: {factor:.2f} x data sheets"
+    )
+    if (there.tp, there.pp) != (setup.tp, setup.pp):
+        source += f", taken over to TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
+    terms = {name: getattr(prior, name) * factor for name in ("base", "sequence", "context", "prompt")}
+    return replace(prior, **terms, source=source)
+
+
+def of_model(tests: Sequence[Calibration], name: str) -> list[Calibration]:
+    """The tests of a model by its name, the newest first: ``meta-llama/Llama-3.1-8B-Instruct`` is Llama-3.1-8B."""
+    wanted = _plain(name)
+    found = [one for one in tests if _plain(one.model) == wanted or _plain(one.model).startswith(f"{wanted}-")]
+    return sorted(found, key=lambda one: one.measured_at.timestamp() if one.measured_at else 0.0, reverse=True)
+
+
+def _factor(prior: StepTimes, test: Calibration, work: Work) -> float:
+    step = 1.0 / test.tokens_per_second_per_sequence
+    rate = test.batch / step / test.tokens_per_request
+    prompts = rate * work.prompt * (1.0 - work.cached_ratio) * prior.prompt
+    return step / (prior.decode(test.batch, work.context) + step * prompts)
+
+
+def _far(test: Calibration, setup: Setup) -> float:
+    """How unlike two groups are; 0 for the same."""
+    return abs(log(test.tensor_parallel / setup.tp)) + abs(log(test.pipeline_parallel / setup.pp))
+
+
+def _type_of(test: Calibration) -> str:
+    try:
+        return gpu(test.gpu_type).name
+    except UsageError:
+        return ""
+
+
+def _plain(name: str) -> str:
+    return name.rsplit("/", 1)[-1].lower()

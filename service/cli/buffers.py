@@ -1,0 +1,73 @@
+"""The buffer of ``outrider capacity formula``: given, or measured by the errors of forecasts."""
+
+from __future__ import annotations
+
+from math import isfinite
+from pathlib import Path
+
+from outrider.errors import UsageError
+from outrider.model import Recommendation
+from planner import capacity
+from planner.capacity import Buffer
+from service import reading, wiring
+from service.cli.common import Context
+
+USUAL = 0.25
+_HINT = "a ratio a line: (what came - the forecast peak) / the forecast peak"
+
+
+def buffer_of(context: Context, given: float | None, errors: Path | None, service: str | None) -> Buffer:
+    """The buffer of three options of which one is given at most; .25 without any.
+
+    Raises UsageError for two of them, and where too few errors are known to measure one.
+    """
+    told = [
+        name
+        for name, value in (("--buffer", given), ("--errors", errors), ("--buffer-of", service))
+        if value is not None
+    ]
+    if len(told) > 1:
+        raise UsageError(f"{' and '.join(told)} exclude each other", hint="give one of them")
+    if errors is not None:
+        return _of_file(errors)
+    return Buffer(USUAL if given is None else given) if service is None else _of_service(context, service)
+
+
+def _of_file(path: Path) -> Buffer:
+    found = []
+    for number, line in enumerate(reading.text_of(path, _HINT).splitlines(), start=1):
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not isfinite(value):
+            raise UsageError(f"{path}:{number}: {text!r} is no error of a forecast", hint=_HINT)
+        found.append(value)
+    measured = capacity.buffer_of(found)
+    if measured is None:
+        raise UsageError(
+            f"{path} holds {len(found)} errors, too few for a buffer", hint="30 are the least; give --buffer"
+        )
+    return capacity.buffer_for({0.0: measured}, 0.0, USUAL)
+
+
+def _of_service(context: Context, service: str) -> Buffer:
+    with wiring.state_reader(context.settings()) as state:
+        plan = state.plan()
+    known = {one.service.name: one for one in plan.recommendations}
+    if service not in known:
+        raise UsageError(
+            f"no service is named {service!r}", hint=f"known services: {', '.join(sorted(known)) or 'none yet'}"
+        )
+    item = known[service]
+    said = next((one for one in plan.forecasts if one.entity == item.service), None)
+    lead = item.lead_time.total_seconds() if isinstance(item, Recommendation) else 0.0
+    found = capacity.buffer_for({} if said is None else said.buffers, lead, USUAL)
+    if found.source != "measured":
+        raise UsageError(
+            f"the error of {service}'s forecast is not known yet", hint="it takes some days of history; give --buffer"
+        )
+    return found

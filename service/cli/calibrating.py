@@ -1,0 +1,202 @@
+"""``outrider capacity calibrate``: what one replica does, of live engines, a load test or a result of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.clock import rfc3339
+from outrider.errors import UsageError
+from outrider.i18n import translate
+from outrider.model import Calibration
+from service.cli.amounts import amount
+from service.cli.common import NO, Context, duration_of, leaf
+from service.cli.models import TpotOption, TtftOption, slo_of
+
+SOURCES = {"locust": "load_test"}
+"""Names of sources in the store, where they differ."""
+
+
+def add(app: typer.Typer) -> None:
+    """Put the command into ``outrider capacity``."""
+    leaf(app, "calibrate", example="outrider capacity calibrate --from-store --service chat -o json")(calibrate)
+
+
+def calibrate(
+    context: Context,
+    from_store: Annotated[bool, typer.Option("--from-store", help="from live engines (default)")] = False,
+    endpoint: Annotated[str | None, typer.Option("--endpoint", help="URL of a server to load until its knee")] = None,
+    import_file: Annotated[
+        Path | None, typer.Option("--import", help="result of vllm bench serve, LLMPerf or K6")
+    ] = None,
+    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    gpu_type: Annotated[str, typer.Option("--gpu-type", help="what the server runs on")] = "unknown",
+    tp: Annotated[int, typer.Option("--tp", help="tensor parallel", min=1)] = 1,
+    pp: Annotated[int, typer.Option("--pp", help="pipeline parallel", min=1)] = 1,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    tokens: Annotated[float | None, amount("--tokens", "token/request", "generated per request")] = None,
+    prompt: Annotated[float, amount("--prompt", "token/request", "of the load test's prompts")] = 256.0,
+    span: Annotated[str, typer.Option("--span", help="how far back the store is read")] = "24h",
+    steps: Annotated[str, typer.Option("--steps", help="concurrency of the load test")] = "1,2,4,8,16,32,64,128",
+    step_time: Annotated[str, typer.Option("--step-time", help="of each step of the load test")] = "30s",
+    model: Annotated[str | None, typer.Option("--model", help="that the server is asked for")] = None,
+    token_file: Annotated[Path | None, typer.Option("--token-file", help="bearer token of the server")] = None,
+    engine_version: Annotated[str, typer.Option("--engine-version", help="of the server")] = "",
+    valid: Annotated[str, typer.Option("--valid", help="how long a load test or an import counts")] = "30d",
+    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="store a load test or an import for the plan")] = True,
+    show: Annotated[bool, typer.Option("--show", help="list what is stored")] = False,
+) -> int | None:
+    """Measure tokens per request, batch and tokens per second of a sequence; exit 1 when nothing can be said."""
+    chosen = [from_store, endpoint is not None, import_file is not None, show]
+    if sum(chosen) > 1:
+        raise UsageError("--from-store, --endpoint, --import and --show exclude each other", hint="give one of them")
+    from service.cli import calibrations  # noqa: PLC0415
+
+    if show:
+        return calibrations.show(context, service)
+    lasts = calibrations.valid_for(duration_of("--valid", valid))
+    if endpoint is None and import_file is None:
+        return _calibrate_store(context, service, duration_of("--span", span))
+    slo = slo_of(ttft, tpot)
+    if tokens is not None and tokens <= 0:
+        raise UsageError(
+            f"--tokens must be above 0, not {tokens:g}", hint="leave it out for 128, or what the file tells"
+        )
+    if import_file is not None:
+        from service import sizing  # noqa: PLC0415
+
+        source, found, points = sizing.of_file(import_file, slo, tokens=tokens)
+        name = service or import_file.stem
+    else:
+        from service import loadtest  # noqa: PLC0415
+
+        assert endpoint is not None
+        plan = loadtest.LoadPlan(
+            url=endpoint,
+            model=model,
+            steps=loadtest.steps_of(steps),
+            step_seconds=duration_of("--step-time", step_time).total_seconds(),
+            prompt_tokens=int(prompt),
+            output_tokens=int(tokens or 128),
+            slo=slo,
+            token=None if token_file is None else loadtest.token_of(token_file),
+        )
+        source, (found, points) = "locust", loadtest.run(plan, _tell if context.progress else None)
+        name = service or model or loadtest.host_of(endpoint)
+    where = {"gpu_type": gpu_type, "tensor_parallel": tp, "pipeline_parallel": pp}
+    of = {"model": model or "", "engine_version": engine_version, "valid": lasts, "source": SOURCES.get(source, source)}
+    return _show_test(context, source, name, found, points, where | of, keep=keep)
+
+
+def _tell(point: Any) -> None:
+    """A step of a load test, for people who wait."""
+    typer.echo(f"  {point.concurrency:g} at once: {point.tokens_per_second:.0f} tokens/s", err=True)
+
+
+def _calibrate_store(context: Context, service: str | None, span: timedelta) -> int | None:
+    from planner.calibrate import NotCalibrated  # noqa: PLC0415
+    from service import sizing, wiring  # noqa: PLC0415
+
+    settings = context.settings()
+    with wiring.stores(settings) as (state, metrics):
+        newest = state.cycles(limit=1)
+        if not newest and service is None:
+            found: list[Any] = []
+        else:
+            at = newest[0].at if newest else None
+            if at is None:
+                raise UsageError(f"no service is named {service!r}", hint="nothing has been collected yet")
+            found = sizing.of_store(settings, metrics, state.topology(), at, service=service, span=span)
+    shown = [
+        sizing.refused(one) | {"why": one.text(context.language)}
+        if isinstance(one, NotCalibrated)
+        else sizing.as_dict(one)
+        for one in sorted(found, key=lambda one: isinstance(one, NotCalibrated))
+    ]
+    # one object, as agreed; all of them where there are more
+    first = shown[0] if shown else {"service": service, "samples": 0, "reason": "nothing_collected"}
+    empty = dict.fromkeys(("gpu_type", "tokens_per_request", "batch", "tokens_per_second_per_sequence"))
+    context.show({**empty, **first, "calibrations": shown}, lambda _: _calibrations(context, shown))
+    return None if any(isinstance(one, Calibration) for one in found) else NO
+
+
+def _calibrations(context: Context, shown: list[dict[str, Any]]) -> str:
+    lines = []
+    for one in shown:
+        if one["reason"] is not None:
+            lines.append(translate("capacity.not_calibrated", context.language, service=one["service"], why=one["why"]))
+            continue
+        lines.append(_calibrated(context, one))
+        if one["intervals"]:
+            spans = {name: f"{span['low']:.4g}-{span['high']:.4g}" for name, span in one["intervals"].items()}
+            lines.append(
+                "  "
+                + translate(
+                    "capacity.calibrated_interval",
+                    context.language,
+                    tokens=spans.get("tokens_per_request", "-"),
+                    batch=spans.get("batch", "-"),
+                    speed=spans.get("tokens_per_second_per_sequence", "-"),
+                )
+            )
+    return "\n".join(lines) or "no service is known yet"
+
+
+def _calibrated(context: Context, one: Mapping[str, Any]) -> str:
+    return translate(
+        "capacity.calibrated",
+        context.language,
+        service=one["service"],
+        gpu_type=one["gpu_type"],
+        tokens=f"{one['tokens_per_request']:.4g}",
+        batch=f"{one['batch']:.4g}",
+        speed=f"{one['tokens_per_second_per_sequence']:.4g}",
+        samples=one["samples"],
+        origin=one["origin"],
+    )
+
+
+def _show_test(
+    context: Context, source: str, name: str, found: Any, points: list[Any], where: dict[str, Any], *, keep: bool
+) -> int | None:
+    from outrider.clock import SystemClock  # noqa: PLC0415
+    from planner.calibrate import from_knee  # noqa: PLC0415
+    from planner.knee import NoKnee  # noqa: PLC0415
+    from service import sizing  # noqa: PLC0415
+    from service.cli import calibrations  # noqa: PLC0415
+
+    steps = [sizing.point_dict(point) for point in points]
+    figures = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
+    if isinstance(found, NoKnee):
+        why = translate(f"capacity.knee_{found.reason.value}", context.language)
+        nothing = {"service": name, "gpu_type": where["gpu_type"], **dict.fromkeys(figures), "samples": 0}
+        result = nothing | {"reason": found.reason.value, "source": source, "steps": steps, "why": why}
+        context.show(result, lambda _: translate("capacity.not_calibrated", context.language, service=name, why=why))
+        return NO
+    made = from_knee(found, calibrations.entity_of(context, name), at=SystemClock().now(), **where)
+    if keep:
+        calibrations.keep(context, made)
+    said = sizing.as_dict(made) | {
+        "kept": keep,
+        "valid_until": rfc3339(made.valid_until) if keep and made.valid_until else None,
+        "source": source,
+        "knee": found.reason.value,
+        "max_sequences": found.sequences,
+        "tokens_per_second": found.point.tokens_per_second,
+        "peak_tokens_per_second": found.peak_tokens_per_second,
+        "steps": steps,
+    }
+    limit = translate(
+        "capacity.calibrated_limit",
+        context.language,
+        sequences=found.sequences,
+        reason=translate(f"capacity.knee_{found.reason.value}", context.language),
+        peak=f"{found.peak_tokens_per_second:.4g}",
+    )
+    context.show(said, lambda shown: f"{_calibrations(context, [shown])}\n  {limit}")
+    return None

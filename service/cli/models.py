@@ -1,0 +1,56 @@
+"""Options of sizing commands that say which model is meant and what is promised."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.errors import UsageError
+from service import reading
+from service.cli.amounts import amount
+
+ModelOption = Annotated[str | None, typer.Option("--model", help="a known model, such as Llama-3.1-70B")]
+ConfigOption = Annotated[Path | None, typer.Option("--config-json", help="the model's own config.json")]
+ParametersOption = Annotated[
+    float | None, typer.Option("--parameters", help="billions, where config.json does not tell", min=0.0)
+]
+BitsOption = Annotated[float, typer.Option("--bits", help="of a weight: 16, 8 or 4")]
+KvBitsOption = Annotated[float, typer.Option("--kv-bits", help="of a value in the KV cache")]
+UtilisationOption = Annotated[float, amount("--utilisation", "ratio", "share of GPU memory the engine takes")]
+SequencesOption = Annotated[int, typer.Option("--max-sequences", help="the engine's own limit", min=1)]
+TtftOption = Annotated[float | None, amount("--ttft", "second", "promised time to first token")]
+TpotOption = Annotated[float | None, amount("--tpot", "second", "promised time per further token")]
+
+
+def slo_of(ttft: float | None, tpot: float | None) -> Any:
+    """The promise of two options; what is not given is not promised."""
+    from planner.queueing import Slo  # noqa: PLC0415 - numpy, which --help does without
+
+    for option, value in (("--ttft", ttft), ("--tpot", tpot)):
+        if value is not None and value <= 0:
+            raise UsageError(f"{option} must be above 0, not {value:g}", hint="leave it out where nothing is promised")
+    return Slo(inf if ttft is None else ttft, inf if tpot is None else tpot)
+
+
+def shape_of(model: str | None, config: Path | None, parameters: float | None) -> Any:
+    """The model of the options. Raises UsageError when none is given or it cannot be read."""
+    from planner import shapes  # noqa: PLC0415
+
+    if config is None:
+        if model is None:
+            raise UsageError("which model?", hint=f"give --config-json, or --model: {', '.join(shapes.known())}")
+        return shapes.model(model)
+    hint = "give the model's own config.json, as its publisher has it"
+    text = reading.text_of(config, hint)
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{config}:{error.lineno}: not JSON: {error.msg}", hint=hint) from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{config} holds no object", hint=hint)
+    billions = None if parameters is None else parameters * 1e9
+    return shapes.of_config(document, name=model or config.parent.name, parameters=billions)

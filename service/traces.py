@@ -1,0 +1,67 @@
+"""Traffic of services as the store has it: traces that a replay takes, and how long their replicas take to start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from outrider.ledger import Startup
+from outrider.model import EntityKind, EntityRef
+from outrider.ports import MetricStore
+from outrider.topology import Topology
+from planner.backtest import Trace
+from planner.history import cleaned
+from planner.lead import lead_time
+from planner.plan import LOAD
+from planner.replay.score import MOST_STARTUP
+from service import pools
+from service.planning import HISTORY_STEP
+from service.settings import ServiceSettings, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A service's trace, NaN where a slot is missing, and the start-up time of its replicas with its source."""
+
+    service: EntityRef
+    trace: Trace
+    startup: timedelta
+    startup_source: str
+
+
+def of_store(
+    settings: Settings, metrics: MetricStore, topology: Topology, now: datetime, starts: Sequence[Startup]
+) -> list[Traffic]:
+    """The history of each service that is planned, as the plan reads it: from its first value, up to ``now``.
+
+    Pools of a service stand in its place, and values that cannot be are missing. A service without a value is left out.
+    """
+    everyone = topology.of_kind(EntityKind.SERVICE)
+    if not everyone:
+        return []
+    history = metrics.read_windows(
+        EntityKind.SERVICE, (LOAD,), now - settings.planner.history, now, HISTORY_STEP, everyone
+    )
+    topology = pools.with_pools(topology)
+    history, _ = cleaned(pools.with_rows(history, pools.planned(topology), topology), LOAD, now)
+    wanted, found = set(pools.planned(topology)), []
+    for row, service in enumerate(history.entities):
+        values = history.column(LOAD)[row]
+        known = np.flatnonzero(np.isfinite(values) & (history.times < now.timestamp()))
+        if service not in wanted or not known.size:
+            continue
+        part = slice(int(known[0]), int(known[-1]) + 1)
+        trace = Trace(service.name, history.times[part], values[part], HISTORY_STEP)
+        found.append(Traffic(service, trace, *startup_of(settings, service, starts)))
+    return found
+
+
+def startup_of(settings: Settings, service: EntityRef, starts: Sequence[Startup]) -> tuple[timedelta, str]:
+    """The p95 of a service's own starts, else what is configured; an hour at most, which is what a replay takes."""
+    own = [one for one in starts if service.name in (one.service, one.workload)]
+    known = next((one for one in settings.services if one.name == service.name), ServiceSettings(name=service.name))
+    found = lead_time(own, configured_seconds=known.startup.total_seconds(), settings=settings.planner.scaling.lead)
+    return min(timedelta(seconds=found.seconds), MOST_STARTUP), found.source

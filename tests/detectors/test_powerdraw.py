@@ -1,0 +1,281 @@
+"""Power against the work that explains it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from detectors.powerdraw import PowerDrawDetector
+from detectors.registry import DETECTORS
+from outrider.model import CellStatus, DetectorState, EntityKind, EntityRef, Finding, NoVerdict, NoVerdictReason, Window
+from outrider.topology import Topology
+
+GPU = EntityKind.GPU
+STEP = 30.0
+START = 1_800_000_000.0
+LEARN, FAULT = 100, 110  # cycles: 50 minutes, and when a fault begins
+KEYS = PowerDrawDetector.keys
+WINDOW_CYCLES = 21
+
+
+def cards(count, prefix="g"):
+    return tuple(EntityRef("lab", GPU, None, f"{prefix}{number}") for number in range(count))
+
+
+def served(entities, per_replica=2, model="chat"):
+    """Replicas of ``per_replica`` cards each, in one service."""
+    service = EntityRef("lab", EntityKind.SERVICE, "default", model)
+    edges, labels = [], {}
+    for number, card in enumerate(entities):
+        replica = EntityRef("lab", EntityKind.REPLICA, "default", f"{model}-{number // per_replica}")
+        edges += [(card, replica), (replica, service)]
+        labels[replica] = {"model": model}
+        labels[card] = {"gpu_type": "H100"}
+    return Topology.build(edges, labels=labels)
+
+
+def work(count, cycles, seed=0):
+    """Utilisation, tensor activity and memory traffic that swing together over an hour: (count, cycles, 3)."""
+    random = np.random.default_rng(seed)
+    swing = 0.65 + 0.25 * np.sin(np.arange(cycles) * STEP / 3600.0 * 2 * np.pi)
+    noise = random.normal(1.0, 0.03, (count, cycles, 3))
+    return np.clip(swing[None, :, None] * np.array([1.0, 0.25, 0.7]) * noise, 0.0, 1.0)
+
+
+def drawn(activity, seed=1, spread=0.03):
+    """A board of 70 W idle and 700 W at most, each a little other than the next."""
+    random = np.random.default_rng(seed)
+    share = activity @ np.array([0.30, 0.75, 0.20])
+    own = random.normal(1.0, spread, (activity.shape[0], 1))
+    return (70.0 + 630.0 * share) * own * random.normal(1.0, 0.01, share.shape)
+
+
+def lived(power, activity, topology, *, state=None, first=0, status=None, entities=None, scale=1.0):
+    """Every cycle through the detector; the state and, by cycle, what was said."""
+    detector, entities = PowerDrawDetector(), entities or cards(power.shape[0])
+    state, said = state or detector.initial(), []
+    values = np.concatenate((scale * power[:, :, None], activity), axis=2)
+    for end in range(first + 1, values.shape[1] + 1):
+        begin = max(0, end - WINDOW_CYCLES)
+        part = values[:, begin:end]
+        told = np.where(np.isnan(part), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+        if status is not None:
+            told = np.where(status[:, begin:end, None] > 0, status[:, begin:end, None], told).astype(np.uint8)
+        times = START + STEP * np.arange(begin, end)
+        window = Window(GPU, entities, times, KEYS, part, told, timedelta(seconds=STEP))
+        now = datetime.fromtimestamp(float(times[-1]), tz=UTC)
+        state, verdicts = detector.detect(state, window, topology, now)
+        said.append(verdicts)
+    return state, said
+
+
+def findings(said):
+    return [(one.entity.name, one.evidence[0].text) for one in said if isinstance(one, Finding)]
+
+
+def test_cards_that_draw_what_their_work_takes():
+    activity = work(8, 200)
+    _, said = lived(drawn(activity), activity, served(cards(8)))
+    assert not [found for verdicts in said for found in findings(verdicts)]
+    assert said[-1] == (), "all of them are judged"
+
+
+def test_a_busy_card_that_draws_too_little_is_named_within_minutes():
+    activity = work(8, 140)
+    power = drawn(activity)
+    power[2, FAULT:] *= 0.55
+    _, said = lived(power, activity, served(cards(8)))
+    begun = next(cycle for cycle, verdicts in enumerate(said) if findings(verdicts))
+    assert findings(said[begun]) == [("g2", "findings.power_low_for_its_work")]
+    assert 0 < (begun - FAULT) * STEP <= 420
+    (finding,) = [one for one in said[-1] if isinstance(one, Finding)]
+    assert finding.fault is None
+    assert finding.severity.rank == 3
+    assert finding.expected.low is not None
+    assert finding.observed < finding.expected.low
+
+
+def test_it_ends_when_the_card_is_well_again():
+    activity = work(8, 160)
+    power = drawn(activity)
+    power[2, FAULT:130] *= 0.55
+    _, said = lived(power, activity, served(cards(8)))
+    assert findings(said[129])
+    assert not findings(said[-1])
+
+
+def test_all_cards_of_a_replica_that_wait_in_a_loop_are_told_on_the_replica_too():
+    activity = work(8, 150)
+    power = drawn(activity)
+    activity[:2, FAULT:, 0] = 1.0  # counted as busy, and nothing is multiplied
+    activity[:2, FAULT:, 1:] = 0.02
+    power[:2, FAULT:] = 130.0
+    _, said = lived(power, activity, served(cards(8)))
+    texts = dict(findings(said[-1]))
+    assert texts == {
+        "g0": "findings.power_low_for_its_work",
+        "g1": "findings.power_low_for_its_work",
+        "chat-0": "findings.power_low_on_all_cards",
+    }
+
+
+def test_an_idle_card_that_draws_as_if_it_worked():
+    activity = work(8, 150)
+    activity[5:, 40:] *= 0.03  # idle cards were seen before
+    power = drawn(activity)
+    power[6, FAULT:] += 250.0
+    _, said = lived(power, activity, served(cards(8)))
+    assert findings(said[-1]) == [("g6", "findings.power_high_for_its_work")]
+
+
+def test_what_all_peers_do_is_nobodys_own():
+    activity = work(8, 150)
+    power = drawn(activity)
+    power[:, FAULT:] *= 0.6
+    _, said = lived(power, activity, served(cards(8)))
+    assert not [found for verdicts in said for found in findings(verdicts)]
+
+
+def test_a_load_never_seen_before_is_nobodys_fault_where_power_levels_off():
+    activity = work(6, 160) * 0.3
+    activity[:, FAULT:] = np.clip(activity[:, FAULT:] * 3.3, 0.0, 1.0)
+    power = drawn(activity)
+    power[:, FAULT:] = np.minimum(power[:, FAULT:], 330.0)  # the peers' load follows later
+    power[1:, FAULT:], activity[1:, FAULT:] = power[1:, FAULT - 50 : FAULT], activity[1:, FAULT - 50 : FAULT]
+    _, said = lived(power, activity, served(cards(6)))
+    assert not [found for verdicts in said for found in findings(verdicts)]
+
+
+def test_an_outlier_while_it_learns_moves_little():
+    activity = work(8, 150)
+    power = drawn(activity)
+    power[3, 80] = 5000.0
+    _, said = lived(power, activity, served(cards(8)))
+    assert not [found for verdicts in said for found in findings(verdicts)]
+    power[2, FAULT:] *= 0.5
+    _, said = lived(power, activity, served(cards(8)))
+    assert ("g2", "findings.power_low_for_its_work") in findings(said[-1])
+
+
+def test_utilisation_alone_is_enough():
+    activity = work(8, 150)
+    power = drawn(activity)
+    power[2, FAULT:] *= 0.5
+    activity[:, :, 1:] = np.nan
+    _, said = lived(power, activity, served(cards(8)))
+    assert findings(said[-1]) == [("g2", "findings.power_low_for_its_work")]
+
+
+def test_one_card_alone_is_judged_by_its_own_past():
+    activity = work(1, 260)
+    power = drawn(activity)
+    power[0, 220:] *= 0.5
+    _, said = lived(power, activity, served(cards(1), per_replica=1))
+    assert findings(said[-1]) == [
+        ("g0", "findings.power_low_for_its_work"),
+        ("chat-0", "findings.power_low_on_all_cards"),
+    ]
+
+
+def test_before_half_an_hour_nothing_is_said():
+    activity = work(8, 50)
+    power = drawn(activity)
+    power[2, 20:] *= 0.4
+    _, said = lived(power, activity, served(cards(8)))
+    assert said[-1] == (NoVerdict("power-draw", None, NoVerdictReason.WARMING_UP),)
+
+
+def test_a_new_card_is_judged_by_what_its_peers_have_taught():
+    activity = work(8, 150)
+    power = drawn(activity)
+    power[7, :FAULT], activity[7, :FAULT] = np.nan, np.nan
+    power[7, FAULT:] *= 0.5
+    _, said = lived(power, activity, served(cards(8)))
+    assert findings(said[-1]) == [("g7", "findings.power_low_for_its_work")]
+
+
+def test_a_card_that_serves_another_model_brings_nothing_along():
+    activity, topologies = work(8, 200), []
+    for first_of_b in (4, 3):  # the fourth card moves to a model that needs half the power for the same work
+        parts = (served(cards(8)[:first_of_b], 1, "a"), served(cards(8)[first_of_b:], 1, "b"))
+        labels = {entity: held for part in parts for entity, held in part.labels.items()}
+        topologies.append(Topology.build([edge for part in parts for edge in part.edges], labels=labels))
+    power = drawn(activity)
+    power[4:] *= 0.5
+    power[3, FAULT:] *= 0.5
+    state, said = lived(power[:, :FAULT], activity[:, :FAULT], topologies[0])
+    state, after = lived(power, activity, topologies[1], state=state, first=FAULT)
+    assert not [found for verdicts in (*said, *after) for found in findings(verdicts)]
+    row = state.entities.index(cards(8)[3])
+    assert state.arrays["class"][row] == state.arrays["class"][row + 1]
+    assert state.arrays["most"][row] < 300.0, "what it drew for the other model is forgotten"
+
+
+def test_a_card_without_a_pod_for_a_while_stays_in_its_class():
+    activity = work(4, 140)
+    power = drawn(activity)
+    topology, bare = served(cards(4), 1), Topology.build((), entities=cards(4))
+    state, _ = lived(power[:, :FAULT], activity[:, :FAULT], topology)
+    between, _ = lived(power[:, :130], activity[:, :130], bare, state=state, first=FAULT)
+    assert np.array_equal(between.arrays["class"], state.arrays["class"])
+
+
+@pytest.mark.parametrize(("column", "reason"), [(0, NoVerdictReason.NO_VALUES), (1, NoVerdictReason.NO_VALUES)])
+def test_without_power_or_work_there_is_no_verdict(column, reason):
+    activity = work(4, 120)
+    power = drawn(activity)
+    if column == 0:
+        power[1, 60:] = np.nan
+    else:
+        activity[1, 60:, 0] = np.nan
+    _, said = lived(power, activity, served(cards(4)))
+    assert said[-1] == (NoVerdict("power-draw", cards(4)[1], reason),)
+
+
+def test_values_that_are_not_trusted_are_none():
+    activity = work(4, 120)
+    status = np.zeros((4, 120), dtype=np.uint8)
+    status[1, 60:] = CellStatus.UNTRUSTED
+    power = drawn(activity)
+    power[1, 60:] *= 0.3
+    _, said = lived(np.where(status > 0, np.nan, power), activity, served(cards(4)), status=status)
+    assert said[-1] == (NoVerdict("power-draw", cards(4)[1], NoVerdictReason.UNTRUSTED_VALUES),)
+
+
+def test_gaps_change_nothing():
+    activity = work(8, 150)
+    power = drawn(activity)
+    power[2, FAULT:] *= 0.5
+    power[np.random.default_rng(4).random(power.shape) < 0.3] = np.nan
+    _, said = lived(power, activity, served(cards(8)))
+    assert findings(said[-1]) == [("g2", "findings.power_low_for_its_work")]
+
+
+def test_a_restart_says_what_would_have_been_said():
+    activity = work(8, 130)
+    power = drawn(activity)
+    power[2, FAULT:] *= 0.5
+    topology = served(cards(8))
+    whole, said = lived(power, activity, topology)
+    state, _ = lived(power[:, :112], activity[:, :112], topology)
+    kept = DetectorState(state.version, state.entities, {name: one.copy() for name, one in state.arrays.items()})
+    again, resaid = lived(power, activity, topology, state=kept, first=112)
+    assert resaid == said[112:]
+    assert {name: one.tobytes() for name, one in again.arrays.items()} == {
+        name: one.tobytes() for name, one in whole.arrays.items()
+    }
+
+
+def test_units_do_not_matter():
+    activity = work(8, 130)
+    power = drawn(activity)
+    power[2, FAULT:] *= 0.5
+    _, said = lived(power, activity, served(cards(8)))
+    _, scaled = lived(power, activity, served(cards(8)), scale=1024.0)
+    assert [findings(one) for one in scaled] == [findings(one) for one in said]
+
+
+def test_it_stands_in_the_registry():
+    assert DETECTORS["power-draw"] is PowerDrawDetector

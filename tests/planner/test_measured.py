@@ -1,0 +1,90 @@
+"""Step times of load tests: they say again what was measured, and whose they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outrider.model import Calibration, EntityKind, EntityRef
+from planner import cost, measured, roofline
+from planner.cost import Offer, Request, compare
+from planner.fit import Setup
+from planner.gpus import gpu
+from planner.queueing import Slo, Work
+from planner.shapes import model
+
+AT = datetime(2026, 11, 20, 9, tzinfo=UTC)
+SHAPE, H100, WORK = model("Llama-3.1-8B"), gpu("H100"), Work(600, 250)
+TEST = Calibration(
+    service=EntityRef("c", EntityKind.SERVICE, "prod", "chat"), gpu_type="NVIDIA H100 80GB HBM3",
+    tokens_per_request=250.0, batch=64.0, tokens_per_second_per_sequence=20.0, tensor_parallel=1, pipeline_parallel=1,
+    startup_seconds=300.0, samples=500, origin="measured", model="meta-llama/Llama-3.1-8B-Instruct", measured_at=AT,
+    source="load_test", valid_until=AT + timedelta(days=30),
+)  # fmt: skip
+
+
+def test_a_replica_at_the_tests_batch_is_as_fast_as_it_was_measured() -> None:
+    times = measured.step_times(SHAPE, H100, Setup(), WORK, [TEST])
+    rate = 64 * 20.0 / 250.0
+    step = times.decode(64.0, WORK.context) / (1.0 - rate * WORK.prompt * times.prompt)
+    assert step == pytest.approx(1 / 20.0)
+    prior = roofline.step_times(SHAPE, H100, Setup())
+    assert times.sequence / times.base == pytest.approx(prior.sequence / prior.base), "shares stay as data sheets say"
+    assert times.front == prior.front
+    for said in ("measured: load_test of chat", "2026-11-20T09:00:00Z", "TP 1", "20 tokens/s at 64 sequences"):
+        assert said in times.source
+
+
+def test_the_nearest_group_counts_and_another_type_of_gpu_says_nothing() -> None:
+    wide = replace(TEST, tensor_parallel=4, tokens_per_second_per_sequence=60.0)
+    tests = [TEST, wide]
+    assert "TP 4, 60 tokens/s" in measured.step_times(SHAPE, H100, Setup(tp=4), WORK, tests).source
+    taken = measured.step_times(SHAPE, H100, Setup(tp=8, pp=2), WORK, tests)
+    assert "TP 4, 60 tokens/s" in taken.source
+    assert taken.source.endswith("taken over to TP 8 PP 2")
+    factor = taken.base / roofline.step_times(SHAPE, H100, Setup(tp=8, pp=2)).base
+    same = measured.step_times(SHAPE, H100, Setup(tp=4), WORK, tests)
+    assert factor == pytest.approx(same.base / roofline.step_times(SHAPE, H100, Setup(tp=4)).base)
+    other = measured.step_times(SHAPE, gpu("A100"), Setup(), WORK, tests)
+    assert other == roofline.step_times(SHAPE, gpu("A100"), Setup())
+    unknown = measured.step_times(SHAPE, H100, Setup(), WORK, [replace(TEST, gpu_type="unknown")])
+    assert unknown.source == roofline.SOURCE
+
+
+def test_the_newest_test_of_a_group_counts_and_other_models_do_not() -> None:
+    newer = replace(TEST, measured_at=AT + timedelta(days=1), tokens_per_second_per_sequence=30.0)
+    others = [replace(TEST, model=name) for name in ("Llama-3.1-70B", "Llama-3.1-8Bx", "")]
+    found = measured.of_model([TEST, *others, newer], "Llama-3.1-8B")
+    assert found == [newer, TEST]
+    assert "30 tokens/s" in measured.step_times(SHAPE, H100, Setup(), WORK, found).source
+
+
+def test_cost_counts_with_a_test_and_says_so() -> None:
+    asked = Request(SHAPE, WORK, 40.0, Slo(2.0, 0.06), groups=(1,), pipelines=(1,))
+    slow = replace(TEST, tokens_per_second_per_sequence=10.0)
+    by_prior, by_test = (compare(replace(asked, tests=tests), [Offer(H100)]) for tests in ((), (slow,)))
+    assert by_prior.cheapest is not None
+    assert by_prior.cheapest.cost_per_hour < (by_test.cheapest.cost_per_hour if by_test.slo_kept else 1e9)
+    assert all(way.source.startswith("measured: load_test of chat") for way in by_test.ways)
+    said = "\n".join(cost.lines(replace(asked, tests=(slow,)), by_test))
+    assert "step times of H100 TP 1: measured: load_test of chat" in said
+    assert roofline.SOURCE not in said
+
+
+def test_stages_of_a_pipeline_carry_what_no_node_holds() -> None:
+    large = model("Llama-3.1-405B")
+    asked = Request(large, Work(600, 250), 2.0, setup=Setup(bits=16.0))
+    alone = compare(replace(asked, pipelines=(1,)), [Offer(H100)])
+    assert alone.nothing is not None
+    assert not alone.front
+    staged = compare(asked, [Offer(H100)])
+    assert staged.front
+    assert {way.setup.pp for way in staged.ways} <= {2, 4}
+    mix = staged.front[0]
+    (place,) = mix.replicas
+    way = staged.ways[place]
+    assert way.setup.gpus == way.setup.tp * way.setup.pp > H100.node
+    assert f"TP {way.setup.tp} PP {way.setup.pp}" in "\n".join(cost.lines(asked, staged))
+    assert cost.describe(asked, staged, mix)["replicas"][0]["pp"] == way.setup.pp
