@@ -14,7 +14,7 @@ from enum import IntEnum
 
 from detectors.knowledge import FaultKnowledge, Knowledge
 from outrider.faults import faults
-from outrider.model import EntityKind, EntityRef, Layer
+from outrider.model import Alert, AlertReason, EntityKind, EntityRef, Layer
 from outrider.topology import Topology
 
 WINDOW = timedelta(minutes=15)  # what begins within it may be one thing
@@ -60,7 +60,8 @@ class Tie(IntEnum):
 class Claim:
     """One thing said to be wrong. ``strength`` is 0-1, ``firing`` means that an alert stands behind it.
 
-    ``alerts`` are fingerprints. ``home`` is the id of the open incident it already belongs to.
+    ``alerts`` are fingerprints. ``home`` is the id of the open incident it already belongs to. ``over`` is when
+    what its alert says was last true, while the alert waits for its clear time; None while it holds.
     """
 
     entity: EntityRef
@@ -70,6 +71,7 @@ class Claim:
     firing: bool = True
     alerts: tuple[str, ...] = ()
     home: str | None = None
+    over: datetime | None = None
 
     @property
     def depth(self) -> int:
@@ -240,7 +242,15 @@ def _explains_path(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
         return False
     if symptom.fault is None:
         return symptom.entity == cause.entity or symptom.entity.kind in known.hurts
-    return symptom.fault in known.consequences("path")
+    if ended_before(cause, symptom):
+        return False  # what is over breaks nothing new; only queues and the load they leave may outlast it
+    return symptom.fault in known.consequences("path") or _is_part(cause, symptom, known)
+
+
+def _is_part(cause: Claim, symptom: Claim, known: FaultKnowledge) -> bool:
+    """A fault of a component explains the same fault said of a whole, where nobody could see which part has it."""
+    kind = known.fault.entity
+    return symptom.fault == cause.fault and cause.entity.kind is kind and symptom.entity.kind is not kind
 
 
 def _explains_below(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
@@ -258,6 +268,19 @@ def _in_time(cause: Claim, symptom: Claim, lateness: timedelta) -> bool:
     if begins_when_told(cause):
         lateness = min(lateness, TOLD_LATENESS)
     return after >= -lateness and (cause.firing or after <= WINDOW)
+
+
+def ended_before(one: Claim, other: Claim) -> bool:
+    """True when one was over before the other began."""
+    return one.over is not None and other.since - one.over > INSTANT
+
+
+def over(alerts: Iterable[Alert]) -> datetime | None:
+    """When what these firing alerts say was last true, None while one of them still holds or where none is."""
+    told = list(alerts)
+    if not told or any(alert.reason is not AlertReason.CONDITION_GONE for alert in told):
+        return None
+    return max(alert.seen_at for alert in told)
 
 
 def begins_when_told(claim: Claim) -> bool:

@@ -15,7 +15,19 @@ from itertools import pairwise
 
 from detectors import incidents
 from detectors import scene as scenes
-from detectors.claims import TOLD_LATENESS, USER_FACING, WINDOW, Claim, Pair, Tie, begins_when_told, gathered, pairs
+from detectors.claims import (
+    TOLD_LATENESS,
+    USER_FACING,
+    WINDOW,
+    Claim,
+    Pair,
+    Tie,
+    begins_when_told,
+    ended_before,
+    gathered,
+    over,
+    pairs,
+)
 from detectors.incidents import Case
 from detectors.knowledge import Knowledge
 from detectors.scene import Scene
@@ -231,7 +243,8 @@ def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Boar
         spoken.setdefault((alert.entity, alert.fault), []).append(alert)
     for same in spoken.values():
         first = min(same, key=lambda alert: (alert.starts_at, alert.fingerprint))
-        board.add(replace(_claim(first, None, scene), alerts=tuple(sorted(alert.fingerprint for alert in same))))
+        prints = tuple(sorted(alert.fingerprint for alert in same))
+        board.add(replace(_claim(first, None, scene), alerts=prints, over=over(same)))
     named = {(claim.entity, claim.fault) for claim in board.claims}
     for standing in scene.standing.values():
         for claim in standing:
@@ -242,7 +255,8 @@ def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Boar
 
 
 def _claim(alert: Alert, home: str | None, scene: Scene) -> Claim:
-    return Claim(alert.entity, alert.fault, scene.since(alert), scenes.ALERT_STRENGTH, True, (alert.fingerprint,), home)
+    since, prints = scene.since(alert), (alert.fingerprint,)
+    return Claim(alert.entity, alert.fault, since, scenes.ALERT_STRENGTH, True, prints, home, over((alert,)))
 
 
 def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], explains: Sequence[Pair]) -> int | None:
@@ -292,6 +306,7 @@ def _alternatives(board: _Board, knowledge: Knowledge) -> Iterable[tuple[int, in
                     continue
                 window = TOLD_LATENESS if begins_when_told(first) and begins_when_told(second) else WINDOW
                 near = abs(first.since - second.since) <= window
+                near = near and not (ended_before(first, second) or ended_before(second, first))
                 if first.fault == second.fault or (near and _alike(first, second, knowledge)):
                     yield one, other
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from detectors import hints, rootcause
 from detectors import scene as scenes
-from detectors.claims import Claim
+from detectors.claims import Claim, over
 from detectors.scene import Scene
 from outrider.faults import layer_of
 from outrider.model import (
@@ -139,7 +139,9 @@ def cause_claim(case: Case, scene: Scene) -> Claim | None:
     own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
     standing = scene.claim(cause.entity, cause.fault)
     since = min((scene.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
-    return Claim(cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), (), case.incident.id)
+    return Claim(
+        cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=case.incident.id, over=over(own)
+    )
 
 
 def is_backed(case: Case) -> bool:
@@ -216,6 +218,8 @@ def _judge(case: Case, scene: Scene, now: datetime) -> None:
     if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
         return
     new = hypotheses[0]
+    if old is not None and not _same(old, new) and _is_over(new, claims):
+        return  # what is over takes nothing over: that its detector fell silent makes it no surer
     layer = layer_of(new.fault) or case.incident.layer
     case.incident = replace(case.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
     arguments = {"fault": new.fault, "entity": str(new.entity)}
@@ -230,10 +234,23 @@ def _same(one: Hypothesis, other: Hypothesis) -> bool:
     return (one.entity, one.fault) == (other.entity, other.fault)
 
 
+def _is_over(cause: Hypothesis, claims: Sequence[Claim]) -> bool:
+    """True when the alert of a cause waits for its clear time."""
+    return any((one.entity, one.fault) == (cause.entity, cause.fault) and one.over is not None for one in claims)
+
+
 def _claims(case: Case, scene: Scene) -> list[Claim]:
     """What stands: firing alerts, and candidates that detectors or change records suggest."""
     claims = [
-        Claim(alert.entity, alert.fault, scene.since(alert), scenes.ALERT_STRENGTH, True, (alert.fingerprint,))
+        Claim(
+            alert.entity,
+            alert.fault,
+            scene.since(alert),
+            scenes.ALERT_STRENGTH,
+            True,
+            (alert.fingerprint,),
+            over=over((alert,)),
+        )
         for alert in case.alive.values()
     ]
     named = {(claim.entity, claim.fault) for claim in claims}

@@ -95,5 +95,5 @@ class KpiDetector(Remembering):
 def _why(value: float, usual: float, invalid: float) -> tuple[Evidence, ...]:
     told = [evidence(KPI, value, "kpi_fell", Interval((1.0 - FALL) * usual, None), value=value, usual=usual)]
     if invalid > INVALID_MOST:
-        told.append(evidence(INVALID, invalid, "answers_invalid", Interval(None, INVALID_MOST), share=invalid))
+        told.append(evidence(INVALID, invalid, "answers_invalid_share", Interval(None, INVALID_MOST), share=invalid))
     return tuple(told)

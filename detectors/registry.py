@@ -8,6 +8,7 @@ from functools import partial
 
 from detectors import drift, isolation, levelshift, pasts, robustz, saturation, seasonal
 from detectors.baseline import Span
+from detectors.batchlimit import BatchLimitDetector
 from detectors.containerfaults import ContainerFaultDetector
 from detectors.devicememory import DeviceMemoryDetector
 from detectors.drift import DriftDetector
@@ -56,6 +57,7 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "engine-errors": EngineErrorDetector,
     "prefix-cache": PrefixCacheDetector,
     "validity": ValidityDetector,
+    "batch-limit": BatchLimitDetector,
     "vanished-metrics": VanishedDetector,
     "device-memory": DeviceMemoryDetector,
     "power-cap": PowerCapDetector,

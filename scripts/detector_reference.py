@@ -20,7 +20,10 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "detector
 
 EXPLAINED = {
     **dict.fromkeys(
-        ("liveness", "slowness", "engineerrors", "validity", "prefixcache", "enginelogs", "startups", "vanished"),
+        (
+            "liveness", "slowness", "engineerrors", "validity", "prefixcache", "enginelogs", "startups", "vanished",
+            "batchlimit",
+        ),
         "engines",
     ),
     **dict.fromkeys(("saturation", "surge", "skew", "outcomes", "entry", "kpi", "scaling", "outside"), "load"),

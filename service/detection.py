@@ -20,6 +20,7 @@ from outrider.model import (
     Statistic,
     Window,
 )
+from outrider.placing import Placing
 from outrider.ports import Collected, Detector, MetricStore, StateStore
 from outrider.topology import Topology
 from service import stages
@@ -64,6 +65,9 @@ class Detection:
         needs: dict[EntityKind, dict[SignalKey, None]] = {}
         for detector in self._detectors:
             needs.setdefault(detector.kind, {}).update(dict.fromkeys(detector.keys))
+            if isinstance(detector, Placing):
+                other, others = detector.beside
+                needs.setdefault(other, {}).update(dict.fromkeys(others))
         for kind, keys in (also or {}).items():
             needs.setdefault(kind, {}).update(dict.fromkeys(keys))
         longest = max((detector.window for detector in self._detectors), default=interval)
@@ -82,11 +86,28 @@ class Detection:
         for detector in self._detectors:
             window = self._cache.window(detector.kind, detector.keys, detector.window, self._interval)
             state, verdicts = detector.detect(self._state_of(detector), window, topology, now)
+            state, verdicts = self._placed(detector, state, verdicts, window, topology, now)
             self._states[detector.name] = state
             standing = self._stages.judge(stages.Said(detector, state, len(window.entities), verdicts), now)
             findings += [verdict for verdict in verdicts if isinstance(verdict, Finding)]
             heard += stages.without_shadow(standing, verdicts)
         return Looked(tuple(findings), tuple(heard), self._to_tell(now))
+
+    def _placed(
+        self,
+        detector: Detector,
+        state: DetectorState,
+        verdicts: tuple[Finding | NoVerdict, ...],
+        window: Window,
+        topology: Topology,
+        now: datetime,
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """What a detector makes of its verdicts when it sees values of another kind (those with ``beside``)."""
+        if not isinstance(detector, Placing) or not detector.wants_beside(state, verdicts):
+            return state, verdicts
+        kind, keys = detector.beside
+        other = self._cache.window(kind, keys, detector.window, self._interval)
+        return detector.placed(state, verdicts, window, other, topology, now)
 
     def teach(self, lessons: Sequence[Lesson]) -> None:
         """Tell detectors that learn from verdicts (those with ``teach``) all that was said."""

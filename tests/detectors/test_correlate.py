@@ -21,11 +21,12 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     gpu,
     node,
     pod,
+    ref,
     replica,
     resolved,
 )
 
-from outrider.model import AlertState, Hypothesis, Layer, Priority
+from outrider.model import AlertReason, AlertState, EntityKind, Hypothesis, Layer, Priority
 from outrider.topology import Topology
 
 
@@ -434,6 +435,17 @@ def test_a_symptom_is_on_record_with_its_incident_and_has_no_other_part_in_it():
     assert desk.open == []
 
 
+@pytest.mark.parametrize("fault", ["ib-link-down", "node-lost"])
+def test_a_port_without_link_is_on_record_with_what_took_it_down(fault):
+    port = ref(EntityKind.PORT, "node-0/mlx5_0/1")
+    edges = [(node(0), port), *edges_of(0, node(0), CHAT)]
+    desk = Desk(Topology.build(edges, at=at(0)))
+    down = alert(port, None, since=20, rule="link-down", priority=Priority.P3)
+    cause = alert(node(0), fault)
+    desk.step(45, [cause, down])
+    assert desk.only.alerts == (cause.fingerprint, down.fingerprint)
+
+
 def test_the_load_that_follows_a_surge_is_an_incident_of_its_own():
     desk = Desk()
     late = alert(CHAT, None, since=60, rule="ttft-p99-high")
@@ -465,3 +477,79 @@ def test_a_hung_group_may_stand_in_a_collective():
     desk = Desk(Topology.build(edges))
     desk.step(60, [alert(replica(0), "engine-hung")])
     assert [one.fault for one in desk.only.hypotheses] == ["engine-hung", "nccl-timeout"]
+
+
+def clearing(one, last):
+    """An alert whose condition was last true at ``last`` and that waits for its clear time."""
+    return replace(one, reason=AlertReason.CONDITION_GONE, seen_at=at(last))
+
+
+def test_what_is_over_breaks_nothing_new():
+    desk = Desk()
+    link = alert(node(0), "ib-link-down")
+    desk.step(30, [link])
+    lossy = alert(node(0), "network-loss", since=600)
+    desk.step(610, [clearing(link, 420), lossy])
+    assert desk.causes() == {(node(0), "ib-link-down"), (node(0), "network-loss")}
+    desk.step(640, [clearing(link, 420), lossy, alert(CHAT, None, since=630, priority=Priority.P0)])
+    loud = next(one for one in desk.open if one.priority is Priority.P0)
+    assert cause_of(loud) == (node(0), "network-loss")
+
+
+@pytest.mark.parametrize("last", [600, 500])
+def test_what_lasts_or_is_hardly_over_explains_what_comes_after_it(last):
+    desk = Desk()
+    link = alert(node(0), "ib-link-down")
+    desk.step(30, [link])
+    desk.step(610, [clearing(link, last), alert(node(0), "network-loss", since=600)])
+    assert desk.cause() == (node(0), "ib-link-down")
+
+
+def test_a_queue_outlasts_what_it_came_from():
+    desk = Desk()
+    slow = alert(replica(0), "engine-hung")
+    desk.step(30, [slow])
+    desk.step(400, [clearing(slow, 200), alert(CHAT, None, since=390)])
+    assert desk.cause() == (replica(0), "engine-hung")
+
+
+def test_the_load_that_a_surge_leaves_outlasts_it():
+    desk = Desk()
+    surge = alert(CHAT, "traffic-surge")
+    desk.step(30, [surge])
+    desk.step(610, [clearing(surge, 420), alert(replica(0), "kv-pressure", since=600)])
+    assert desk.cause() == (CHAT, "traffic-surge")
+
+
+def test_the_part_that_is_found_takes_over_what_was_said_of_the_whole():
+    desk = Desk()
+    whole = alert(CHAT, "garbled-output")
+    desk.step(60, [whole], [finding(CHAT, "garbled-output", score=0.9)])
+    opened = desk.only.id
+    part = alert(replica(2), "garbled-output", since=60)
+    desk.step(
+        180,
+        [whole, part],
+        [finding(CHAT, "garbled-output", score=0.9), finding(replica(2), "garbled-output", score=0.9)],
+    )
+    assert desk.only.id == opened
+    assert desk.cause() == (replica(2), "garbled-output")
+
+
+@pytest.mark.parametrize(("score", "named"), [(0.9, "garbled-output"), (0.5, "kpi-drop")])
+def test_a_business_figure_stands_for_itself_where_no_engine_spoils_the_answers(score, named):
+    desk = Desk()
+    said = [finding(CHAT, "garbled-output", score=score), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    desk.step(120, [alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)], said)
+    assert desk.cause() == (CHAT, named)
+
+
+def test_an_alert_that_clears_takes_no_incident_over():
+    desk = Desk()
+    said = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    answers, figure = alert(CHAT, "garbled-output"), alert(CHAT, "kpi-drop", since=60)
+    desk.step(120, [answers, figure], said)
+    desk.step(400, [clearing(answers, 390), figure], said[1:])
+    assert desk.cause() == (CHAT, "kpi-drop")
+    desk.step(415, [answers, figure], [finding(CHAT, "garbled-output", score=0.9), said[1]])
+    assert desk.cause() == (CHAT, "garbled-output")

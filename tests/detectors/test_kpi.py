@@ -26,7 +26,7 @@ def found(window_of, findings_of):
 def test_a_figure_well_below_what_it_was_is_a_kpi_drop(found):
     (item,) = found(service(0.35))
     assert item.fault == "kpi-drop"
-    assert [one.text for one in item.evidence] == ["findings.kpi_fell", "findings.answers_invalid"]
+    assert [one.text for one in item.evidence] == ["findings.kpi_fell", "findings.answers_invalid_share"]
 
 
 @pytest.mark.parametrize(

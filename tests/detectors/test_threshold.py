@@ -224,3 +224,10 @@ def test_a_target_that_does_not_answer_is_a_symptom_and_other_workloads_are_not_
     found = findings_of(target_down, window_of(EntityKind.WORKLOAD, rows), verdicts=unsaid)
     assert [one.entity.name for one in found] == ["a"]
     assert unsaid == []
+
+
+def test_a_port_that_lost_its_link_is_a_symptom_and_one_without_a_cable_is_none(window_of, findings_of):
+    (link_down,) = [one for one in compile_rules(load_rules()) if one.name == "rule:link-down"]
+    rows = {"lost": {"hw_link_up": [1.0, 1.0, 0.0]}, "bare": {"hw_link_up": [0.0] * 3}, "up": {"hw_link_up": [1.0] * 3}}
+    found = findings_of(link_down, window_of(EntityKind.PORT, rows))
+    assert [(one.entity.name, one.fault) for one in found] == [("lost", None)]

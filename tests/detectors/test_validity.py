@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from detectors.validity import ValidityDetector
 from outrider.model import EntityKind, NoVerdictReason
+from outrider.topology import Topology
 
 LENGTH = 50
 
@@ -51,3 +55,109 @@ def test_no_count_is_no_verdict(find, ratio):
     verdicts = []
     assert find(verdicts, chat=service(ratio)) == []
     assert [item.reason for item in verdicts] == [NoVerdictReason.NO_VALUES]
+
+
+CHAT_REPLICAS = 4
+
+
+@pytest.fixture
+def said_of(window_of, now_of, ref):
+    """What is said at the end of a service of four replicas, cycle by cycle.
+
+    ``spoilt`` gives for every scrape what share of its answers each replica spoils, ``answered`` what it answers.
+    """
+
+    def run(spoilt, answered, started=None):
+        whole = answered.sum(axis=0)
+        ratio = np.divide((answered * spoilt).sum(axis=0), whole, out=np.zeros_like(whole), where=whole > 0)
+        row = {"svc_output_invalid_ratio": ratio.tolist(), "svc_requests_total": whole.tolist()}
+        window = window_of(EntityKind.SERVICE, {"chat": row})
+        names = [f"chat-{number}" for number in range(CHAT_REPLICAS)]
+        begun = np.zeros(answered.shape) if started is None else started
+        rows = {
+            name: {
+                "engine_requests_finished_total": answered[n].tolist(),
+                "engine_start_time_seconds": begun[n].tolist(),
+            }
+            for n, name in enumerate(names)
+        }
+        beside = window_of(EntityKind.REPLICA, {"other-0": rows["chat-0"], **rows})
+        chat = ref(EntityKind.SERVICE, "chat")
+        topology = Topology.build([(ref(EntityKind.REPLICA, name), chat) for name in names], at=now_of(window))
+        detector = ValidityDetector()
+        state, said = detector.initial(), ()
+        for length in range(1, window.times.size + 1):
+            part, there = cut(window, length), cut(beside, length)
+            state, said = detector.detect(state, part, topology, now_of(part))
+            if detector.wants_beside(state, said):
+                state, said = detector.placed(state, said, part, there, topology, now_of(part))
+        return said
+
+    return run
+
+
+def cut(window, length):
+    return replace(
+        window, times=window.times[:length], values=window.values[:, :length], status=window.status[:, :length]
+    )
+
+
+def answers(scrapes=LENGTH):
+    return np.random.default_rng(3).poisson(30.0, (CHAT_REPLICAS, scrapes)).astype(float)
+
+
+def spoilt_by(*shares, scrapes=LENGTH, until=None):
+    """The shares from the twentieth scrape on."""
+    found = np.zeros((CHAT_REPLICAS, scrapes))
+    found[:, 20:until] = np.array(shares)[:, None]
+    return found
+
+
+def test_the_replica_that_spoils_the_answers_is_named_beside_its_service(said_of):
+    whole, part = said_of(spoilt_by(0.0, 0.0, 0.6, 0.0), answers())
+    assert (whole.entity.name, part.entity.name) == ("chat", "chat-2")
+    assert part.fault == "garbled-output"
+    assert part.evidence[0].text == "findings.answers_of_replica"
+    assert part.evidence[0].observed == pytest.approx(0.6)
+    assert part.window.start == whole.window.start
+    assert whole.score == part.score == 0.9
+
+
+def test_answers_that_every_replica_spoils_alike_are_no_engines_fault(said_of):
+    (whole,) = said_of(spoilt_by(0.06, 0.06, 0.06, 0.06), answers())
+    assert whole.entity.name == "chat"
+    assert whole.score == 0.5
+
+
+def test_the_beginning_is_that_of_the_first_invalid_answers(said_of):
+    whole, _ = said_of(spoilt_by(0.6, 0.0, 0.0, 0.0), answers())
+    assert (whole.window.end - whole.window.start).total_seconds() == 5.0 * 29
+
+
+def test_what_was_told_stays_told_while_the_answers_become_valid_again(said_of):
+    spoilt = spoilt_by(0.06, 0.06, 0.06, 0.06)
+    spoilt[:, -4:] /= 6.0
+    (whole,) = said_of(spoilt, answers())
+    assert whole.score == 0.5
+
+
+def test_of_a_replica_that_gets_no_traffic_since_nobody_can_say_that_it_is_well(said_of):
+    answered = answers(120)
+    answered[2, 50:] = 0.0
+    (silent,) = said_of(spoilt_by(0.0, 0.0, 0.6, 0.0, scrapes=120), answered)
+    assert silent.entity.name == "chat-2"
+    assert silent.reason is NoVerdictReason.NO_VALUES
+
+
+def test_a_replica_that_answers_well_again_is_forgotten(said_of):
+    answered = answers(120)
+    answered[2, 50:70] = 0.0
+    assert said_of(spoilt_by(0.0, 0.0, 0.6, 0.0, scrapes=120, until=60), answered) == ()
+
+
+def test_a_new_process_is_not_blamed_for_the_one_before(said_of):
+    answered = answers(120)
+    answered[2, 50:] = 0.0
+    started = np.zeros(answered.shape)
+    started[2, 110:] = 1_800_000_000.0 + 5.0 * 109
+    assert said_of(spoilt_by(0.0, 0.0, 0.6, 0.0, scrapes=120), answered, started) == ()

@@ -1,0 +1,36 @@
+"""The protocol of detectors that look at two kinds of entity: at one for what is wrong, at the other for where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from outrider.model import DetectorState, EntityKind, Finding, NoVerdict, SignalKey, Window
+from outrider.topology import Topology
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A detector that may ask for values of another kind, to say which component its verdicts are about.
+
+    ``beside`` is that kind and its keys.
+    """
+
+    beside: tuple[EntityKind, tuple[SignalKey, ...]]
+
+    def wants_beside(self, state: DetectorState, verdicts: Sequence[Finding | NoVerdict]) -> bool:
+        """True when ``placed`` would add something; the values are not fetched otherwise."""
+        ...
+
+    def placed(
+        self,
+        state: DetectorState,
+        verdicts: Sequence[Finding | NoVerdict],
+        window: Window,
+        beside: Window,
+        topology: Topology,
+        now: datetime,
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """The state and verdicts of ``detect`` once those values were seen. Never raises on odd values."""
+        ...

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from detectors.batchlimit import BatchLimitDetector, limit_of
+from outrider.model import EntityKind, Event, EventKind, NoVerdictReason
+from outrider.topology import Topology
+
+LENGTH, CHANGED = 40, 25
+START, STEP = 1_800_000_000.0, 5.0
+
+
+@pytest.fixture
+def found(window_of, findings_of, ref):
+    """What is said of a service of three replicas after changes, (scrape, code, before, after)."""
+
+    def run(*changes, running=(50.0, 60.0, 55.0), verdicts=None):
+        chat = ref(EntityKind.SERVICE, "chat")
+        events = [
+            Event(
+                f"change-{number}",
+                EventKind.CHANGE,
+                chat,
+                datetime.fromtimestamp(START + STEP * scrape, tz=UTC),
+                "test",
+                code,
+                {"from": before, "to": after},
+            )
+            for number, (scrape, code, before, after) in enumerate(changes)
+        ]
+        column = [[value] * CHANGED + [min(value, 20.0)] * (LENGTH - CHANGED) for value in running]
+        rows = {f"chat-{n}": {"engine_requests_running": values} for n, values in enumerate(column)}
+        window = window_of(EntityKind.REPLICA, rows, events=events)
+        topology = Topology.build(
+            [(one, chat) for one in window.entities], at=events[0].at if events else datetime.now(UTC)
+        )
+        return findings_of(BatchLimitDetector(), window, topology, verdicts=verdicts)
+
+    return run
+
+
+LOWERED = (CHANGED, "flags", "--max-num-seqs=96", "--max-num-seqs=32")
+
+
+def test_a_limit_below_what_has_run_is_told_before_anybody_waits(found):
+    (item,) = found(LOWERED)
+    assert (item.fault, item.entity.name) == ("batch-misconfigured", "chat")
+    assert item.evidence[0].text == "findings.batch_limit_lowered"
+    assert dict(item.evidence[0].arguments) == {"needed": "55", "limit": "32", "before": "96"}
+    assert item.window.start.timestamp() == START + STEP * CHANGED
+
+
+@pytest.mark.parametrize(
+    ("change", "running"),
+    [
+        ((CHANGED, "flags", "--max-num-seqs=96", "--max-num-seqs=64"), (50.0, 60.0, 55.0)),  # room is left
+        ((CHANGED, "flags", "--max-num-seqs=16", "--max-num-seqs=32"), (50.0, 60.0, 55.0)),  # raised
+        ((CHANGED, "flags", "--seed=1", "--seed=2"), (50.0, 60.0, 55.0)),
+        ((CHANGED, "rollout", "--max-num-seqs=96", "--max-num-seqs=32"), (50.0, 60.0, 55.0)),
+        (LOWERED, (10.0, 60.0, 12.0)),  # one replica had more for a moment
+    ],
+)
+def test_what_is_no_limit_below_the_need(found, change, running):
+    assert found(change, running=running) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        (35, "rollback", "", ""),
+        (35, "flags", "--max-num-seqs=32", "--max-num-seqs=96"),
+        (35, "flags", "--max-num-seqs=32", ""),
+    ],
+)
+def test_it_is_over_when_the_limit_is_as_before(found, back):
+    assert found(LOWERED, back) == []
+
+
+def test_another_flag_afterwards_leaves_it(found):
+    (item,) = found(LOWERED, (35, "flags", "", "--seed=2"))
+    assert item.window.start.timestamp() == START + STEP * CHANGED
+
+
+def test_engines_that_never_told_their_batch_are_silent(window_of, findings_of):
+    said = []
+    window = window_of(EntityKind.REPLICA, {"chat-0": {"engine_up": [1.0] * 5}})
+    assert findings_of(BatchLimitDetector(), window, verdicts=said) == []
+    assert said[0].reason is NoVerdictReason.NO_VALUES
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit"),
+    [
+        ("--max-num-seqs=32", 32.0),
+        ("--max-num-seqs 32 --seed=1", 32.0),
+        ("--max-running-requests=48", 48.0),
+        ("max_batch_size: 16", 16.0),
+        ('"maxBatchSize": 200', 200.0),
+        ("--max-num-batched-tokens=8192", np.nan),
+        ("--max-model-len=4096", np.nan),
+        ("", np.nan),
+    ],
+)
+def test_the_limit_in_a_line_of_flags(flags, limit):
+    assert limit_of(flags) == pytest.approx(limit, nan_ok=True)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.spoilers import UNTOLD, source
+
+SCRAPES, REPLICAS = 24, 6
+
+
+@pytest.fixture
+def answered():
+    return np.random.default_rng(7).poisson(30.0, (REPLICAS, SCRAPES)).astype(float)
+
+
+def invalid(answered, shares, seed=1):
+    """The share of invalid answers of each scrape, where each replica spoils its own share of them."""
+    random = np.random.default_rng(seed)
+    spoilt = random.binomial(np.nan_to_num(answered).astype(int), np.array(shares)[:, None]).sum(axis=0)
+    return spoilt / np.nansum(answered, axis=0)
+
+
+@pytest.mark.parametrize("ill", range(REPLICAS))
+def test_the_replica_whose_answers_the_invalid_ones_follow(answered, ill):
+    shares = np.zeros(REPLICAS)
+    shares[ill] = 0.7
+    found = source(invalid(answered, shares), answered)
+    assert found.replica == ill
+    assert not found.evenly
+    assert found.share == pytest.approx(0.7, abs=0.1)
+
+
+def test_every_replica_alike(answered):
+    found = source(invalid(answered, [0.3] * REPLICAS), answered)
+    assert found.replica is None
+    assert found.evenly
+
+
+def test_a_replica_that_answers_nothing_for_a_while_is_told_by_that(answered):
+    answered[2, 10:] = 0.0
+    found = source(invalid(answered, [0.0, 0.0, 0.2, 0.0, 0.0, 0.0]), answered)
+    assert found.replica == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chance_names_no_replica(seed):
+    random = np.random.default_rng(seed)
+    few = random.poisson(8.0, (REPLICAS, SCRAPES)).astype(float)
+    assert source(invalid(few, [0.05] * REPLICAS, seed), few).replica is None
+
+
+def test_even_routing_tells_nothing():
+    steady = np.full((REPLICAS, SCRAPES), 30.0)
+    assert source(np.full(SCRAPES, 0.1), steady) == UNTOLD
+
+
+def test_more_invalid_answers_than_a_replica_gives_are_not_its_own(answered):
+    found = source(3.0 * answered[0] / answered.sum(axis=0), answered)
+    assert found.replica is None
+
+
+@pytest.mark.parametrize("known", [0, 7])
+def test_a_few_scrapes_tell_nothing(answered, known):
+    ratio = invalid(answered, [0.7, 0.0, 0.0, 0.0, 0.0, 0.0])
+    ratio[known:] = np.nan
+    assert source(ratio, answered) == UNTOLD
+
+
+def test_one_replica_alone_is_not_told_from_its_service(answered):
+    assert source(invalid(answered[:1], [0.5]), answered[:1]) == UNTOLD
+
+
+def test_values_that_are_not_known_cost_their_scrapes_only(answered):
+    ratio = invalid(answered, [0.0, 0.8, 0.0, 0.0, 0.0, 0.0])
+    ratio[::4] = np.nan
+    answered[:, 1] = np.nan
+    assert source(ratio, answered).replica == 1
