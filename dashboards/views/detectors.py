@@ -49,9 +49,9 @@ def statistics(who: Viewer, rows: list[dict[str, Any]], as_of: str) -> str:
     cells = []
     for one in rows:
         rate, days = one["alarms_per_entity_day"], one["learnt_seconds"] / _DAY
-        past = who.say("detectors.past_of", learnt=f"{days:.1f}", needed=f"{one['needed_seconds'] / _DAY:g}")
+        past = who.say("detectors.past_of", learnt=f"{days:.3g}", needed=f"{one['needed_seconds'] / _DAY:g}")
         realised = fmt.DASH if rate["realised"] is None else f"{rate['realised']:.2g}"
-        kept = who.say("detectors.rate_of", realised=realised, budget=f"{rate['budget']:g}")
+        kept = who.say("detectors.rate_of", realised=realised, budget=f"{rate['budget']:.2g}")
         why = escape(one["reason_text"])
         since = escape(fmt.when(one["since"], as_of, who.language))
         cells.append((_name(one), _stage(who, one), since, why, escape(past), escape(kept), *_now(who, one)))
