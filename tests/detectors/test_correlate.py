@@ -553,3 +553,19 @@ def test_an_alert_that_clears_takes_no_incident_over():
     assert desk.cause() == (CHAT, "kpi-drop")
     desk.step(415, [answers, figure], [finding(CHAT, "garbled-output", score=0.9), said[1]])
     assert desk.cause() == (CHAT, "garbled-output")
+
+
+@pytest.mark.parametrize("clears_first", [True, False])
+def test_a_cause_of_which_one_alert_holds_takes_the_incident_over(clears_first):
+    desk = Desk()
+    said = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    rules = [alert(CHAT, "garbled-output", rule=name) for name in ("a", "b")]
+    figure = alert(CHAT, "kpi-drop", since=60)
+    desk.step(120, [*rules, figure], said)
+    assert desk.cause() == (CHAT, "kpi-drop")
+    surer = [finding(CHAT, "garbled-output", score=0.9), said[1]]
+    if clears_first:
+        desk.step(400, [clearing(rules[0], 390), rules[1], figure], surer)
+    else:
+        desk.step(400, [rules[0], clearing(rules[1], 390), figure], surer)
+    assert desk.cause() == (CHAT, "garbled-output")
