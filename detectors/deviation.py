@@ -44,8 +44,9 @@ class Deviations:
     ) -> tuple[Floats, Floats]:
         """Deviations of one instant's readings in scales, -20 to 20, and these scales; learns them. Changes ``memory``.
 
-        The scales are those from before the reading, in the metrics' units: its own outlier does not widen them. All of shape (entities, metrics). Where a reading is not ``known`` its value must be finite, and what is found
-        means nothing. The reading itself is not learnt yet: ``baseline.learn`` comes after.
+        The scales are those from before the reading, in the metrics' units: its own outlier does not widen them. All of
+        shape (entities, metrics). Where a reading is not ``known`` its value must be finite, and what is found means
+        nothing. The reading itself is not learnt yet: ``baseline.learn`` comes after.
         """
         self._learn_spread(memory, values, known, seconds)
         usual = self.baseline.usual(memory, at)
