@@ -569,3 +569,26 @@ def test_a_cause_of_which_one_alert_holds_takes_the_incident_over(clears_first):
     else:
         desk.step(400, [rules[0], clearing(rules[1], 390), figure], surer)
     assert desk.cause() == (CHAT, "garbled-output")
+
+
+def test_a_cause_that_is_over_takes_no_symptom_that_begins_long_after_it():
+    desk = Desk()
+    lost, felt = alert(node(0), "node-lost"), alert(CHAT, None, since=20)
+    desk.step(30, [lost, felt])
+    desk.step(600, [felt])
+    late = alert(pod(0), None, since=1800, rule="pod-not-ready", priority=Priority.P3)
+    desk.step(1830, [felt, late])
+    assert desk.cause() == (node(0), "node-lost")
+    assert late.fingerprint not in desk.only.alerts
+    desk.step(1860, [lost, felt, late])
+    assert late.fingerprint in desk.only.alerts, "while it holds it explains what comes after it"
+    assert desk.only.updated_at == at(1860)
+
+
+def test_an_incident_that_a_symptom_joins_was_updated_then():
+    desk = Desk()
+    lost = alert(node(0), "node-lost")
+    desk.step(30, [lost])
+    desk.step(90, [lost, alert(pod(0), None, since=40, rule="pod-not-ready", priority=Priority.P3)])
+    assert len(desk.only.alerts) == 2
+    assert desk.only.updated_at == at(90)
