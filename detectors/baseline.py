@@ -38,6 +38,7 @@ SCALE_TAU_SECONDS = 6 * 3600.0
 CLIP_SCALES = 4.0
 FREE_UPDATES = 20  # the first steps are not clipped: there is no scale to clip by
 SIGMA_OF_MEAN_DEVIATION = 1.2533
+RECENT = ("level", "scale", "offset", "seconds", "updates")  # of the memory; the rest is the time of day and week
 LONGEST_STEP_SECONDS = 600.0  # a value after a gap speaks for no more than this
 
 # Least scale in the signal's own unit, and as a share of its level.

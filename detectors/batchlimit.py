@@ -2,7 +2,8 @@
 
 A limit that binds only at the peak shows in no queue before the peak comes. So the change speaks: it says what the
 limit was and is, and the batches of the day before say what was needed. ``surge`` names the same fault from the queue,
-where nobody tells the limit. A limit that is raised again, or a rollback, ends it.
+where nobody tells the limit. A limit that is raised again, or a rollback, ends it. A replica that appears takes over
+what was noted of its service: a changed flag replaces the pods, and their names with them.
 
 It misleads where the busiest hour lies further back than a day, and where a limit was lowered on purpose.
 """
@@ -10,18 +11,20 @@ It misleads where the busiest hour lies further back than a day, and where a lim
 from __future__ import annotations
 
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from detectors.memory import Arrays
+from detectors.memory import Arrays, align
 from detectors.remembering import Remembering
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import (
+    DetectorState,
     EntityKind,
     EntityRef,
     Event,
@@ -39,7 +42,7 @@ RUNNING = SignalKey("engine_requests_running")
 HALVES_IN_SECONDS = 86400.0  # a peak of yesterday at this hour still counts half
 HELD_SECONDS = 86400.0  # whoever leaves a limit for a day means it
 # The flag in vLLM, in SGLang, and in Triton, TensorRT-LLM and MindIE: sequences of one engine that run at once.
-_LIMIT = re.compile(r"(?i)max[-_]?(?:num[-_]?seqs|running[-_]?requests|batch[-_]?size)\D{1,3}(\d+)")
+_LIMIT = re.compile(r"(?i)max[-_]?(?:num[-_]?seqs|running[-_]?requests|batch[-_]?size)[=:\"'\s]{1,3}(\d+)")
 
 
 class BatchLimitDetector(Remembering):
@@ -50,7 +53,8 @@ class BatchLimitDetector(Remembering):
     keys: tuple[SignalKey, ...] = (RUNNING,)
     window = timedelta(minutes=10)
     state_version = 1
-    defaults: ClassVar[dict[str, float]] = {
+    defaults: ClassVar[dict[str, Any]] = {
+        "services": 0,
         "busiest": np.nan,
         "at": np.nan,
         "needed": np.nan,
@@ -58,6 +62,12 @@ class BatchLimitDetector(Remembering):
         "before": np.nan,
         "changed_at": -np.inf,
     }
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """As ``judge``, once the replicas that are new have taken over what their service's have seen."""
+        return super().detect(_handed_on(state, self.defaults, window.entities, topology), window, topology, now)
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding while the limit of a service is below the batch of its middle replica; silence without values."""
@@ -90,9 +100,54 @@ class BatchLimitDetector(Remembering):
 
 
 def limit_of(flags: str) -> float:
-    """The most requests at once that a line of flags sets, NaN where it sets none."""
+    """The most requests at once that a line of flags sets, NaN where it sets none.
+
+    0 is none: a model of Triton whose ``max_batch_size`` is 0 leaves batches to its engine.
+    """
     found = _LIMIT.search(flags)
-    return float(found.group(1)) if found else float("nan")
+    return (float(found.group(1)) or float("nan")) if found else float("nan")
+
+
+def _handed_on(
+    state: DetectorState, defaults: dict[str, Any], entities: tuple[EntityRef, ...], topology: Topology
+) -> DetectorState:
+    """The state with the window's new replicas in it; those that left are still there, if not in the topology."""
+    held = align(state, state.entities, defaults)
+    known = set(state.entities)
+    new = tuple(entity for entity in entities if entity not in known)
+    if not new and held["services"].all():
+        return state
+    together = (*state.entities, *new)
+    memory = align(DetectorState(state.version, state.entities, dict(held)), together, defaults)
+    noted = np.isfinite(memory["changed_at"]) | ~np.isnan(memory["busiest"])
+    unsorted = np.flatnonzero(memory["services"] == 0)
+    memory["services"][unsorted] = [_mark(together[row], topology) for row in unsorted]
+    heirs = unsorted[(memory["services"][unsorted] != 0) & ~noted[unsorted]]
+    if noted.any():
+        for mark in np.unique(memory["services"][heirs]):
+            same = memory["services"] == mark
+            _inherit(memory, heirs[same[heirs]], np.flatnonzero(noted & same))
+    return DetectorState(state.version, together, memory)
+
+
+def _mark(replica: EntityRef, topology: Topology) -> int:
+    """A number for the services of a replica, 0 where it has none."""
+    services = sorted(service.key for service in topology.above(replica, EntityKind.SERVICE))
+    return zlib.crc32("|".join(services).encode()) if services else 0
+
+
+def _inherit(memory: Arrays, heirs: np.ndarray, elders: np.ndarray) -> None:
+    """The middle batch of a service's replicas, and the newest change that they noted."""
+    if not elders.size:
+        return
+    batches = memory["busiest"][elders]
+    if not np.isnan(batches).all():
+        memory["busiest"][heirs], memory["at"][heirs] = np.nanmedian(batches), np.nanmax(memory["at"][elders])
+    newest = elders[memory["changed_at"][elders] == memory["changed_at"][elders].max()]
+    for name in ("limit", "before", "changed_at"):
+        memory[name][heirs] = memory[name][newest[0]]
+    needed = memory["needed"][newest]
+    memory["needed"][heirs] = np.nan if np.isnan(needed).all() else np.nanmedian(needed)
 
 
 def _note_changes(window: Window, memory: Arrays, topology: Topology, now: datetime) -> None:

@@ -68,27 +68,26 @@ def correlate(
             answer[incident.id] = standing[incident.id] = incident
             if incident.resolved_at is not None:
                 del standing[incident.id]
-    for incident in _with_symptoms(tuple(standing.values()), alerts, scene):
+    for incident in _with_symptoms(tuple(standing.values()), alerts, scene, now):
         answer[incident.id] = incident
     return _told(answer, {incident.id for incident in open_incidents})
 
 
-def _with_symptoms(standing: Sequence[Incident], alerts: Sequence[Alert], scene: Scene) -> Iterator[Incident]:
+def _with_symptoms(
+    standing: Sequence[Incident], alerts: Sequence[Alert], scene: Scene, now: datetime
+) -> Iterator[Incident]:
     """Open incidents with the symptoms of P3 that their suspected causes explain and that none of them holds yet.
 
     Such an alert is on record with its incident and has no other part in it: it neither opens nor prolongs one.
     """
     held = {fingerprint for incident in standing for fingerprint in incident.alerts}
     loose = [alert for alert in alerts if _is_symptom(alert) and alert.fingerprint not in held]
-    causes = [
-        Claim(
-            cause.entity, cause.fault, standing_claim.since if standing_claim else incident.opened_at, home=incident.id
-        )
-        for incident in standing
-        if (cause := incident.suspected_cause) is not None
-        for standing_claim in (scene.claim(cause.entity, cause.fault),)
-    ]
-    if not loose or not causes:
+    if not loose:
+        return
+    firing = {alert.fingerprint: alert for alert in alerts if scenes.opens_incident(alert)}
+    cases = [incidents.reopen(incident, firing) for incident in standing]
+    causes = [claim for case in cases if (claim := incidents.cause_claim(case, scene)) is not None]
+    if not causes:
         return
     topology = scene.reach.topology
     claims = causes + [
@@ -103,7 +102,8 @@ def _with_symptoms(standing: Sequence[Incident], alerts: Sequence[Alert], scene:
             joining.setdefault(claims[best.cause].home or "", []).extend(claims[number].alerts)
     for incident in standing:
         if incident.id in joining:
-            yield replace(incident, alerts=(*incident.alerts, *sorted(joining[incident.id])))
+            merged = (*incident.alerts, *sorted(joining[incident.id]))
+            yield replace(incident, alerts=merged, updated_at=now)
 
 
 def _is_symptom(alert: Alert) -> bool:

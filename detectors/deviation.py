@@ -39,11 +39,14 @@ class Deviations:
         zeros = {name: np.zeros(plane) for name in ("steady", "centre", "spread")}
         return self.baseline.empty(count) | zeros | {"floor": np.full(plane, TINY)}
 
-    def measure(self, memory: Arrays, values: Floats, known: NDArray[np.bool_], at: float, seconds: float) -> Floats:
-        """The deviation of one instant's readings in scales, -20 to 20; learns the scales. Changes ``memory``.
+    def measure(
+        self, memory: Arrays, values: Floats, known: NDArray[np.bool_], at: float, seconds: float
+    ) -> tuple[Floats, Floats]:
+        """Deviations of one instant's readings in scales, -20 to 20, and these scales; learns them. Changes ``memory``.
 
-        All of shape (entities, metrics). Where a reading is not ``known`` its value must be finite, and what is found
-        means nothing. The reading itself is not learnt yet: ``baseline.learn`` comes after.
+        The scales are those from before the reading, in the metrics' units: its own outlier does not widen them. All of
+        shape (entities, metrics). Where a reading is not ``known`` its value must be finite, and what is found means
+        nothing. The reading itself is not learnt yet: ``baseline.learn`` comes after.
         """
         self._learn_spread(memory, values, known, seconds)
         usual = self.baseline.usual(memory, at)
@@ -52,8 +55,7 @@ class Deviations:
         limit = np.where(memory["updates"] < FREE_READINGS, np.inf, _TEACH_CLIP * scale)
         slow = pace(memory, seconds, STEADY_TAU_SECONDS)
         memory["steady"] += np.where(known, slow * (np.minimum(np.abs(off), limit) - memory["steady"]), 0.0)
-        found: Floats = np.clip(off / scale, -CLIP, CLIP)
-        return found
+        return np.clip(off / scale, -CLIP, CLIP), scale
 
     def scale(self, memory: Arrays, level: Floats) -> Floats:
         """What deviations from a level are counted in, (entities, metrics)."""

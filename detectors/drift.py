@@ -192,7 +192,8 @@ class DriftDetector(Paced):
             clear &= stands | ~paced.shared(seen.moved, entities, topology)
         memory["since"] = np.where(clear & ~stands, memory["start"], memory["since"])
         memory["seen"] = np.where(clear, end, memory["seen"])
-        memory["level"] = level[:, :mine]
+        # what stands is told of its last known level while values are missing
+        memory["level"] = np.where(np.isnan(level[:, :mine]), memory["level"], level[:, :mine])
 
     def _end(self, memory: Arrays, level: Floats, end: float) -> None:
         """A drift that gave back half of its rise, or was not seen clearly for long, stands no longer."""
@@ -277,10 +278,12 @@ class DriftDetector(Paced):
         self, window: Window, memory: Arrays, _pool: Arrays, topology: Topology, now: datetime
     ) -> list[Finding]:
         named: dict[str, tuple[float, str, Finding]] = {}
-        for row, place in np.argwhere(np.isfinite(memory["since"])):
+        stands = np.isfinite(memory["since"])
+        limits = {int(place): self._limits(window, int(place)) for place in np.flatnonzero(stands.any(axis=0))}
+        for row, place in np.argwhere(stands):
             entity, signal = window.entities[row], self.watched[place]
             one = {name: float(memory[name][row, place]) for name in _TOLD}
-            limit = self._limit(window, int(row), int(place))
+            limit = float(limits[int(place)][row])
             kind = TOLD_ON.get(signal)
             for about in (topology.above(entity, kind) if kind else ()) or (entity,):
                 said = self._finding(about, entity, int(place), one, limit, now)
@@ -318,15 +321,17 @@ class DriftDetector(Paced):
             because=tuple(because),
         )
 
-    def _limit(self, window: Window, row: int, place: int) -> float:
-        """Where the signal ends, in its own unit; NaN where nobody knows."""
+    def _limits(self, window: Window, place: int) -> Floats:
+        """Where a signal ends for each entity, in its own unit; NaN where nobody knows."""
         signal = self.watched[place]
         if signal in _TOTAL:
-            return float(newest(window, window.column(_TOTAL[signal]))[row])
+            total: Floats = newest(window, window.column(_TOTAL[signal]))
+            return total
         if signal in _SHARE:
-            share = float(newest(window, window.column(_SHARE[signal]))[row])
-            return float(newest(window, window.column(signal))[row]) / share if share > 0 else np.nan
-        return LIMITS.get(signal, np.nan)
+            share, own = (newest(window, window.column(name)) for name in (_SHARE[signal], signal))
+            part: Floats = np.divide(own, share, out=np.full(own.shape, np.nan), where=share > 0)
+            return part
+        return np.full(len(window.entities), LIMITS.get(signal, np.nan))
 
 
 def _scatter(points: NDArray[np.float32], times: Floats, trend: Trend) -> Floats:

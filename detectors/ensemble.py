@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import reservoir
-from detectors.baseline import Span
+from detectors.baseline import RECENT, Span
 from detectors.budget import Budget
 from detectors.memory import Arrays
 from detectors.residuals import Residuals
@@ -30,7 +30,6 @@ REFIT_GROWTH = 2.0
 HOLD_READINGS = 24.0
 LEAST = 1.0  # minus log10: what one reading in ten shows is no alarm, however quiet the past was
 LEAST_OF_ONE_METRIC = 2.0  # minus log10: voters on one metric agree anyway, so one reading in a hundred is no news
-_RECENT = ("level", "scale", "offset", "seconds", "updates")  # of a baseline; the rest is the time of day
 _FADE = float(np.exp(-1.0 / HOLD_READINGS))
 
 
@@ -91,7 +90,7 @@ class Ensemble:
     def begin_anew(self, memory: Arrays) -> None:
         """Forget all but the time of day: scales and steps of another spacing are none of ours."""
         count = memory["held"].shape[0]
-        memory.update({name: array for name, array in self.empty(count).items() if name in _RECENT})
+        memory.update({name: array for name, array in self.empty(count).items() if name in RECENT})
 
     def look(self, memory: Arrays, pool: Arrays, values: Floats, times: Floats, seconds: float) -> Said:
         """Scores and alarm points of new readings; changes ``memory`` and ``pool``.

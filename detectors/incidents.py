@@ -235,8 +235,9 @@ def _same(one: Hypothesis, other: Hypothesis) -> bool:
 
 
 def _is_over(cause: Hypothesis, claims: Sequence[Claim]) -> bool:
-    """True when the alert of a cause waits for its clear time."""
-    return any((one.entity, one.fault) == (cause.entity, cause.fault) and one.over is not None for one in claims)
+    """True when every alert of a cause waits for its clear time."""
+    same = [one for one in claims if (one.entity, one.fault) == (cause.entity, cause.fault)]
+    return bool(same) and all(one.over is not None for one in same)
 
 
 def _claims(case: Case, scene: Scene) -> list[Claim]:

@@ -1,10 +1,10 @@
 """What people said of the ensemble's findings: a pattern that was judged not useful is no news of that entity again.
 
-Rows that were odd are kept aside for a month, of each class the newest few hundred. Those inside a spell that was
-judged not useful are normal from then on: the same pattern of residuals on the same entity, hardly larger, has no
-score, and enters the reference like any quiet row. Which rows these are follows from the verdicts alone: a later
-verdict, or another person's that there was a reason, takes it back. Nothing else is learnt: other entities, other
-patterns and the same one grown larger are told as before.
+Rows that were odd are kept aside for a month, of each class the newest few hundred and of each entity a few dozen.
+Those inside a spell that was judged not useful are normal from then on: the same pattern of residuals on the same
+entity, hardly larger, has no score, and enters the reference like any quiet row. Which rows these are follows from
+the verdicts alone: a later verdict, or another person's that there was a reason, takes it back. Nothing else is
+learnt: other entities, other patterns and the same one grown larger are told as before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from detectors.memory import Arrays
 from outrider.model import EntityRef
 
 KEPT_SECONDS = 30 * 86400.0
-MOST_ROWS = 512
+MOST_ROWS, MOST_OF_ONE = 512, 32  # of the class, and of one entity: who is odd for days crowds nobody out
 ALIKE = 0.85  # cosine of two rows of residuals
 LOUDER = 1.25  # of the length of the row that was judged: beyond, it is more than what was meant
 _NAMES = ("aside", "aside_of", "aside_at", "aside_fine")
@@ -62,7 +62,10 @@ def held(arrays: Mapping[str, NDArray[Any]], width: int) -> Arrays:
 def put_aside(
     pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef], odd: NDArray[np.bool_], at: float
 ) -> None:
-    """Keep the odd rows of an instant in ``pool``; what is a month old goes, and beyond the most the oldest."""
+    """Keep the odd rows of an instant in ``pool``; what is a month old goes, and beyond the most the oldest.
+
+    Rows that were judged normal go last.
+    """
     keys = np.array([entities[int(row)].key for row in np.flatnonzero(odd)], dtype=np.str_)
     new = {
         "aside": rows[odd],
@@ -71,11 +74,21 @@ def put_aside(
         "aside_fine": np.zeros(keys.size, dtype=np.bool_),
     }
     joined = {name: np.concatenate((pool[name], new[name])) for name in _NAMES}
-    order = np.flatnonzero(joined["aside_at"] > at - KEPT_SECONDS)
+    order = np.flatnonzero((joined["aside_at"] > at - KEPT_SECONDS) & _few_of_each(joined))
     doubtful = order[~joined["aside_fine"][order]]
     surplus = max(0, order.size - MOST_ROWS)
     left = np.setdiff1d(order, doubtful[:surplus])[-MOST_ROWS:]
     pool.update({name: array[left] for name, array in joined.items()})
+
+
+def _few_of_each(pool: Arrays) -> NDArray[np.bool_]:
+    """The rows that are among the newest few of their entity, those judged normal before the others."""
+    kept = np.ones(pool["aside_of"].size, dtype=np.bool_)
+    if kept.size > MOST_OF_ONE:
+        first = np.lexsort((-np.arange(kept.size), ~pool["aside_fine"], pool["aside_of"]))
+        _, begins, sizes = np.unique(pool["aside_of"][first], return_index=True, return_counts=True)
+        kept[first] = np.arange(kept.size) - np.repeat(begins, sizes) < MOST_OF_ONE
+    return kept
 
 
 def excused(pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef]) -> NDArray[np.bool_]:

@@ -1,12 +1,12 @@
 """A card whose power is far from what its work explains: too little for a busy one, too much for an idle one.
 
 Power follows what a board does: how long it is busy, how much of that its tensor cores and its memory take. Cards of
-one class (type, model, role and services above) learn that line together (``lines.py``); what nobody has drawn yet
-is not expected of anybody. A card that is busy half the time or more and draws a quarter less than its line says is
-held down, or waits in a loop that counts as work: a power brake, a capped clock, a collective that spins. One that is
-hardly busy and draws far more carries work that its counters do not show. Nothing is said that half of its class
-shows, too. A finding is P3 and names no fault: it speaks for those that lower power, on the card, and on the replica
-where all of its cards draw too little.
+one class (type, model, role and services above) learn that line together (``lines.py``); what nobody has drawn or
+done yet is not expected of anybody. A card that is busy half the time or more and draws a quarter less than its line
+says is held down, or waits in a loop that counts as work: a power brake, a capped clock, a collective that spins. One
+that is hardly busy and draws far more carries work that its counters do not show. Nothing is said that more than half
+of its class shows, too. A finding is P3 and names no fault: it speaks for those that lower power, on the card, and on
+the replica where all of its cards, two or more, draw too little.
 Misleads where an exporter tells utilisation alone and one card reads prompts while its peers make tokens.
 """
 
@@ -47,7 +47,7 @@ TENSOR, TRAFFIC = "hw_accel_tensor_active_ratio", "hw_accel_memory_bandwidth_rat
 DRAW = Relation("utm", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=180.0)
 WARM_UP = timedelta(minutes=30)  # of the class: one level of load is no line
 MEMORY = timedelta(days=1)  # of the line: a day has all loads in it
-TRAILING_SECONDS = 120.0  # exporters average power and work over different seconds
+TRAILING_SECONDS = 120.0  # exporters average power and work over different seconds; two readings at the least
 LEAST_CELLS = 2  # of the trailing minutes
 FAR = 0.25  # of what is expected; boards of one type differ by a tenth
 SURE = 4.0  # times the scatter of single readings about the line
@@ -56,6 +56,8 @@ APART = 0.125  # of what is expected, from the median of the class
 BUSY_FROM, IDLE_UP_TO = 0.5, 0.4  # a little power says something of a busy card, a lot of an idle one
 LASTING = timedelta(minutes=3)  # on top of the trailing minutes
 LAG_SECONDS = 150.0  # what is newer is not learnt from: it may be the beginning of a fault
+FORGOTTEN_SECONDS = 600.0  # of which nothing can be said: then a new one begins anew
+SLIP = 3.0  # times what a card and its class draw: before there is a line, such a reading is an exporter's slip
 CLIP = 3.0  # times the scatter: a reading further off teaches no more than that
 FROZEN_AT_MOST = timedelta(days=1)  # then what was far is the usual of a card without peers
 LONGEST_STEP_SECONDS = 600.0  # a reading after a gap speaks for no more than this
@@ -64,12 +66,17 @@ REGROUP_SECONDS = 300.0  # pods move rarely; of a card that is far off it is ask
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """What the class of each card has taught, (entities,): its line, where that may be gone by, and its extremes."""
+    """What the class of each card has taught, (entities,): its line, where that may be gone by, and its extremes.
+
+    ``least`` and ``most`` are what it has drawn, ``idlest`` and ``busiest`` how busy it was; all fade with the line.
+    """
 
     line: Line
     learnt: Flags
     least: Floats
     most: Floats
+    idlest: Floats
+    busiest: Floats
 
     def expected(self, drivers: Sequence[Floats]) -> tuple[Floats, Floats]:
         """Watts and their standard error as a share, (entities, times); nothing that the class never drew."""
@@ -112,6 +119,9 @@ class PowerDrawDetector(Remembering):
         "seconds": 0.0,
         "least": np.nan,
         "most": np.nan,
+        "idlest": np.nan,
+        "busiest": np.nan,
+        "told_at": -np.inf,
         "low_since": np.nan,
         "high_since": np.nan,
     }
@@ -123,13 +133,15 @@ class PowerDrawDetector(Remembering):
         usual, at = _usual(memory, group), float(window.times[-1])
         sight = _look(window, usual)
         found: list[Finding | NoVerdict] = []
+        memory["told_at"] = np.where(sight.told, at, memory["told_at"])
+        gone = at - memory["told_at"] >= FORGOTTEN_SECONDS
         for name, far in zip(("low_since", "high_since"), _far(sight, usual, group), strict=True):
             since = np.where(far, np.fmin(memory[name], at), np.nan)
-            memory[name] = np.where(sight.told, since, memory[name])
+            memory[name] = np.where(sight.told, since, np.where(gone, np.nan, memory[name]))
             lasting = far & (at - memory[name] >= LASTING.total_seconds())
             found += self._findings(window.entities, sight, memory[name], lasting, topology, now)
-        _learn(window, memory, usual)
-        return (*found, *self._silences(window, usual.learnt))
+        _learn(window, memory, usual, group)
+        return (*found, *self._silences(window, usual.learnt, sight.told))
 
     def _sort(self, window: Window, memory: Arrays, topology: Topology) -> None:
         """Remember the class of each card, and forget what one of another class has taught.
@@ -168,7 +180,7 @@ class PowerDrawDetector(Remembering):
         low = {entities[row]: int(row) for row in rows if sight.took[row] < sight.due[row]}
         for replica in dict.fromkeys(one for card in low for one in topology.above(card, EntityKind.REPLICA)):
             cards = topology.below(replica, EntityKind.GPU)
-            if all(card in low for card in cards):
+            if len(cards) > 1 and all(card in low for card in cards):
                 found.append(self._finding(replica, sight, since, np.array([low[card] for card in cards]), now))
         return found
 
@@ -199,21 +211,26 @@ class PowerDrawDetector(Remembering):
             because=(because,),
         )
 
-    def _silences(self, window: Window, learnt: Flags) -> list[NoVerdict]:
+    def _silences(self, window: Window, learnt: Flags, told: Flags) -> list[NoVerdict]:
+        """Why nothing is said: no values, too few of them to go by, or a class that nobody has learnt yet."""
         blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
         learning = ~learnt & ~blind
-        if learning.all():
-            return [NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
         status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
-        rows = np.flatnonzero(learning)
-        warming = [NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in rows]
-        return [*silences(self.name, window.entities, status, blind), *warming]
+        found = list(silences(self.name, window.entities, status, blind))
+        if learning.any() and not (learnt & ~blind).any():
+            return [*found, NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
+        few = learnt & ~blind & ~told
+        for rows, reason in ((few, NoVerdictReason.NO_VALUES), (learning, NoVerdictReason.WARMING_UP)):
+            found += [NoVerdict(self.name, window.entities[row], reason) for row in np.flatnonzero(rows)]
+        return found
 
 
 def _usual(memory: Arrays, group: NDArray[np.intp]) -> _Usual:
     line = DRAW.fit(memory, group)
     learnt = line.known & (_of_class(np.fmax, memory["seconds"], group) >= WARM_UP.total_seconds())
-    return _Usual(line, learnt, _of_class(np.fmin, memory["least"], group), _of_class(np.fmax, memory["most"], group))
+    least, idlest = (_of_class(np.fmin, memory[name], group) for name in ("least", "idlest"))
+    most, busiest = (_of_class(np.fmax, memory[name], group) for name in ("most", "busiest"))
+    return _Usual(line, learnt, least, most, idlest, busiest)
 
 
 def _of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
@@ -240,7 +257,8 @@ def _read(window: Window, columns: slice) -> tuple[Floats, tuple[Floats, Floats,
 
 
 def _look(window: Window, usual: _Usual) -> _Sight:
-    first = int(np.searchsorted(window.times, window.times[-1] - TRAILING_SECONDS, side="right"))
+    trailing = max(TRAILING_SECONDS, LEAST_CELLS * window.step.total_seconds())
+    first = int(np.searchsorted(window.times, window.times[-1] - trailing, side="right"))
     power, drivers = _read(window, slice(first, None))
     due, error = usual.expected(drivers)
     known = np.isfinite(power) & np.isfinite(due) & usual.learnt[:, None]
@@ -254,11 +272,16 @@ def _look(window: Window, usual: _Usual) -> _Sight:
 
 
 def _far(sight: _Sight, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, Flags]:
-    """Which cards draw too little and which too much by themselves, (entities,)."""
+    """Which cards draw too little and which too much by themselves, (entities,).
+
+    Beyond the work that the class has done the line is a guess. What is expected of more work ends at the most that
+    was ever drawn, which is little enough to say too little by; of less work it ends at the least, likewise.
+    """
     off = sight.took - sight.due
     with np.errstate(invalid="ignore"):
-        low = sight.told & (sight.busy >= BUSY_FROM) & (off < -sight.reach)
-        high = sight.told & (sight.busy <= IDLE_UP_TO) & (off > np.maximum(sight.reach, EXCESS * usual.most))
+        low = sight.told & (sight.busy >= np.maximum(BUSY_FROM, usual.idlest)) & (off < -sight.reach)
+        high = sight.told & (sight.busy <= np.minimum(IDLE_UP_TO, usual.busiest))
+        high &= off > np.maximum(sight.reach, EXCESS * usual.most)
     if not (low.any() or high.any()):
         return low, high
     over = np.divide(off, sight.due, out=np.full(off.shape, np.nan), where=sight.told)
@@ -267,7 +290,7 @@ def _far(sight: _Sight, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, 
     return low & (over - np.minimum(middle, 0.0) < -APART), high & (over - np.maximum(middle, 0.0) > APART)
 
 
-def _learn(window: Window, memory: Arrays, usual: _Usual) -> None:
+def _learn(window: Window, memory: Arrays, usual: _Usual, group: NDArray[np.intp]) -> None:
     """Take up readings that are old enough, of cards that are as expected."""
     times, until = window.times, float(window.times[-1]) - LAG_SECONDS
     first, stop = np.searchsorted(times, (memory["learnt_until"].min(initial=until), until), side="right")
@@ -275,16 +298,42 @@ def _learn(window: Window, memory: Arrays, usual: _Usual) -> None:
         return
     power, drivers = _read(window, slice(int(first), int(stop)))
     due, wide = usual.expected(drivers)[0], CLIP * usual.scatter[:, None]
-    near = np.where(usual.learnt[:, None] & np.isfinite(due), np.clip(power, due - wide, due + wide), power)
+    with np.errstate(invalid="ignore"):
+        inside = (drivers[0] >= usual.idlest[:, None]) & (drivers[0] <= usual.busiest[:, None])
+    inside &= usual.learnt[:, None] & np.isfinite(due)
+    near = np.where(inside, np.clip(power, due - wide, due + wide), power)
     odd_since = np.fmin(memory["low_since"], memory["high_since"])
     frozen: Flags = odd_since >= times[-1] - FROZEN_AT_MOST.total_seconds()
     where = (times[first:stop] > memory["learnt_until"][:, None]) & ~frozen[:, None]
     where &= np.logical_and.reduce([np.isfinite(values) for values in (power, *drivers)])
+    where &= inside | ~_slips(window, power, np.asarray(~inside.all(axis=1)), group)
     elapsed = np.maximum(until - memory["learnt_until"], 0.0)
-    DRAW.learn(memory, drivers, near, where, np.exp(-elapsed / MEMORY.total_seconds()))
+    forget = np.exp(-elapsed / MEMORY.total_seconds())
+    DRAW.learn(memory, drivers, near, where, forget)
     stood_for = np.clip(elapsed, 0.0, LONGEST_STEP_SECONDS)
     memory["seconds"] = memory["seconds"] + np.where(where.any(axis=1) & np.isfinite(elapsed), stood_for, 0.0)
-    for name, how, none in (("least", np.fmin, np.inf), ("most", np.fmax, -np.inf)):
-        extreme = how.reduce(np.where(where, near, none), axis=1)
-        memory[name] = how(memory[name], np.where(np.isfinite(extreme), extreme, np.nan))
+    for names, values, mean in (
+        (("least", "most"), near, usual.line.mean),
+        (("idlest", "busiest"), drivers[0], usual.line.drivers[:, 0]),
+    ):
+        for name, how, none in zip(names, (np.fmin, np.fmax), (np.inf, -np.inf), strict=True):
+            extreme = how.reduce(np.where(where, values, none), axis=1)
+            faded = np.where(np.isfinite(mean), mean + forget * (memory[name] - mean), memory[name])
+            memory[name] = how(faded, np.where(np.isfinite(extreme), extreme, np.nan))
     memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
+
+
+def _slips(window: Window, power: Floats, rows: Flags, group: NDArray[np.intp]) -> Flags:
+    """Readings (entities, columns) of ``rows`` far beyond any other of the card in the window and what its class draws.
+
+    A load that begins is none: more than one reading shows it.
+    """
+    found = np.zeros(power.shape, dtype=np.bool_)
+    if rows.any() and window.times.size > 1:
+        whole = window.column(POWER)
+        second = np.sort(np.where(np.isfinite(whole), whole, -np.inf), axis=1)[:, -2]
+        own = np.where(np.isfinite(second), second, np.nan)
+        usual = np.fmax(own, peers.medians(own[:, None], group)[:, 0])
+        with np.errstate(invalid="ignore"):
+            found[rows] = (power > SLIP * usual[:, None])[rows]
+    return found

@@ -72,7 +72,7 @@ class Residuals:
         """
         known = np.isfinite(values)
         clean = np.where(known, values, 0.0)
-        deviation = self._deviations.measure(memory, clean, known, at, seconds)
+        deviation, _ = self._deviations.measure(memory, clean, known, at, seconds)
         share = 2.0 / (LASTING_READINGS + 1.0)
         memory["lasting"] += np.where(known, share * (deviation - memory["lasting"]), 0.0)
         self._learn_steps(memory, clean, known, seconds)

@@ -13,11 +13,12 @@ off by nature.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
 from detectors import paced, pasts, readings
+from detectors.baseline import RECENT
 from detectors.budget import HEADROOM, Budget
 from detectors.calibrator import AlarmCount
 from detectors.deviation import FREE_READINGS, Deviations
@@ -34,6 +35,7 @@ ENDS = 0.5  # of the limit that was crossed
 EXPLAINS = 3.0  # scales of the load: then the load explains it
 NEAR = 0.5  # of its limit: a peer that is so odd, too
 HELD_SECONDS = 86400.0  # then what was odd is the usual
+COARSE = 1.5  # beats: history that is coarser teaches the time of day and week alone
 _BLOCK = 256
 
 # What is watched, and the load that may explain it.
@@ -55,6 +57,7 @@ class RobustZDetector(Paced):
     family = "robust-z"
     state_version = 1
     beat_seconds, instants = BEAT_SECONDS, 5
+    warm_step = timedelta(seconds=BEAT_SECONDS)
     warm_statistic = Statistic.MEAN
 
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
@@ -75,19 +78,26 @@ class RobustZDetector(Paced):
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
         """Learn from history, oldest first, as if it were lived. Finds nothing.
 
-        Columns not newer than the state are left out.
+        Columns not newer than the state are left out. History at more than seven minutes and a half teaches what is
+        usual when, and nothing else: means of longer spans lie closer together.
         """
         memory, pool = self._follow(state, window.entities)
         memory = {name: one.copy() for name, one in memory.items()}
         seconds = readings.spacing(window)
         first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
+        coarse = first < window.times.size and float(np.median(seconds[first:])) > COARSE * self.beat_seconds
         for start in range(first, window.times.size, _BLOCK):
             values = readings.read(window, self.signals, slice(start, start + _BLOCK))
             for place in range(values.shape[1]):
                 at, long = float(window.times[start + place]), float(seconds[start + place])
                 self._turn(memory, pool, at, window.entities)
-                self._judge(memory, values[:, place], at, long)
+                if coarse:
+                    self._baseline.learn(memory, values[:, place], at, long)
+                else:
+                    self._judge(memory, values[:, place], at, long)
                 pasts.lived(pool, np.isfinite(values[:, place]), long)
+        if coarse:
+            self._forget(memory)
         if first < window.times.size:
             pool["last"] = np.array([window.times[-1]])
             pool["length"] = np.array([self.beat_seconds])
@@ -106,15 +116,18 @@ class RobustZDetector(Paced):
         )
 
     def _forget(self, memory: Arrays) -> None:
-        """Limits and scales hold for beats of one length; what is usual stays so."""
+        """Limits and scales hold for beats of one length; what is usual at a time of day and week stays so.
+
+        The recent level goes, too: scales learn fast only while their readings are few.
+        """
         count = memory["known"].shape[0]
-        kept = self._baseline.empty()
+        kept = set(self._baseline.empty()).difference(RECENT)
         memory.update({name: one for name, one in self._fresh(count).items() if name not in kept})
 
     def _judge(self, memory: Arrays, values: Floats, at: float, seconds: float) -> tuple[Floats, Flags]:
         """Scores of one reading and where they are beyond their limits, (entities, watched); then learn it."""
         known, mine = np.isfinite(values), len(self.watched)
-        z = self._deviations.measure(memory, np.where(known, values, 0.0), known, at, seconds)
+        z, scale = self._deviations.measure(memory, np.where(known, values, 0.0), known, at, seconds)
         ripe = (known & (memory["updates"] >= FREE_READINGS))[:, :mine]
         score = np.where(ripe, self._score(z), np.nan)
         beyond = np.zeros(score.shape, dtype=np.bool_)
@@ -125,7 +138,7 @@ class RobustZDetector(Paced):
                 memory[name][:, place] = one
         level = self._baseline.usual(memory, at).level
         memory["value"], memory["usual"] = np.where(ripe, values[:, :mine], np.nan), level[:, :mine]
-        memory["scale_now"] = self._deviations.scale(memory, level)[:, :mine]
+        memory["scale_now"] = scale[:, :mine]
         stands = np.isfinite(memory["since"]) & (at - memory["since"] < HELD_SECONDS)
         frozen = np.concatenate((stands, np.zeros((stands.shape[0], 1), dtype=np.bool_)), axis=1)
         self._baseline.learn(memory, values, at, seconds, frozen)

@@ -107,7 +107,10 @@ def ranked(claims: Sequence[Claim], scene: Scene) -> tuple[tuple[Hypothesis, ...
 
 
 def _unique(claims: Sequence[Claim], scene: Scene) -> list[Claim]:
-    """One claim an entity and fault, with the earliest instant, all alerts, and the findings' strength."""
+    """One claim an entity and fault, with the earliest instant, all alerts, and the findings' strength.
+
+    It is over when all of them are: one alert that holds is enough.
+    """
     held: dict[tuple[EntityRef, str | None], Claim] = {}
     for claim in claims:
         key = (claim.entity, claim.fault)
@@ -121,6 +124,7 @@ def _unique(claims: Sequence[Claim], scene: Scene) -> list[Claim]:
             strength=max(known.strength, claim.strength),
             firing=known.firing or claim.firing,
             alerts=tuple(dict.fromkeys((*known.alerts, *claim.alerts))),
+            over=None if known.over is None or claim.over is None else max(known.over, claim.over),
         )
     return [replace(claim, strength=scene.strength(claim)) for claim in held.values()]
 

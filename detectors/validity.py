@@ -57,14 +57,15 @@ class ValidityDetector(Remembering):
     keys: tuple[SignalKey, ...] = (SignalKey(INVALID), SignalKey(REQUESTS))
     window = timedelta(minutes=10)
     beside: ClassVar[tuple[EntityKind, tuple[SignalKey, ...]]] = (EntityKind.REPLICA, (FINISHED, STARTED))
-    state_version = 2
+    state_version = 3
     defaults: ClassVar[dict[str, Any]] = {
         "usual": np.nan,
         "since": np.nan,
         "place": NOWHERE,
         "share": np.nan,
         "told_at": np.nan,
-        "ill_at": np.nan,
+        "answered": 0.0,
+        "counted_at": np.nan,
     }
 
     def judge(
@@ -128,7 +129,7 @@ class ValidityDetector(Remembering):
                 continue
             members = _members(service, replicas, topology)
             if finding_of is not None:
-                memory["ill_at"][row] = window.times[-1]
+                memory["answered"][row], memory["counted_at"][row] = 0.0, window.times[-1]
                 self._look(memory, row, finding_of, window, replicas, members)
             at = _replica_at(memory, row, replicas, members)
             if finding_of is not None:
@@ -137,7 +138,7 @@ class ValidityDetector(Remembering):
                 if at is not None:
                     share = float(memory["share"][row])
                     told.append(self._of_replica(finding_of, replicas.entities[at], share, now))
-            elif at is not None and _answered(replicas, at, memory["ill_at"][row]) < ANSWERS_AGAIN:
+            elif at is not None and _answered(memory, row, replicas, at) < ANSWERS_AGAIN:
                 told.append(NoVerdict(self.name, replicas.entities[at], NoVerdictReason.NO_VALUES))
             else:
                 memory["place"][row] = NOWHERE
@@ -183,9 +184,13 @@ def _replica_at(memory: Arrays, row: int, replicas: Window, members: list[int]) 
     return at
 
 
-def _answered(replicas: Window, row: int, since: float) -> float:
-    """What a replica finished after an instant, as far as the window goes back."""
-    return float(np.nan_to_num(replicas.column(FINISHED)[row, replicas.times > since]).sum())
+def _answered(memory: Arrays, row: int, replicas: Window, at: int) -> float:
+    """What a replica finished since the last invalid answers of its service, however long ago. Changes ``memory``."""
+    new = ~(replicas.times <= memory["counted_at"][row])  # a damaged check-point lacks the instant
+    if new.any():
+        memory["answered"][row] += np.nan_to_num(replicas.column(FINISHED)[at, new]).sum()
+        memory["counted_at"][row] = replicas.times[-1]
+    return float(memory["answered"][row])
 
 
 def _mark(replica: EntityRef) -> int:

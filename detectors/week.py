@@ -91,15 +91,28 @@ class Week:
         return bool((memory["week_knot"] != self._place(at)[0]).any())
 
     def turn(self, memory: Arrays, at: float, pool: Arrays | None = None) -> None:
-        """Make ready what ``adds`` needs around an instant. Changes ``memory``, and the class in ``pool``."""
+        """Make ready what ``adds`` needs around an instant. Changes ``memory``, and the class in ``pool``.
+
+        Entities that appear within a part are made ready alone, from their peers and what the class remembers.
+        """
         knot, _ = self._place(at)
-        if not (memory["week_knot"] != knot).any():
+        stale = memory["week_knot"] != knot
+        if not stale.any():
             return
+        rows, late = np.ones(stale.shape, dtype=np.bool_), False
+        if not stale.all() and (memory["week_knot"][stale] < 0).all():
+            group = memory["week_group"]
+            rows, late = stale | ((group >= 0) & np.isin(group, group[stale])), True
+            memory["week_knot"] = np.where(stale, knot, memory["week_knot"]).astype(memory["week_knot"].dtype)
+        else:
+            memory["week_knot"] = np.full_like(memory["week_knot"], knot)
+        part = {name: memory[name][rows] for name in ("level", "week_recent", "week_older", "week_group")}
         for cell, end in ((knot, "from"), (knot + 1, "to")):
-            offset, wide, level = self._cell(memory, cell, pool)
+            offset, wide, level = self._cell(part, cell, pool, teaches=not late)
             for name, values in ((end, offset), (f"wide_{end}", wide), (f"level_{end}", level)):
-                memory[f"week_{name}"] = values.astype(np.float32)
-        memory["week_knot"] = np.full_like(memory["week_knot"], knot)
+                ready = memory[f"week_{name}"].copy()
+                ready[stale if late else rows] = values[stale[rows]] if late else values
+                memory[f"week_{name}"] = ready
 
     def adds(self, memory: Arrays, at: float) -> Adds:
         """What is added at an instant; nothing where the memory was not made ready for it."""
@@ -138,7 +151,9 @@ class Week:
         older[rows, :, cells] = np.where(seen, before, older[rows, :, cells])
         recent[rows, :, cells] = np.where(seen, means, before)
 
-    def _cell(self, memory: Arrays, cell: int, pool: Arrays | None) -> tuple[Floats, Floats, Floats]:
+    def _cell(
+        self, memory: Arrays, cell: int, pool: Arrays | None, *, teaches: bool = True
+    ) -> tuple[Floats, Floats, Floats]:
         """Offset, doubt and level of one part of the week for every entity."""
         part = slice(cell % PARTS, None, PARTS)
         recent, older = memory["week_recent"][:, :, part], memory["week_older"][:, :, part]
@@ -152,17 +167,17 @@ class Week:
         wide = np.where(known, np.minimum(np.abs(one - two) / 2.0, np.abs(agreed)), 0.0)
         share = np.clip(agreed / np.maximum(np.abs(level), _TINY), LEAST_SHARE, MOST_SHARE)
         share = np.where(known & (np.abs(level) > _TINY), share, np.nan)
-        lent = self._lent(memory, share, cell, pool)
+        lent = self._lent(memory, share, cell, pool, teaches=teaches)
         own = self._own_level(memory, recent, level, lent, part, pool)
         borrowed = np.where(known, 0.0, lent * np.abs(own))
         offset = np.where(known, agreed, borrowed)
         return offset, np.where(known, wide, BORROWED_WIDE * np.abs(borrowed)), np.where(known, level, own)
 
-    def _lent(self, memory: Arrays, share: Floats, cell: int, pool: Arrays | None) -> Floats:
-        """The share that peers gain or lose, else the class; 0 where neither knows. Teaches the class."""
+    def _lent(self, memory: Arrays, share: Floats, cell: int, pool: Arrays | None, *, teaches: bool) -> Floats:
+        """The share that peers gain or lose, else the class; 0 where neither knows. Teaches the class if asked to."""
         of_peers = peers.medians(share, memory["week_group"].astype(np.intp))
         everyone = np.zeros(share.shape[1]) if pool is None else pool[CLASS][:, cell]
-        if pool is not None:
+        if pool is not None and teaches:
             whole = np.zeros(share.shape[0], dtype=np.intp)
             middle = peers.medians(share, whole)
             if middle.size and not np.isnan(middle[0]).all():

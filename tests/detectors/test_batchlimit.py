@@ -84,6 +84,65 @@ def test_another_flag_afterwards_leaves_it(found):
     assert item.window.start.timestamp() == START + STEP * CHANGED
 
 
+@pytest.fixture
+def rolled(window_of, now_of, ref):
+    """What is said in the end when the limit is lowered and the pods, a few at a time, are replaced by others."""
+
+    def run(*generations, back=False):
+        chat, detector = ref(EntityKind.SERVICE, "chat"), BatchLimitDetector()
+        state, said = detector.initial(), ()
+        for number, names in enumerate(generations):
+            begun = START + 300.0 * number
+            running = 55.0 if number == 0 else 20.0
+            events = []
+            if number >= 1:
+                events.append(changed(chat, START + 290.0, "--max-num-seqs=96", "--max-num-seqs=32"))
+            if back and number == len(generations) - 1:
+                events.append(changed(chat, begun, "--max-num-seqs=32", "--max-num-seqs=96"))
+            rows = {name: {"engine_requests_running": [running] * 3} for name in names}
+            window = window_of(EntityKind.REPLICA, rows, events=events, start=begun)
+            topology = Topology.build([(one, chat) for one in window.entities], at=now_of(window))
+            state, said = detector.detect(state, window, topology, now_of(window))
+        return [(one.fault, dict(one.evidence[0].arguments)) for one in said]
+
+    return run
+
+
+def changed(entity, at, before, after):
+    when = datetime.fromtimestamp(at, tz=UTC)
+    return Event(f"change-{at}", EventKind.CHANGE, entity, when, "test", "flags", {"from": before, "to": after})
+
+
+@pytest.mark.parametrize(
+    "generations",
+    [
+        (("a-0", "a-1"), ("a-0", "a-1"), ("b-0", "b-1")),  # all at once
+        (("a-0", "a-1"), ("b-0", "a-1"), ("b-0", "b-1"), ("b-0", "c-1")),
+        (("a-0", "a-1"), ("b-0", "b-1")),  # they are there before the change is heard of
+    ],
+)
+def test_a_rollout_that_replaces_the_replicas_does_not_end_it(rolled, generations):
+    assert rolled(*generations) == [("batch-misconfigured", {"needed": "55", "limit": "32", "before": "96"})]
+    assert rolled(*generations, generations[-1], back=True) == []
+
+
+def test_a_replica_of_another_service_takes_nothing_over(window_of, now_of, ref):
+    detector = BatchLimitDetector()
+    chat, code = ref(EntityKind.SERVICE, "chat"), ref(EntityKind.SERVICE, "code")
+    lowered = changed(chat, START + 10.0, "--max-num-seqs=96", "--max-num-seqs=32")
+    first = window_of(EntityKind.REPLICA, {"chat-0": {"engine_requests_running": [55.0] * 3}})
+    state, _ = detector.detect(
+        detector.initial(), first, Topology.build([(first.entities[0], chat)], at=now_of(first)), now_of(first)
+    )
+    rows = {name: {"engine_requests_running": [5.0] * 3} for name in ("chat-1", "code-0")}
+    then = window_of(EntityKind.REPLICA, rows, events=[lowered], start=START + 20.0)
+    topology = Topology.build(zip(then.entities, (chat, code), strict=True), at=now_of(then))
+    state, said = detector.detect(state, then, topology, now_of(then))
+    assert [one.entity.name for one in said] == ["chat"]
+    assert state.arrays["busiest"][1] == 5.0
+    assert np.isnan(state.arrays["limit"][1])
+
+
 def test_engines_that_never_told_their_batch_are_silent(window_of, findings_of):
     said = []
     window = window_of(EntityKind.REPLICA, {"chat-0": {"engine_up": [1.0] * 5}})
@@ -98,6 +157,9 @@ def test_engines_that_never_told_their_batch_are_silent(window_of, findings_of):
         ("--max-num-seqs 32 --seed=1", 32.0),
         ("--max-running-requests=48", 48.0),
         ("max_batch_size: 16", 16.0),
+        ("max_batch_size: 0", np.nan),
+        ("--max-num-seqs -1", np.nan),
+        ("--max-num-seqs=-1 --seed=1", np.nan),
         ('"maxBatchSize": 200', 200.0),
         ("--max-num-batched-tokens=8192", np.nan),
         ("--max-model-len=4096", np.nan),

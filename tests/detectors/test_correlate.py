@@ -553,3 +553,42 @@ def test_an_alert_that_clears_takes_no_incident_over():
     assert desk.cause() == (CHAT, "kpi-drop")
     desk.step(415, [answers, figure], [finding(CHAT, "garbled-output", score=0.9), said[1]])
     assert desk.cause() == (CHAT, "garbled-output")
+
+
+@pytest.mark.parametrize("clears_first", [True, False])
+def test_a_cause_of_which_one_alert_holds_takes_the_incident_over(clears_first):
+    desk = Desk()
+    said = [finding(CHAT, "garbled-output", score=0.5), finding(CHAT, "kpi-drop", score=0.8, since=60)]
+    rules = [alert(CHAT, "garbled-output", rule=name) for name in ("a", "b")]
+    figure = alert(CHAT, "kpi-drop", since=60)
+    desk.step(120, [*rules, figure], said)
+    assert desk.cause() == (CHAT, "kpi-drop")
+    surer = [finding(CHAT, "garbled-output", score=0.9), said[1]]
+    if clears_first:
+        desk.step(400, [clearing(rules[0], 390), rules[1], figure], surer)
+    else:
+        desk.step(400, [rules[0], clearing(rules[1], 390), figure], surer)
+    assert desk.cause() == (CHAT, "garbled-output")
+
+
+def test_a_cause_that_is_over_takes_no_symptom_that_begins_long_after_it():
+    desk = Desk()
+    lost, felt = alert(node(0), "node-lost"), alert(CHAT, None, since=20)
+    desk.step(30, [lost, felt])
+    desk.step(600, [felt])
+    late = alert(pod(0), None, since=1800, rule="pod-not-ready", priority=Priority.P3)
+    desk.step(1830, [felt, late])
+    assert desk.cause() == (node(0), "node-lost")
+    assert late.fingerprint not in desk.only.alerts
+    desk.step(1860, [lost, felt, late])
+    assert late.fingerprint in desk.only.alerts, "while it holds it explains what comes after it"
+    assert desk.only.updated_at == at(1860)
+
+
+def test_an_incident_that_a_symptom_joins_was_updated_then():
+    desk = Desk()
+    lost = alert(node(0), "node-lost")
+    desk.step(30, [lost])
+    desk.step(90, [lost, alert(pod(0), None, since=40, rule="pod-not-ready", priority=Priority.P3)])
+    assert len(desk.only.alerts) == 2
+    assert desk.only.updated_at == at(90)

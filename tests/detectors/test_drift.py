@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -165,6 +166,39 @@ def test_gaps_are_no_evidence(detector):
         detector.initial(), nothing, Topology.build(()), datetime.fromtimestamp(times[-1], tz=UTC)
     )
     assert [one.reason for one in verdicts] == [NoVerdictReason.NO_VALUES]
+
+
+def test_what_stands_is_told_of_its_last_known_level_while_values_are_missing(detector):
+    values = leaking(3 * DAY, 2.4e10, days=3.4)
+    values = np.concatenate((values, np.full((COUNT, 8, 2), np.nan)), axis=1)
+    _, said = live(detector, values)
+    (before,), (silent,) = said[-9], said[-1]
+    assert silent.score == pytest.approx(before.score, abs=0.05)
+    assert silent.observed == pytest.approx(before.observed, rel=0.02)
+    assert np.isfinite(float(silent.evidence[0].arguments["level"]))
+
+
+class Counted(Window):
+    """Counts how often the column of a signal's limit is read."""
+
+    asked = 0
+
+    def column(self, key):
+        Counted.asked += str(key) == TOTAL
+        return super().column(key)
+
+
+def test_limits_are_looked_up_once_a_signal(detector):
+    values = leaking(3 * DAY, 2.4e10, days=3.4)
+    values[4] = leaking(3 * DAY, 3e10, row=4, days=3.4)[4]
+    state, said = live(detector, values[:, :-1])
+    assert len(said[-1]) == 2
+    times = NOW + STEP * np.arange(values.shape[1])
+    part = windowed(detector, times[-1:], values[:, -1:], 8e10)
+    part = Counted(*(getattr(part, one.name) for one in fields(part) if one.init))
+    _, verdicts = detector.detect(state, part, Topology.build(()), datetime.fromtimestamp(times[-1], tz=UTC))
+    assert len(found(verdicts)) == 2
+    assert Counted.asked == 1
 
 
 def test_a_limit_far_away_or_unknown_is_not_told(detector):

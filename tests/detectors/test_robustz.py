@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import DAY, NOW, found, history, live, names, rhythm  # type: ignore[import-not-found]
 
 from detectors import registry, robustz
+from detectors.budget import BLOCK_SECONDS
 from detectors.residuals import Residuals
 from detectors.robustz import RobustZDetector
 from outrider.model import DetectorState, EntityKind, EntityRef, NoVerdict, NoVerdictReason, Priority
@@ -119,7 +121,7 @@ def test_it_measures_what_the_ensembles_first_voter_measures(detector):
     for place, at in enumerate(times):
         reading, known = values[:, place], np.ones((3, 3), dtype=bool)
         rows = ensemble.step(memory, reading, float(at), 300.0)[:, :3]
-        z = detector._deviations.measure(own, reading, known, float(at), 300.0)
+        z, _ = detector._deviations.measure(own, reading, known, float(at), 300.0)
         detector._baseline.learn(own, reading, float(at), 300.0)
         assert rows == pytest.approx(z, abs=1e-5)
 
@@ -155,6 +157,47 @@ def test_a_check_point_says_what_would_have_been_said(detector, warmed):
     one = live(detector, state, rest, start=NOW + 60.0 * 70, step=60.0)
     other = live(detector, kept, rest, start=NOW + 60.0 * 70, step=60.0)
     assert one[1] == other[1]
+
+
+def test_means_of_longer_spans_teach_the_time_of_day_and_no_limit(detector):
+    """They lie closer together than readings: limits from them would call the first quiet hour odd."""
+    past = history(detector, LEVELS, days=8.0, count=6, step=600.0)
+    calm = past.values[:1].mean(axis=0) + 0.1 * (past.values - past.values[:1].mean(axis=0))
+    state = detector.warm(detector.initial(), replace(past, values=calm))
+    assert np.isinf(state.arrays["limit"]).all()
+    assert not state.arrays["steady"].any()
+    level = detector._baseline.usual(dict(state.arrays), NOW + 6 * 3600.0).level
+    assert level == pytest.approx(np.tile(rhythm(np.array([NOW + 6 * 3600.0]), 1, LEVELS)[0], (6, 1)), rel=0.1)
+    _, said = live(detector, state, rhythm(NOW + 300.0 * np.arange(288), 6, LEVELS, seed=7), step=300.0)
+    assert not [one for verdicts in said for one in found(verdicts)]
+    assert NoVerdict(detector.name, None, NoVerdictReason.WARMING_UP) in said[20]
+    assert said[-1] == [], "a day later it knows its own limits"
+
+
+def test_the_last_days_at_its_own_spacing_count_alone(detector):
+    """As a service starts: months of means of ten minutes, then days of five."""
+    assert detector.warm_step.total_seconds() == detector.beat_seconds
+    coarse = history(detector, LEVELS, days=12.0, count=6, step=600.0)
+    before = coarse.times < NOW - 2 * DAY
+    old = replace(coarse, times=coarse.times[before], values=coarse.values[:, before], status=coarse.status[:, before])
+    state = detector.warm(detector.warm(detector.initial(), old), history(detector, LEVELS, days=2.0, count=6))
+    peaks = np.isfinite(state.arrays["peaks"]).sum(axis=2)
+    assert peaks.max() <= 2 * DAY / BLOCK_SECONDS
+    assert np.isfinite(state.arrays["limit"]).all()
+
+
+def test_what_is_told_is_counted_in_the_scales_that_were_judged_by(detector):
+    """A reading widens its own scale, most of all an early one; it is told in the one from before it."""
+    state = detector.warm(detector.initial(), history(detector, LEVELS, days=0.4, count=6))
+    told = 0
+    for by in np.linspace(1.0, 2.0, 200):
+        memory = {name: one.copy() for name, one in state.arrays.items()}
+        reading = rhythm(np.array([NOW]), 6, LEVELS)[:, 0] * np.array([by, 1.0, 1.0])
+        _, beyond = detector._judge(memory, reading, NOW, 300.0)
+        scales = (memory["value"] - memory["usual"]) / memory["scale_now"]
+        assert np.all(scales[beyond] > np.maximum(memory["limit"], robustz.LEAST)[beyond])
+        told += int(beyond.sum())
+    assert told
 
 
 def test_it_is_registered_for_classes_without_an_ensemble():

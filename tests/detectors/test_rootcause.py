@@ -15,6 +15,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     finding,
     fleet,
     gpu,
+    node,
     pod,
     replica,
 )
@@ -170,3 +171,23 @@ def test_a_cause_that_took_long_to_prove_began_when_its_finding_says():
     apart.step(60, [surge])
     apart.step(600, [surge, late])
     assert len(apart.open) == 2
+
+
+@pytest.mark.parametrize("holds_first", [True, False])
+def test_a_fault_of_which_one_alert_holds_is_not_over_in_whichever_order_they_come(holds_first):
+    holds = Claim(node(0), "ib-link-down", at(0), alerts=("one",))
+    clears = Claim(node(0), "ib-link-down", at(0), alerts=("other",), over=at(420))
+    later = Claim(node(0), "network-loss", at(600), alerts=("lossy",))
+    said = (holds, clears) if holds_first else (clears, holds)
+    hypotheses, _ = rank([], candidates=(*said, later))
+    assert [one.fault for one in hypotheses[:2]] == ["ib-link-down", "network-loss"]
+    assert "incidents.evidence.explains" in [item.text for item in hypotheses[0].evidence]
+    assert "incidents.evidence.explained_by" in [item.text for item in hypotheses[1].evidence]
+
+
+def test_a_fault_of_which_all_alerts_clear_is_over_with_the_last_of_them():
+    later = Claim(node(0), "network-loss", at(600), alerts=("lossy",))
+    for ends, explained in (((420, 300), False), ((300, 500), True)):
+        said = [Claim(node(0), "ib-link-down", at(0), alerts=(str(end),), over=at(end)) for end in ends]
+        texts = [item.text for one in rank([], candidates=(*said, later))[0] for item in one.evidence]
+        assert ("incidents.evidence.explained_by" in texts) is explained

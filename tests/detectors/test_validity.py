@@ -97,9 +97,9 @@ def said_of(window_of, now_of, ref):
 
 
 def cut(window, length):
-    return replace(
-        window, times=window.times[:length], values=window.values[:, :length], status=window.status[:, :length]
-    )
+    """The ten minutes that end with a scrape."""
+    shown = slice(max(0, length - 120), length)
+    return replace(window, times=window.times[shown], values=window.values[:, shown], status=window.status[:, shown])
 
 
 def answers(scrapes=LENGTH):
@@ -153,6 +153,16 @@ def test_a_replica_that_answers_well_again_is_forgotten(said_of):
     answered = answers(120)
     answered[2, 50:70] = 0.0
     assert said_of(spoilt_by(0.0, 0.0, 0.6, 0.0, scrapes=120, until=60), answered) == ()
+
+
+def test_the_answers_of_a_quiet_replica_add_up_beyond_the_window(said_of):
+    """Fifteen in ten minutes: after a quarter of an hour it has shown that it is well."""
+    answered = answers(360)
+    answered[2, 50:] = 0.0
+    answered[2, 56::8] = 1.0
+    (silent,) = said_of(spoilt_by(0.0, 0.0, 0.6, 0.0, scrapes=360, until=50)[:, :180], answered[:, :180])
+    assert silent.entity.name == "chat-2"
+    assert said_of(spoilt_by(0.0, 0.0, 0.6, 0.0, scrapes=360, until=50), answered) == ()
 
 
 def test_a_new_process_is_not_blamed_for_the_one_before(said_of):

@@ -194,3 +194,31 @@ def test_the_seasonal_detector_is_calm_on_the_third_saturday_and_finds_a_fault_o
     _, said = live(detector, state, values, start=float(times[0]), topology=Topology.build(()))
     assert not any(found(one) for one in said[:120])
     assert [one.entity.name for one in found(said[-1])] == ["service-01"]
+
+
+def test_an_entity_that_appears_within_a_part_is_made_ready_alone_and_alike():
+    times = np.arange(MONDAY, MONDAY + 19.5 * DAY, STEP)
+    baseline = Baseline((SIGNAL,))
+    memory, pool = baseline.empty(5), baseline.of_class()
+    values = demand(times, count=5)
+    for place, at in enumerate(times):
+        baseline.turn(memory, float(at), pool)
+        memory["week_group"] = np.array([0, 0, 0, 1, 1], dtype=np.int32)
+        baseline.learn(memory, values[:, place], float(at), STEP)
+    at = float(times[-1]) + STEP
+    names = tuple(EntityRef("lab", EntityKind.SERVICE, None, f"s{number}") for number in range(7))
+    grown = follow(memory, names[:5], names, baseline.empty(7))
+    grown["level"][5:] = 80.0
+    grown["week_group"] = np.array([0, 0, 0, 1, 1, 0, -1], dtype=np.int32)
+    whole, known = {name: one.copy() for name, one in grown.items()}, {name: one.copy() for name, one in pool.items()}
+    whole["week_knot"][:] = (whole["week_knot"].max() + 1) % CELLS  # as if the part began now
+    baseline.turn(whole, at, known)
+    kept = grown["week_from"][0].copy()
+    grown["week_from"][0] = 77.0  # what is ready is not made again
+    baseline.turn(grown, at, pool)
+    assert grown["week_from"][0] == 77.0
+    grown["week_from"][0] = kept
+    assert whole["week_from"][5:].any()
+    for name, one in whole.items():
+        np.testing.assert_array_equal(grown[name], one, err_msg=name)
+    np.testing.assert_array_equal(pool[CLASS], known[CLASS])
