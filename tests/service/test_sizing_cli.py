@@ -9,7 +9,7 @@ import pytest
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SampleBatch, SignalKey
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
-from service import sizing, wiring
+from service import loadtest, sizing, wiring
 from service.settings import ServiceSettings, Settings, StoreSettings
 from store import memory
 from tests.planner.test_knee import VLLM
@@ -121,6 +121,63 @@ def test_what_a_tester_found_is_kept_with_its_interval_and_the_plan_counts_with_
     assert len(answer("capacity", "calibrate", "--show", cwd=tmp_path)) == 1
     wrong = answer(*asked, "--valid", "0s", cwd=tmp_path, code=2)
     assert "--valid" in wrong["error"]["message"]
+
+
+def _steps(tmp_path):
+    steps = [{**VLLM, "max_concurrency": n, "output_throughput": t, "p99_ttft_ms": w, "failed": 0} for n, t, w in
+             ((4, 300.0, 80.0), (16, 800.0, 120.0), (64, 820.0, 900.0))]  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps(steps))
+    return ("capacity", "calibrate", "--import", "bench.json", "--ttft", "500ms")
+
+
+def _two_of_a_name(tmp_path):
+    url = f"sqlite:///{tmp_path}/s.db"
+    (tmp_path / "outrider.yaml").write_text(f"store: {{url: '{url}'}}\n")
+    both = [EntityRef("default", EntityKind.SERVICE, space, "chat") for space in ("serving", "staging")]
+    edges = [(EntityRef("default", EntityKind.REPLICA, one.namespace, "r-0"), one) for one in both]
+    with wiring.stores(Settings(store=StoreSettings(url=url))) as (state, _):
+        state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 2, 2, 0, 0, 0, 0), topology=Topology.build(edges)))
+
+
+@pytest.mark.parametrize("said", [("--service", "staging/chat"), ("--service", "chat", "--namespace", "staging")])
+def test_of_two_services_of_a_name_the_namespace_says_which(tmp_path, said):
+    _two_of_a_name(tmp_path)
+    asked = (*_steps(tmp_path), "--gpu-type", "H100")
+    error = answer(*asked, "--service", "chat", cwd=tmp_path, code=2)["error"]
+    assert "the name of 2 services" in error["message"]
+    assert "--service serving/chat" in error["hint"]
+    assert answer(*asked, *said, cwd=tmp_path)["kept"]
+    (kept,) = answer("capacity", "calibrate", "--show", *said, cwd=tmp_path)
+    assert kept["namespace"] == "staging"
+    assert answer("capacity", "calibrate", "--show", "--service", "serving/chat", cwd=tmp_path, code=1) == []
+    for wrong in ("/chat", "staging/", "a/b/c"):
+        assert "is no service" in answer(*asked, "--service", wrong, cwd=tmp_path, code=2)["error"]["message"]
+
+
+def test_what_cannot_be_kept_is_told_before_the_load_test_runs(tmp_path, monkeypatch):
+    ran = []
+
+    def run_it(plan, _tell):
+        ran.append(plan.url)
+        return sizing.of_file(tmp_path / "bench.json", plan.slo)[1:]
+
+    monkeypatch.setattr(loadtest, "run", run_it)
+    _steps(tmp_path)
+    (tmp_path / "outrider.yaml").write_text("store: {url: 'postgresql://127.0.0.1:9/x'}\n")
+    asked = ("capacity", "calibrate", "--endpoint", "http://127.0.0.1:9", "--ttft", "500ms", "--service", "chat")
+    assert answer(*asked, cwd=tmp_path, code=3)["error"]
+    assert ran == []
+    found = answer(*asked, "--no-keep", cwd=tmp_path)
+    assert ran == ["http://127.0.0.1:9"]
+    assert (found["service"], found["kept"], found["max_sequences"]) == ("chat", False, 16)
+
+
+def test_a_test_on_an_unknown_gpu_says_that_cost_never_counts_with_it(tmp_path):
+    asked = (*_steps(tmp_path), "--no-keep")
+    assert "--gpu-type" in answer(*asked, cwd=tmp_path)["note"]
+    assert "不会采用" in run(*asked, "--lang", "zh", "-o", "table", cwd=tmp_path).stdout
+    assert answer(*asked, "--gpu-type", "NVIDIA H100 80GB HBM3", cwd=tmp_path)["note"] is None
+    assert not (tmp_path / "outrider.db").exists()
 
 
 def test_an_empty_store_calibrates_nothing_and_says_no(tmp_path):
