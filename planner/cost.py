@@ -305,6 +305,19 @@ def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[W
     return ways, sorted(reasons, key=lambda reason: order.index(reason[0]))
 
 
+def used(request: Request, offers: Sequence[Offer]) -> list[Calibration]:
+    """The tests of a request that step times of any of its groups on these offers come from."""
+    found: list[Calibration] = []
+    for offer in offers:
+        if offer.step_times is not None or _not_allowed(request, offer) is not None:
+            continue
+        for tp, pp in product(request.groups, request.pipelines):
+            test = measured.nearest(offer.gpu, replace(request.setup, tp=tp, pp=pp), request.tests)
+            if test is not None and tp <= offer.gpu.node and pp <= request.shape.layers and test not in found:
+                found.append(test)
+    return found
+
+
 def _engine(request: Request, offer: Offer, setup: Setup, held: Fit) -> tuple[StepTimes, Bounds]:
     times = offer.step_times or measured.step_times(request.shape, offer.gpu, setup, request.work, request.tests)
     return times, roofline.bounds(held, setup)
@@ -372,4 +385,15 @@ def default_offers(known: Mapping[str, GpuSpec]) -> list[Offer]:
     return [Offer(spec) for spec in known.values()]
 
 
-__all__ = ["Answer", "Offer", "Refusal", "Request", "Way", "cheapest", "compare", "cost_per_1k_tokens", "describe"]
+__all__ = [
+    "Answer",
+    "Offer",
+    "Refusal",
+    "Request",
+    "Way",
+    "cheapest",
+    "compare",
+    "cost_per_1k_tokens",
+    "describe",
+    "used",
+]

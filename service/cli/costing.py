@@ -71,7 +71,7 @@ def cost(
     from service import loadtests  # noqa: PLC0415
 
     settings, shape = context.settings(), shape_of(model, config_json, parameters)
-    tests = loadtests.of_model(settings, shape.name, SystemClock().now()) if measured else []
+    tests = loadtests.of_model(settings, shape.name, SystemClock().now(), bits) if measured else []
     offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
     if gpu_types:
         wanted = {gpu(name).name for name in gpu_types}
@@ -111,7 +111,7 @@ def cost(
                 "pp": one.pipeline_parallel,
                 "measured_at": None if one.measured_at is None else rfc3339(one.measured_at),
             }
-            for one in tests
+            for one in costs.used(request, offers)
         ],
         "derivation": list(lines),
     }
