@@ -74,8 +74,10 @@ def cost(
     tests = loadtests.of_model(settings, shape.name, SystemClock().now(), bits) if measured else []
     offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
     if gpu_types:
-        wanted = {gpu(name).name for name in gpu_types}
-        offers = [offer for offer in offers if offer.gpu.name in wanted] or [costs.Offer(gpu(n)) for n in gpu_types]
+        wanted = {gpu(name).name: gpu(name) for name in gpu_types}
+        offers = [offer for offer in offers if offer.gpu.name in wanted]
+        known = {offer.gpu.name for offer in offers}
+        offers += [costs.Offer(spec) for name, spec in wanted.items() if name not in known]
     request = costs.Request(
         shape=shape,
         work=Work(prompt, tokens, cached_ratio=cached),

@@ -36,7 +36,7 @@ def replay(
     startup: Annotated[str, typer.Option("--startup", help="from launch to the first answer")] = "5m",
     plot: Annotated[Path | None, typer.Option("--plot", help="folder to draw one SVG a trace into")] = None,
     prophet: Annotated[
-        bool, typer.Option("--prophet/--no-prophet", help="formula x Prophet as a rival: a minute a trace")
+        bool, typer.Option("--prophet/--no-prophet", help="formula x Prophet as a rival: half a minute a trace")
     ] = True,
 ) -> None:
     """Replay the scaling loop on traces against static peak, HPA, KEDA, cron, Knative, Prophet by rote, an oracle."""

@@ -220,6 +220,13 @@ def test_cost_counts_with_what_is_configured(tmp_path):
     assert [one["reason"] for one in found["refused"]] == ["quota"]
 
 
+def test_a_type_that_is_asked_for_and_not_configured_comes_from_the_table(tmp_path):
+    (tmp_path / "outrider.yaml").write_text("gpus:\n  - {type: A100, price_per_gpu_hour: 9, quota: 0}\n")
+    found = answer(*COST, "40", "--tpot", "60ms", "--gpu", "A100", "--gpu", "h100", cwd=tmp_path)
+    assert {one["gpu_type"] for point in found["front"] for one in point["replicas"]} == {"H100"}
+    assert [one["reason"] for one in found["refused"]] == ["quota"]
+
+
 def test_a_gpu_that_is_unknown_and_a_rate_in_another_unit_are_refused_with_their_line(tmp_path):
     (tmp_path / "outrider.yaml").write_text(
         "gpus:\n  - {type: V9000}\nservices:\n  - name: chat\n    tokens_per_second_per_sequence: 25 gpus\n"
