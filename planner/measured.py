@@ -19,6 +19,7 @@ from math import log
 
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
+from outrider.i18n import Language, translate
 from outrider.model import Calibration
 from planner import roofline
 from planner.fit import Setup
@@ -33,7 +34,12 @@ _FOUR_BITS = frozenset({"awq", "gptq", "bnb", "autoround", "hqq"})
 
 
 def step_times(
-    shape: ModelShape, spec: GpuSpec, setup: Setup, work: Work, tests: Sequence[Calibration] = ()
+    shape: ModelShape,
+    spec: GpuSpec,
+    setup: Setup,
+    work: Work,
+    tests: Sequence[Calibration] = (),
+    language: Language = "en",
 ) -> StepTimes:
     """Those of the nearest test on this GPU type (the same group, else the next in size), else of data sheets.
 
@@ -42,17 +48,22 @@ def step_times(
     prior = roofline.step_times(shape, spec, setup)
     test = nearest(spec, setup, tests)
     if test is None:
-        return prior
+        return replace(prior, source=translate("capacity.source_sheets", language))
     there = replace(setup, tp=test.tensor_parallel, pp=test.pipeline_parallel)
     factor = _factor(roofline.step_times(shape, spec, there), test, work)
-    group = f"TP {there.tp}" + (f" PP {there.pp}" if there.pp > 1 else "")
-    at = "" if test.measured_at is None else f" of {rfc3339(test.measured_at)}"
-    source = (
-        f"measured: {test.source} of {test.service.name}{at}, {group}, "
-        f"{test.tokens_per_second_per_sequence:.4g} tokens/s at {test.batch:.4g} sequences: {factor:.2f} x data sheets"
+    source = translate(
+        "capacity.source_measured",
+        language,
+        tool=test.source,
+        service=test.service.name,
+        at="-" if test.measured_at is None else rfc3339(test.measured_at),
+        group=_group(there),
+        speed=f"{test.tokens_per_second_per_sequence:.4g}",
+        batch=f"{test.batch:.4g}",
+        factor=f"{factor:.2f}",
     )
     if (there.tp, there.pp) != (setup.tp, setup.pp):
-        source += f", taken over to TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
+        source += translate("capacity.source_taken_over", language, group=_group(setup))
     terms = {name: getattr(prior, name) * factor for name in ("base", "sequence", "context", "prompt")}
     return replace(prior, **terms, source=source)
 
@@ -84,6 +95,10 @@ def nearest(spec: GpuSpec, setup: Setup, tests: Sequence[Calibration]) -> Calibr
     """The test that step times of a group are taken from; None where data sheets alone speak."""
     same_type = [test for test in tests if _type_of(test) == spec.name]
     return min(same_type, key=lambda one: _far(one, setup), default=None)
+
+
+def _group(setup: Setup) -> str:
+    return f"TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
 
 
 def _factor(prior: StepTimes, test: Calibration, work: Work) -> float:

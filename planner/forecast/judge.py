@@ -184,7 +184,7 @@ def _peak_errors(truth: Floats, said: Floats) -> Floats:
     peaks = np.where(whole, truth.max(axis=2), 0.0)
     missed = np.where(whole, np.abs(said.max(axis=2) - peaks), 0.0)
     found: Floats = missed.sum(axis=1) / np.maximum(peaks.sum(axis=1), 1e-12)
-    return np.where(whole.any(axis=1), found, np.nan)
+    return np.where(np.any(whole, axis=1), found, np.nan)
 
 
 def _coverage(folds: Folds, outlook: Outlook, row: int) -> float | None:

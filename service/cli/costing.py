@@ -94,6 +94,7 @@ def cost(
         groups=tp or costs.GROUPS,
         pipelines=pp or costs.PIPELINES,
         tests=tests,
+        language=context.language,
     )
     answer = costs.compare(request, offers)
     lines = costs.lines(request, answer, context.language)

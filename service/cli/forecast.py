@@ -89,7 +89,9 @@ def forecast_backtest(
     context.show(
         backtest.joined(parts).as_dict(),
         lambda shown: tables.table(
-            list(_COLUMNS), [[_figure(row[key]) for key in _COLUMNS] for row in shown["series"]], empty="-"
+            tables.heads(context.language, *_COLUMNS),
+            [[_figure(row[key]) for key in _COLUMNS] for row in shown["series"]],
+            empty="-",
         ),
     )
 
@@ -120,7 +122,7 @@ def forecast_kept(
     context.show(
         rows,
         lambda shown: tables.table(
-            heads,
+            tables.heads(context.language, *heads),
             [[_figure(row[key]) for key in heads] for row in shown],
             empty=translate("cli.no_kept_forecasts", context.language),
         ),

@@ -206,6 +206,21 @@ def test_cost_shows_the_front_and_priors_are_told(tmp_path):
     assert not out_of_reach["slo_kept"]
 
 
+def test_cost_says_reasons_and_sources_in_chinese(tmp_path):
+    asked = (*COST, "40", "--gpu", "H100", "--gpu", "T4", "--tp", "1", "--pp", "1", "--lang", "zh")
+    found = answer(*asked, cwd=tmp_path)
+    assert [one["offer"] for one in found["refused"]] == ["T4 on_demand"]
+    told = "\n".join(found["derivation"])
+    assert "先验：数据手册" in told
+    assert "先验：docs.runpod.io" in told
+    assert "权重与开销需要" in told
+    assert "Weights" not in told
+    assert "prior" not in told
+    steps = (*_steps(tmp_path), "--service", "chat", "--model", "Llama-3.1-8B", "--gpu-type", "H100")
+    answer(*steps, cwd=tmp_path)
+    assert "实测：chat 的 vllm" in "\n".join(answer(*asked, cwd=tmp_path)["derivation"])
+
+
 def test_cost_makes_no_store(tmp_path):
     assert answer(*COST, "40", "--gpu", "H100", "--tp", "1", cwd=tmp_path)["measured"] == []
     assert list(tmp_path.iterdir()) == []
