@@ -6,6 +6,7 @@ is away); what is odd and still an answer says so in it.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -309,8 +310,8 @@ def test_what_cannot_be_used_is_refused_by_name(folder: Path, line: str, said: s
 
 @pytest.mark.parametrize(("line", "said"), AWAY, ids=[line for line, _ in AWAY])
 def test_what_is_away_is_told_apart_from_what_is_wrong(folder: Path, line: str, said: str) -> None:
-    if "--endpoint" in line:
-        pytest.importorskip("locust", reason="missing: locust")
+    if "--endpoint" in line and importlib.util.find_spec("locust") is None:  # its import patches this very process
+        pytest.skip("missing: locust")
     assert said in refusal(asked(folder, line), 3)
 
 
