@@ -90,12 +90,12 @@ def parse_trace(text: str, name: str, source: str = "") -> Trace:
     rise.
     """
     source = source or name
-    times, values = loads.read(text, source)
+    times, values, lines = loads.read(text, source)
     gaps = np.diff(times)
     if gaps.size == 0:
         raise UsageError(f"{source} holds one slot", hint="give days of them, one line each")
     if (gaps <= 0).any():
-        at = 2 + int(np.argmax(gaps <= 0)) + 1
+        at = lines[int(np.argmax(gaps <= 0)) + 1]
         hint = "sort the file by time_utc; a clock of local time has an hour twice when summer ends, UTC never"
         raise UsageError(f"{source}:{at}: instants must rise from line to line", hint=hint)
     return Trace(name, times, values, timedelta(seconds=float(np.median(gaps))))

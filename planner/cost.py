@@ -18,7 +18,7 @@ from outrider.i18n import Language, translate
 from outrider.model import Calibration
 from planner import measured, queueing, roofline
 from planner.fit import Fit, NoFit, Setup, fit
-from planner.gpus import GpuSpec, Purchase, terms
+from planner.gpus import GpuSpec, Purchase, source_text, terms
 from planner.mix import Demand, Mix, NoMix, Option, Pool, cheapest, front
 from planner.queueing import AtSlo, Bounds, Slo, StepTimes, Work
 from planner.shapes import ModelShape
@@ -93,6 +93,7 @@ class Request:
     groups: Sequence[int] = GROUPS
     pipelines: Sequence[int] = PIPELINES
     tests: Sequence[Calibration] = ()
+    language: Language = "en"
     regions: frozenset[str] = frozenset()
     within: float | None = None
     losses: int = 0
@@ -246,7 +247,7 @@ def lines(request: Request, answer: Answer, language: Language = "en") -> tuple[
                 tokens=f"{tokens:.5f}",
             )
         )
-    said += _source_lines(answer, language)
+    said += _source_lines(request, answer, language)
     said += [
         translate(f"capacity.refused_{why.value}", language, offer=name, detail=text)
         for name, why, text in answer.refused
@@ -291,7 +292,7 @@ def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[W
         length = min(request.shape.context, int(request.work.prompt + request.work.output) + 1)
         held = fit(request.shape, offer.gpu, setup, context=length)
         if isinstance(held, NoFit):
-            reasons.append((Refusal.NO_FIT, held.text()))
+            reasons.append((Refusal.NO_FIT, held.text(request.language)))
             continue
         if offer.quota is not None and setup.gpus > offer.quota:
             reasons.append((Refusal.QUOTA, f"{offer.quota} < {setup.gpus}"))
@@ -303,6 +304,19 @@ def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[W
     # what came nearest to serving says most
     order = [Refusal.NO_FIT, Refusal.QUOTA, Refusal.SLO]
     return ways, sorted(reasons, key=lambda reason: order.index(reason[0]))
+
+
+def used(request: Request, offers: Sequence[Offer]) -> list[Calibration]:
+    """The tests of a request that step times of any of its groups on these offers come from."""
+    found: list[Calibration] = []
+    for offer in offers:
+        if offer.step_times is not None or _not_allowed(request, offer) is not None:
+            continue
+        for tp, pp in product(request.groups, request.pipelines):
+            test = measured.nearest(offer.gpu, replace(request.setup, tp=tp, pp=pp), request.tests)
+            if test is not None and tp <= offer.gpu.node and pp <= request.shape.layers and test not in found:
+                found.append(test)
+    return found
 
 
 def _engine(request: Request, offer: Offer, setup: Setup, held: Fit) -> tuple[StepTimes, Bounds]:
@@ -351,15 +365,19 @@ def group_text(setup: Setup) -> str:
     return f"TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
 
 
-def _source_lines(answer: Answer, language: Language) -> list[str]:
+def _source_lines(request: Request, answer: Answer, language: Language) -> list[str]:
     """Where the step times and prices of the front come from, each source once."""
     ways = [answer.ways[place] for mix in answer.front for place in mix.replicas]
     times: dict[str, list[str]] = {}
     for way in ways:
         name = f"{way.offer.gpu.name} {group_text(way.setup)}"
-        if name not in times.setdefault(way.source, []):
-            times[way.source].append(name)
-    prices = sorted({way.offer.gpu.price_source for way in ways if way.offer.price is None})
+        source = way.source
+        if way.offer.step_times is None:
+            asked = (request.shape, way.offer.gpu, way.setup, request.work, request.tests)
+            source = measured.step_times(*asked, language).source
+        if name not in times.setdefault(source, []):
+            times[source].append(name)
+    prices = sorted({source_text(way.offer.gpu.price_source, language) for way in ways if way.offer.price is None})
     said = [
         translate("capacity.cost_source", language, ways=", ".join(names), source=source)
         for source, names in times.items()

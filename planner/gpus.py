@@ -11,6 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from outrider.errors import UsageError
+from outrider.i18n import Language, translate
 
 Purchase = Literal["on_demand", "spot", "reserved", "owned"]
 PURCHASES: tuple[Purchase, ...] = ("on_demand", "spot", "reserved", "owned")
@@ -113,6 +114,14 @@ def gpus() -> Mapping[str, GpuSpec]:
         )
         for name, row in document["gpus"].items()
     }
+
+
+def source_text(source: str, language: Language) -> str:
+    """Where a figure of the table comes from, in a language; an operator's own words stay as they are."""
+    for key, known in _document()["sources"].items():
+        if known == source:
+            return source if language == "en" else translate(f"capacity.source_{key}", language)
+    return source
 
 
 @cache

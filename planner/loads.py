@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite, isnan, nan
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outrider.clock import parse_rfc3339
 from outrider.errors import UsageError
@@ -19,26 +20,31 @@ MOST = 1e9
 _EXAMPLE = "write a line as 2026-01-05T00:10:00Z,21.5"
 
 
-def read(text: str, source: str) -> tuple[Floats, Floats]:
-    """Instants (unix seconds) and requests a second, NaN where a line has none (empty or ``nan``), as they stand.
+def read(text: str, source: str) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Instants (unix seconds), requests a second and the numbers of their lines, as they stand.
+
+    A load is NaN where its line has none (empty or ``nan``).
 
     An instant without an offset is refused: a clock of local time would shift the load by hours, and twice a year by
     one more. Raises UsageError naming ``source`` and the line of the first value that is no instant, no number,
     negative, or beyond ``MOST``.
     """
     reader = csv.DictReader(io.StringIO(text.lstrip("\ufeff")))
-    names = reader.fieldnames or ()
+    try:
+        names = reader.fieldnames or ()
+    except csv.Error as error:
+        raise UsageError(f"{source}:1: {error}", hint="give a CSV file of text") from error
     if not set(COLUMNS) <= set(names):
         said = f"{source} is empty" if not text.strip() else f"{source}: no columns {' and '.join(COLUMNS)}"
         raise UsageError(said, hint=f"the first line names the columns, apart by commas: {','.join(COLUMNS)}")
     found = list(_lines(reader, source))
     if not found:
         raise UsageError(f"{source} holds no load", hint=f"{_EXAMPLE}, a line for each slot of a week or more")
-    times, values = np.array(found, dtype=np.float64).T
-    return times, values
+    lines, times, values = zip(*found, strict=True)
+    return np.array(times, dtype=np.float64), np.array(values, dtype=np.float64), np.array(lines, dtype=np.int64)
 
 
-def _lines(reader: csv.DictReader[str], source: str) -> Iterator[tuple[float, float]]:
+def _lines(reader: csv.DictReader[str], source: str) -> Iterator[tuple[int, float, float]]:
     rows: Iterator[Mapping[str | None, str | None]] = iter(reader)
     while True:
         try:
@@ -50,7 +56,7 @@ def _lines(reader: csv.DictReader[str], source: str) -> Iterator[tuple[float, fl
         where = f"{source}:{reader.line_num}"
         if None in row:
             raise UsageError(f"{where}: more values than columns", hint="write numbers with a point: 21.5, not 21,5")
-        yield _instant(row[COLUMNS[0]], where), _load(row[COLUMNS[1]], where)
+        yield reader.line_num, _instant(row[COLUMNS[0]], where), _load(row[COLUMNS[1]], where)
 
 
 def _instant(text: str | None, where: str) -> float:

@@ -12,12 +12,14 @@ another type of GPU does not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log
 
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
+from outrider.i18n import Language, translate
 from outrider.model import Calibration
 from planner import roofline
 from planner.fit import Setup
@@ -25,38 +27,78 @@ from planner.gpus import GpuSpec, gpu
 from planner.queueing import StepTimes, Work
 from planner.shapes import ModelShape
 
+_WORDS = re.compile(r"[-_.:]")
+_BITS = re.compile(r"(?:(?:u?int|mxfp|nvfp|b?fp|float|bf|nf|q|iq)(4|8|16|3|5|6|2)|w(\d+)a\d+|(\d+)bit)")
+_FOUR_BITS = frozenset({"awq", "gptq", "bnb", "autoround", "hqq"})
+"""Methods whose published weights have 4 bits unless the name tells others."""
+
 
 def step_times(
-    shape: ModelShape, spec: GpuSpec, setup: Setup, work: Work, tests: Sequence[Calibration] = ()
+    shape: ModelShape,
+    spec: GpuSpec,
+    setup: Setup,
+    work: Work,
+    tests: Sequence[Calibration] = (),
+    language: Language = "en",
 ) -> StepTimes:
     """Those of the nearest test on this GPU type (the same group, else the next in size), else of data sheets.
 
     ``tests`` are of this model, the newest first. The test's prompts are taken to be as ``work`` has them.
     """
     prior = roofline.step_times(shape, spec, setup)
-    same_type = [test for test in tests if _type_of(test) == spec.name]
-    if not same_type:
-        return prior
-    test = min(same_type, key=lambda one: _far(one, setup))
+    test = nearest(spec, setup, tests)
+    if test is None:
+        return replace(prior, source=translate("capacity.source_sheets", language))
     there = replace(setup, tp=test.tensor_parallel, pp=test.pipeline_parallel)
     factor = _factor(roofline.step_times(shape, spec, there), test, work)
-    group = f"TP {there.tp}" + (f" PP {there.pp}" if there.pp > 1 else "")
-    at = "" if test.measured_at is None else f" of {rfc3339(test.measured_at)}"
-    source = (
-        f"measured: {test.source} of {test.service.name}{at}, {group}, "
-        f"{test.tokens_per_second_per_sequence:.4g} tokens/s at {test.batch:.4g} sequences: {factor:.2f} x data sheets"
+    source = translate(
+        "capacity.source_measured",
+        language,
+        tool=test.source,
+        service=test.service.name,
+        at="-" if test.measured_at is None else rfc3339(test.measured_at),
+        group=_group(there),
+        speed=f"{test.tokens_per_second_per_sequence:.4g}",
+        batch=f"{test.batch:.4g}",
+        factor=f"{factor:.2f}",
     )
     if (there.tp, there.pp) != (setup.tp, setup.pp):
-        source += f", taken over to TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
+        source += translate("capacity.source_taken_over", language, group=_group(setup))
     terms = {name: getattr(prior, name) * factor for name in ("base", "sequence", "context", "prompt")}
     return replace(prior, **terms, source=source)
 
 
-def of_model(tests: Sequence[Calibration], name: str) -> list[Calibration]:
-    """The tests of a model by its name, the newest first: ``meta-llama/Llama-3.1-8B-Instruct`` is Llama-3.1-8B."""
+def of_model(tests: Sequence[Calibration], name: str, bits: float = 16.0) -> list[Calibration]:
+    """The tests of a model by its name, the newest first: ``meta-llama/Llama-3.1-8B-Instruct`` is Llama-3.1-8B.
+
+    A name that tells the bits of its weights (``-AWQ``, ``-FP8``, ``-w8a8``) is of questions with as many alone: its
+    step times would scale data sheets of other weights. One that tells none is of any.
+    """
     wanted = _plain(name)
-    found = [one for one in tests if _plain(one.model) == wanted or _plain(one.model).startswith(f"{wanted}-")]
+    found = [
+        one
+        for one in tests
+        if (_plain(one.model) == wanted or _plain(one.model).startswith(f"{wanted}-"))
+        and bits_of(one.model) in (None, bits)
+    ]
     return sorted(found, key=lambda one: one.measured_at.timestamp() if one.measured_at else 0.0, reverse=True)
+
+
+def bits_of(name: str) -> float | None:
+    """The bits of a model's weights that its name tells, None where it tells none; of a method alone, its usual 4."""
+    words = _WORDS.split(_plain(name))
+    told = [float(next(filter(None, found.groups()))) for word in words if (found := _BITS.fullmatch(word))]
+    return told[0] if told else (4.0 if _FOUR_BITS.intersection(words) else None)
+
+
+def nearest(spec: GpuSpec, setup: Setup, tests: Sequence[Calibration]) -> Calibration | None:
+    """The test that step times of a group are taken from; None where data sheets alone speak."""
+    same_type = [test for test in tests if _type_of(test) == spec.name]
+    return min(same_type, key=lambda one: _far(one, setup), default=None)
+
+
+def _group(setup: Setup) -> str:
+    return f"TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
 
 
 def _factor(prior: StepTimes, test: Calibration, work: Work) -> float:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import numpy as np
 
 from outrider.model import EntityRef, Forecast, NoPlanReason, SignalKey, Window
 from planner.forecast.calendar import NO_CALENDAR, Calendar
-from planner.forecast.nights import Fits
+from planner.forecast.nights import Decided, Fits
 from planner.forecast.select import FAST_MODELS, forecast, forecast_rows
 
 __all__ = ["FAST_MODELS", "LOAD", "Answers", "Nights", "fast"]
 
 LOAD = SignalKey("svc_requests_per_second")
 Answers = dict[EntityRef, Forecast | NoPlanReason]
-Nights = Mapping[EntityRef, Fits]
-_WRONG = (ValueError, ArithmeticError, RuntimeError)
+Nights = Mapping[EntityRef, Decided]
+NO_NIGHT = Decided(Fits())
+_WRONG = (ValueError, TypeError, ArithmeticError, LookupError, RuntimeError)
 
 
 def fast(
@@ -30,24 +31,23 @@ def fast(
 ) -> Answers:
     """A forecast of the load of every service of a window of cleaned values, in a time fit for every plan.
 
-    Those of ``nights`` listen to what was fitted for them, and nothing is fitted anew; all others are
-    forecast in one stroke. A service whose series cannot be forecast is answered with ``FAILED``: it costs nobody
-    else a forecast.
+    Where somebody of ``nights`` is heard, what was fitted is listened to and nothing is fitted anew; all other
+    services are forecast in one stroke, with what the night said of those that are not heard. A service whose series
+    cannot be forecast is answered with ``FAILED``: it costs nobody else a forecast.
     """
-    with_night = nights or {}
-    plain = [row for row, service in enumerate(history.entities) if service not in with_night]
-    found = _many(history, plain, now, horizon, calendar)
+    known = nights or {}
+    heard = {service for service, night in known.items() if night.heard}
+    plain = [row for row, service in enumerate(history.entities) if service not in heard]
+    found = _many(history, plain, now, horizon, known, calendar)
     for row, service in enumerate(history.entities):
-        if service in with_night:
-            night = with_night[service]
-            models = (*FAST_MODELS, *night.asked)
-            found[service] = _one(
-                history, row, now, horizon, models=models, fits=night, may_fit=False, calendar=calendar
-            )
+        if service in heard:
+            found[service] = _one(history, row, now, horizon, known.get(service, NO_NIGHT), calendar)
     return found
 
 
-def _many(history: Window, rows: Sequence[int], now: datetime, horizon: timedelta, calendar: Calendar) -> Answers:
+def _many(
+    history: Window, rows: Sequence[int], now: datetime, horizon: timedelta, nights: Nights, calendar: Calendar
+) -> Answers:
     services = [history.entities[row] for row in rows]
     values = history.column(LOAD)[np.asarray(rows, dtype=np.intp)]
     try:
@@ -60,18 +60,21 @@ def _many(history: Window, rows: Sequence[int], now: datetime, horizon: timedelt
             horizon=horizon,
             step=history.step,
             calendar=calendar,
+            told={service: (*night.why, *night.notes) for service, night in nights.items()},
         )
     except _WRONG:  # whose fault it is shows when each is asked alone
         return {
-            service: _one(history, row, now, horizon, models=FAST_MODELS, calendar=calendar)
+            service: _one(history, row, now, horizon, nights.get(service, NO_NIGHT), calendar)
             for row, service in zip(rows, services, strict=True)
         }
     return dict(zip(services, answers, strict=True))
 
 
-def _one(history: Window, row: int, now: datetime, horizon: timedelta, **more: Any) -> Forecast | NoPlanReason:
+def _one(
+    history: Window, row: int, now: datetime, horizon: timedelta, night: Decided, calendar: Calendar
+) -> Forecast | NoPlanReason:
     try:
-        return forecast(
+        found = forecast(
             history.times,
             history.column(LOAD)[row],
             signal=LOAD.name,
@@ -79,7 +82,11 @@ def _one(history: Window, row: int, now: datetime, horizon: timedelta, **more: A
             now=now,
             horizon=horizon,
             step=history.step,
-            **more,
+            models=(*FAST_MODELS, *night.fits.asked),
+            fits=night.fits,
+            may_fit=False,
+            calendar=calendar,
         )
     except _WRONG:
         return NoPlanReason.FAILED
+    return replace(found, why=(*found.why, *night.notes)) if isinstance(found, Forecast) else found

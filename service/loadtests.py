@@ -15,8 +15,11 @@ from store import migrate
 _log = log.get("capacity")
 
 
-def of_model(settings: Settings, name: str, now: datetime) -> list[Calibration]:
-    """Those of a model that are valid at ``now``, the newest first; none, with a warning, while the store is away."""
+def of_model(settings: Settings, name: str, now: datetime, bits: float = 16.0) -> list[Calibration]:
+    """Those of a model with weights of so many bits that are valid at ``now``, the newest first.
+
+    None, with a warning, while the store is away.
+    """
     try:
         if None in migrate.revision(settings.store.url).values():
             return []  # no store yet, and a question of arithmetic makes none
@@ -26,4 +29,4 @@ def of_model(settings: Settings, name: str, now: datetime) -> list[Calibration]:
         _log.warning("no_load_tests", error=error.message, hint=error.hint)
         return []
     valid = [one for one in kept if one.valid_until is not None and now < one.valid_until]
-    return measured.of_model(valid, name)
+    return measured.of_model(valid, name, bits)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
 
 from outrider import log
-from outrider.model import EntityRef, Floats, Window
-from planner.forecast import Calendar, Fits, fit_by_night
+from outrider.model import EntityRef, Floats, Why, Window
+from planner.forecast import Calendar, Decided, Fits, by_night
+from planner.forecast.nights import reason_of
 from planner.forecast.select import DEFAULT_MODELS
 from planner.margins import margin_of
 from planner.plan import LOAD
 from service.fanout import fan_out
 
 _log = log.get("nightly")
+_RETRY_AFTER = timedelta(hours=1)
+"""A night whose processes died is begun anew so much later: soon enough for the day, too late for a loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +39,32 @@ class Night:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a night found of one service; ``margin`` is None where no start-up time is known."""
+    """What a night found of one service; ``margin`` is None where no start-up time is known, or none was found."""
 
-    fits: Fits
+    decided: Decided
     margin: float | None
 
 
 def fit_one(night: Night) -> Made:
-    """The fits and the margin of one service: what is spread over processes or a cluster."""
-    margin = None if night.lead is None else margin_of(night.times, night.values, night.step, night.lead)
-    return Made(_fits(night), margin)
+    """The fits and the margin of one service: what is spread over processes or a cluster.
+
+    An error in either is told in the service's own plan.
+    """
+    try:
+        decided = _decided(night)
+    except Exception as error:  # noqa: BLE001 - one odd history may cost nobody else the night
+        decided = Decided(night.fits, notes=(Why("plan.why_no_night", {"error": reason_of(error)}),))
+    if night.lead is None:
+        return Made(decided, None)
+    try:
+        return Made(decided, margin_of(night.times, night.values, night.step, night.lead))
+    except Exception as error:  # noqa: BLE001 - nor may its replay
+        note = Why("plan.why_no_margin", {"error": reason_of(error)})
+        return Made(replace(decided, notes=(*decided.notes, note)), None)
 
 
-def _fits(night: Night) -> Fits:
-    return fit_by_night(
+def _decided(night: Night) -> Decided:
+    return by_night(
         night.times,
         night.values,
         now=night.now,
@@ -72,11 +87,13 @@ class Nightly:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nightly")
         self._running: Future[dict[EntityRef, Made]] | None = None
         self._day: date | None = None
+        self._begun: datetime | None = None
+        self._failed = False
         self._made: dict[EntityRef, Made] = {}
 
-    def made(self) -> dict[EntityRef, Fits]:
-        """The newest fits by service, as far as they are finished."""
-        return {service: each.fits for service, each in self._newest().items() if each.fits.asked}
+    def made(self) -> dict[EntityRef, Decided]:
+        """What the newest night decided by service, as far as it is finished, where there is anything to say."""
+        return {service: each.decided for service, each in self._newest().items() if _says(each.decided)}
 
     def margins(self) -> dict[EntityRef, float]:
         """The newest margins by service, as far as they are finished."""
@@ -89,6 +106,7 @@ class Nightly:
             if error is None:
                 self._made = running.result()
             else:
+                self._failed = True
                 _log.warning("nightly_failed", error=str(error)[:200])
         return self._made
 
@@ -101,10 +119,17 @@ class Nightly:
         calendar: Calendar,
         leads: Mapping[EntityRef, timedelta] = MappingProxyType({}),
     ) -> bool:
-        """Begin with a day that was not begun yet, unless the last one still runs. ``leads``: how long starts take."""
-        if self._day == now.date() or self._running is not None:
+        """Begin with a day that was not begun yet, unless the last one still runs. ``leads``: how long starts take.
+
+        Days are those of the calendar's zone, at whose midnights fits lie: they are evaluated for a day past theirs
+        and the horizon, no further. A night that failed is tried again after an hour.
+        """
+        self._newest()
+        day = now.astimezone(calendar.clock()).date()
+        again = self._failed and self._begun is not None and now - self._begun >= _RETRY_AFTER
+        if self._running is not None or (self._day == day and not again):
             return False
-        self._day = now.date()
+        self._day, self._begun, self._failed = day, now, False
         rows = {service: row for row, service in enumerate(history.entities)}
         known = [service for service in services if service in rows]
         loads = history.column(LOAD)
@@ -116,7 +141,7 @@ class Nightly:
                 history.step,
                 horizon,
                 calendar,
-                self._made[each].fits if each in self._made else Fits(),
+                self._made[each].decided.fits if each in self._made else Fits(),
                 leads.get(each),
                 self._models,
             )
@@ -132,6 +157,10 @@ class Nightly:
     def _fit(self, services: Sequence[EntityRef], nights: Sequence[Night]) -> dict[EntityRef, Made]:
         found = fan_out(fit_one, nights, workers=self._workers, ray_address=self._ray_address, progress=_tell)
         return dict(zip(services, found, strict=True))
+
+
+def _says(decided: Decided) -> bool:
+    return bool(decided.fits.asked or decided.notes)
 
 
 def _tell(done: int, count: int) -> None:

@@ -29,7 +29,7 @@ def hourly_of_csv(path: Path) -> tuple[Floats, datetime]:
     Lines may stand in any order. Raises UsageError with the line, as ``planner.loads`` does.
     """
     hint = "give a CSV file with time_utc and requests_per_second"
-    times, values = loads.read(reading.text_of(path, hint), str(path))
+    times, values, _ = loads.read(reading.text_of(path, hint), str(path))
     known = np.isfinite(values)
     if not known.any():
         raise UsageError(f"{path} holds no load", hint="check the column requests_per_second")

@@ -30,6 +30,7 @@ def of_store(
     now: datetime,
     *,
     service: str | None = None,
+    namespace: str | None = None,
     span: timedelta = timedelta(hours=24),
 ) -> list[Calibration | NotCalibrated]:
     """One calibration for each group of alike replicas (model, GPU type, version) of each service.
@@ -39,6 +40,7 @@ def of_store(
     roll-up of ten minutes is left, the window has its cells.
     """
     services = [found for found in topology.of_kind(EntityKind.SERVICE) if service in (None, found.name)]
+    services = [found for found in services if namespace in (None, found.namespace)]
     if service is not None and not services:
         names = sorted(found.name for found in topology.of_kind(EntityKind.SERVICE))
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")

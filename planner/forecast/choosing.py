@@ -26,12 +26,17 @@ _WORTH_IT = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who speaks for one series: the mix, with those who joined it, and why."""
+    """Who speaks for one series: the mix, with those who joined it (``heard``), and why.
+
+    ``told`` is the part of ``why`` that is said of the forecasters of the night.
+    """
 
     name: str
     outlook: Outlook
     score: BacktestScore
     why: tuple[Why, ...]
+    heard: tuple[str, ...] = ()
+    told: tuple[Why, ...] = ()
 
 
 def choose(series: Series, steps: int, models: Sequence[str], fits: Fits, *, may_fit: bool) -> Choice:
@@ -108,8 +113,9 @@ def _heard(
         if not helps:
             break
         heard, left, now = [*heard, best], [name for name in left if name != best], tried[best]
-    why = (listened(now), *(told[name] for name in (*heard, *left)), *refused)
-    return Choice("+".join([ENSEMBLE, *heard]), now, judge.judge(now, series.days).score(), why)
+    said = (*(told[name] for name in (*heard, *left)), *refused)
+    name, score = "+".join([ENSEMBLE, *heard]), judge.judge(now, series.days).score()
+    return Choice(name, now, score, (listened(now), *said), tuple(heard), said)
 
 
 def _compared(

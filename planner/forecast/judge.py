@@ -25,15 +25,18 @@ _LEARNING_DAYS, _JUDGED_FROM_DAYS = 2.0, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """What a forecast cost: its pinball loss and the error of its peaks, both relative to what came."""
+    """What a forecast cost: its pinball loss and the error of its peaks, both relative to what came.
+
+    ``peak`` is None where no origin is known whole: then the pinball loss alone decides.
+    """
 
     pinball: float
-    peak: float
+    peak: float | None
 
     @property
     def total(self) -> float:
         """What candidates are chosen by: half for intervals, half for peaks, which capacity is bought for."""
-        return (self.pinball + self.peak) / 2
+        return self.pinball if self.peak is None else (self.pinball + self.peak) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,8 @@ def errors(truth: Matrix, said: Matrix, ages: Slots, outlook: Outlook) -> list[E
 
     The pinball loss is the mean of 30 min, 2 h and 24 h over all quantiles, twice the loss over the sum of what
     came, so that of the median alone it would be WAPE. Intervals are learned as those of forecasts are, from the
-    other half of the origins: none is judged by its own error. The peak's error is relative to the peaks. None
+    other half of the origins: none is judged by its own error. The peak's error is relative to the peaks, a mean over
+    those of the three horizons of which an origin is known whole. None
     for a series of which too few origins are known to halve them.
     """
     known = (~np.isnan(truth).all(axis=2)).sum(axis=1) >= _LEAST_ORIGINS
@@ -120,9 +124,11 @@ def errors(truth: Matrix, said: Matrix, ages: Slots, outlook: Outlook) -> list[E
     quantiles = _crossed(came, expected, ages / season, outlook.anchors / season)
     leads = [outlook.anchors <= max(1.0, days * season) for days in _JUDGED_DAYS]
     losses = np.mean([pinball(came[..., near], quantiles[..., near]) for near in leads], axis=0)
-    peaks = np.mean([_peak_errors(came[..., near], expected[..., near]) for near in leads], axis=0)
+    missed = np.stack([_peak_errors(came[..., near], expected[..., near]) for near in leads])
+    some = (~np.isnan(missed)).sum(axis=0)
+    peaks = np.where(some > 0, np.nansum(missed, axis=0) / np.maximum(some, 1), np.nan)
     return [
-        Errors(float(loss), float(peak)) if judged else None
+        Errors(float(loss), None if np.isnan(peak) else float(peak)) if judged else None
         for loss, peak, judged in zip(losses, peaks, known, strict=True)
     ]
 
@@ -173,12 +179,12 @@ def buffers(outlook: Outlook, row: int = 0) -> dict[float, float]:
 
 
 def _peak_errors(truth: Floats, said: Floats) -> Floats:
-    """By series: the error of the highest value over the highest values, of origins known whole; 0 without one."""
+    """By series: the error of the highest value over the highest values, of origins known whole; NaN without one."""
     whole = ~np.isnan(truth).any(axis=2)
     peaks = np.where(whole, truth.max(axis=2), 0.0)
     missed = np.where(whole, np.abs(said.max(axis=2) - peaks), 0.0)
     found: Floats = missed.sum(axis=1) / np.maximum(peaks.sum(axis=1), 1e-12)
-    return found
+    return np.where(np.any(whole, axis=1), found, np.nan)
 
 
 def _coverage(folds: Folds, outlook: Outlook, row: int) -> float | None:

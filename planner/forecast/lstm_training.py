@@ -45,6 +45,7 @@ def train(windows: Floats, targets: Floats, hidden: int) -> Weights:
     rows = -len(windows) % _ROWS
     seen = np.concatenate([windows, np.zeros((rows, *windows.shape[1:]))]).astype(np.float32)
     came = np.concatenate([targets, np.full((rows, targets.shape[1]), np.nan)]).astype(np.float32)
+    jax.config.update("jax_platforms", "cpu")  # before devices are asked for: else every back end takes its memory
     with jax.default_device(jax.devices("cpu")[0]):
         key = jax.random.PRNGKey(SEED)
         network = Network(windows.shape[2], hidden, targets.shape[1], key)

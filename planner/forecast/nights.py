@@ -14,8 +14,7 @@ from planner.forecast.grid import Matrix, Slots
 from planner.forecast.series import DAY_SECONDS, Series
 
 MINIMUM_DAYS = 2.0
-NO_FIT = (RuntimeError, ValueError, ArithmeticError, LookupError)
-"""What libraries raise where they find no fit."""
+_REASON_LETTERS = 120
 
 
 class Fitted(Protocol):
@@ -50,7 +49,7 @@ class Forecaster(Protocol):
     def fit(self, series: Series, ahead: int) -> Fitted:
         """Fit on every known slot, to be asked up to ``ahead`` slots past the end.
 
-        One of ``NO_FIT`` is raised where there is no fit.
+        Whatever is raised says that there is no fit: an optimum that was not found, a library that does not load.
         """
 
 
@@ -82,8 +81,8 @@ class Fits:
                 continue
             try:
                 self._prepare(each, series, days, steps)
-            except NO_FIT as error:
-                self.refused[each.name] = Why("plan.why_no_fit", {"name": each.title, "error": str(error)[:120]})
+            except Exception as error:  # noqa: BLE001 - no library's error may cost other services their night
+                self.refused[each.name] = Why("plan.why_no_fit", {"name": each.title, "error": reason_of(error)})
 
     def _prepare(self, forecaster: Forecaster, series: Series, days: int, steps: int) -> None:
         mine = self.made.setdefault(forecaster.name, {})
@@ -99,6 +98,24 @@ class Fits:
     def copy(self) -> Fits:
         """The same fits, to be added to without changing these."""
         return Fits({name: dict(each) for name, each in self.made.items()}, dict(self.refused), self.made_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a night found for one series: its fits, and by name who of them is heard until the next night.
+
+    ``why`` says of each that was asked why it is heard or is not; ``notes`` is what else there is to say.
+    """
+
+    fits: Fits
+    heard: tuple[str, ...] = ()
+    why: tuple[Why, ...] = ()
+    notes: tuple[Why, ...] = ()
+
+
+def reason_of(error: Exception) -> str:
+    """An error in a few words for people: what it says, its name where it says nothing."""
+    return (str(error).strip() or type(error).__name__)[:_REASON_LETTERS]
 
 
 def nights(series: Series, days: int) -> list[float]:

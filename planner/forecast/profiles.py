@@ -14,9 +14,9 @@ import numpy as np
 from planner.forecast.grid import Grid, Matrix
 
 DAYS = 7
+"""Days that enter a profile."""
 WEEKLY_FROM_DAYS = 14
 """With less history there is no weekly profile: one week repeats its accidents."""
-"""Days that enter a profile."""
 _FADE_PER_DAY = 0.6
 _KERNEL = (0.25, 0.5, 0.25)
 _GLITCH, _SPIKE = np.log(3.0), np.log(8.0)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 import numpy as np
 
-from outrider.model import EntityRef, Floats, Forecast, NoPlanReason
+from outrider.model import EntityRef, Floats, Forecast, NoPlanReason, Why
 from planner.forecast import judge
 from planner.forecast.calendar import NO_CALENDAR, Calendar, by_wall_clock, effects
 from planner.forecast.choosing import ENSEMBLE, NIGHTS, Choice, choose, judgeable, listened, why_plain
 from planner.forecast.fast import HISTORY_DAYS, forecast_many
 from planner.forecast.forecasters import FORECASTERS
 from planner.forecast.grid import Slots
-from planner.forecast.nights import Fits
+from planner.forecast.nights import Decided, Fits
 from planner.forecast.series import Series
 
 PROPHET = "prophet"
@@ -24,6 +25,7 @@ DEFAULT_MODELS = (ENSEMBLE, PROPHET)
 STEP = timedelta(minutes=10)
 HORIZON = timedelta(hours=24)
 
+NOTHING_TOLD: Mapping[EntityRef, tuple[Why, ...]] = MappingProxyType({})
 _ROWS = 64
 
 
@@ -67,8 +69,12 @@ def forecast_rows(
     horizon: timedelta = HORIZON,
     step: timedelta = STEP,
     calendar: Calendar = NO_CALENDAR,
+    told: Mapping[EntityRef, tuple[Why, ...]] = NOTHING_TOLD,
 ) -> list[Forecast | NoPlanReason]:
-    """The same for many signals at once, without Prophet: ``values`` are (entities, times), answers in that order."""
+    """The same for many signals at once, without Prophet: ``values`` are (entities, times), answers in that order.
+
+    ``told`` is what a night said of its forecasters where none of them is heard.
+    """
     rows = [_asked(times, row, now, horizon, step, calendar) for row in values]
     found: list[Forecast | NoPlanReason] = [NoPlanReason.NO_HISTORY] * len(rows)
     known = [(place, asked) for place, asked in enumerate(rows) if asked is not None]
@@ -82,9 +88,8 @@ def forecast_rows(
         )
         verdicts = judge.judge_rows(outlook, [asked.known.days for _, asked in part])
         for row, (place, asked) in enumerate(part):
-            choice = Choice(
-                ENSEMBLE, outlook, verdicts[row].score(), why_plain(asked.known) or (listened(outlook, row),)
-            )
+            why = why_plain(asked.known) or (listened(outlook, row), *told.get(entities[place], ()))
+            choice = Choice(ENSEMBLE, outlook, verdicts[row].score(), why)
             found[place] = _answer(asked, choice, row, Subject(signal, entities[place], now, step))
     return found
 
@@ -110,6 +115,28 @@ def fit_by_night(
         return kept
     kept.prepare([each for name, each in FORECASTERS.items() if name in models], asked.known, NIGHTS, asked.reach)
     return kept
+
+
+def by_night(
+    times: Floats,
+    values: Floats,
+    *,
+    now: datetime,
+    horizon: timedelta = HORIZON,
+    step: timedelta = STEP,
+    models: Sequence[str] = DEFAULT_MODELS,
+    fits: Fits | None = None,
+    calendar: Calendar = NO_CALENDAR,
+) -> Decided:
+    """The fits of ``fit_by_night``, and who of those that were asked is heard until the next midnight."""
+    found = fit_by_night(
+        times, values, now=now, horizon=horizon, step=step, models=models, fits=fits, calendar=calendar
+    )
+    asked = _asked(times, values, now, horizon, step, calendar)
+    if asked is None or not found.asked:
+        return Decided(found)
+    chosen = choose(asked.known, asked.reach, (*FAST_MODELS, *found.asked), found, may_fit=False)
+    return Decided(found, chosen.heard, chosen.told)
 
 
 @dataclass(frozen=True, slots=True)

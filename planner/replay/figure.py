@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from outrider.i18n import Language, translate
 from outrider.model import Floats
 from planner.replay.score import TraceReplay
 
@@ -15,15 +16,19 @@ _POINTS = 1000
 _STYLE = 'font-family="Helvetica, Arial, sans-serif" fill="#30343a"'
 
 
-def svg(trace: TraceReplay, startup: timedelta) -> str:
+def svg(trace: TraceReplay, startup: timedelta, language: Language = "en") -> str:
     """One SVG of the counted days: replicas that the load needs, those that run, minutes with waiting in red."""
     need, replicas, waiting = (_thinned(trace.minutes[name]) for name in ("need", "replicas", "waiting"))
     top = max(float(replicas.max()), float(need.max()), 1.0)
     ours = trace.ours
-    title = (
-        f"{trace.name}: start-up {startup.total_seconds() / 60:g} min, "
-        f"{ours.gpu_hours_ratio:.3f} of static peak (oracle {trace.oracle_ratio:.3f}), "
-        f"{ours.requests_waiting_over_2s_ratio:.2%} of requests wait over 2 s"
+    title = translate(
+        "cli.figure_title",
+        language,
+        name=trace.name,
+        minutes=f"{startup.total_seconds() / 60:g}",
+        ours=f"{ours.gpu_hours_ratio:.3f}",
+        oracle=f"{trace.oracle_ratio:.3f}",
+        waiting=f"{ours.requests_waiting_over_2s_ratio:.2%}",
     )
     red = "".join(
         f'<rect x="{_across(float(place), need.size):.1f}" y="{TOP}" '

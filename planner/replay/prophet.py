@@ -58,14 +58,16 @@ def fitted(
 def formula_of(
     traffic: World, curves: Curves, startup: timedelta, buffers: Sequence[float] = BUFFERS
 ) -> tuple[Planned, Sequence[float]]:
-    """Replicas of every minute, a lane a buffer. A slot is known a minute after its instant, and so is a fit.
+    """Replicas of every minute, a lane a buffer. A slot is known a minute after its instant, and so is a fit on it.
+
+    The newest slot of a fit is the one before ``begins``: it speaks from a minute after that one's instant on.
 
     Minutes before the first fit, which are not replayed, have what carries them.
     """
     wide, minutes = traffic.slot_minutes, np.arange(traffic.load.size)
-    fit = np.searchsorted(curves.begins * wide, minutes - 1, side="right") - 1
+    fit = np.searchsorted((curves.begins - 1) * wide, minutes - 1, side="right") - 1
     row = np.maximum(fit, 0)
-    begin = np.maximum(minutes / wide - curves.begins[row], 0.0)
+    begin = minutes / wide - curves.begins[row]  # below 0 until the first slot that it had not seen
     peak = highest(curves.said[row], begin, begin + (startup / timedelta(minutes=1) + 1.0) / wide)
     peak = np.where(fit < 0, traffic.load, peak)
     needs = ceiled(peak[:, None] * (1.0 + np.array(buffers)) / traffic.per_replica)

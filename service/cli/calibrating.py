@@ -12,7 +12,7 @@ import typer
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import translate
-from outrider.model import Calibration
+from outrider.model import Calibration, EntityRef
 from service.cli.amounts import amount
 from service.cli.common import NO, Context, duration_of, leaf
 from service.cli.models import TpotOption, TtftOption, slo_of
@@ -33,7 +33,8 @@ def calibrate(
     import_file: Annotated[
         Path | None, typer.Option("--import", help="result of vllm bench serve, LLMPerf or K6")
     ] = None,
-    service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
+    service: Annotated[str | None, typer.Option("--service", help="name, or namespace/name")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", help="of the service")] = None,
     gpu_type: Annotated[str, typer.Option("--gpu-type", help="what the server runs on")] = "unknown",
     tp: Annotated[int, typer.Option("--tp", help="tensor parallel", min=1)] = 1,
     pp: Annotated[int, typer.Option("--pp", help="pipeline parallel", min=1)] = 1,
@@ -58,10 +59,12 @@ def calibrate(
     from service.cli import calibrations  # noqa: PLC0415
 
     if show:
-        return calibrations.show(context, service)
+        space, name = calibrations.named(service, namespace)
+        return calibrations.show(context, name, space)
+    space, service = calibrations.named(service, namespace)
     lasts = calibrations.valid_for(duration_of("--valid", valid))
     if endpoint is None and import_file is None:
-        return _calibrate_store(context, service, duration_of("--span", span))
+        return _calibrate_store(context, service, space, duration_of("--span", span))
     slo = slo_of(ttft, tpot)
     if tokens is not None and tokens <= 0:
         raise UsageError(
@@ -71,7 +74,7 @@ def calibrate(
         from service import sizing  # noqa: PLC0415
 
         source, found, points = sizing.of_file(import_file, slo, tokens=tokens)
-        name = service or import_file.stem
+        subject = calibrations.entity_of(context, service or import_file.stem, space, stored=keep)
     else:
         from service import loadtest  # noqa: PLC0415
 
@@ -86,11 +89,12 @@ def calibrate(
             slo=slo,
             token=None if token_file is None else loadtest.token_of(token_file),
         )
-        source, (found, points) = "locust", loadtest.run(plan, _tell if context.progress else None)
         name = service or model or loadtest.host_of(endpoint)
+        subject = calibrations.entity_of(context, name, space, stored=keep)  # before a test that takes minutes
+        source, (found, points) = "locust", loadtest.run(plan, _tell if context.progress else None)
     where = {"gpu_type": gpu_type, "tensor_parallel": tp, "pipeline_parallel": pp}
     of = {"model": model or "", "engine_version": engine_version, "valid": lasts, "source": SOURCES.get(source, source)}
-    return _show_test(context, source, name, found, points, where | of, keep=keep)
+    return _show_test(context, source, subject, found, points, where | of, keep=keep)
 
 
 def _tell(point: Any) -> None:
@@ -98,7 +102,7 @@ def _tell(point: Any) -> None:
     typer.echo(f"  {point.concurrency:g} at once: {point.tokens_per_second:.0f} tokens/s", err=True)
 
 
-def _calibrate_store(context: Context, service: str | None, span: timedelta) -> int | None:
+def _calibrate_store(context: Context, service: str | None, namespace: str | None, span: timedelta) -> int | None:
     from planner.calibrate import NotCalibrated  # noqa: PLC0415
     from service import sizing, wiring  # noqa: PLC0415
 
@@ -111,7 +115,8 @@ def _calibrate_store(context: Context, service: str | None, span: timedelta) -> 
             at = newest[0].at if newest else None
             if at is None:
                 raise UsageError(f"no service is named {service!r}", hint="nothing has been collected yet")
-            found = sizing.of_store(settings, metrics, state.topology(), at, service=service, span=span)
+            topology = state.topology()
+            found = sizing.of_store(settings, metrics, topology, at, service=service, namespace=namespace, span=span)
     shown = [
         sizing.refused(one) | {"why": one.text(context.language)}
         if isinstance(one, NotCalibrated)
@@ -144,7 +149,7 @@ def _calibrations(context: Context, shown: list[dict[str, Any]]) -> str:
                     speed=spans.get("tokens_per_second_per_sequence", "-"),
                 )
             )
-    return "\n".join(lines) or "no service is known yet"
+    return "\n".join(lines) or translate("capacity.calibrated_none", context.language)
 
 
 def _calibrated(context: Context, one: Mapping[str, Any]) -> str:
@@ -162,7 +167,14 @@ def _calibrated(context: Context, one: Mapping[str, Any]) -> str:
 
 
 def _show_test(
-    context: Context, source: str, name: str, found: Any, points: list[Any], where: dict[str, Any], *, keep: bool
+    context: Context,
+    source: str,
+    subject: EntityRef,
+    found: Any,
+    points: list[Any],
+    where: dict[str, Any],
+    *,
+    keep: bool,
 ) -> int | None:
     from outrider.clock import SystemClock  # noqa: PLC0415
     from planner.calibrate import from_knee  # noqa: PLC0415
@@ -174,13 +186,15 @@ def _show_test(
     figures = ("tokens_per_request", "batch", "tokens_per_second_per_sequence")
     if isinstance(found, NoKnee):
         why = translate(f"capacity.knee_{found.reason.value}", context.language)
+        name = subject.name
         nothing = {"service": name, "gpu_type": where["gpu_type"], **dict.fromkeys(figures), "samples": 0}
         result = nothing | {"reason": found.reason.value, "source": source, "steps": steps, "why": why}
         context.show(result, lambda _: translate("capacity.not_calibrated", context.language, service=name, why=why))
         return NO
-    made = from_knee(found, calibrations.entity_of(context, name), at=SystemClock().now(), **where)
+    made = from_knee(found, subject, at=SystemClock().now(), **where)
     if keep:
         calibrations.keep(context, made)
+    note = calibrations.note_of(context, where["gpu_type"])
     said = sizing.as_dict(made) | {
         "kept": keep,
         "valid_until": rfc3339(made.valid_until) if keep and made.valid_until else None,
@@ -190,6 +204,7 @@ def _show_test(
         "tokens_per_second": found.point.tokens_per_second,
         "peak_tokens_per_second": found.peak_tokens_per_second,
         "steps": steps,
+        "note": note,
     }
     limit = translate(
         "capacity.calibrated_limit",
@@ -198,5 +213,6 @@ def _show_test(
         reason=translate(f"capacity.knee_{found.reason.value}", context.language),
         peak=f"{found.peak_tokens_per_second:.4g}",
     )
-    context.show(said, lambda shown: f"{_calibrations(context, [shown])}\n  {limit}")
+    below = "".join(f"\n  {line}" for line in (limit, note) if line)
+    context.show(said, lambda shown: f"{_calibrations(context, [shown])}{below}")
     return None

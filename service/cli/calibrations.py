@@ -9,25 +9,54 @@ from outrider.clock import SystemClock, rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.model import Calibration, EntityKind, EntityRef
-from outrider.topology import Topology
+from planner.gpus import gpu
 from service import sizing, wiring
 from service.cli.common import NO, Context
 
 
-def entity_of(context: Context, name: str) -> EntityRef:
+def named(service: str | None, namespace: str | None) -> tuple[str | None, str | None]:
+    """Namespace and name of what ``--service`` and ``--namespace`` say; ``namespace/name`` says both.
+
+    Raises UsageError where the two disagree, or half a name is missing.
+    """
+    if service is None or "/" not in service:
+        return namespace, service
+    space, _, name = service.partition("/")
+    if not space or not name or "/" in name or namespace not in (None, space):
+        raise UsageError(f"--service {service} is no service", hint="write name, or namespace/name")
+    return space, name
+
+
+def entity_of(context: Context, name: str, namespace: str | None, *, stored: bool) -> EntityRef:
     """The service of that name as live collection knows it, else as the configuration does.
 
-    Raises UsageError where several namespaces have one.
+    Only where ``stored`` is the store asked, and made where there is none: what cannot be kept is told before a test
+    runs. Raises UsageError where several namespaces have one and none is named, StoreAwayError.
     """
     settings = context.settings()
-    with wiring.state_reader(settings) as state:
-        topology: Topology = state.topology()
-    known = [one for one in topology.of_kind(EntityKind.SERVICE) if one.name == name]
-    known = known or [one.entity(settings.cluster) for one in settings.services if one.name == name]
-    if len(known) > 1:
-        spaces = ", ".join(str(one.namespace) for one in known)
-        raise UsageError(f"{name} is the name of {len(known)} services", hint=f"they are in {spaces}: name one apart")
-    return known[0] if known else EntityRef(settings.cluster, EntityKind.SERVICE, None, name)
+    collected: list[EntityRef] = []
+    if stored:
+        with wiring.state_reader(settings) as state:
+            collected = list(state.topology().of_kind(EntityKind.SERVICE))
+    configured = [one.entity(settings.cluster) for one in settings.services]
+    for known in (collected, configured):
+        found = sorted({one for one in known if one.name == name and namespace in (None, one.namespace)}, key=str)
+        if len(found) > 1:
+            spaces = ", ".join(str(one.namespace) for one in found)
+            hint = f"they are in {spaces}: write --service {found[0].namespace}/{name}"
+            raise UsageError(f"{name} is the name of {len(found)} services", hint=hint)
+        if found:
+            return found[0]
+    return EntityRef(settings.cluster, EntityKind.SERVICE, namespace, name)
+
+
+def note_of(context: Context, gpu_type: str) -> str | None:
+    """What to know of a test on this type of GPU before ``capacity cost`` is asked; None for a known one."""
+    try:
+        gpu(gpu_type)
+    except UsageError:
+        return translate("capacity.test_gpu_unknown", context.language, gpu_type=gpu_type)
+    return None
 
 
 def keep(context: Context, found: Calibration) -> None:
@@ -36,11 +65,12 @@ def keep(context: Context, found: Calibration) -> None:
         state.save_load_test(found)
 
 
-def show(context: Context, service: str | None) -> int | None:
+def show(context: Context, service: str | None, namespace: str | None = None) -> int | None:
     """List what is stored, live figures first, with what they are of and until when they count; exit 1 for nothing."""
     now = SystemClock().now()
     with wiring.state_reader(context.settings()) as state:
         kept = [one for one in (*state.baselines(), *state.load_tests()) if service in (None, one.service.name)]
+    kept = [one for one in kept if namespace in (None, one.service.namespace)]
     shown = [
         sizing.as_dict(one)
         | {

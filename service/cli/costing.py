@@ -71,11 +71,13 @@ def cost(
     from service import loadtests  # noqa: PLC0415
 
     settings, shape = context.settings(), shape_of(model, config_json, parameters)
-    tests = loadtests.of_model(settings, shape.name, SystemClock().now()) if measured else []
+    tests = loadtests.of_model(settings, shape.name, SystemClock().now(), bits) if measured else []
     offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
     if gpu_types:
-        wanted = {gpu(name).name for name in gpu_types}
-        offers = [offer for offer in offers if offer.gpu.name in wanted] or [costs.Offer(gpu(n)) for n in gpu_types]
+        wanted = {gpu(name).name: gpu(name) for name in gpu_types}
+        offers = [offer for offer in offers if offer.gpu.name in wanted]
+        known = {offer.gpu.name for offer in offers}
+        offers += [costs.Offer(spec) for name, spec in wanted.items() if name not in known]
     request = costs.Request(
         shape=shape,
         work=Work(prompt, tokens, cached_ratio=cached),
@@ -92,6 +94,7 @@ def cost(
         groups=tp or costs.GROUPS,
         pipelines=pp or costs.PIPELINES,
         tests=tests,
+        language=context.language,
     )
     answer = costs.compare(request, offers)
     lines = costs.lines(request, answer, context.language)
@@ -111,7 +114,7 @@ def cost(
                 "pp": one.pipeline_parallel,
                 "measured_at": None if one.measured_at is None else rfc3339(one.measured_at),
             }
-            for one in tests
+            for one in costs.used(request, offers)
         ],
         "derivation": list(lines),
     }

@@ -13,18 +13,19 @@ import typer
 
 from outrider.errors import UsageError
 from outrider.i18n import translate
-from outrider.units import parse_duration
+from outrider.units import format_duration
 from planner import backtest
 from planner.forecast.forecasters import FORECASTERS
 from planner.forecast.select import DEFAULT_MODELS, FAST_MODELS, PROPHET
 from service import reading, wiring
 from service.cli import tables
-from service.cli.common import ON_A_TERMINAL, Context, leaf
+from service.cli.common import ON_A_TERMINAL, Context, duration_of, leaf
 from service.cli.progress import bars
 from service.fanout import fan_out, usual_workers
 from service.kept_forecasts import kept
 
 app = typer.Typer(help="Forecasts.", no_args_is_help=ON_A_TERMINAL)
+_LONGEST = timedelta(days=14)
 _COLUMNS = (
     "name",
     "horizon",
@@ -66,9 +67,17 @@ def forecast_backtest(
     ray: Annotated[str | None, typer.Option("--ray", help="Ray cluster instead: auto, local or ray://...")] = None,
 ) -> None:
     """Score the forecaster on traffic traces: rolling origin every 2 h, history only."""
-    horizons = [parse_duration(text) for text in horizon.split(",")]
+    horizons = [_horizon(text) for text in horizon.split(",")]
     models = (*FAST_MODELS, *_forecasters(forecasters))
-    tasks = [Task(_trace(path), horizons, models) for path in csv]
+    traces = [_trace(path) for path in csv]
+    for trace in traces:
+        if min(horizons) < trace.step:
+            slot = format_duration(trace.step)
+            raise UsageError(
+                f"--horizon {format_duration(min(horizons))} is shorter than a slot of {trace.name}, {slot}",
+                hint=f"give {slot} or more, such as 30m,2h,24h",
+            )
+    tasks = [Task(trace, horizons, models) for trace in traces]
     with bars(context) as progress:
         parts = fan_out(
             score,
@@ -80,7 +89,9 @@ def forecast_backtest(
     context.show(
         backtest.joined(parts).as_dict(),
         lambda shown: tables.table(
-            list(_COLUMNS), [[_figure(row[key]) for key in _COLUMNS] for row in shown["series"]], empty="-"
+            tables.heads(context.language, *_COLUMNS),
+            [[_figure(row[key]) for key in _COLUMNS] for row in shown["series"]],
+            empty="-",
         ),
     )
 
@@ -89,7 +100,9 @@ def forecast_backtest(
 def forecast_kept(
     context: Context,
     service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
-    hours: Annotated[float, typer.Option("--hours", help="forecasts for instants of so many hours", min=0.2)] = 24,
+    hours: Annotated[
+        float, typer.Option("--hours", help="forecasts for instants of so many hours", min=0.2, max=336)
+    ] = 24,
 ) -> None:
     """Hold forecasts of load and of its peaks against what came, by how far ahead they were said."""
     with wiring.stores(context.settings()) as (state, metrics):
@@ -102,16 +115,26 @@ def forecast_kept(
             )
         wanted = [each for each in entities if service in (None, each.name)] if newest else []
         found = [(each, kept(state, metrics, each, newest[0].at, timedelta(hours=hours))) for each in wanted]
-    rows = [{"service": each.name, **row.as_dict()} for each, came in found for row in came]
+    rows = [
+        {"namespace": each.namespace, "service": each.name, **row.as_dict()} for each, came in found for row in came
+    ]
     heads = list(rows[0]) if rows else []
     context.show(
         rows,
         lambda shown: tables.table(
-            heads,
+            tables.heads(context.language, *heads),
             [[_figure(row[key]) for key in heads] for row in shown],
             empty=translate("cli.no_kept_forecasts", context.language),
         ),
     )
+
+
+def _horizon(text: str) -> timedelta:
+    """One of ``--horizon``. Raises UsageError for one that no trace of weeks can be scored at."""
+    found = duration_of("--horizon", text)
+    if found > _LONGEST:
+        raise UsageError(f"--horizon {text.strip()} is too long", hint=f"give at most {format_duration(_LONGEST)}")
+    return found
 
 
 def _forecasters(text: str) -> list[str]:

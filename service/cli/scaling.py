@@ -36,7 +36,7 @@ def replay(
     startup: Annotated[str, typer.Option("--startup", help="from launch to the first answer")] = "5m",
     plot: Annotated[Path | None, typer.Option("--plot", help="folder to draw one SVG a trace into")] = None,
     prophet: Annotated[
-        bool, typer.Option("--prophet/--no-prophet", help="formula x Prophet as a rival: a minute a trace")
+        bool, typer.Option("--prophet/--no-prophet", help="formula x Prophet as a rival: half a minute a trace")
     ] = True,
 ) -> None:
     """Replay the scaling loop on traces against static peak, HPA, KEDA, cron, Knative, Prophet by rote, an oracle."""
@@ -46,7 +46,7 @@ def replay(
     if plot is not None:
         for trace in found.traces:
             path = plot / f"{trace.name}.svg"
-            reading.write(path, figure.svg(trace, found.startup))
+            reading.write(path, figure.svg(trace, found.startup, context.language))
             drawn.append(str(path))
     context.show({**found.as_dict(), "plots": drawn}, lambda shown: _replay_table(shown, context))
 
@@ -65,7 +65,9 @@ def _replay_table(shown: dict[str, Any], context: Context) -> str:
     heads = ["name", "gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio", "times_oracle"]
     heads += [*(f"{name}_ratio" for name in rivals), "reversals_within_30min"]
     rows = [[row["name"], *(shared(row[head]) for head in heads[1:])] for row in shown["traces"]]
-    table = tables.table([head.removesuffix("_ratio").replace("_", " ") for head in heads], rows, empty="-")
+    named = ["name", "gpu_hours", "waiting_over_2s", "oracle", "times_oracle"]
+    headings = [*tables.heads(context.language, *named), *rivals, *tables.heads(context.language, "reversals_30min")]
+    table = tables.table(headings, rows, empty="-")
     said = translate(
         "cli.replay_summary",
         context.language,
@@ -163,5 +165,7 @@ def _warm_table(shown: dict[str, Any], context: Context) -> str:
         ]
         for remedy in shown["remedies"]
     ]
-    table = tables.table(["remedy", "saves s", "idle GPUs", "idle cost", "phases"], rows, empty="-")
+    table = tables.table(
+        tables.heads(context.language, "remedy", "saves_seconds", "idle_gpus", "idle_cost", "phases"), rows, empty="-"
+    )
     return "\n".join([first, table, *([shown["written"]] if shown["written"] else [])])

@@ -97,7 +97,9 @@ def _of_store(
 
 
 def _table(shown: dict[str, Any], context: Context) -> str:
-    heads = ["strategy", "setting", "gpu hours", "waiting over 2s", "first request s", "keeps goal", "advised"]
+    named = ("strategy", "setting", "gpu_hours", "waiting_over_2s", "first_request_seconds", "keeps_goal", "advised")
+    heads = tables.heads(context.language, *named)
+    keeps, fails = (translate(f"cli.{word}", context.language) for word in ("is_so", "is_not_so"))
     blocks = []
     for trace in shown["traces"]:
         rows = [
@@ -107,7 +109,7 @@ def _table(shown: dict[str, Any], context: Context) -> str:
                 shared(row["gpu_hours_ratio"]),
                 shared(row["requests_waiting_over_2s_ratio"]),
                 f"{row['first_request_delay_seconds']:g}",
-                "yes" if row["keeps_goal"] else "no",
+                keeps if row["keeps_goal"] else fails,
                 "*" if row["name"] == trace["recommended"] else "",
             ]
             for row in trace["strategies"]

@@ -37,7 +37,7 @@ def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
         drawn.add_column(heading, overflow="fold", width=width)
     for row in rows:
         drawn.add_row(*(escape(cell) for cell in row))
-    console = Console(width=sum(widths) + _GAP * len(widths))
+    console = Console(width=sum(widths) + _GAP * len(widths), emoji=False)  # ":a:" is a name, no picture
     with console.capture() as capture:
         console.print(drawn)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())

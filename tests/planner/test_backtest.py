@@ -34,6 +34,11 @@ def test_a_trace_is_read_with_its_missing_slots(build):
         ("time_utc,requests_per_second\nyesterday,1", "t.csv:2"),
         ("time_utc,requests_per_second\n2026-05-01T00:00:00Z,1\n2026-05-01T00:10:00Z,many", "t.csv:3"),
         ("time_utc,requests_per_second\n2026-05-01T00:10:00Z,1\n2026-05-01T00:00:00Z,1", "must rise"),
+        (
+            "time_utc,requests_per_second\n\n\n2026-05-01T00:10:00Z,1\n\n2026-05-01T00:00:00Z,1",
+            "t.csv:6: instants must",
+        ),
+        (f"{'x' * 200_000},requests_per_second\n2026-05-01T00:00:00Z,1", "t.csv:1: field larger than"),
         ("time_utc,requests_per_second\n2026-05-01T00:10:00Z,1", "holds one slot"),
         ("time_utc,requests_per_second\n2026-05-01T00:10:00,1\n2026-05-01T00:20:00,1", "time zone"),
     ],

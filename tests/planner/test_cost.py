@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from outrider.errors import UsageError
-from outrider.i18n import LANGUAGES
+from outrider.i18n import LANGUAGES, translate
 from planner import cost
 from planner.cost import Offer, Refusal, Request, compare, cost_per_1k_tokens
 from planner.fit import Setup
-from planner.gpus import gpu, gpus
+from planner.gpus import gpu, gpus, source_text
 from planner.mix import NoMixReason
 from planner.queueing import Slo, Work
 from planner.shapes import model
@@ -28,7 +28,8 @@ def test_the_front_trades_cost_for_latency_and_every_point_carries_the_need():
         assert sum(answer.ways[place].rate * count for place, count in mix.replicas.items()) >= 50 * (1 - 1e-9)
     for language in LANGUAGES:
         said = cost.lines(CHAT, answer, language)
-        sources = {way.source for way in answer.ways} | {spec.price_source for spec in gpus().values()}
+        sources = {source_text(spec.price_source, language) for spec in gpus().values()}
+        sources.add(translate("capacity.source_sheets", language))
         told = [line for line in said if any(source in line for source in sources)]
         assert 2 <= len(told) <= 3
         assert len(said) == 1 + len(answer.front) + len(answer.refused) + len(told)

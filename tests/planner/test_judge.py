@@ -47,6 +47,17 @@ def test_a_forecast_of_what_came_loses_nothing_and_a_worse_one_loses_more():
     assert losses[0].total < losses[1].total < losses[2].total
 
 
+def test_without_an_origin_known_whole_no_peak_is_judged():
+    truth = _came(200)
+    truth[:, 0] = np.nan  # the nearest lead belongs to every peak
+    found = _errors(truth, np.where(np.isnan(truth), 20.0, truth) * 1.3)
+    assert found.peak is None
+    assert found.total == found.pinball > 0.05
+    known = _came(200)
+    known[:, -1] = np.nan  # a whole day alone is unknown: the nearer horizons tell
+    assert _errors(known, np.nan_to_num(known, nan=20.0) * 1.3).peak == pytest.approx(0.3)
+
+
 def test_who_misses_peaks_loses_although_the_rest_is_right():
     truth = _came(200)
     high = truth.max(axis=1, keepdims=True)

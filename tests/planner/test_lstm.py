@@ -111,6 +111,9 @@ def test_it_learns_and_always_the_same(build):
         level[slot] = 0.97 * level[slot - 1] + 0.1 * random.standard_normal()
     series = Series(0.0, 600.0, build.wave(8.0, noise=0.0) * np.exp(level))
     first = Lstm().fit(series.until(7 * 144), 288)
+    import jax
+
+    assert jax.config.jax_platforms == "cpu"
     again = pickle.loads(pickle.dumps(Lstm().fit(series.until(7 * 144), 288)))
     origins, leads = np.arange(7 * 144, 8 * 144 - 12), np.arange(1, 13)
     said = first.at(series, origins, leads)

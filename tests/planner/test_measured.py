@@ -61,6 +61,28 @@ def test_the_newest_test_of_a_group_counts_and_other_models_do_not() -> None:
     assert "30 tokens/s" in measured.step_times(SHAPE, H100, Setup(), WORK, found).source
 
 
+@pytest.mark.parametrize(
+    ("suffix", "bits"),
+    [("AWQ", 4), ("Instruct-GPTQ-Int4", 4), ("GPTQ-Int8", 8), ("int8", 8), ("FP8", 8), ("quantized.w4a16", 4),
+     ("Instruct-w8a8", 8), ("nf4", 4), ("bnb-4bit", 4), ("bnb", 4), ("MXFP4", 4), ("FP8-dynamic", 8)],
+)  # fmt: skip
+def test_a_quantised_test_is_of_questions_with_as_many_bits(suffix: str, bits: int) -> None:
+    tests = [replace(TEST, model=f"someone/Llama-3.1-8B-{suffix}")]
+    assert [width for width in (4.0, 8.0, 16.0) if measured.of_model(tests, "Llama-3.1-8B", width)] == [bits]
+    assert measured.bits_of("Llama-3.1-8B-Instruct") is None
+    assert measured.bits_of("Mixtral-8x7B-Instruct-v0.1-bf16") == 16.0
+
+
+def test_only_tests_that_step_times_come_from_are_told_as_used() -> None:
+    wide, elsewhere = replace(TEST, tensor_parallel=8), replace(TEST, gpu_type="A100")
+    older = replace(TEST, measured_at=AT - timedelta(days=1))
+    asked = Request(SHAPE, WORK, 40.0, groups=(1, 2), pipelines=(1,), tests=(TEST, older, wide, elsewhere))
+    assert cost.used(asked, [Offer(H100)]) == [TEST]
+    assert cost.used(replace(asked, groups=(1, 8)), [Offer(H100)]) == [TEST, wide]
+    assert cost.used(asked, [Offer(gpu("A100"))]) == [elsewhere]
+    assert cost.used(asked, [Offer(H100, step_times=roofline.step_times(SHAPE, H100, Setup()))]) == []
+
+
 def test_cost_counts_with_a_test_and_says_so() -> None:
     asked = Request(SHAPE, WORK, 40.0, Slo(2.0, 0.06), groups=(1,), pipelines=(1,))
     slow = replace(TEST, tokens_per_second_per_sequence=10.0)

@@ -330,3 +330,5 @@ def test_a_replay_is_drawn(replayed):
     drawn = figure.svg(replayed.traces[0], FIVE)
     assert drawn.startswith("<svg")
     assert drawn.count("<polyline") == 2
+    assert "of requests wait over 2 s" in drawn
+    assert "的请求等待超过 2 秒" in figure.svg(replayed.traces[0], FIVE, "zh")

@@ -58,9 +58,13 @@ def test_the_peak_until_a_replica_serves_goes_through_the_formula():
     # 24 min after slot 0 (10 requests/s), six minutes ahead: slot 3.0, 40 requests/s
     wanted = [np.ceil(40.0 * (1 + buffer) / traffic.per_replica - 1e-9) for buffer in BUFFERS]
     assert planned.needs[minute].tolist() == wanted
-    # the slot that a fit begins at is known a minute after its instant; before any fit the load is carried
-    before = max(1.0, np.ceil(traffic.load[begin * 10] * 1.25 / traffic.per_replica - 1e-9))
-    assert planned.needs[begin * 10, 0] == before
+    # the newest slot of a fit is known a minute after its instant; before any fit the load is carried
+    newest = (begin - 1) * 10
+    before = max(1.0, np.ceil(traffic.load[newest] * 1.25 / traffic.per_replica - 1e-9))
+    assert planned.needs[newest, 0] == before
+    # nine minutes before slot 0, six ahead: slot 0 is the nearest it speaks of; one minute before, half way to slot 1
+    assert planned.needs[newest + 1, 0] == max(1.0, np.ceil(10.0 * 1.25 / traffic.per_replica - 1e-9))
+    assert planned.needs[newest + 9, 1] == max(1.0, np.ceil(15.0 / traffic.per_replica - 1e-9))
 
 
 def test_a_fit_without_an_optimum_carries_the_newest_value(monkeypatch):

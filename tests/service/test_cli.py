@@ -345,7 +345,10 @@ def test_a_report_on_an_empty_store_is_written_in_both_languages(tmp_path):
         (("demo", "--headless", "--minutes", "nan"), "--minutes"),
         (("probe", "--url", "http://127.0.0.1:9", "--timeout", "soon"), "soon"),
         (("report", "weekly", "--week", "last"), "last"),
-        (("forecast", "backtest", "t.csv", "--horizon", "soon"), "soon"),
+        (("forecast", "backtest", "t.csv", "--horizon", "soon"), "--horizon: 'soon'"),
+        (("forecast", "backtest", "t.csv", "--horizon", "30m,0s"), "--horizon: '0s' is no time"),
+        (("forecast", "backtest", "t.csv", "--horizon", "30m,15d"), "--horizon 15d is too long"),
+        (("forecast", "kept", "--hours", "1e12"), "--hours"),
     ],
 )
 def test_instants_and_durations_that_are_none_get_one_sentence(tmp_path, arguments, said):

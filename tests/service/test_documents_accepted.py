@@ -198,8 +198,7 @@ def test_the_cron_scaler_is_taken_and_is_what_keda_reads(
             assert told["url"] == f"{FARAWAY}/api/v1/scaling/{SPACE}/chat"
 
 
-def test_a_day_that_needs_the_same_all_along_is_the_floor_of_its_scaler(cluster: Cluster) -> None:
-    del cluster
+def test_a_day_that_needs_the_same_all_along_is_the_floor_of_its_scaler() -> None:
     spec = emit.render(wanted(), emit.Aim("cron", "chat", SPACE), forecast((90.0,))).body["spec"]
     assert spec["minReplicaCount"] == 9
     assert {one["metadata"]["desiredReplicas"] for one in spec["triggers"]} == {"9"}

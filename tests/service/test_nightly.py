@@ -8,8 +8,12 @@ from pydantic import ValidationError
 
 from outrider.model import CellStatus, EntityKind, EntityRef, FleetService, SignalKey, Window
 from outrider.summaries import because
-from planner.forecast.calendar import HOLIDAY, NO_CALENDAR
-from planner.plan import PlanSettings, plan
+from planner import tiers
+from planner.forecast import by_night, choosing, forecast, select
+from planner.forecast.calendar import HOLIDAY, NO_CALENDAR, Calendar
+from planner.forecast.series import Series
+from planner.plan import LOAD, PlanSettings, plan
+from service import nightly as module
 from service.nightly import Nightly
 from service.planner_settings import PlannerSettings
 from service.planning import calendar_of
@@ -50,8 +54,6 @@ def test_fits_of_the_night_are_heard_by_the_plan_and_made_once_a_day():
 
 
 def test_a_night_that_fails_leaves_the_fits_of_the_one_before(monkeypatch):
-    from service import nightly as module
-
     def fail(_night):
         raise OSError("no process")
 
@@ -60,6 +62,132 @@ def test_a_night_that_fails_leaves_the_fits_of_the_one_before(monkeypatch):
     nightly.start_if_due(_history(6.0), [CHAT], NOW, timedelta(hours=24), NO_CALENDAR)
     nightly.close()
     assert nightly.made() == {}
+
+
+class Refused:
+    """Fits, and says what nobody should listen to."""
+
+    name, title, extra = "prophet", "Prophet", ""
+
+    def is_absent(self):
+        return False
+
+    def fit(self, series, ahead):
+        return Absurd()
+
+
+class Absurd:
+    def at(self, series, origins, leads):
+        return np.full((origins.size, leads.size), 1000.0)
+
+
+class Broken(Refused):
+    def fit(self, series, ahead):
+        raise ImportError("libstan.so.2: no such file")
+
+
+def _night(monkeypatch, forecaster, **more):
+    monkeypatch.setattr(select, "FORECASTERS", {"prophet": forecaster})
+    monkeypatch.setattr(choosing, "FORECASTERS", {"prophet": forecaster})
+    nightly = Nightly(1, None)
+    nightly.start_if_due(_history(6.0), [CHAT], NOW, timedelta(hours=24), NO_CALENDAR, **more)
+    nightly.close()
+    return nightly
+
+
+def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_before(monkeypatch):
+    made = _night(monkeypatch, Refused()).made()
+    assert made[CHAT].fits.asked == ("prophet",)
+    assert made[CHAT].heard == ()
+    history, horizon = _history(6.0), timedelta(hours=24)
+    alone = forecast(
+        history.times,
+        history.column(LOAD)[0],
+        signal=LOAD.name,
+        entity=CHAT,
+        now=NOW,
+        models=("ensemble", "prophet"),
+        fits=made[CHAT].fits,
+        may_fit=False,
+    )
+
+    def refuse(*_given, **_more):
+        raise AssertionError("asked alone")
+
+    monkeypatch.setattr(tiers, "_one", refuse)
+    found = tiers.fast(history, NOW, horizon, made)[CHAT]
+    assert (found.model, found.why) == (alone.model, alone.why)
+    assert "Prophet is refused" in because(found.why)
+    for level, values in alone.quantiles.items():
+        np.testing.assert_allclose(found.quantiles[level], values, rtol=1e-4)
+
+
+def test_a_library_that_does_not_load_is_named_and_costs_no_margin(monkeypatch):
+    nightly = _night(monkeypatch, Broken(), leads={CHAT: timedelta(minutes=5)})
+    assert set(nightly.margins()) == {CHAT}
+    found = tiers.fast(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
+    assert "Prophet is not used: it found no fit (libstan.so.2: no such file)" in because(found.why)
+
+
+def test_a_replay_that_breaks_leaves_the_usual_margin_and_says_so(monkeypatch):
+    def broken(*_given):
+        raise TypeError("no such axis")
+
+    monkeypatch.setattr(module, "margin_of", broken)
+    nightly = _night(monkeypatch, Refused(), leads={CHAT: timedelta(minutes=5)})
+    assert nightly.margins() == {}
+    found = tiers.fast(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
+    assert "the usual margin counts" in because(found.why)
+    assert "no such axis" in because(found.why, "zh")
+
+
+@pytest.mark.parametrize(
+    ("zone", "midnight"),
+    [
+        ("Asia/Shanghai", datetime(2026, 5, 20, 16, tzinfo=UTC)),
+        ("America/Los_Angeles", datetime(2026, 5, 20, 7, tzinfo=UTC)),
+    ],
+)
+def test_a_night_begins_at_midnight_of_the_planners_zone(zone, midnight):
+    nightly, history, horizon = Nightly(1, None, models=()), _history(1.0), timedelta(hours=24)
+    calendar, minute = Calendar(zone=zone), timedelta(minutes=1)
+
+    def begins(at):
+        begun = nightly.start_if_due(history, [CHAT], at, horizon, calendar)
+        if begun:
+            nightly._running.result()
+        return begun
+
+    assert begins(midnight - timedelta(hours=20))
+    assert not begins(midnight - minute)
+    assert begins(midnight + minute)
+    assert not begins(midnight + timedelta(hours=24) - minute)
+    assert begins(midnight + timedelta(hours=24))
+    nightly.close()
+
+
+def test_leads_of_a_whole_day_are_known_until_the_next_midnight_of_the_zone():
+    zone, horizon = Calendar(zone="Asia/Shanghai"), timedelta(hours=24)
+    begin, last = (datetime(2026, 5, 20, hour, minute, tzinfo=UTC) for hour, minute in ((0, 0), (15, 50)))
+    history = _history(6.0, begin)
+    decided = by_night(history.times, history.column(LOAD)[0], now=begin, horizon=horizon, calendar=zone)
+    newest = decided.fits.made["prophet"][max(decided.fits.made["prophet"])]
+    wall = Series(newest.start, 600.0, np.ones(round((last.timestamp() + 8 * 3600 - newest.start) / 600)))
+    said = newest.at(wall, np.array([wall.values.size]), np.arange(1, 145))
+    assert np.isfinite(said).all()
+
+
+def test_a_night_that_failed_is_tried_again_after_an_hour(monkeypatch):
+    def fail(_night):
+        raise OSError("no process")
+
+    monkeypatch.setattr(module, "fit_one", fail)
+    nightly, history, horizon = Nightly(1, None), _history(1.0), timedelta(hours=24)
+    assert nightly.start_if_due(history, [CHAT], NOW, horizon, NO_CALENDAR)
+    assert isinstance(nightly._running.exception(), OSError)
+    assert not nightly.start_if_due(history, [CHAT], NOW + timedelta(minutes=10), horizon, NO_CALENDAR)
+    assert nightly.start_if_due(history, [CHAT], NOW + timedelta(hours=1), horizon, NO_CALENDAR)
+    nightly.close()
 
 
 def test_the_calendar_is_read_from_the_settings():

@@ -9,7 +9,7 @@ import pytest
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SampleBatch, SignalKey
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
-from service import sizing, wiring
+from service import loadtest, sizing, wiring
 from service.settings import ServiceSettings, Settings, StoreSettings
 from store import memory
 from tests.planner.test_knee import VLLM
@@ -123,6 +123,63 @@ def test_what_a_tester_found_is_kept_with_its_interval_and_the_plan_counts_with_
     assert "--valid" in wrong["error"]["message"]
 
 
+def _steps(tmp_path):
+    steps = [{**VLLM, "max_concurrency": n, "output_throughput": t, "p99_ttft_ms": w, "failed": 0} for n, t, w in
+             ((4, 300.0, 80.0), (16, 800.0, 120.0), (64, 820.0, 900.0))]  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps(steps))
+    return ("capacity", "calibrate", "--import", "bench.json", "--ttft", "500ms")
+
+
+def _two_of_a_name(tmp_path):
+    url = f"sqlite:///{tmp_path}/s.db"
+    (tmp_path / "outrider.yaml").write_text(f"store: {{url: '{url}'}}\n")
+    both = [EntityRef("default", EntityKind.SERVICE, space, "chat") for space in ("serving", "staging")]
+    edges = [(EntityRef("default", EntityKind.REPLICA, one.namespace, "r-0"), one) for one in both]
+    with wiring.stores(Settings(store=StoreSettings(url=url))) as (state, _):
+        state.commit(CycleCommit(CycleRecord("c", NOW, 1.0, 2, 2, 0, 0, 0, 0), topology=Topology.build(edges)))
+
+
+@pytest.mark.parametrize("said", [("--service", "staging/chat"), ("--service", "chat", "--namespace", "staging")])
+def test_of_two_services_of_a_name_the_namespace_says_which(tmp_path, said):
+    _two_of_a_name(tmp_path)
+    asked = (*_steps(tmp_path), "--gpu-type", "H100")
+    error = answer(*asked, "--service", "chat", cwd=tmp_path, code=2)["error"]
+    assert "the name of 2 services" in error["message"]
+    assert "--service serving/chat" in error["hint"]
+    assert answer(*asked, *said, cwd=tmp_path)["kept"]
+    (kept,) = answer("capacity", "calibrate", "--show", *said, cwd=tmp_path)
+    assert kept["namespace"] == "staging"
+    assert answer("capacity", "calibrate", "--show", "--service", "serving/chat", cwd=tmp_path, code=1) == []
+    for wrong in ("/chat", "staging/", "a/b/c"):
+        assert "is no service" in answer(*asked, "--service", wrong, cwd=tmp_path, code=2)["error"]["message"]
+
+
+def test_what_cannot_be_kept_is_told_before_the_load_test_runs(tmp_path, monkeypatch):
+    ran = []
+
+    def run_it(plan, _tell):
+        ran.append(plan.url)
+        return sizing.of_file(tmp_path / "bench.json", plan.slo)[1:]
+
+    monkeypatch.setattr(loadtest, "run", run_it)
+    _steps(tmp_path)
+    (tmp_path / "outrider.yaml").write_text("store: {url: 'postgresql://127.0.0.1:9/x'}\n")
+    asked = ("capacity", "calibrate", "--endpoint", "http://127.0.0.1:9", "--ttft", "500ms", "--service", "chat")
+    assert answer(*asked, cwd=tmp_path, code=3)["error"]
+    assert ran == []
+    found = answer(*asked, "--no-keep", cwd=tmp_path)
+    assert ran == ["http://127.0.0.1:9"]
+    assert (found["service"], found["kept"], found["max_sequences"]) == ("chat", False, 16)
+
+
+def test_a_test_on_an_unknown_gpu_says_that_cost_never_counts_with_it(tmp_path):
+    asked = (*_steps(tmp_path), "--no-keep")
+    assert "--gpu-type" in answer(*asked, cwd=tmp_path)["note"]
+    assert "不会采用" in run(*asked, "--lang", "zh", "-o", "table", cwd=tmp_path).stdout
+    assert answer(*asked, "--gpu-type", "NVIDIA H100 80GB HBM3", cwd=tmp_path)["note"] is None
+    assert not (tmp_path / "outrider.db").exists()
+
+
 def test_an_empty_store_calibrates_nothing_and_says_no(tmp_path):
     found = answer("capacity", "calibrate", "--from-store", cwd=tmp_path, code=1)
     assert (found["tokens_per_request"], found["reason"], found["calibrations"]) == (None, "nothing_collected", [])
@@ -149,6 +206,21 @@ def test_cost_shows_the_front_and_priors_are_told(tmp_path):
     assert not out_of_reach["slo_kept"]
 
 
+def test_cost_says_reasons_and_sources_in_chinese(tmp_path):
+    asked = (*COST, "40", "--gpu", "H100", "--gpu", "T4", "--tp", "1", "--pp", "1", "--lang", "zh")
+    found = answer(*asked, cwd=tmp_path)
+    assert [one["offer"] for one in found["refused"]] == ["T4 on_demand"]
+    told = "\n".join(found["derivation"])
+    assert "先验：数据手册" in told
+    assert "先验：docs.runpod.io" in told
+    assert "权重与开销需要" in told
+    assert "Weights" not in told
+    assert "prior" not in told
+    steps = (*_steps(tmp_path), "--service", "chat", "--model", "Llama-3.1-8B", "--gpu-type", "H100")
+    answer(*steps, cwd=tmp_path)
+    assert "实测：chat 的 vllm" in "\n".join(answer(*asked, cwd=tmp_path)["derivation"])
+
+
 def test_cost_makes_no_store(tmp_path):
     assert answer(*COST, "40", "--gpu", "H100", "--tp", "1", cwd=tmp_path)["measured"] == []
     assert list(tmp_path.iterdir()) == []
@@ -160,6 +232,13 @@ def test_cost_counts_with_what_is_configured(tmp_path):
     )
     found = answer(*COST, "40", "--tpot", "60ms", cwd=tmp_path)
     assert found["front"][0]["replicas"][0]["price_source"] == "given"
+    assert [one["reason"] for one in found["refused"]] == ["quota"]
+
+
+def test_a_type_that_is_asked_for_and_not_configured_comes_from_the_table(tmp_path):
+    (tmp_path / "outrider.yaml").write_text("gpus:\n  - {type: A100, price_per_gpu_hour: 9, quota: 0}\n")
+    found = answer(*COST, "40", "--tpot", "60ms", "--gpu", "A100", "--gpu", "h100", cwd=tmp_path)
+    assert {one["gpu_type"] for point in found["front"] for one in point["replicas"]} == {"H100"}
     assert [one["reason"] for one in found["refused"]] == ["quota"]
 
 

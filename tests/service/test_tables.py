@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -21,6 +21,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, width: int, rows: list[list[str]]) ->
     return tables.table([f"h{n}" for n in range(len(rows[0]))], rows, empty="").splitlines()
 
 
+@example([("", "", ":a:")], 40)
 @given(st.lists(st.tuples(CELL, CELL, CELL), min_size=1, max_size=4), st.integers(40, 160))
 def test_no_character_is_lost_and_no_line_is_too_long(rows: list[tuple[str, str, str]], width: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -82,3 +83,12 @@ def test_every_word_of_the_command_line_is_a_text(language) -> None:
     assert "cli.True" not in texts(language)
     assert "cli.False" not in texts(language)
     assert values.said(row("engine_up", 0.0, "bool"), language) in ("no", "否")
+
+
+def test_every_heading_of_replays_and_forecasts_is_worded_in_both_languages():
+    from service.cli import forecast
+
+    for language in ("en", "zh"):
+        found = tables.heads(language, *forecast._COLUMNS, "namespace", "service", "horizon_seconds", "forecasts")
+        assert not [head for head in found if head.startswith("cli.")]
+    assert tables.heads("zh", "strategy", "keeps_goal") == ["策略", "达到目标"]
