@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from store.columns import BIG, Key, Words, instant_column
@@ -10,6 +12,19 @@ from store.columns import state as state_tables
 _SERVICE = "key of the service: cluster/service/namespace/name"
 _FROM = "when it was first seen so"
 _TO = "when it was first seen otherwise; NULL while it holds"
+
+
+def _of_one_shape(model: str, version: str) -> tuple[sa.Column[Any], ...]:
+    """The key of what an engine carries: a service, what it runs and over how many GPUs. Both are comments."""
+    return (
+        sa.Column("service", Key(500), primary_key=True, comment=_SERVICE),
+        sa.Column("model", Key(500), primary_key=True, comment=model),
+        sa.Column("gpu_type", Key(200), primary_key=True, comment="type of accelerator"),
+        sa.Column("engine_version", Key(300), primary_key=True, comment=version),
+        sa.Column("tensor_parallel", sa.Integer, primary_key=True, autoincrement=False, comment="GPUs a layer spans"),
+        sa.Column("pipeline_parallel", sa.Integer, primary_key=True, autoincrement=False, comment="stages of layers"),
+    )
+
 
 plan = sa.Table(
     "plan",
@@ -72,12 +87,10 @@ recommendation = sa.Table(
 baseline = sa.Table(
     "baseline",
     state_tables,
-    sa.Column("service", Key(500), primary_key=True, comment=_SERVICE),
-    sa.Column("model", Key(500), primary_key=True, comment="model that it serves; empty when nobody said"),
-    sa.Column("gpu_type", Key(200), primary_key=True, comment="type of accelerator"),
-    sa.Column("engine_version", Key(300), primary_key=True, comment="version or image of the engine; may be empty"),
-    sa.Column("tensor_parallel", sa.Integer, primary_key=True, autoincrement=False, comment="GPUs a layer spans"),
-    sa.Column("pipeline_parallel", sa.Integer, primary_key=True, autoincrement=False, comment="stages of layers"),
+    *_of_one_shape(
+        model="model that it serves; empty when nobody said",
+        version="version or image of the engine; may be empty",
+    ),
     instant_column("measured_at_us", "end of the measured span", nullable=False),
     sa.Column("samples", sa.Integer, nullable=False, comment="cells of replica and step near the limit"),
     sa.Column("tokens_per_request", sa.Double, nullable=False, comment="generated tokens of a request"),
@@ -97,12 +110,10 @@ baseline = sa.Table(
 load_test = sa.Table(
     "load_test",
     state_tables,
-    sa.Column("service", Key(500), primary_key=True, comment=_SERVICE),
-    sa.Column("model", Key(500), primary_key=True, comment="model that was tested; empty when nobody said"),
-    sa.Column("gpu_type", Key(200), primary_key=True, comment="type of accelerator"),
-    sa.Column("engine_version", Key(300), primary_key=True, comment="version of the engine; may be empty"),
-    sa.Column("tensor_parallel", sa.Integer, primary_key=True, autoincrement=False, comment="GPUs a layer spans"),
-    sa.Column("pipeline_parallel", sa.Integer, primary_key=True, autoincrement=False, comment="stages of layers"),
+    *_of_one_shape(
+        model="model that was tested; empty when nobody said",
+        version="version of the engine; may be empty",
+    ),
     sa.Column("source", Key(40), primary_key=True, comment="load_test, or the tool: vllm, llmperf, k6"),
     instant_column("measured_at_us", "when it was run, or read from a file", nullable=False),
     instant_column("valid_until_us", "until when the planner counts with it", nullable=False),

@@ -8,7 +8,7 @@ Everything is a pure function of history.
 from planner.forecast.calendar import Calendar, Event
 from planner.forecast.fast import QUANTILES, forecast_many
 from planner.forecast.nights import Decided, Fits
-from planner.forecast.select import by_night, fit_by_night, forecast, forecast_rows
+from planner.forecast.select import by_night, forecast, forecast_rows
 
 __all__ = [
     "QUANTILES",
@@ -17,7 +17,6 @@ __all__ = [
     "Event",
     "Fits",
     "by_night",
-    "fit_by_night",
     "forecast",
     "forecast_many",
     "forecast_rows",

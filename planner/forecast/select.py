@@ -94,29 +94,6 @@ def forecast_rows(
     return found
 
 
-def fit_by_night(
-    times: Floats,
-    values: Floats,
-    *,
-    now: datetime,
-    horizon: timedelta = HORIZON,
-    step: timedelta = STEP,
-    models: Sequence[str] = DEFAULT_MODELS,
-    fits: Fits | None = None,
-    calendar: Calendar = NO_CALENDAR,
-) -> Fits:
-    """The fits that ``forecast`` will listen to until the next midnight; those of ``fits`` are not made again.
-
-    None are made where history is too short to judge them.
-    """
-    kept = fits.copy() if fits is not None else Fits()
-    asked = _asked(times, values, now, horizon, step, calendar)
-    if asked is None or why_plain(asked.known) or not judgeable(asked.known):
-        return kept
-    kept.prepare([each for name, each in FORECASTERS.items() if name in models], asked.known, NIGHTS, asked.reach)
-    return kept
-
-
 def by_night(
     times: Floats,
     values: Floats,
@@ -128,11 +105,15 @@ def by_night(
     fits: Fits | None = None,
     calendar: Calendar = NO_CALENDAR,
 ) -> Decided:
-    """The fits of ``fit_by_night``, and who of those that were asked is heard until the next midnight."""
-    found = fit_by_night(
-        times, values, now=now, horizon=horizon, step=step, models=models, fits=fits, calendar=calendar
-    )
+    """The fits that ``forecast`` will listen to until the next midnight, and who of those asked is heard until then.
+
+    Those of ``fits`` are not made again. None are made where history is too short to judge them.
+    """
+    found = fits.copy() if fits is not None else Fits()
     asked = _asked(times, values, now, horizon, step, calendar)
+    if asked is not None and not why_plain(asked.known) and judgeable(asked.known):
+        wanted = [each for name, each in FORECASTERS.items() if name in models]
+        found.prepare(wanted, asked.known, NIGHTS, asked.reach)
     if asked is None or not found.asked:
         return Decided(found)
     chosen = choose(asked.known, asked.reach, (*FAST_MODELS, *found.asked), found, may_fit=False)

@@ -105,13 +105,13 @@ def test_what_was_fitted_by_night_is_heard_by_day_without_a_fit(build, among):
     right = Fake("right", "Right")
     models = among(right, Fake("away", "Away", absent=True))
     times = build.times(8.0)
-    fits = select.fit_by_night(times, _wave(times), now=build.now, models=models)
+    fits = select.by_night(times, _wave(times), now=build.now, models=models).fits
     made = len(right.fitted)
     found = _ask(build, ("ensemble", *fits.asked), fits=fits, may_fit=False)
     assert len(right.fitted) == made == choosing.NIGHTS + 1
     assert found.model == "ensemble+right"
     assert "Away is not used" in because(found.why)
-    again = select.fit_by_night(times, _wave(times), now=build.now, models=models, fits=fits)
+    again = select.by_night(times, _wave(times), now=build.now, models=models, fits=fits).fits
     assert len(right.fitted) == made
     assert again.made == fits.made
 
