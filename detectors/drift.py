@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from detectors import paced, pasts, readings
 from detectors.hostfaults import DISK_FULL_RATIO
 from detectors.memory import Arrays
-from detectors.paced import Flags, Paced
+from detectors.paced import Beat, Flags, Paced
 from detectors.peers import SIGMA_OF_MAD
 from detectors.spells import newest
 from detectors.trend import Trend, all_pairs, means, medians, pairs_apart, theil_sen
@@ -164,32 +164,22 @@ class DriftDetector(Paced):
             newest_block = medians(memory["points"][:, :, ends - BLOCK_BEATS : ends])
             memory["blocks"] = paced.extended(memory["blocks"], newest_block, blocks - 1)
 
-    def _beat(
-        self,
-        memory: Arrays,
-        pool: Arrays,
-        values: Floats,
-        number: float,
-        length: float,
-        gap: int,
-        entities: tuple[EntityRef, ...],
-        topology: Topology,
-    ) -> None:
-        end, mine = (number + 1.0) * length, len(self.watched)
-        self._take(memory, values, number, gap)
+    def _beat(self, memory: Arrays, pool: Arrays, values: Floats, beat: Beat) -> None:
+        end, mine = beat.end, len(self.watched)
+        self._take(memory, values, beat.number, beat.gap)
         points, blocks = memory["points"], memory["blocks"]
         memory["known"] = (~np.isnan(points[:, :mine, -_COUNT:])).sum(axis=2) >= _COUNT - MOST_MISSING
         level = medians(points[:, :, -3:])
         self._end(memory, level[:, :mine], end)
         scale = self._baseline.least_scale(level) * self._calibrator.factor(pool)
         seen = _Seen(scale, level, np.zeros(memory["known"].shape, np.int8), np.zeros(memory["known"].shape, np.bool_))
-        self._within_a_day(memory, seen, points[:, :, -_COUNT:], 4, length, end)
-        if (number + 1.0) % BLOCK_BEATS == 0:
-            self._within_a_day(memory, seen, blocks[:, :, -_COUNT:], _COUNT, BLOCK_BEATS * length, end)
-            self._over_days(memory, seen, BLOCK_BEATS * length, end)
+        self._within_a_day(memory, seen, points[:, :, -_COUNT:], 4, beat.length, end)
+        if (beat.number + 1.0) % BLOCK_BEATS == 0:
+            self._within_a_day(memory, seen, blocks[:, :, -_COUNT:], _COUNT, BLOCK_BEATS * beat.length, end)
+            self._over_days(memory, seen, BLOCK_BEATS * beat.length, end)
         clear, stands = seen.clear, np.isfinite(memory["since"])
         if (clear & ~stands).any() and self.kind is not EntityKind.SERVICE:
-            clear &= stands | ~paced.shared(seen.moved, entities, topology)
+            clear &= stands | ~paced.shared(seen.moved, beat.entities, beat.topology)
         memory["since"] = np.where(clear & ~stands, memory["start"], memory["since"])
         memory["seen"] = np.where(clear, end, memory["seen"])
         # what stands is told of its last known level while values are missing

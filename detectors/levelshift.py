@@ -21,14 +21,13 @@ from detectors import paced, pasts, readings
 from detectors.baseline import SIGMA_OF_MEAN_DEVIATION, Usual
 from detectors.hints import CHANGE_TEXT, sort_of
 from detectors.memory import Arrays
-from detectors.paced import Flags, Paced
+from detectors.paced import Beat, Flags, Paced
 from detectors.trend import medians
 from detectors.verdicts import evidence, oddity
 from outrider import catalog
 from outrider.model import (
     DetectorState,
     EntityKind,
-    EntityRef,
     EventKind,
     Evidence,
     Finding,
@@ -203,29 +202,19 @@ class LevelShiftDetector(Paced):
         memory["usual_move"] = memory["usual_move"] + np.where(taught, pace * (by - memory["usual_move"]), 0.0)
         memory["move_seconds"] = np.where(taught, seen, memory["move_seconds"])
 
-    def _beat(
-        self,
-        memory: Arrays,
-        pool: Arrays,
-        values: Floats,
-        number: float,
-        length: float,
-        gap: int,
-        entities: tuple[EntityRef, ...],
-        topology: Topology,
-    ) -> None:
-        end, mine = (number + 1.0) * length, len(self.watched)
-        self._turn(memory, pool, end - length / 2.0, entities, topology)
-        usual = self._usual(memory, values, end - length / 2.0, gap)
-        late, early = _spans(length)
+    def _beat(self, memory: Arrays, pool: Arrays, values: Floats, beat: Beat) -> None:
+        mine = len(self.watched)
+        self._turn(memory, pool, beat.middle, beat.entities, beat.topology)
+        usual = self._usual(memory, values, beat.middle, beat.gap)
+        late, early = _spans(beat.length)
         moves = self._moves(memory, usual, late, early)
         limit = LIMIT * self._calibrator.factor(pool)
-        self._end(memory, usual, moves, end)
-        self._begin(memory, usual, moves, limit, end, length, entities, topology)
-        self._learn(memory, usual, moves, length)
+        self._end(memory, usual, moves, beat.end)
+        self._begin(memory, usual, moves, limit, beat)
+        self._learn(memory, usual, moves, beat.length)
         stands = np.isfinite(memory["since"])
         frozen = np.concatenate((stands, np.zeros((stands.shape[0], 1), dtype=np.bool_)), axis=1)
-        self._baseline.learn(memory, values, end - length / 2.0, length, frozen)
+        self._baseline.learn(memory, values, beat.middle, beat.length, frozen)
         memory["known"], memory["strength"] = moves.known[:, :mine], moves.strength[:, :mine]
 
     def _end(self, memory: Arrays, usual: Usual, moves: _Moves, end: float) -> None:
@@ -241,17 +230,7 @@ class LevelShiftDetector(Paced):
         over = back | settled
         memory["since"][rows[over], places[over]] = np.nan
 
-    def _begin(
-        self,
-        memory: Arrays,
-        usual: Usual,
-        moves: _Moves,
-        limit: float,
-        end: float,
-        length: float,
-        entities: tuple[EntityRef, ...],
-        topology: Topology,
-    ) -> None:
+    def _begin(self, memory: Arrays, usual: Usual, moves: _Moves, limit: float, beat: Beat) -> None:
         mine = len(self.watched)
         strength, by = moves.strength, np.nan_to_num(moves.by[:, :mine])
         moved = strength[:, :mine] >= limit / 2.0
@@ -266,14 +245,15 @@ class LevelShiftDetector(Paced):
         loaded = np.sign(np.nan_to_num(moves.by[rows, mine])) * self._by_load[places] == np.sign(far)
         sound &= ~(loaded & (strength[rows, mine] >= EXPLAINS))
         if sound.any() and self.kind is not EntityKind.SERVICE:
-            alike = paced.shared((np.sign(by) * moved).astype(np.int8), entities, topology)
+            alike = paced.shared((np.sign(by) * moved).astype(np.int8), beat.entities, beat.topology)
             sound &= ~alike[rows, places]
         if not sound.any():
             return
         rows, places = rows[sound], places[sound]
         base, far, level, cell = base[sound], far[sound], level[sound], (rows, places)
         readings_of = np.concatenate((moves.early[cell], moves.late[cell]), axis=1)
-        memory["since"][cell] = end - length * (readings_of.shape[1] - _split(readings_of)) - self._late_by[places]
+        lasted = beat.length * (readings_of.shape[1] - _split(readings_of))
+        memory["since"][cell] = beat.end - lasted - self._late_by[places]
         memory["base"][cell], memory["by"][cell] = base, far
         memory["before"][cell], memory["after"][cell] = usual.level[cell] + base, usual.level[cell] + level
         memory["reach"][cell] = limit * moves.scale[cell]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
@@ -35,6 +36,32 @@ from outrider.topology import Topology
 
 PEERS_RATIO, PEERS_LEAST = 0.34, 2  # of the other peers: then it is not one entity's own
 Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One reading of every entity: the ``number``-th span of ``length`` seconds, ``gap`` beats after the one before."""
+
+    number: float
+    length: float
+    gap: int
+    entities: tuple[EntityRef, ...]
+    topology: Topology
+
+    @property
+    def start(self) -> float:
+        """Unix seconds, as the two below."""
+        return self.number * self.length
+
+    @property
+    def middle(self) -> float:
+        """The instant that a mean over the beat stands for."""
+        return (self.number + 0.5) * self.length
+
+    @property
+    def end(self) -> float:
+        """When it was known."""
+        return (self.number + 1.0) * self.length
 
 
 class Paced(pasts.Statistical):
@@ -82,7 +109,8 @@ class Paced(pasts.Statistical):
                 owned = True
                 memory = {name: one if name in self.replaced else one.copy() for name, one in memory.items()}
             gap = 0 if np.isinf(pool["beat"][0]) else int(number - pool["beat"][0]) - 1
-            self._beat(memory, pool, self._reading(window, columns), number, length, gap, window.entities, topology)
+            beat = Beat(number, length, gap, window.entities, topology)
+            self._beat(memory, pool, self._reading(window, columns), beat)
             alarmed, judged = np.isfinite(memory["since"]).any(axis=1), memory["known"].any(axis=1)
             self._calibrator.count(memory, pool, np.asarray(alarmed), np.asarray(judged), length)
             pool["beat"] = np.array([number])
@@ -103,18 +131,8 @@ class Paced(pasts.Statistical):
         """Readings of other beats are no readings. Replaces arrays of ``memory``."""
 
     @abstractmethod
-    def _beat(
-        self,
-        memory: Arrays,
-        pool: Arrays,
-        values: Floats,
-        number: float,
-        length: float,
-        gap: int,
-        entities: tuple[EntityRef, ...],
-        topology: Topology,
-    ) -> None:
-        """Judge and learn the reading (entities, signals) of a beat, ``gap`` beats after the one before."""
+    def _beat(self, memory: Arrays, pool: Arrays, values: Floats, beat: Beat) -> None:
+        """Judge and learn the reading (entities, signals) of a beat."""
 
     @abstractmethod
     def _findings(

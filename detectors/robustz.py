@@ -23,10 +23,10 @@ from detectors.budget import HEADROOM, Budget
 from detectors.calibrator import AlarmCount
 from detectors.deviation import FREE_READINGS, Deviations
 from detectors.memory import Arrays
-from detectors.paced import Flags, Paced
+from detectors.paced import Beat, Flags, Paced
 from detectors.verdicts import evidence, oddity
 from outrider import catalog
-from outrider.model import DetectorState, EntityKind, EntityRef, Finding, Floats, Interval, Statistic, Window
+from outrider.model import DetectorState, EntityKind, Finding, Floats, Interval, Statistic, Window
 from outrider.topology import Topology
 
 BEAT_SECONDS = 300.0  # the spacing that the scales were tuned on
@@ -153,20 +153,9 @@ class RobustZDetector(Paced):
         explained = (np.sign(load) * self._by_load == np.sign(own)) & (np.abs(load) >= EXPLAINS)
         return np.where(bad & ~explained, np.abs(own), 0.0)
 
-    def _beat(
-        self,
-        memory: Arrays,
-        pool: Arrays,
-        values: Floats,
-        number: float,
-        length: float,
-        _gap: int,
-        entities: tuple[EntityRef, ...],
-        topology: Topology,
-    ) -> None:
-        at = (number + 0.5) * length
-        self._turn(memory, pool, at, entities, topology)
-        score, beyond = self._judge(memory, values, at, length)
+    def _beat(self, memory: Arrays, pool: Arrays, values: Floats, beat: Beat) -> None:
+        self._turn(memory, pool, beat.middle, beat.entities, beat.topology)
+        score, beyond = self._judge(memory, values, beat.middle, beat.length)
         stands = np.isfinite(memory["since"])
         with np.errstate(invalid="ignore"):
             ends = stands & (score < ENDS * memory["crossed"])
@@ -174,9 +163,9 @@ class RobustZDetector(Paced):
         begins = beyond & ~stands
         if begins.any() and self.kind is not EntityKind.SERVICE:
             side = np.sign(np.nan_to_num(memory["value"] - memory["usual"]))
-            begins &= ~paced.shared(np.where(near, side, 0.0).astype(np.int8), entities, topology)
+            begins &= ~paced.shared(np.where(near, side, 0.0).astype(np.int8), beat.entities, beat.topology)
         memory["crossed"] = np.where(begins, np.maximum(memory["limit"], LEAST), memory["crossed"])
-        memory["since"] = np.where(begins, number * length, np.where(ends, np.nan, memory["since"]))
+        memory["since"] = np.where(begins, beat.start, np.where(ends, np.nan, memory["since"]))
 
     def _findings(
         self, window: Window, memory: Arrays, _pool: Arrays, _topology: Topology, now: datetime
