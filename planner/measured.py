@@ -50,7 +50,7 @@ def step_times(
     if test is None:
         return replace(prior, source=translate("capacity.source_sheets", language))
     there = replace(setup, tp=test.tensor_parallel, pp=test.pipeline_parallel)
-    factor = _factor(roofline.step_times(shape, spec, there), test, work)
+    ratio = factor(roofline.step_times(shape, spec, there), test, work)
     source = translate(
         "capacity.source_measured",
         language,
@@ -60,12 +60,24 @@ def step_times(
         group=_group(there),
         speed=f"{test.tokens_per_second_per_sequence:.4g}",
         batch=f"{test.batch:.4g}",
-        factor=f"{factor:.2f}",
+        factor=f"{ratio:.2f}",
     )
     if (there.tp, there.pp) != (setup.tp, setup.pp):
         source += translate("capacity.source_taken_over", language, group=_group(setup))
-    terms = {name: getattr(prior, name) * factor for name in ("base", "sequence", "context", "prompt")}
-    return replace(prior, **terms, source=source)
+    return replace(scaled(prior, ratio), source=source)
+
+
+def scaled(prior: StepTimes, ratio: float) -> StepTimes:
+    """Step times with every term so many times as long; what passes before the scheduler stays."""
+    return replace(prior, **{name: getattr(prior, name) * ratio for name in ("base", "sequence", "context", "prompt")})
+
+
+def factor(prior: StepTimes, test: Calibration, work: Work) -> float:
+    """What brings data sheets' step times to a test: at its batch a step then takes what it took (see above)."""
+    step = 1.0 / test.tokens_per_second_per_sequence
+    rate = test.batch / step / test.tokens_per_request
+    prompts = rate * work.prompt * (1.0 - work.cached_ratio) * prior.prompt
+    return step / (prior.decode(test.batch, work.context) + step * prompts)
 
 
 def of_model(tests: Sequence[Calibration], name: str, bits: float = 16.0) -> list[Calibration]:
@@ -99,13 +111,6 @@ def nearest(spec: GpuSpec, setup: Setup, tests: Sequence[Calibration]) -> Calibr
 
 def _group(setup: Setup) -> str:
     return f"TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
-
-
-def _factor(prior: StepTimes, test: Calibration, work: Work) -> float:
-    step = 1.0 / test.tokens_per_second_per_sequence
-    rate = test.batch / step / test.tokens_per_request
-    prompts = rate * work.prompt * (1.0 - work.cached_ratio) * prior.prompt
-    return step / (prior.decode(test.batch, work.context) + step * prompts)
 
 
 def _far(test: Calibration, setup: Setup) -> float:
