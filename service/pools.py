@@ -14,7 +14,7 @@ import numpy as np
 from outrider.model import CellStatus, EntityKind, EntityRef, Window
 from outrider.topology import Topology
 from planner.tiers import LOAD
-from service.settings import ServiceSettings
+from service.service_settings import ServiceSettings
 
 ROLES = ("prefill", "decode")
 ROLE, POOL_OF = "role", "pool_of"

@@ -24,7 +24,8 @@ from outrider.topology import Topology
 from planner import reasoning
 from service import looking_back, planning
 from service.planning import Planning
-from service.settings import PlannerSettings, ServiceSettings
+from service.service_settings import ServiceSettings
+from service.settings import PlannerSettings
 from store import memory, migrate, sql
 
 NOW = datetime(2026, 11, 18, 17, tzinfo=UTC)

@@ -10,7 +10,8 @@ from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, Sampl
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from service import loadtest, sizing, wiring
-from service.settings import ServiceSettings, Settings, StoreSettings
+from service.service_settings import ServiceSettings
+from service.settings import Settings, StoreSettings
 from store import memory
 from tests.planner.test_knee import VLLM
 from tests.service.test_cli import answer, run
