@@ -167,7 +167,7 @@ def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
         "gpu": facts["gpu_type"],
         "factor": f"{facts['factor']:.2f}",
         "seats": seats,
-        "kv": f"{facts['kv_tokens']:.4g}",
+        "kv": f"{facts['kv_tokens']:,.0f}",
         "kv_source": translate(f"plan.slo_kv_{facts['kv_source']}", language),
         "before": f"{before['requests_per_second']:.4g}",
         "batch_before": f"{before['batch']:.4g}",
