@@ -15,6 +15,7 @@ from outrider.errors import UsageError
 from outrider.i18n import Language, translate
 
 Purchase = Literal["on_demand", "spot", "reserved", "owned"]
+Cut = Literal["mig", "mps"]
 PURCHASES: tuple[Purchase, ...] = ("on_demand", "spot", "reserved", "owned")
 MEBIBYTE = 2**20
 _PROFILE = re.compile(r"\b\d+g\.\d+gb(?:\+\w+)*", re.IGNORECASE)  # as nvidia-smi and DCGM write it: 1g.10gb+me
@@ -34,9 +35,9 @@ class Slice:
 class GpuSpec:
     """A device. Rates are per second; ``price`` is USD per GPU-hour on demand; ``node`` devices make a server.
 
-    Of a part of a device ``whole`` names it, ``parts`` says how many it makes, and every figure is the part's own.
-    ``mps``: processes can share it by CUDA MPS. ``specs_source`` and ``price_source`` say where the figures come from; they begin with "prior" until an
-    operator's own replace them.
+    Of a part of a device ``whole`` names it, ``parts`` says how many it makes, ``cut`` how it is cut, and every
+    figure is the part's own. ``mps``: processes can share it by CUDA MPS. ``specs_source`` and ``price_source`` say
+    where the figures come from; they begin with "prior" until an operator's own replace them.
     """
 
     name: str
@@ -54,6 +55,7 @@ class GpuSpec:
     mps: bool = True
     whole: str = ""
     parts: int = 1
+    cut: Cut | None = None
 
     def flops(self, bits: float) -> float:
         """Dense arithmetic for weights of so many bits: what the device cannot do natively runs as 16 bit."""
@@ -64,7 +66,7 @@ class GpuSpec:
     def part(self, cut: Slice) -> GpuSpec:
         """One MIG slice as a device of its own: bandwidth follows its memory, the price its share of the device."""
         memory = min(1.0, cut.memory_bytes / self.memory_bytes)
-        return self._share(cut.name, cut.most, cut.compute_ratio, memory, cut.memory_bytes)
+        return self._share(cut.name, "mig", cut.most, cut.compute_ratio, memory, cut.memory_bytes)
 
     def share(self, count: int) -> GpuSpec:
         """What one of ``count`` processes has of the device by MPS while all of them are busy.
@@ -73,9 +75,9 @@ class GpuSpec:
         """
         if count < 2 or not self.mps or self.whole:
             raise UsageError(f"{self.name} is not shared by {count} processes", hint="2 or more, on a whole NVIDIA GPU")
-        return self._share(f"MPS 1/{count}", count, 1.0 / count, 1.0 / count, self.memory_bytes / count)
+        return self._share(f"MPS 1/{count}", "mps", count, 1.0 / count, 1.0 / count, self.memory_bytes / count)
 
-    def _share(self, name: str, count: int, compute: float, bandwidth: float, memory_bytes: float) -> GpuSpec:
+    def _share(self, name: str, cut: Cut, count: int, compute: float, bandwidth: float, memory_bytes: float) -> GpuSpec:
         return replace(
             self,
             name=f"{self.name} {name}",
@@ -91,6 +93,7 @@ class GpuSpec:
             mps=False,
             whole=self.name,
             parts=count,
+            cut=cut,
         )
 
 

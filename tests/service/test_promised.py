@@ -1,4 +1,4 @@
-"""Promises of the configuration and of the command line, from the store to what ``capacity plan`` and ``explain`` say."""
+"""Promises of the configuration and the command line: from the store to what ``capacity plan`` and ``explain`` say."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ slos:
   - {name: answers, sli: success}
   - {name: somebody-else, service: other, sli: tpot, limit: 25ms, objective: 0.9}
 """
+
+NO_SLO = CONFIGURED.split("slos:", maxsplit=1)[0]
 
 
 def filled(metrics, model_tokens: float = 300.0) -> None:
@@ -94,7 +96,7 @@ def test_an_objective_of_the_configuration_bounds_the_plan_and_explain_shows_it(
     assert facts["cached_ratio"] == pytest.approx(0.25)
     assert (facts["kv_tokens"], facts["kv_source"], facts["model"]) == (150e3, "page", "Llama-3.1-70B")
     before = facts["calibrated"]
-    (without,) = answer(*PLAN, cwd=folder(CONFIGURED.split("slos:")[0]))
+    (without,) = answer(*PLAN, cwd=folder(NO_SLO))
     inputs = without["derivation"]["inputs"]
     assert without["derivation"]["slo"]["verdict"] == "no_objective"
     assert before["batch"] == inputs["batch"]["value"] > facts["batch"]
@@ -129,7 +131,7 @@ def test_a_promise_out_of_reach_warns_under_the_plan_and_pins_nothing(folder):
     where = folder()
     asked = ("--tpot", "1ms")
     (found,) = answer(*PLAN, *asked, cwd=where)
-    (plain,) = answer(*PLAN, cwd=folder(CONFIGURED.split("slos:")[0]))
+    (plain,) = answer(*PLAN, cwd=folder(NO_SLO))
     assert found["target_replicas"] == plain["target_replicas"]
     assert found["derivation"]["cautions"][-1]["code"] == "slo_out_of_reach"
     assert (

@@ -239,7 +239,7 @@ def test_cost_counts_with_what_is_configured(tmp_path):
 def test_a_type_that_is_asked_for_and_not_configured_comes_from_the_table(tmp_path):
     (tmp_path / "outrider.yaml").write_text("gpus:\n  - {type: A100, price_per_gpu_hour: 9, quota: 0}\n")
     found = answer(*COST, "40", "--tpot", "60ms", "--gpu", "A100", "--gpu", "h100", cwd=tmp_path)
-    assert {one["gpu_type"] for point in found["front"] for one in point["replicas"]} == {"H100"}
+    assert {one["cut_from"] or one["gpu_type"] for point in found["front"] for one in point["replicas"]} == {"H100"}
     assert [one["reason"] for one in found["refused"]] == ["quota"]
 
 
