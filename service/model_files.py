@@ -26,4 +26,7 @@ def shape_of(path: Path, name: str | None = None, billions: float | None = None)
     if not isinstance(document, dict):
         raise UsageError(f"{path} holds no object", hint=hint)
     parameters = None if billions is None else billions * 1e9
-    return shapes.of_config(document, name=name or path.parent.name, parameters=parameters)
+    try:
+        return shapes.of_config(document, name=name or path.parent.name, parameters=parameters)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UsageError(f"{path}: a value is of another kind than expected: {error}", hint=hint) from error

@@ -217,6 +217,24 @@ def test_settings_that_mean_nothing_are_refused_with_their_line(tmp_path, line, 
     assert said in problem.message
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", "holds no object"),
+        ("{}", "num_hidden_layers"),
+        (json.dumps({**LLAMA, "head_dim": "wide"}), "of another kind"),
+        (json.dumps({**LLAMA, "num_attention_heads": 0}), "num_attention_heads"),
+    ],
+)
+def test_a_config_json_that_is_none_is_refused_when_the_configuration_is_read(tmp_path, text, said):
+    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "outrider.yaml").write_text(f"services:\n  - name: chat\n    config_json: {tmp_path}/config.json\n")
+    with pytest.raises(ConfigError) as caught:
+        settings.load(tmp_path / "outrider.yaml")
+    assert said in caught.value.problems[0].message
+
+
 def test_objectives_are_those_of_the_service_its_namespace_and_its_cluster():
     def slo(**changes):
         return SloSettings.model_validate({"name": "x", "sli": "ttft", "limit": "1s", "objective": 0.9, **changes})
