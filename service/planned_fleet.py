@@ -151,11 +151,13 @@ class PlannedFleet:
         return found, ("plan.counted_configured_unfit" if unfit else "plan.counted_configured", told)
 
     def _setting_in(self, service: EntityRef, topology: Topology) -> ServiceSettings:
-        """What the configuration says of a service or of a pool of one."""
+        """What the configuration says of a service or of a pool of one; how it is split, else by its engines."""
         parent = pools.parent_of(service, topology)
         own = self.setting(service)
         if parent is None:
-            return own
+            split = pools.split_of(service, topology)
+            unsaid = {name: degree for name, degree in split.items() if name not in own.model_fields_set}
+            return own.model_copy(update=unsaid) if unsaid else own
         return pools.setting_of(service, self.setting(parent), own if own in self._services else None, topology)
 
     def _quota(self, service: EntityRef, setting: ServiceSettings, topology: Topology) -> int | None:

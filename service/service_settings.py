@@ -23,9 +23,11 @@ class ServiceSettings(Section):
     namespace: str | None = Field(None, description="Kubernetes namespace")
     gpu_type: str = Field("unknown", description="such as H100")
     tensor_parallel: Annotated[int, Field(ge=1)] = Field(
-        1, description="GPUs of one replica that share each layer (TP)"
+        1, description="GPUs of one replica that share each layer (TP); what its engines say when not given"
     )
-    pipeline_parallel: Annotated[int, Field(ge=1)] = Field(1, description="stages of one replica (PP)")
+    pipeline_parallel: Annotated[int, Field(ge=1)] = Field(
+        1, description="stages of one replica (PP); what its engines say when not given"
+    )
     floor: Annotated[int, Field(ge=0)] = Field(1, description="replicas never gone below")
     ceiling: Annotated[int, Field(ge=0)] = Field(1000, description="replicas never gone above")
     quota_gpus: Annotated[int, Field(ge=0)] | None = Field(
