@@ -21,7 +21,7 @@ from service import reading, wiring
 from service.cli import tables
 from service.cli.common import Context, duration_of, leaf
 from service.cli.progress import bars
-from service.settings import ServiceSettings
+from service.service_settings import ServiceSettings
 
 
 def add(app: typer.Typer) -> None:
