@@ -27,6 +27,7 @@ from service.cli import (
     sizing,
     strategies,
     tables,
+    warming,
 )
 from service.cli.amounts import amount
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
@@ -41,6 +42,7 @@ buying.add(app)
 sharing.add(app)
 scaling.add(app)
 strategies.add(app)
+warming.add(app)
 
 
 class BatchPer(StrEnum):
