@@ -25,6 +25,7 @@ from service.cli import (
     scaling,
     sharing,
     sizing,
+    steering,
     strategies,
     tables,
     warming,
@@ -40,6 +41,7 @@ costing.add(app)
 pools.add(app)
 buying.add(app)
 sharing.add(app)
+steering.add(app)
 scaling.add(app)
 strategies.add(app)
 warming.add(app)
