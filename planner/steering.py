@@ -130,7 +130,7 @@ def propose(
         loads, arriving_tokens_per_second, horizon=rules.stands_seconds, watermark=rules.watermark,
         prefill_seconds=rules.prefill_seconds, total=_FINE,
     )  # fmt: skip
-    told = {"kept": kept, "closed": made.closed, "least": least, "most": most, "waits": made.waits}
+    told: dict[str, Any] = {"kept": kept, "closed": made.closed, "least": least, "most": most, "waits": made.waits}
     if made.reason is balance.BalanceReason.ALL_FULL:
         return Steering(SteerReason.ALL_FULL, before, before, **told)
     admitting = [name for name in backends if name in known and name not in made.closed]
