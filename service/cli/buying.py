@@ -156,7 +156,7 @@ def _replicas(context: Context, service: str | None) -> tuple[list[Any], float]:
         entity, calibrations, _ = calibrated(settings, state, metrics, service)
         found = purchasing.replicas_of_store(metrics, state.topology(), entity, calibrations)
     if not found[0]:
-        raise UsageError(f"service {entity.name} has no replica", hint="collect it first")
+        raise UsageError(f"no replica of service {entity.name} tells values", hint="collect it first")
     return found
 
 
