@@ -25,18 +25,20 @@ FRONT_SECONDS = 0.01
 SPREAD = (0.6, 1.5)
 """What published throughputs are of the prior's: nine in ten of the 41 in ``tests/planner/published.yaml`` lie between.
 
-Those are of engines that are made for speed and busy to the last seat. Wide groups in engines of 2023 reached less than
-half of the prior (docs/explanation/capacity.md).
+Those are of engines that are made for speed and busy to the last seat, on groups of up to four.
 """
+WIDE, WIDE_LEAST = 4, 0.45
+"""Of groups wider than this the one figure known is so much of the prior's (docs/explanation/capacity.md)."""
 _PCIE_BYTES = 25e9
 _EXCHANGE_SECONDS, _EXCHANGE_PCIE_SECONDS = 15e-6, 3e-5
 # 15 us an exchange: what steps of one request take beyond reading weights on TP 2 (NIM 1.8.0, 18.9 ms) and TP 4
 # (LMDeploy 0.1.0, 30.9 ms)
 
 
-def source_in(language: Language) -> str:
+def source_in(language: Language, tensor_parallel: int = 1) -> str:
     """What step times of data sheets are, in a language: a prior, and how far from it published figures lie."""
-    return translate("capacity.source_sheets", language, low=f"{SPREAD[0]:g}", high=f"{SPREAD[1]:g}")
+    low, high = WIDE_LEAST if tensor_parallel > WIDE else SPREAD[0], SPREAD[1]
+    return translate("capacity.source_sheets", language, low=f"{low:g}", high=f"{high:g}")
 
 
 SOURCE = source_in("en")
@@ -56,7 +58,7 @@ def step_times(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> StepTimes:
         context=kv / bandwidth / setup.pp,
         prompt=token / setup.pp,
         front=FRONT_SECONDS,
-        source=SOURCE,
+        source=source_in("en", setup.tp),
     )
 
 
