@@ -48,7 +48,7 @@ def step_times(
     prior = roofline.step_times(shape, spec, setup)
     test = nearest(spec, setup, tests)
     if test is None:
-        return replace(prior, source=translate("capacity.source_sheets", language))
+        return replace(prior, source=roofline.source_in(language, setup.tp))
     there = replace(setup, tp=test.tensor_parallel, pp=test.pipeline_parallel)
     tested = gpu(test.gpu_type)
     ratio = factor(roofline.step_times(shape, tested, there), test, work)

@@ -26,8 +26,10 @@ from service.cli import (
     scaling,
     sharing,
     sizing,
+    steering,
     strategies,
     tables,
+    warming,
 )
 from service.cli.amounts import amount
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
@@ -49,8 +51,10 @@ costing.add(app)
 pools.add(app)
 buying.add(app)
 sharing.add(app)
+steering.add(app)
 scaling.add(app)
 strategies.add(app)
+warming.add(app)
 
 
 class BatchPer(StrEnum):
