@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 
-from detectors import drift, isolation, levelshift, pasts, robustz, saturation, seasonal
+from detectors import drift, isolation, levelshift, pasts, robustz, saturation, seasonal, traffic
 from detectors.baseline import Span
 from detectors.batchlimit import BatchLimitDetector
 from detectors.containerfaults import ContainerFaultDetector
@@ -93,7 +93,11 @@ ABSOLUTE = {
 }
 """Why a detector may say something else of values in another unit; the statistical ones may not."""
 
-SYMPTOMS = {"saturation": saturation.REPLICA_WAITS, "surge": saturation.SERVICE_WAITS}
+SYMPTOMS = {
+    "saturation": saturation.REPLICA_WAITS,
+    "surge": saturation.SERVICE_WAITS,
+    "entry": traffic.NAME,
+}
 """The second name of a detector: under it a symptom is told that none of its faults explains."""
 
 
