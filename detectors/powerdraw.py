@@ -6,28 +6,32 @@ done yet is not expected of anybody. A card that is busy half the time or more a
 says is held down, or waits in a loop that counts as work: a power brake, a capped clock, a collective that spins. One
 that is hardly busy and draws far more carries work that its counters do not show. Nothing is said that more than half
 of its class shows, too. A finding is P3 and names no fault: it speaks for those that lower power, on the card, and on
-the replica where all of its cards, two or more, draw too little.
+the replica where all of its cards, two or more, draw too little. It is tried in the shadow first, and how far is far
+follows its budget of false alarms.
 Misleads where an exporter tells utilisation alone and one card reads prompts while its peers make tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import peers
+from detectors import pasts, peers, readings
+from detectors.calibrator import Calibrator
 from detectors.lines import Line, Relation
-from detectors.memory import Arrays
+from detectors.memory import Arrays, align
 from detectors.remembering import Remembering
 from detectors.spells import Flags, newest, silences
 from detectors.verdicts import evidence, oddity
 from outrider.model import (
+    AlarmRate,
     CellStatus,
+    DetectorState,
     EntityKind,
     EntityRef,
     Finding,
@@ -61,6 +65,7 @@ SLIP = 3.0  # times what a card and its class draw: before there is a line, such
 CLIP = 3.0  # times the scatter: a reading further off teaches no more than that
 FROZEN_AT_MOST = timedelta(days=1)  # then what was far is the usual of a card without peers
 LONGEST_STEP_SECONDS = 600.0  # a reading after a gap speaks for no more than this
+_BLOCK = 48  # columns of history that are learnt at once
 REGROUP_SECONDS = 300.0  # pods move rarely; of a card that is far off it is asked at once
 
 
@@ -110,7 +115,8 @@ class PowerDrawDetector(Remembering):
     kind = EntityKind.GPU
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (POWER, BUSY, TENSOR, TRAFFIC))
     window = timedelta(minutes=10)
-    state_version = 1
+    state_version = 2
+    weekly = False
     defaults: ClassVar[dict[str, Any]] = {
         **DRAW.defaults,
         "class": 0,
@@ -124,14 +130,50 @@ class PowerDrawDetector(Remembering):
         "told_at": -np.inf,
         "low_since": np.nan,
         "high_since": np.nan,
+        "alarmed": False,
     }
+
+    def __init__(self) -> None:
+        """With the usual budget."""
+        self._calibrator = Calibrator(pasts.ALARMS_PER_ENTITY_DAY)
+
+    def set_budget(self, alarms_per_entity_day: float) -> None:
+        """Replace the default budget; before the first cycle."""
+        self._calibrator = Calibrator(alarms_per_entity_day)
+
+    def learnt(self, state: DetectorState) -> timedelta:
+        """How much past of the class was learnt, gaps left out."""
+        return pasts.learnt(state)
+
+    def alarm_rate(self, state: DetectorState) -> AlarmRate:
+        """Cards that began to be far off per card and day against the budget."""
+        return self._calibrator.rate(pasts.scalars(state, self.of_class()))
+
+    def of_class(self) -> Arrays:
+        """How much was lived, and the alarms counted."""
+        return {"last": np.array([-np.inf]), **pasts.fresh(), **self._calibrator.of_class()}
+
+    def warm(self, state: DetectorState, window: Window) -> DetectorState:
+        """Learn the line of each card from history; the cards of a class put theirs together once that is known."""
+        memory = {**align(state, window.entities, self.defaults), **pasts.scalars(state, self.of_class())}
+        alone = np.full(len(window.entities), -1, dtype=np.intp)
+        for end in range(_BLOCK, window.times.size + _BLOCK, _BLOCK):
+            span = slice(max(0, end - 2 * _BLOCK), min(end, window.times.size))
+            part = replace(
+                window, times=window.times[span], values=window.values[:, span], status=window.status[:, span]
+            )
+            self._live(part, memory)
+            _learn(part, memory, _usual(memory, alone), alone)
+        return DetectorState(self.state_version, window.entities, memory)
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judge the trailing minutes by what was learnt before them, then learn what is old enough."""
+        elapsed = self._live(window, memory)
         self._sort(window, memory, topology)
         group = peers.numbered(memory["class"])
         usual, at = _usual(memory, group), float(window.times[-1])
-        sight = _look(window, usual)
+        sight = _look(window, usual, self._calibrator.factor(memory))
+        alarmed = np.zeros(len(window.entities), dtype=np.bool_)
         found: list[Finding | NoVerdict] = []
         memory["told_at"] = np.where(sight.told, at, memory["told_at"])
         gone = at - memory["told_at"] >= FORGOTTEN_SECONDS
@@ -139,9 +181,21 @@ class PowerDrawDetector(Remembering):
             since = np.where(far, np.fmin(memory[name], at), np.nan)
             memory[name] = np.where(sight.told, since, np.where(gone, np.nan, memory[name]))
             lasting = far & (at - memory[name] >= LASTING.total_seconds())
+            alarmed |= lasting
             found += self._findings(window.entities, sight, memory[name], lasting, topology, now)
+        self._calibrator.count(memory, memory, alarmed, sight.told, elapsed)
         _learn(window, memory, usual, group)
         return (*found, *self._silences(window, usual.learnt, sight.told))
+
+    def _live(self, window: Window, memory: Arrays) -> float:
+        """Count the columns that are new; returns the seconds that they stand for, a gap as one step."""
+        first = int(np.searchsorted(window.times, memory["last"][0], side="right"))
+        power, (busy, _, _) = _read(window, slice(first, None))
+        known, seconds = np.isfinite(power) & np.isfinite(busy), readings.spacing(window)[first:]
+        for place, long in enumerate(seconds):
+            pasts.lived(memory, known[:, place], float(long))
+        memory["last"] = np.maximum(memory["last"], window.times[-1:].max(initial=-np.inf))
+        return float(np.minimum(seconds, LONGEST_STEP_SECONDS).sum())
 
     def _sort(self, window: Window, memory: Arrays, topology: Topology) -> None:
         """Remember the class of each card, and forget what one of another class has taught.
@@ -256,7 +310,8 @@ def _read(window: Window, columns: slice) -> tuple[Floats, tuple[Floats, Floats,
     return power, (busy, tensor, traffic)
 
 
-def _look(window: Window, usual: _Usual) -> _Sight:
+def _look(window: Window, usual: _Usual, factor: float) -> _Sight:
+    """What the trailing minutes show; ``factor`` is what the budget makes of the limit."""
     trailing = max(TRAILING_SECONDS, LEAST_CELLS * window.step.total_seconds())
     first = int(np.searchsorted(window.times, window.times[-1] - trailing, side="right"))
     power, drivers = _read(window, slice(first, None))
@@ -267,7 +322,7 @@ def _look(window: Window, usual: _Usual) -> _Sight:
         np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
         for values in (power, due, error * due, drivers[0])
     )
-    reach = np.maximum(FAR * should, SURE * np.hypot(usual.scatter, unsure))
+    reach = factor * np.maximum(FAR * should, SURE * np.hypot(usual.scatter, unsure))
     return _Sight(took, should, reach, busy, (count >= LEAST_CELLS) & (should > 0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
@@ -113,13 +114,13 @@ def make_all(
     ``zone`` is where the days of the week begin and end.
     """
     made = tuple(make() for make in DETECTORS.values())
-    past = [one for one in made if isinstance(one, pasts.Statistical)]
-    for one in past:
+    shares = Counter(one.kind for one in made if isinstance(one, pasts.NeedsPast))
+    for one in made:
         budget = (alarms_per_entity_day or {}).get(one.kind)
-        if budget is not None:
-            one.set_budget(budget / sum(other.kind is one.kind for other in past))
-        one.set_holidays(holidays)
-    for each in made:
-        if isinstance(each, pasts.Statistical | EntryDetector):
-            each.set_zone(zone)
+        if budget is not None and isinstance(one, pasts.NeedsPast):
+            one.set_budget(budget / shares[one.kind])
+        if isinstance(one, pasts.Statistical):
+            one.set_holidays(holidays)
+        if isinstance(one, pasts.Statistical | EntryDetector):
+            one.set_zone(zone)
     return made
