@@ -14,31 +14,26 @@ Misleads where an exporter tells utilisation alone and one card reads prompts wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import pasts, peers, readings
-from detectors.calibrator import Calibrator
+from detectors import peers
+from detectors.given import DEFAULTS, LONGEST_STEP_SECONDS, Given, believed, of_class
 from detectors.lines import Line, Relation
-from detectors.memory import Arrays, align
-from detectors.remembering import Remembering
-from detectors.spells import Flags, newest, silences
+from detectors.memory import Arrays
+from detectors.spells import Flags, newest
 from detectors.verdicts import evidence, oddity
 from outrider.model import (
-    AlarmRate,
-    CellStatus,
-    DetectorState,
     EntityKind,
     EntityRef,
     Finding,
     Floats,
     Interval,
     NoVerdict,
-    NoVerdictReason,
     SignalKey,
     Window,
 )
@@ -64,9 +59,6 @@ FORGOTTEN_SECONDS = 600.0  # of which nothing can be said: then a new one begins
 SLIP = 3.0  # times what a card and its class draw: before there is a line, such a reading is an exporter's slip
 CLIP = 3.0  # times the scatter: a reading further off teaches no more than that
 FROZEN_AT_MOST = timedelta(days=1)  # then what was far is the usual of a card without peers
-LONGEST_STEP_SECONDS = 600.0  # a reading after a gap speaks for no more than this
-_BLOCK = 48  # columns of history that are learnt at once
-REGROUP_SECONDS = 300.0  # pods move rarely; of a card that is far off it is asked at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +100,17 @@ class _Sight:
     told: Flags
 
 
-class PowerDrawDetector(Remembering):
+class PowerDrawDetector(Given):
     """One verdict per accelerator."""
 
     name = "power-draw"
-    kind = EntityKind.GPU
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (POWER, BUSY, TENSOR, TRAFFIC))
-    window = timedelta(minutes=10)
+    maybe = (TENSOR, TRAFFIC)
+    odd = ("low_since", "high_since")
     state_version = 2
-    weekly = False
     defaults: ClassVar[dict[str, Any]] = {
         **DRAW.defaults,
-        "class": 0,
-        "grouped_at": -np.inf,
-        "learnt_until": -np.inf,
-        "seconds": 0.0,
+        **DEFAULTS,
         "least": np.nan,
         "most": np.nan,
         "idlest": np.nan,
@@ -130,47 +118,12 @@ class PowerDrawDetector(Remembering):
         "told_at": -np.inf,
         "low_since": np.nan,
         "high_since": np.nan,
-        "alarmed": False,
     }
-
-    def __init__(self) -> None:
-        """With the usual budget."""
-        self._calibrator = Calibrator(pasts.ALARMS_PER_ENTITY_DAY)
-
-    def set_budget(self, alarms_per_entity_day: float) -> None:
-        """Replace the default budget; before the first cycle."""
-        self._calibrator = Calibrator(alarms_per_entity_day)
-
-    def learnt(self, state: DetectorState) -> timedelta:
-        """How much past of the class was learnt, gaps left out."""
-        return pasts.learnt(state)
-
-    def alarm_rate(self, state: DetectorState) -> AlarmRate:
-        """Cards that began to be far off per card and day against the budget."""
-        return self._calibrator.rate(pasts.scalars(state, self.of_class()))
-
-    def of_class(self) -> Arrays:
-        """How much was lived, and the alarms counted."""
-        return {"last": np.array([-np.inf]), **pasts.fresh(), **self._calibrator.of_class()}
-
-    def warm(self, state: DetectorState, window: Window) -> DetectorState:
-        """Learn the line of each card from history; the cards of a class put theirs together once that is known."""
-        memory = {**align(state, window.entities, self.defaults), **pasts.scalars(state, self.of_class())}
-        alone = np.full(len(window.entities), -1, dtype=np.intp)
-        for end in range(_BLOCK, window.times.size + _BLOCK, _BLOCK):
-            span = slice(max(0, end - 2 * _BLOCK), min(end, window.times.size))
-            part = replace(
-                window, times=window.times[span], values=window.values[:, span], status=window.status[:, span]
-            )
-            self._live(part, memory)
-            _learn(part, memory, _usual(memory, alone), alone)
-        return DetectorState(self.state_version, window.entities, memory)
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judge the trailing minutes by what was learnt before them, then learn what is old enough."""
         elapsed = self._live(window, memory)
-        self._sort(window, memory, topology)
-        group = peers.numbered(memory["class"])
+        group = self._sort(window, memory, topology)
         usual, at = _usual(memory, group), float(window.times[-1])
         sight = _look(window, usual, self._calibrator.factor(memory))
         alarmed = np.zeros(len(window.entities), dtype=np.bool_)
@@ -185,40 +138,17 @@ class PowerDrawDetector(Remembering):
             found += self._findings(window.entities, sight, memory[name], lasting, topology, now)
         self._calibrator.count(memory, memory, alarmed, sight.told, elapsed)
         _learn(window, memory, usual, group)
-        return (*found, *self._silences(window, usual.learnt, sight.told))
+        blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
+        status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
+        return (*found, *self._silences(window, blind, status, usual.learnt, sight.told))
 
-    def _live(self, window: Window, memory: Arrays) -> float:
-        """Count the columns that are new; returns the seconds that they stand for, a gap as one step."""
-        first = int(np.searchsorted(window.times, memory["last"][0], side="right"))
-        power, (busy, _, _) = _read(window, slice(first, None))
-        known, seconds = np.isfinite(power) & np.isfinite(busy), readings.spacing(window)[first:]
-        for place, long in enumerate(seconds):
-            pasts.lived(memory, known[:, place], float(long))
-        memory["last"] = np.maximum(memory["last"], window.times[-1:].max(initial=-np.inf))
-        return float(np.minimum(seconds, LONGEST_STEP_SECONDS).sum())
+    def _known(self, window: Window, columns: slice) -> Flags:
+        power, (busy, _, _) = _read(window, columns)
+        known: Flags = np.isfinite(power) & np.isfinite(busy)
+        return known
 
-    def _sort(self, window: Window, memory: Arrays, topology: Topology) -> None:
-        """Remember the class of each card, and forget what one of another class has taught.
-
-        A card that nothing runs on for a while stays in its class: its pod will be back. What a card's exporter
-        tells is part of the class.
-        """
-        at = float(window.times[-1])
-        doubted = np.isfinite(memory["low_since"]) | np.isfinite(memory["high_since"])
-        rows = np.flatnonzero(doubted | (at - memory["grouped_at"] >= REGROUP_SECONDS))
-        if not rows.size:
-            return
-        code, carries = peers.classes([window.entities[row] for row in rows], topology)
-        for name in (TENSOR, TRAFFIC):
-            code = code * 2 + np.isfinite(window.column(name)[rows]).any(axis=1)
-        before = memory["class"][rows]
-        moved = (before != code) & (carries | (before == 0))
-        gone = rows[moved & (before != 0)]
-        for name, default in self.defaults.items():
-            memory[name][gone] = default
-        memory["class"][rows[moved]] = code[moved]
-        memory["learnt_until"][gone] = at  # what it did before was of the other class
-        memory["grouped_at"][rows] = at
+    def _teach(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
+        _learn(window, memory, _usual(memory, group), group)
 
     def _findings(
         self,
@@ -265,48 +195,18 @@ class PowerDrawDetector(Remembering):
             because=(because,),
         )
 
-    def _silences(self, window: Window, learnt: Flags, told: Flags) -> list[NoVerdict]:
-        """Why nothing is said: no values, too few of them to go by, or a class that nobody has learnt yet."""
-        blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
-        learning = ~learnt & ~blind
-        status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
-        found = list(silences(self.name, window.entities, status, blind))
-        if learning.any() and not (learnt & ~blind).any():
-            return [*found, NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
-        few = learnt & ~blind & ~told
-        for rows, reason in ((few, NoVerdictReason.NO_VALUES), (learning, NoVerdictReason.WARMING_UP)):
-            found += [NoVerdict(self.name, window.entities[row], reason) for row in np.flatnonzero(rows)]
-        return found
-
 
 def _usual(memory: Arrays, group: NDArray[np.intp]) -> _Usual:
     line = DRAW.fit(memory, group)
-    learnt = line.known & (_of_class(np.fmax, memory["seconds"], group) >= WARM_UP.total_seconds())
-    least, idlest = (_of_class(np.fmin, memory[name], group) for name in ("least", "idlest"))
-    most, busiest = (_of_class(np.fmax, memory[name], group) for name in ("most", "busiest"))
+    learnt = line.known & (of_class(np.fmax, memory["seconds"], group) >= WARM_UP.total_seconds())
+    least, idlest = (of_class(np.fmin, memory[name], group) for name in ("least", "idlest"))
+    most, busiest = (of_class(np.fmax, memory[name], group) for name in ("most", "busiest"))
     return _Usual(line, learnt, least, most, idlest, busiest)
-
-
-def _of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
-    """The extreme of each entity's group, its own value for those without one."""
-    grouped = group >= 0
-    if not grouped.any():
-        return values
-    found = np.full(int(group.max()) + 1, np.nan)
-    how.at(found, group[grouped], values[grouped])
-    return np.where(grouped, found[np.maximum(group, 0)], values)
 
 
 def _read(window: Window, columns: slice) -> tuple[Floats, tuple[Floats, Floats, Floats]]:
     """Power and its drivers, (entities, columns), NaN unknown; a driver that a card never tells is zero."""
-    believed = []
-    for name in (POWER, BUSY, TENSOR, TRAFFIC):
-        values = window.column(name)[:, columns]
-        good = (window.column_status(name)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)
-        believed.append(np.where(good, values, np.nan))
-    power, busy, *more = believed
-    told = [np.isfinite(window.column(name)).any(axis=1, keepdims=True) for name in (TENSOR, TRAFFIC)]
-    tensor, traffic = (np.where(there, values, 0.0) for there, values in zip(told, more, strict=True))
+    power, busy, tensor, traffic = believed(window, columns, (POWER, BUSY), (TENSOR, TRAFFIC))
     return power, (busy, tensor, traffic)
 
 
