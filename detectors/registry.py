@@ -22,6 +22,7 @@ from detectors.isolation import IsolationDetector
 from detectors.kpi import KpiDetector
 from detectors.levelshift import LevelShiftDetector
 from detectors.liveness import LivenessDetector
+from detectors.memoryuse import MemoryUseDetector
 from detectors.neighbours import NeighbourDetector
 from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
 from detectors.outcomes import OutcomeDetector
@@ -63,6 +64,7 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "device-memory": DeviceMemoryDetector,
     "power-cap": PowerCapDetector,
     "power-draw": PowerDrawDetector,
+    "memory-use": MemoryUseDetector,
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
     "port-faults": PortFaultDetector,
