@@ -156,6 +156,7 @@ def believed(window: Window, columns: slice, names: Sequence[str], maybe: Sequen
         good = (window.column_status(name)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)
         read = np.where(good, values, np.nan)
         if name in maybe:
-            read = np.where(np.isfinite(window.column(name)).any(axis=1, keepdims=True), read, 0.0)
+            rows = np.flatnonzero(np.isnan(read).all(axis=1))  # who tells it in these columns tells it at all
+            read[rows[~np.isfinite(window.column(name)[rows]).any(axis=1)]] = 0.0
         found.append(read)
     return found

@@ -90,9 +90,8 @@ class MemoryUseDetector(Given):
         """Judge the trailing minutes by what was learnt before them, then learn what is old enough."""
         elapsed, at = self._live(window, memory), float(window.times[-1])
         group = self._sort(window, memory, topology)
-        blind = ~self._known(window, slice(-1, None)).any(axis=1) & np.isnan(newest(window, window.column(USED)))
-        blind |= np.isnan(window.column(CACHE)).all(axis=1) & np.isnan(window.column(RESERVED)).all(axis=1)
-        _note_process(window, memory)
+        used = newest(window, window.column(USED))
+        _note_process(memory, used, at)
         line, learnt = _usual(memory, group)
         sight = _look(window, memory, line, learnt, self._calibrator.factor(memory))
         off = np.isfinite(memory["since"])
@@ -106,6 +105,7 @@ class MemoryUseDetector(Given):
         ]
         _settle(memory, sight, elapsed, at)
         self._teach(window, memory, group)
+        blind = np.isnan(used) | _untold(window)
         return (*found, *self._silences(window, blind, window.column_status(USED), learnt, sight.told))
 
     def _known(self, window: Window, columns: slice) -> Flags:
@@ -168,12 +168,22 @@ def _usual(memory: Arrays, group: NDArray[np.intp]) -> tuple[Line, Flags]:
     return line, learnt
 
 
-def _note_process(window: Window, memory: Arrays) -> None:
+def _untold(window: Window) -> Flags:
+    """Of whose engine nothing is told, (entities,)."""
+    never = np.ones(len(window.entities), dtype=np.bool_)
+    for name in (CACHE, RESERVED):
+        rows = np.flatnonzero(never)  # nearly none beside the newest column
+        never[rows] = np.isnan(window.column(name)[rows, -1])
+    rows = np.flatnonzero(never)
+    never[rows] = np.isnan(window.column(CACHE)[rows]).all(axis=1) & np.isnan(window.column(RESERVED)[rows]).all(axis=1)
+    return never
+
+
+def _note_process(memory: Arrays, used: Floats, at: float) -> None:
     """A jump of the memory in use is another process: that is young for a while. Changes ``memory``."""
-    used = newest(window, window.column(USED))
     with np.errstate(invalid="ignore"):
         jumps = np.abs(used - memory["before"]) > NEW_PROCESS_RATIO * np.fmax(used, memory["before"])
-    memory["fresh_at"] = np.where(jumps, window.times[-1], memory["fresh_at"])
+    memory["fresh_at"] = np.where(jumps, at, memory["fresh_at"])
     memory["before"] = np.where(np.isnan(used), memory["before"], used)
 
 
