@@ -15,7 +15,7 @@ import numpy as np
 from outrider.model import Forecast, Foreseen, Plan
 
 AHEAD = timedelta(hours=1)
-"""Longer than replicas take to be ordered and started, and a horizon that is kept (``outrider capacity kept``)."""
+"""Longer than replicas take to be ordered and started, and a horizon that is kept (``outrider forecast kept``)."""
 
 _LOW, _MIDDLE = 0.05, 0.5
 
