@@ -114,7 +114,8 @@ class NoFit:
         said = translate(f"capacity.no_fit_{self.reason.value}", language, **self.arguments)
         if not self.remedies:
             return said
-        return said + " " + translate("capacity.would_fit", language, remedies=", ".join(self.remedies))
+        either = translate("capacity.would_fit_or", language)
+        return said + " " + translate("capacity.would_fit", language, remedies=either.join(self.remedies))
 
 
 def fit(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from outrider.errors import UsageError
-from planner.cost import Offer
 from planner.gpus import gpu
+from planner.offers import DEFAULT_CURRENCY, Offer
 from service.settings_base import Duration, Section
 
 
@@ -28,6 +28,7 @@ class GpuOfferSettings(Section):
     price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = Field(
         None, description="price of one GPU and hour; a prior when not given"
     )
+    currency: str = Field(DEFAULT_CURRENCY, description="of the price; one for all offers")
     quota: Annotated[int, Field(ge=0)] | None = Field(
         None, description="most GPUs of it, 0 is none; no limit when not given"
     )
@@ -35,12 +36,21 @@ class GpuOfferSettings(Section):
     latency: Duration = Field(timedelta(0), description="added to each answer by the way there")
     lead_time: Duration | None = Field(None, description="from order to use; a prior of the contract when not given")
 
+    @model_validator(mode="after")
+    def _currency_of_a_price(self) -> Self:
+        if self.price_per_gpu_hour is None and self.currency != DEFAULT_CURRENCY:
+            raise ValueError(
+                f"a price in {self.currency} is missing: give price_per_gpu_hour, the prior is in {DEFAULT_CURRENCY}"
+            )
+        return self
+
     def offer(self) -> Offer:
         """What the planner counts with."""
         return Offer(
             gpu=gpu(self.type),
             purchase=self.purchase,
             price=self.price_per_gpu_hour,
+            currency=self.currency,
             quota=self.quota,
             region=self.region,
             latency=self.latency.total_seconds(),
