@@ -38,8 +38,8 @@ class GpuSpec:
 
     Of a part of a device ``whole`` names it, ``parts`` says how many it makes, ``cut`` how it is cut, and every
     figure is the part's own. ``mps``: processes can share it by CUDA MPS. ``specs_source`` and ``price_source`` say
-    where the figures come from; they begin with "prior" until an operator's own replace them. ``price_assumed``: no list
-    has the device, its price is made of another's.
+    where the figures come from; they begin with "prior" until an operator's own replace them. ``price_assumed``: no
+    list has the device, its price is made of another's.
     """
 
     name: str

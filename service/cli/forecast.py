@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from outrider import extras
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.units import format_duration
@@ -144,7 +145,7 @@ def _forecasters(text: str) -> list[str]:
         if known is None:
             raise UsageError(f"no forecaster is named {name!r}", hint=f"known: {', '.join(FORECASTERS)}")
         if known.is_absent():
-            raise UsageError(f"{known.title} is not installed", hint=f"pip install 'outrider[{known.extra}]'")
+            raise UsageError(f"{known.title} is not installed", hint=extras.how(known.extra))
     return found
 
 
