@@ -91,7 +91,7 @@ def forecast_backtest(
         backtest.joined(parts).as_dict(),
         lambda shown: tables.table(
             tables.heads(context.language, *_COLUMNS),
-            [[_figure(row[key]) for key in _COLUMNS] for row in shown["series"]],
+            [[_figure(key, row[key]) for key in _COLUMNS] for row in shown["series"]],
             empty="-",
         ),
     )
@@ -124,7 +124,7 @@ def forecast_kept(
         rows,
         lambda shown: tables.table(
             tables.heads(context.language, *heads),
-            [[_figure(row[key]) for key in heads] for row in shown],
+            [[_figure(key, row[key]) for key in heads] for row in shown],
             empty=translate("cli.no_kept_forecasts", context.language),
         ),
     )
@@ -154,5 +154,9 @@ def _trace(path: Path) -> backtest.Trace:
     return backtest.parse_trace(reading.text_of(path, hint), path.stem, str(path))
 
 
-def _figure(value: float | str | None) -> str:
-    return "-" if value is None else (f"{value:.3f}" if isinstance(value, float) and value < 1000 else str(value))
+def _figure(column: str, value: float | str | None) -> str:
+    if value is None:
+        return "-"
+    if column in ("horizon", "horizon_seconds"):
+        return format_duration(float(value))
+    return f"{value:.3f}" if isinstance(value, float) and value < 1000 else str(value)
