@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from alerts.wording import say
+from outrider.i18n import LANGUAGES, Language
 from outrider.model import EntityKind, Incident, Message, NotifyReason, Priority
 from outrider.summaries import entity_name, fault_name
 
@@ -42,7 +43,8 @@ def _likeness(message: Message, incidents: Mapping[str, Incident]) -> _Likeness 
 
 def _one(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Message:
     """One message that tells what these say."""
-    first, language = group[0], group[0].language
+    first = group[0]
+    language: Language = next((one for one in LANGUAGES if one == first.language), "en")
     causes = [cause for one in group if (cause := incidents[one.incident or ""].suspected_cause) is not None]
     words = {
         "count": len(group),

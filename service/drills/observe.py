@@ -95,7 +95,7 @@ class Watch:
     def fired(self, alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Fired, ...]:
         """Alerts that fired, each with the incident that it was folded into."""
         holding: dict[str, list[Incident]] = {}
-        for incident in sorted(incidents, key=lambda one: (one.opened_at, one.id)):
+        for incident in sorted(incidents, key=_ended):
             for fingerprint in incident.alerts:
                 holding.setdefault(fingerprint, []).append(incident)
         heirs = {incident.id: heir for incident in incidents if (heir := _heir(incident)) is not None}
@@ -117,8 +117,13 @@ class Watch:
         return frozenset(entity for one in self.faults if not one.truth.negative for entity in one.truth.touches)
 
 
+def _ended(incident: Incident) -> tuple[bool, datetime, str]:
+    """Orders incidents by their ends, those that are open last."""
+    return (incident.resolved_at is None, incident.resolved_at or incident.opened_at, incident.id)
+
+
 def _holder(alert: Alert, holding: Sequence[Incident]) -> str | None:
-    """The first incident that held this spell: what outlives it may be handed on, and belonged to the first."""
+    """The first incident that held this spell. Only an incident that ends hands on what outlives it."""
     for incident in holding:
         begun = alert.ends_at is None or incident.opened_at < alert.ends_at
         if begun and (incident.resolved_at is None or incident.resolved_at > alert.starts_at):
@@ -134,7 +139,7 @@ def _heir(incident: Incident) -> str | None:
 
 def _last(incident: str | None, heirs: Mapping[str, str]) -> str | None:
     """The incident at the end of a chain of those that took each other over."""
-    while incident in heirs:
+    while incident is not None and incident in heirs:
         incident = heirs[incident]
     return incident
 
