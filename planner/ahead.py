@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 from outrider.model import Floats, Forecast
 from planner.forecast.fast import CEILING_OVER_MAXIMUM, HISTORY_DAYS, MEDIAN, SURE, at_origins
 
-MARGINS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
-"""Times the distance from the median to the 99.5 % quantile: which one, a service's own past tells (``quantile``)."""
+MARGINS = (1.0, 0.5, 0.7, 0.85, 1.1, 1.25, 1.5, 2.0, 3.0)
+"""Times the distance from the median to the 99.5 % quantile: which one, a service's own past tells (``quantile``).
+
+The first is the usual one, used until there is a past and where all do equally well. Calm traffic earns less than
+the whole distance: one wait is as bad as another, and the queue is answered besides.
+"""
 USUAL_MARGIN = MARGINS[0]
 WARM_UP_DAYS = 2
 """Before that many days the load is carried forward and ``UNKNOWN_SHARE`` is added."""
