@@ -88,7 +88,7 @@ class IsolationDetector(pasts.Statistical):
 
     family = "isolation"
     weekly = False
-    state_version = 3
+    state_version = 4
     window = timedelta(minutes=10)
     warm_step = timedelta(seconds=SLOT_SECONDS)
     warm_statistic = Statistic.MEAN
@@ -368,5 +368,5 @@ def _words(signal: str, kind: str, far: float) -> tuple[str, dict[str, str]]:
     if kind == "activity":
         which, amount = ("still", 0.0) if far < 0 else ("restless", float(np.exp(far / 2.0)))
     else:
-        which, amount = {"deviation": "odd", "lasting": "lasting", "unrest": "restless"}[kind], far
+        which, amount = {"deviation": "odd", "lasting": "lasting", "unrest": "restless", "shift": "moved"}[kind], far
     return f"incidents.evidence.{which}", {"signal": signal, "scales": f"{amount:.1f}"}
