@@ -120,7 +120,10 @@ def startups(_: Path | None) -> Figure:
 
     slow, pull = (life.edge(fault, entity=life.truths[fault][0]) for fault in ("slow-start", "image-pull-slow"))
     least = float(np.nanmin(life.edge("slow-start")[1])) / 60.0
-    late = ("code-14b-4", "code-14b-2", "chat-70b-2", "code-14b-5")
+    pulled = next(one.evidence[0].arguments["pod"] for _, one in life.found if one.fault == "image-pull-slow")
+    begin, end = life.truths["storage-slow"][1]
+    begun = sorted((at, event.entity.name) for at, event in life.events if event.code == "Started" and begin < at < end)
+    late = [name for _, name in begun][: len(COLOURS)]
     held = next(
         pod
         for (pod, signal), told in life.values.items()
@@ -130,8 +133,8 @@ def startups(_: Path | None) -> Figure:
         [
             of("slow-start", "minutes since the process of chat-70b-7 began, until ready",
                {"": life.since(pods["chat-70b-7"], "Started")}, (slow[0], slow[1] / 60.0)),
-            of("image-pull-slow", "minutes since chat-70b-3 was placed, until its process begins",
-               {"": life.since(pods["chat-70b-3"], "Scheduled", "Started")}, (pull[0], pull[1] / 60.0)),
+            of("image-pull-slow", f"minutes since {pulled} was placed, until its process begins",
+               {"": life.since(pods[pulled], "Scheduled", "Started")}, (pull[0], pull[1] / 60.0)),
             of("storage-slow", "minutes since the processes of four pods began, until ready",
                {name: life.since(pods[name], "Started") for name in late}, least),
             of("pods-pending", f"minutes that {held.name} has waited for a place",

@@ -184,6 +184,7 @@ def week(data: Path | None) -> Figure:
         axis.set_title(text)
         axis.set_xticks(range(long + 1), [_DAYS[(begin + day + 1) % 7] for day in range(long + 1)])
         axis.margins(x=0.01)
+    axes[0].set_ylim(top=1.45 * float(np.max(values)))
     axes[0].legend(loc="upper right", ncols=3)
     weeks = np.arange(27)
     for level, colour, label in ((with_week, LIMIT, "days of the week known"), (without, USUAL, "time of day alone")):
