@@ -1,6 +1,7 @@
 """How long the plan of one service takes: two weeks of history, every member of the mix; Prophet is fitted by night.
 
-The answer includes the front of cost against latency over every known GPU type and group size.
+The answer includes the bound by a promise and the front of cost against latency over every known GPU type, group size
+and MIG slice.
 The peer is AIConfigurator's published time for one answer; it is not run here.
 """
 
@@ -22,13 +23,16 @@ from planner import cost
 from planner.fit import Setup
 from planner.forecast.select import STEP
 from planner.gpus import gpus
-from planner.plan import KEYS, plan
+from planner.plan import KEYS, PlanSettings, plan
 from planner.queueing import Slo, Work
+from planner.refine import Known, Objective
 from planner.shapes import model
 
 TARGET, PUBLISHED = 2.0, 30.0
 TIMES, POINTS = 5, 2016
 NOW = datetime(2026, 3, 15, tzinfo=UTC)
+PROMISED = Known((Objective("ttft", 1.0), Objective("tpot", 0.06)), shape=model("Llama-3.1-8B"), prompt=900.0)
+CUTS = cost.cuts_of(mig=True, mps=False)
 
 
 def history(seed: int) -> tuple[Floats, Floats]:
@@ -54,13 +58,15 @@ def run() -> Result:
         calibration = Calibration(service, "H100", 250.0, 64.0, 20.0, 1, 1, 210.0, 100, "measured")
         fleet = FleetService(service, "H100", 20, 20, 1, 400, 2.5, "USD")
         begun = time.perf_counter()
-        made = plan(window, {service: calibration}, (fleet,), NOW)
+        promised = PlanSettings(promises={service: PROMISED})
+        made = plan(window, {service: calibration}, (fleet,), NOW, settings=promised)
         between = time.perf_counter()
         recommended = made.recommendations[0]
         answer = _front(float(recommended.derivation["next_24h"]["peak"]))
         fronts.append(time.perf_counter() - between)
         seconds.append(time.perf_counter() - begun)
         assert isinstance(recommended, Recommendation), made.recommendations
+        assert recommended.derivation["slo"]["refines"], recommended.derivation["slo"]
         assert answer.front, answer.nothing
     median = statistics.median(seconds[1:])  # the first one loads what is imported late
     return result(
@@ -79,7 +85,7 @@ def run() -> Result:
 
 
 def _front(peak: float) -> cost.Answer:
-    request = cost.Request(model("Llama-3.1-70B"), Work(900, 250), peak, Slo(2.0, 0.06), setup=Setup(bits=8))
+    request = cost.Request(model("Llama-3.1-70B"), Work(900, 250), peak, Slo(2.0, 0.06), setup=Setup(bits=8), cuts=CUTS)
     return cost.compare(request, cost.default_offers(gpus()))
 
 

@@ -14,7 +14,7 @@ Needs two days until the time of day counts, and two weeks until the day of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from detectors.memory import Arrays
 from detectors.week import Week
 from outrider import catalog
-from outrider.model import EntityRef, Floats
+from outrider.model import DetectorState, EntityRef, Floats
 
 SLOTS = 48
 SLOT_SECONDS = 86400.0 / SLOTS
@@ -276,3 +276,15 @@ def follow(memory: Arrays, held: tuple[EntityRef, ...], entities: tuple[EntityRe
             array[known] = own[rows[known]]
         found[name] = array
     return found
+
+
+def held(state: DetectorState, entities: tuple[EntityRef, ...], fresh: Callable[[int], Arrays]) -> Arrays:
+    """The state's arrays for ``entities``: its own where they fit, which must not be changed, else as ``follow``.
+
+    ``fresh`` makes the arrays of so many entities that nothing is known about; those of none tell the shapes.
+    """
+    shapes = {name: (len(entities), *one.shape[1:]) for name, one in fresh(0).items()}
+    own = {name: state.arrays[name] for name in shapes if name in state.arrays}
+    if state.entities == entities and {name: one.shape for name, one in own.items()} == shapes:
+        return own
+    return follow(own, state.entities, entities, fresh(len(entities)))

@@ -9,12 +9,11 @@ continues an alarm is left out, so that an incident does not raise its own limit
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.memory import Arrays
+from detectors.trend import share_of
 from outrider.model import Floats
 
 BLOCK_SECONDS = 2 * 3600.0
@@ -80,17 +79,5 @@ class Budget:
         pooled = float(np.quantile(everyone, quantile))
         count = (~np.isnan(peaks)).sum(axis=1)
         weight = count / (count + POOL_WEIGHT_BLOCKS)
-        own = np.where(count > 0, _quantiles(peaks, count, quantile), pooled)
+        own = np.where(count > 0, share_of(np.sort(peaks, axis=1), count, quantile), pooled)
         memory["limit"] = weight * own + (1.0 - weight) * pooled
-
-
-def _quantiles(values: NDArray[Any], count: NDArray[np.intp], quantile: float) -> Floats:
-    """Quantile of each row over its values that are not NaN, interpolated; 0 for a row without any."""
-    ranked = np.sort(values, axis=1)  # NaN last
-    place = quantile * np.maximum(count - 1, 0)
-    low = np.floor(place).astype(np.intp)
-    high = np.minimum(low + 1, np.maximum(count - 1, 0))
-    rows = np.arange(values.shape[0])
-    below, above = np.nan_to_num(ranked[rows, low]), np.nan_to_num(ranked[rows, high])
-    found: Floats = below + (place - low) * (above - below)
-    return found

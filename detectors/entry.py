@@ -2,8 +2,9 @@
 
 *gateway-fault*: the probe from outside gets errors or no answer, while the engines are healthy, nobody
 queues, and fewer requests reach them than before. A probe that fails at its name or at TLS is another
-fault. *traffic-drop*: far fewer come than before and than is usual at this hour, and the probe gets
-through. What the calendar names, a view that loses engines, and the end of a burst are none.
+fault. *traffic-drop*: far fewer come than before and than was forecast, or is usual at this hour where no
+forecast can be used, and the probe gets through. What the calendar names, a view that loses engines, and the end of a
+burst are none. More or fewer than forecast for long is told as *traffic-forecast*, without a fault (``traffic.py``).
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from detectors import arrivals, probes, readings
-from detectors.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Baseline, follow
+from detectors import arrivals, probes, readings, traffic
+from detectors.baseline import Baseline, follow
 from detectors.memory import Arrays, align
 from detectors.probes import Probes
 from detectors.spells import Flags, newest, silences, unusable
+from detectors.traffic import Expected
 from detectors.verdicts import evidence, finding
 from outrider import windows
 from outrider.model import (
@@ -39,14 +41,14 @@ FAILED_PROBES = 2  # of two minutes; one may be a blip of the network between
 FEWER = 0.85  # a gateway that loses less than this share of the requests is a matter of the error budget
 DROP_RATIO = 0.4  # of the level before; a day the calendar names leaves about half
 DROP_RATIO_UNTAUGHT = 0.15  # while the hours of the day are not known, a burst may have ended
-USUAL_RATIO = 0.6  # of what is usual at this hour
+USUAL_RATIO = 0.6  # of what was forecast, or is usual at this hour
 BACK_RATIO = 0.7
 SIGMAS = 5.0
 QUEUE_SHARE = 0.1
 FAILED_MOST = 0.05
 CALENDAR_SECONDS = 86400.0
 HELD_AT_MOST = 12 * 3600.0  # then what was low is the new usual
-_RATE = "svc_requests_per_second"
+_RATE = traffic.RATE
 _BLOCK = 256
 
 
@@ -79,6 +81,7 @@ class EntryDetector:
         "each": np.nan,
         "each_weight": 0.0,
         "named_until": np.nan,
+        **traffic.DEFAULTS,
     }
 
     def __init__(self) -> None:
@@ -118,17 +121,21 @@ class EntryDetector:
         at = float(window.times[-1])
         self._baseline.turn(memory, at)
         usual = self._baseline.usual(memory, at)
-        ripe = memory["slot_seconds"][:, 0, int(at % 86400.0 / SLOT_SECONDS) % SLOTS] >= MATURE_SLOT_SECONDS
+        due = traffic.expected(window, memory, usual)
         probe = probes.read(window)
         rate, each = _rates(window)
         near, before = _now_and_before(window, memory, rate, each)
         healthy = _healthy(window)
-        self._judge(memory, probe, near, before, np.where(ripe, usual.level[:, 0], np.nan), healthy, at)
+        self._judge(memory, probe, near, before, due, healthy)
+        comes = traffic.follow(window, memory, due, last)
         self._learn(window, memory, rate, each, healthy, last)
-        found = self._findings(window, memory, probe, near, before, usual.level[:, 0], now)
+        found = self._findings(window, memory, probe, near, before, usual.level[:, 0], due, now)
+        other = memory["shut"] | memory["dropped"] | ((memory["off_side"] < 0) & (memory["named_until"] >= at))
+        found += traffic.findings(window.entities, memory, comes, due, other, now)
         untold = np.asarray(np.isnan(rate).all(axis=1), dtype=np.bool_)
         quiet = silences(self.name, window.entities, window.column_status("svc_requests_total"), untold)
-        return self._state(window, memory, last), (*found, *quiet)
+        unsure = traffic.silences(window, memory, comes, due)
+        return self._state(window, memory, last), (*found, *quiet, *unsure)
 
     def _judge(
         self,
@@ -136,17 +143,17 @@ class EntryDetector:
         probe: Probes,
         near: tuple[Floats, Floats],
         before: tuple[Floats, Floats],
-        usual: Floats,
+        due: Expected,
         healthy: Flags,
-        at: float,
     ) -> None:
         """Set ``shut`` (the gateway fails) and ``dropped`` (requests stay away)."""
+        at, usual = due.at, due.middle
         with np.errstate(invalid="ignore"):
             fewer = _below(near, before, FEWER)
             fails = (probe.failed >= FAILED_PROBES) & probe.lately & ~probe.unreached
             memory["shut"] = healthy & ((fails & fewer) | (memory["shut"] & (probe.failed > 0)))
             few = np.where(np.isnan(usual), DROP_RATIO_UNTAUGHT, DROP_RATIO)
-            unusual = np.isnan(usual) | (near[0] < USUAL_RATIO * usual)
+            unusual = np.isnan(usual) | ((near[0] < USUAL_RATIO * usual) & ~(due.forecast & (near[0] >= due.low)))
             through = (probe.failed == 0) | ((probe.failed == 1) & ~probe.lately)
             named = memory["named_until"] >= at
             starts = _below(near, before, few) & unusual & through & healthy & ~named & ~memory["shut"]
@@ -177,6 +184,7 @@ class EntryDetector:
         near: tuple[Floats, Floats],
         before: tuple[Floats, Floats],
         usual: Floats,
+        due: Expected,
         now: datetime,
     ) -> list[Finding]:
         found = []
@@ -186,7 +194,8 @@ class EntryDetector:
                 because: tuple[Evidence, ...] = (probes.why(probe, int(row)), _why_fewer(rate, held, FEWER))
                 fault = "gateway-fault"
             else:
-                fault, because = "traffic-drop", _why_dropped(rate, held, float(usual[row]), probe, int(row))
+                fault = "traffic-drop"
+                because = (*_why_dropped(rate, held, float(usual[row]), probe, int(row)), due.why(int(row)))
             since = memory["since"][row]
             entity = window.entities[row]
             found.append(finding(self.name, entity, fault, score=0.9, since=since, now=now, because=because))

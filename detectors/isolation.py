@@ -13,16 +13,15 @@ once, by the first cycle after it, and what was said holds until the next. A fin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors import learnt, lessons, pasts, peers, readings, streaks
-from detectors.baseline import Span, follow
+from detectors.baseline import Span, held
 from detectors.budget import HEADROOM
 from detectors.calibrator import AlarmCount
 from detectors.deviation import FREE_READINGS
@@ -89,7 +88,7 @@ class IsolationDetector(pasts.Statistical):
 
     family = "isolation"
     weekly = False
-    state_version = 3
+    state_version = 4
     window = timedelta(minutes=10)
     warm_step = timedelta(seconds=SLOT_SECONDS)
     warm_statistic = Statistic.MEAN
@@ -312,17 +311,15 @@ class IsolationDetector(pasts.Statistical):
         """The memory of the window's entities and that of the class; not ``copied`` it is for reading only."""
         if not learnt.same_signals(state, self.signals):
             state = self.initial()
-        fresh, held = self._fresh(len(window.entities)), state.arrays
-        if state.entities == window.entities and _fits(held, fresh):
-            memory = {name: held[name].copy() if copied else held[name] for name in fresh}
-        else:
-            memory = follow(dict(held), state.entities, window.entities, fresh)
+        memory = held(state, window.entities, self._fresh)
+        if copied:
+            memory = {name: one.copy() for name, one in memory.items()}
         pool = self._pool()
         for name, empty in pool.items():
-            own = held.get(name)
+            own = state.arrays.get(name)
             if own is not None and own.shape[1:] == empty.shape[1:] and (own.ndim == 2 or own.size == empty.size):
                 pool[name] = own.copy() if copied else own
-        kept = lessons.held(held, self._ensemble.width)
+        kept = lessons.held(state.arrays, self._ensemble.width)
         return memory, pool | {name: array.copy() if copied else array for name, array in kept.items()}
 
 
@@ -371,9 +368,5 @@ def _words(signal: str, kind: str, far: float) -> tuple[str, dict[str, str]]:
     if kind == "activity":
         which, amount = ("still", 0.0) if far < 0 else ("restless", float(np.exp(far / 2.0)))
     else:
-        which, amount = {"deviation": "odd", "lasting": "lasting", "unrest": "restless"}[kind], far
+        which, amount = {"deviation": "odd", "lasting": "lasting", "unrest": "restless", "shift": "moved"}[kind], far
     return f"incidents.evidence.{which}", {"signal": signal, "scales": f"{amount:.1f}"}
-
-
-def _fits(held: Mapping[str, NDArray[Any]], fresh: Arrays) -> bool:
-    return all(name in held and held[name].shape == array.shape for name, array in fresh.items())

@@ -22,7 +22,7 @@ from detectors.baseline import SIGMA_OF_MEAN_DEVIATION, Usual
 from detectors.hints import CHANGE_TEXT, sort_of
 from detectors.memory import Arrays
 from detectors.paced import Beat, Flags, Paced
-from detectors.trend import medians
+from detectors.trend import counted_means, medians
 from detectors.verdicts import evidence, oddity
 from outrider import catalog
 from outrider.model import (
@@ -294,11 +294,9 @@ class LevelShiftDetector(Paced):
 
 def _mean(part: NDArray[np.float32], least: float) -> tuple[Floats, Flags]:
     """The mean of what is known of the last axis, and where that is enough; NaN where it is not."""
-    known = part == part  # noqa: PLR0124 - NaN is not equal to itself
-    count = np.count_nonzero(known, axis=2)
-    total = np.where(known, part, np.float32(0.0)).sum(axis=2)
+    mean, count = counted_means(part)
     enough = count >= least * part.shape[2]
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=enough), enough
+    return np.where(enough, mean, np.nan), enough
 
 
 def _spans(length: float, least: tuple[int, int] = (LATE_LEAST, EARLY_LEAST)) -> tuple[int, int]:

@@ -103,13 +103,37 @@ class Relation:
         noise: Floats = np.full(n.size, FIRST_NOISE)
         for _ in range(2):  # the second time with the noise that the first one left
             exact = noise[:, None] ** -2.0
-            covariance: Floats = np.asarray(np.linalg.inv(within * exact[:, :, None] + np.diag(keep)), dtype=np.float64)
+            precision = within * exact[:, :, None] + np.diag(keep)
+            covariance: Floats = np.asarray(np.linalg.inv(precision), dtype=np.float64)
             pull = across * exact + keep * np.array(self.prior_mean)
-            slopes: Floats = np.clip(np.einsum("gij,gj->gi", covariance, pull), 0.0, 1.0)
+            slopes = _bounded(precision, pull, np.einsum("gij,gj->gi", covariance, pull))
             explained = 2.0 * (slopes * across).sum(axis=1) - np.einsum("gi,gij,gj->g", slopes, within, slopes)
             left = np.sqrt(np.maximum(own - explained, 0.0) / np.maximum(n - count - 1.0, 1.0))
             noise = np.asarray(np.maximum(left, self.least_noise), dtype=np.float64)
         return slopes, covariance, noise
+
+
+def _bounded(precision: Floats, pull: Floats, slopes: Floats) -> Floats:
+    """The likeliest slopes (groups, drivers) between 0 and 1; ``slopes`` are the likeliest without bounds.
+
+    The slope furthest beyond a bound is held there and the others are fitted anew with it, until all are inside:
+    cutting it off alone would leave the others as they were beside a slope that is not there.
+    """
+    found, held = slopes.copy(), np.zeros(slopes.shape, dtype=np.bool_)
+    rows = np.flatnonzero(((found < 0.0) | (found > 1.0)).any(axis=1))
+    while rows.size:
+        beyond = np.where(held[rows], 0.0, np.abs(found[rows] - np.clip(found[rows], 0.0, 1.0)))
+        furthest = np.argmax(beyond, axis=1)
+        held[rows, furthest] = True
+        found[rows, furthest] = np.clip(found[rows, furthest], 0.0, 1.0)
+        still = held[rows]
+        equations = np.where(still[:, :, None], np.eye(found.shape[1]), precision[rows])
+        wanted = np.where(still, found[rows], pull[rows])
+        found[rows] = np.linalg.solve(equations, wanted[:, :, None])[:, :, 0]
+        found[rows] = np.where(still, np.clip(found[rows], 0.0, 1.0), found[rows])  # what rounding adds
+        outside = ~held[rows] & ((found[rows] < 0.0) | (found[rows] > 1.0))
+        rows = rows[outside.any(axis=1)]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

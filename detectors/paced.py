@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import learnt, pasts, peers, readings, streaks
-from detectors.baseline import follow
+from detectors.baseline import held
 from detectors.memory import Arrays
 from detectors.trend import means
 from outrider import catalog
@@ -164,13 +164,7 @@ class Paced(pasts.Statistical):
     def _follow(self, state: DetectorState, entities: tuple[EntityRef, ...]) -> tuple[Arrays, Arrays]:
         """The arrays for these entities: those of the state itself where they fit, so that they must not be changed."""
         state, _ = self.restored(state)
-        shapes = {name: (len(entities), *one.shape[1:]) for name, one in self._fresh(0).items()}
-        held = {name: state.arrays[name] for name in shapes if name in state.arrays}
-        if state.entities == entities and {name: one.shape for name, one in held.items()} == shapes:
-            memory: Arrays = held
-        else:
-            memory = follow(held, state.entities, entities, self._fresh(len(entities)))
-        return memory, pasts.scalars(state, self._scalars())
+        return held(state, entities, self._fresh), pasts.scalars(state, self._scalars())
 
     def _state(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> DetectorState:
         return DetectorState(self.state_version, entities, {**memory, **pool, **learnt.of_signals(self.signals)})

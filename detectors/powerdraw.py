@@ -6,7 +6,8 @@ done yet is not expected of anybody. A card that is busy half the time or more a
 says is held down, or waits in a loop that counts as work: a power brake, a capped clock, a collective that spins. One
 that is hardly busy and draws far more carries work that its counters do not show. Nothing is said that more than half
 of its class shows, too. A finding is P3 and names no fault: it speaks for those that lower power, on the card, and on
-the replica where all of its cards, two or more, draw too little.
+the replica where all of its cards, two or more, draw too little. It is tried in the shadow first, and how far is far
+follows its budget of false alarms.
 Misleads where an exporter tells utilisation alone and one card reads prompts while its peers make tokens.
 """
 
@@ -21,20 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import peers
+from detectors.given import DEFAULTS, LONGEST_STEP_SECONDS, Given, believed, of_class
 from detectors.lines import Line, Relation
 from detectors.memory import Arrays
-from detectors.remembering import Remembering
-from detectors.spells import Flags, newest, silences
+from detectors.spells import Flags, newest
 from detectors.verdicts import evidence, oddity
 from outrider.model import (
-    CellStatus,
     EntityKind,
     EntityRef,
     Finding,
     Floats,
     Interval,
     NoVerdict,
-    NoVerdictReason,
     SignalKey,
     Window,
 )
@@ -60,8 +59,6 @@ FORGOTTEN_SECONDS = 600.0  # of which nothing can be said: then a new one begins
 SLIP = 3.0  # times what a card and its class draw: before there is a line, such a reading is an exporter's slip
 CLIP = 3.0  # times the scatter: a reading further off teaches no more than that
 FROZEN_AT_MOST = timedelta(days=1)  # then what was far is the usual of a card without peers
-LONGEST_STEP_SECONDS = 600.0  # a reading after a gap speaks for no more than this
-REGROUP_SECONDS = 300.0  # pods move rarely; of a card that is far off it is asked at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +100,17 @@ class _Sight:
     told: Flags
 
 
-class PowerDrawDetector(Remembering):
+class PowerDrawDetector(Given):
     """One verdict per accelerator."""
 
     name = "power-draw"
-    kind = EntityKind.GPU
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (POWER, BUSY, TENSOR, TRAFFIC))
-    window = timedelta(minutes=10)
-    state_version = 1
+    maybe = (TENSOR, TRAFFIC)
+    odd = ("low_since", "high_since")
+    state_version = 2
     defaults: ClassVar[dict[str, Any]] = {
         **DRAW.defaults,
-        "class": 0,
-        "grouped_at": -np.inf,
-        "learnt_until": -np.inf,
-        "seconds": 0.0,
+        **DEFAULTS,
         "least": np.nan,
         "most": np.nan,
         "idlest": np.nan,
@@ -128,10 +122,11 @@ class PowerDrawDetector(Remembering):
 
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
         """Judge the trailing minutes by what was learnt before them, then learn what is old enough."""
-        self._sort(window, memory, topology)
-        group = peers.numbered(memory["class"])
+        elapsed = self._live(window, memory)
+        group = self._sort(window, memory, topology)
         usual, at = _usual(memory, group), float(window.times[-1])
-        sight = _look(window, usual)
+        sight = _look(window, usual, self._calibrator.factor(memory))
+        alarmed = np.zeros(len(window.entities), dtype=np.bool_)
         found: list[Finding | NoVerdict] = []
         memory["told_at"] = np.where(sight.told, at, memory["told_at"])
         gone = at - memory["told_at"] >= FORGOTTEN_SECONDS
@@ -139,32 +134,21 @@ class PowerDrawDetector(Remembering):
             since = np.where(far, np.fmin(memory[name], at), np.nan)
             memory[name] = np.where(sight.told, since, np.where(gone, np.nan, memory[name]))
             lasting = far & (at - memory[name] >= LASTING.total_seconds())
+            alarmed |= lasting
             found += self._findings(window.entities, sight, memory[name], lasting, topology, now)
+        self._calibrator.count(memory, memory, alarmed, sight.told, elapsed)
         _learn(window, memory, usual, group)
-        return (*found, *self._silences(window, usual.learnt, sight.told))
+        blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
+        status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
+        return (*found, *self._silences(window, blind, status, usual.learnt, sight.told))
 
-    def _sort(self, window: Window, memory: Arrays, topology: Topology) -> None:
-        """Remember the class of each card, and forget what one of another class has taught.
+    def _known(self, window: Window, columns: slice) -> Flags:
+        power, (busy, _, _) = _read(window, columns)
+        known: Flags = np.isfinite(power) & np.isfinite(busy)
+        return known
 
-        A card that nothing runs on for a while stays in its class: its pod will be back. What a card's exporter
-        tells is part of the class.
-        """
-        at = float(window.times[-1])
-        doubted = np.isfinite(memory["low_since"]) | np.isfinite(memory["high_since"])
-        rows = np.flatnonzero(doubted | (at - memory["grouped_at"] >= REGROUP_SECONDS))
-        if not rows.size:
-            return
-        code, carries = peers.classes([window.entities[row] for row in rows], topology)
-        for name in (TENSOR, TRAFFIC):
-            code = code * 2 + np.isfinite(window.column(name)[rows]).any(axis=1)
-        before = memory["class"][rows]
-        moved = (before != code) & (carries | (before == 0))
-        gone = rows[moved & (before != 0)]
-        for name, default in self.defaults.items():
-            memory[name][gone] = default
-        memory["class"][rows[moved]] = code[moved]
-        memory["learnt_until"][gone] = at  # what it did before was of the other class
-        memory["grouped_at"][rows] = at
+    def _teach(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
+        _learn(window, memory, _usual(memory, group), group)
 
     def _findings(
         self,
@@ -211,52 +195,23 @@ class PowerDrawDetector(Remembering):
             because=(because,),
         )
 
-    def _silences(self, window: Window, learnt: Flags, told: Flags) -> list[NoVerdict]:
-        """Why nothing is said: no values, too few of them to go by, or a class that nobody has learnt yet."""
-        blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
-        learning = ~learnt & ~blind
-        status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
-        found = list(silences(self.name, window.entities, status, blind))
-        if learning.any() and not (learnt & ~blind).any():
-            return [*found, NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
-        few = learnt & ~blind & ~told
-        for rows, reason in ((few, NoVerdictReason.NO_VALUES), (learning, NoVerdictReason.WARMING_UP)):
-            found += [NoVerdict(self.name, window.entities[row], reason) for row in np.flatnonzero(rows)]
-        return found
-
 
 def _usual(memory: Arrays, group: NDArray[np.intp]) -> _Usual:
     line = DRAW.fit(memory, group)
-    learnt = line.known & (_of_class(np.fmax, memory["seconds"], group) >= WARM_UP.total_seconds())
-    least, idlest = (_of_class(np.fmin, memory[name], group) for name in ("least", "idlest"))
-    most, busiest = (_of_class(np.fmax, memory[name], group) for name in ("most", "busiest"))
+    learnt = line.known & (of_class(np.fmax, memory["seconds"], group) >= WARM_UP.total_seconds())
+    least, idlest = (of_class(np.fmin, memory[name], group) for name in ("least", "idlest"))
+    most, busiest = (of_class(np.fmax, memory[name], group) for name in ("most", "busiest"))
     return _Usual(line, learnt, least, most, idlest, busiest)
-
-
-def _of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
-    """The extreme of each entity's group, its own value for those without one."""
-    grouped = group >= 0
-    if not grouped.any():
-        return values
-    found = np.full(int(group.max()) + 1, np.nan)
-    how.at(found, group[grouped], values[grouped])
-    return np.where(grouped, found[np.maximum(group, 0)], values)
 
 
 def _read(window: Window, columns: slice) -> tuple[Floats, tuple[Floats, Floats, Floats]]:
     """Power and its drivers, (entities, columns), NaN unknown; a driver that a card never tells is zero."""
-    believed = []
-    for name in (POWER, BUSY, TENSOR, TRAFFIC):
-        values = window.column(name)[:, columns]
-        good = (window.column_status(name)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)
-        believed.append(np.where(good, values, np.nan))
-    power, busy, *more = believed
-    told = [np.isfinite(window.column(name)).any(axis=1, keepdims=True) for name in (TENSOR, TRAFFIC)]
-    tensor, traffic = (np.where(there, values, 0.0) for there, values in zip(told, more, strict=True))
+    power, busy, tensor, traffic = believed(window, columns, (POWER, BUSY), (TENSOR, TRAFFIC))
     return power, (busy, tensor, traffic)
 
 
-def _look(window: Window, usual: _Usual) -> _Sight:
+def _look(window: Window, usual: _Usual, factor: float) -> _Sight:
+    """What the trailing minutes show; ``factor`` is what the budget makes of the limit."""
     trailing = max(TRAILING_SECONDS, LEAST_CELLS * window.step.total_seconds())
     first = int(np.searchsorted(window.times, window.times[-1] - trailing, side="right"))
     power, drivers = _read(window, slice(first, None))
@@ -267,7 +222,7 @@ def _look(window: Window, usual: _Usual) -> _Sight:
         np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
         for values in (power, due, error * due, drivers[0])
     )
-    reach = np.maximum(FAR * should, SURE * np.hypot(usual.scatter, unsure))
+    reach = factor * np.maximum(FAR * should, SURE * np.hypot(usual.scatter, unsure))
     return _Sight(took, should, reach, busy, (count >= LEAST_CELLS) & (should > 0))
 
 

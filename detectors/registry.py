@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 
-from detectors import drift, isolation, levelshift, pasts, robustz, saturation, seasonal
+from detectors import drift, isolation, levelshift, pasts, robustz, saturation, seasonal, traffic
 from detectors.baseline import Span
 from detectors.batchlimit import BatchLimitDetector
 from detectors.containerfaults import ContainerFaultDetector
@@ -21,6 +22,7 @@ from detectors.isolation import IsolationDetector
 from detectors.kpi import KpiDetector
 from detectors.levelshift import LevelShiftDetector
 from detectors.liveness import LivenessDetector
+from detectors.memoryuse import MemoryUseDetector
 from detectors.neighbours import NeighbourDetector
 from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
 from detectors.outcomes import OutcomeDetector
@@ -62,6 +64,7 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "device-memory": DeviceMemoryDetector,
     "power-cap": PowerCapDetector,
     "power-draw": PowerDrawDetector,
+    "memory-use": MemoryUseDetector,
     "gpu-faults": GpuFaultDetector,
     "node-faults": NodeFaultDetector,
     "port-faults": PortFaultDetector,
@@ -93,7 +96,11 @@ ABSOLUTE = {
 }
 """Why a detector may say something else of values in another unit; the statistical ones may not."""
 
-SYMPTOMS = {"saturation": saturation.REPLICA_WAITS, "surge": saturation.SERVICE_WAITS}
+SYMPTOMS = {
+    "saturation": saturation.REPLICA_WAITS,
+    "surge": saturation.SERVICE_WAITS,
+    "entry": traffic.NAME,
+}
 """The second name of a detector: under it a symptom is told that none of its faults explains."""
 
 
@@ -109,13 +116,13 @@ def make_all(
     ``zone`` is where the days of the week begin and end.
     """
     made = tuple(make() for make in DETECTORS.values())
-    past = [one for one in made if isinstance(one, pasts.Statistical)]
-    for one in past:
+    shares = Counter(one.kind for one in made if isinstance(one, pasts.NeedsPast))
+    for one in made:
         budget = (alarms_per_entity_day or {}).get(one.kind)
-        if budget is not None:
-            one.set_budget(budget / sum(other.kind is one.kind for other in past))
-        one.set_holidays(holidays)
-    for each in made:
-        if isinstance(each, pasts.Statistical | EntryDetector):
-            each.set_zone(zone)
+        if budget is not None and isinstance(one, pasts.NeedsPast):
+            one.set_budget(budget / shares[one.kind])
+        if isinstance(one, pasts.Statistical):
+            one.set_holidays(holidays)
+        if isinstance(one, pasts.Statistical | EntryDetector):
+            one.set_zone(zone)
     return made

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
+from detectors import pasts
 from detectors.memory import Arrays, align, empty
 from detectors.spells import unseen, unusable
 from outrider.model import DetectorState, EntityKind, Finding, NoVerdict, SignalKey, Window
@@ -37,11 +38,18 @@ class Remembering(ABC):
         reason = unusable(window, now.timestamp())
         if reason is not None:
             return state, (NoVerdict(self.name, None, reason),)
-        memory = align(state, window.entities, self.defaults)
+        memory = {**align(state, window.entities, self.defaults), **pasts.scalars(state, self.of_class())}
         verdicts = tuple(self.judge(window, memory, topology, now))
         quiet = unseen(self.name, window, verdicts)
         return DetectorState(self.state_version, window.entities, memory), (*verdicts, *quiet)
 
+    def of_class(self) -> Arrays:
+        """What is remembered of the whole class beside that, as arrays of any shape: nothing where nobody says more."""
+        return {}
+
     @abstractmethod
     def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
-        """What is said of the window's entities; changes ``memory``, whose arrays are of shape (entities,)."""
+        """What is said of the window's entities; changes ``memory``, whose arrays are of shape (entities,).
+
+        Beside them stand those of ``of_class``.
+        """

@@ -1,9 +1,10 @@
-"""Four residuals of every metric, in scales of their own: off its season, off for a while, restless, and changed.
+"""Five residuals of every metric, in scales of their own: off its season, off for a while, restless, changed, moved.
 
 *Deviation*: the reading less what is usual at this time of day, in scales of five days (``deviation.py``).
 *Lasting*: the deviation averaged over the last ten readings, which raises what is small but stays. *Unrest*: the step
 from the last reading against the usual step, over ten readings. *Activity*: twice the logarithm of unrest over twenty
-readings, in either direction, so that a metric that stands still counts, too. All are clipped at twenty, so that one
+readings, in either direction, so that a metric that stands still counts, too. *Shift*: the mean of the last twelve
+readings against that of 144, in the spread of a week, whatever the time of day. All are clipped at twenty, so that one
 metric alone never outweighs the others. A residual is formed before its reading is learnt.
 Misleads in the first two days, while the time of day is unknown, and where the week matters.
 """
@@ -16,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.baseline import Baseline, Span
-from detectors.deviation import CLIP, FREE_READINGS, STEADY_TAU_SECONDS, TINY, Deviations, pace
+from detectors.deviation import CLIP, FLOOR_OF_LEVEL, FREE_READINGS, STEADY_TAU_SECONDS, TINY, Deviations, pace
 from detectors.memory import Arrays
 from outrider.model import Floats
 
-KINDS = ("deviation", "lasting", "unrest", "activity")
+PROMPT_KINDS = ("deviation", "lasting", "unrest", "activity")
+KINDS = (*PROMPT_KINDS, "shift")
 LASTING_READINGS = 10
 ACTIVITY_READINGS = 20
+SHIFT_READINGS, SHIFT_FROM_READINGS = 12, 144
 STEP_FLOOR_OF_SPREAD, STEP_FLOOR_OF_LEVEL = 0.02, 0.005
 _STILL = 0.02  # of the usual step: what stands still is not infinitely changed
 
@@ -51,7 +54,7 @@ class Residuals:
     def empty(self, count: int = 0) -> Arrays:
         """Memory of ``count`` entities that nothing is known about."""
         plane = (count, self.metrics)
-        zeros = ("usual_step", "lasting")
+        zeros = ("usual_step", "lasting", "lately", "before_that")
         ones = ("unrest", "activity")
         return (
             self._deviations.empty(count)
@@ -65,7 +68,7 @@ class Residuals:
         self._baseline.learn(memory, values, at, seconds)
 
     def step(self, memory: Arrays, values: Floats, at: float, seconds: float) -> NDArray[np.float32]:
-        """Residuals of one instant, (entities, 4 x metrics), then learn it. Changes ``memory``.
+        """Residuals of one instant, (entities, 5 x metrics), then learn it. Changes ``memory``.
 
         A reading that is missing has residuals 0 and teaches nothing; all residuals are NaN for an entity
         without any reading.
@@ -75,13 +78,25 @@ class Residuals:
         deviation, _ = self._deviations.measure(memory, clean, known, at, seconds)
         share = 2.0 / (LASTING_READINGS + 1.0)
         memory["lasting"] += np.where(known, share * (deviation - memory["lasting"]), 0.0)
+        shift = self._shift(memory, clean, known)
         self._learn_steps(memory, clean, known, seconds)
         activity = 2.0 * np.log((memory["activity"] + _STILL) / (1.0 + _STILL))
         self._baseline.learn(memory, np.where(known, values, np.nan), at, seconds)
-        parts = (deviation, memory["lasting"], memory["unrest"], np.clip(activity, -CLIP, CLIP))
+        parts = (deviation, memory["lasting"], memory["unrest"], np.clip(activity, -CLIP, CLIP), shift)
         rows = np.concatenate([np.where(known, part, 0.0) for part in parts], axis=1).astype(np.float32)
         rows[~known.any(axis=1)] = np.nan
         return rows
+
+    def _shift(self, memory: Arrays, values: Floats, known: NDArray[np.bool_]) -> Floats:
+        """The mean of the newest readings against that of half a day of them, in the spread of a week, up to 20."""
+        first = 1.0 / (memory["updates"] + 1.0)
+        for name, readings in (("lately", SHIFT_READINGS), ("before_that", SHIFT_FROM_READINGS)):
+            share = np.maximum(first, 2.0 / (readings + 1.0))
+            memory[name] += np.where(known, share * (values - memory[name]), 0.0)
+        scale = np.maximum(memory["spread"], FLOOR_OF_LEVEL * np.abs(memory["centre"]))
+        scale = np.maximum(scale, self._deviations.floors)
+        found: Floats = np.minimum(np.abs(memory["lately"] - memory["before_that"]) / scale, CLIP)
+        return found
 
     def _learn_steps(self, memory: Arrays, values: Floats, known: NDArray[np.bool_], seconds: float) -> None:
         told = known & ~np.isnan(memory["before"])

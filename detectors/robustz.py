@@ -55,7 +55,7 @@ class RobustZDetector(Paced):
     """Single metrics of one kind of entity, each against its own past."""
 
     family = "robust-z"
-    state_version = 1
+    state_version = 2  # of 1, limits and scales may be those of means of ten minutes
     beat_seconds, instants = BEAT_SECONDS, 5
     warm_step = timedelta(seconds=BEAT_SECONDS)
     warm_statistic = Statistic.MEAN

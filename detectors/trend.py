@@ -71,11 +71,12 @@ def theil_sen(values: Floats | NDArray[np.float32], times: Floats, pairs: Pairs)
     least = np.maximum(known, 1)
     with np.errstate(invalid="ignore"):
         rising, falling = (change > 0).sum(axis=1) / least, (change < 0).sum(axis=1) / least
-    return Trend(_at(slopes, known, 0.5), _at(slopes, known, LOW), _at(slopes, known, HIGH), rising, falling, known)
+    middle, low, high = (share_of(slopes, known, share) for share in (0.5, LOW, HIGH))
+    return Trend(middle, low, high, rising, falling, known)
 
 
-def _at(ordered: Floats, known: NDArray[np.intp], share: float) -> Floats:
-    """A quantile of each row, whose first ``known`` values are in order."""
+def share_of(ordered: Floats | NDArray[np.float32], known: NDArray[np.intp], share: float) -> Floats:
+    """A quantile of each row (rows, points), whose first ``known`` values are in order; NaN without any."""
     place = share * np.maximum(known - 1, 0)
     low, high = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
     rows = np.arange(known.size)
@@ -102,8 +103,12 @@ def medians(values: NDArray[np.float32] | Floats) -> Floats:
 
 def means(values: NDArray[np.float32] | Floats) -> Floats:
     """Means over the last axis of what is not NaN; NaN where nothing is."""
+    return counted_means(values)[0]
+
+
+def counted_means(values: NDArray[np.float32] | Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """The same, and how many values each is of."""
     known = ~np.isnan(values)
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1, dtype=np.float64)
-    found: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-    return found
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0), count

@@ -1,8 +1,9 @@
 """Several opinions about one row of residuals, made comparable as tail probabilities and averaged.
 
-Four voters are means over the metrics, one for each sort of residual. A fault of a machine moves many of its
-metrics a little, which the largest single deviation does not show. Two look at combinations: an isolation
-forest, and the distance from the plane of the principal components. What each says is turned into
+Five voters are means over the metrics, one for each sort of residual. A fault of a machine moves many of its
+metrics a little, which the largest single deviation does not show. Two look at combinations of all sorts but the
+shift, which follows slowly and would count an incident twice: an isolation forest, and the distance from the plane of
+the principal components. What each says is turned into
 minus log10 of the share of reference rows that said as much, continued by an exponential tail, at most
 eight; their mean is the score. The reference is a reservoir of past rows without labels.
 """
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from detectors.forest import Forest
 from detectors.reservoir import SEED
-from detectors.residuals import KINDS
+from detectors.residuals import KINDS, PROMPT_KINDS
 from outrider.model import Floats
 
 NAMES = (*KINDS, "forest", "plane")
@@ -57,14 +58,15 @@ class Voters:
     """Fitted to rows of residuals; a function of those rows alone."""
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
-        """``rows`` of shape (reference, 4 x metrics) without NaN."""
+        """``rows`` of shape (reference, 5 x metrics) without NaN."""
         # scikit-learn takes seconds to import, and only a process that learns needs it
         from sklearn.ensemble import IsolationForest  # noqa: PLC0415
 
         forest = IsolationForest(n_estimators=TREES, max_samples=min(SUBSAMPLE, rows.shape[0]), random_state=SEED)
-        self._forest = Forest(forest.fit(rows))
-        self._middle = rows.mean(axis=0, dtype=np.float64)
-        _, sizes, axes = np.linalg.svd(rows - self._middle, full_matrices=False)
+        together = _prompt(rows)
+        self._forest = Forest(forest.fit(together))
+        self._middle = together.mean(axis=0, dtype=np.float64)
+        _, sizes, axes = np.linalg.svd(together - self._middle, full_matrices=False)
         kept = np.cumsum(sizes**2) / max(float(np.sum(sizes**2)), 1e-12)
         self._axes = axes[: int(np.searchsorted(kept, PLANE_SHARE)) + 1]
         self._tails = [Tail.of(opinion) for opinion in self.opinions(rows).T]
@@ -72,13 +74,19 @@ class Voters:
     def opinions(self, rows: NDArray[np.float32]) -> Floats:
         """What each voter says in its own unit, shape (rows, voters)."""
         breadth = np.abs(rows.reshape(rows.shape[0], len(KINDS), -1)).mean(axis=2)
-        away = rows.astype(np.float64) - self._middle  # in single precision what is left over is noise
+        together = _prompt(rows)
+        away = together.astype(np.float64) - self._middle  # in single precision what is left over is noise
         inside = away @ self._axes.T
         plane = np.sqrt(np.maximum((away**2).sum(axis=1) - (inside**2).sum(axis=1), 0.0))
-        found: Floats = np.column_stack((breadth, self._forest.score(rows), plane)).astype(np.float64)
+        found: Floats = np.column_stack((breadth, self._forest.score(together), plane)).astype(np.float64)
         return found
 
     def surprises(self, rows: NDArray[np.float32]) -> Floats:
         """Minus log10 of each voter's tail probability, shape (rows, voters)."""
         said = self.opinions(rows)
         return np.column_stack([tail.surprise(said[:, place]) for place, tail in enumerate(self._tails)])
+
+
+def _prompt(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The columns of the residuals that follow at once."""
+    return rows[:, : rows.shape[1] // len(KINDS) * len(PROMPT_KINDS)]

@@ -223,6 +223,7 @@ def recommendation(value: Recommendation | NoRecommendation, language: Language 
         "current_replicas": known.current_replicas if known else None,
         "target_replicas": known.target_replicas if known else None,
         "gpus": known.gpus if known else None,
+        "nodes": _nodes(known.derivation) if known else None,
         "floor": known.floor if known else None,
         "ceiling": known.ceiling if known else None,
         "binding": known.binding if known else None,
@@ -237,6 +238,15 @@ def recommendation(value: Recommendation | NoRecommendation, language: Language 
         "made_at": rfc3339(value.made_at),
         "detail": translate(value.detail, language, **value.arguments) if isinstance(value, NoRecommendation) else "",
     }
+
+
+def _nodes(derivation: Mapping[str, Any]) -> Json | None:
+    """The whole nodes of a plan; None where the size of a node is not known."""
+    found = derivation.get("nodes")
+    if not found or found["nodes"] is None:
+        return None
+    names = ("nodes", "gpus", "idle_gpus", "stranded_gpus", "gpus_per_node", "source")
+    return {name: found[name] for name in names}
 
 
 def action(value: Action) -> Json:

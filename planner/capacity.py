@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any, Literal
 
+import numpy as np
+
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
+from outrider.model import Floats
 from outrider.units import Quantity
 
 BatchPer = Literal["replica", "gpu"]
@@ -126,19 +129,20 @@ def formula(
     return Formula(raw, batch_per, replicas, gpus, sequences.expect("sequence"), derivation)
 
 
-def buffer_of(errors: Sequence[float], quantile: float = 0.95) -> float | None:
+def buffer_of(errors: Sequence[float] | Floats, quantile: float = 0.95) -> float | None:
     """The buffer that measured forecast errors ask for, None with fewer than 30 of them.
 
     ``errors`` are ratios, (what came - the forecast peak) / the forecast peak, over the lead time. The answer is
     their ``quantile``, not below 0: that share of peaks then fits in. It replaces the rule of .20 to .30.
     """
-    known = sorted(error for error in errors if isfinite(error))
-    if len(known) < _LEAST_ERRORS:
+    given = np.asarray(errors, dtype=np.float64)
+    known = np.sort(given[np.isfinite(given)])
+    if known.size < _LEAST_ERRORS:
         return None
-    place = quantile * (len(known) - 1)
+    place = quantile * (known.size - 1)  # as numpy.quantile has it, which takes ten times as long for one of them
     below = int(place)
-    above = min(below + 1, len(known) - 1)
-    found = known[below] + (known[above] - known[below]) * (place - below)
+    above = min(below + 1, known.size - 1)
+    found = float(known[below] + (known[above] - known[below]) * (place - below))
     return min(max(found, 0.0), BUFFER_MOST)
 
 

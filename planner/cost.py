@@ -6,11 +6,10 @@ where there are some, else on those of data sheets. ``mix`` then finds the cheap
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import product
-from math import isfinite
 from typing import Any
 
 from outrider.errors import UsageError
@@ -18,8 +17,9 @@ from outrider.i18n import Language, translate
 from outrider.model import Calibration
 from planner import measured, queueing, roofline
 from planner.fit import Fit, NoFit, Setup, fit
-from planner.gpus import GpuSpec, Purchase, source_text, terms
+from planner.gpus import Cut, source_text
 from planner.mix import Demand, Mix, NoMix, Option, Pool, cheapest, front
+from planner.offers import Offer, cuts_of, default_offers, with_parts
 from planner.queueing import AtSlo, Bounds, Slo, StepTimes, Work
 from planner.shapes import ModelShape
 
@@ -35,52 +35,13 @@ SAFE_LOAD = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """GPUs that can be had. ``price`` is per GPU-hour; ``quota`` GPUs at most, None: no limit.
-
-    ``latency`` seconds are added to every answer for the way to ``region``. ``step_times`` are measured ones.
-    """
-
-    gpu: GpuSpec
-    purchase: Purchase = "on_demand"
-    price: float | None = None
-    quota: int | None = None
-    region: str = ""
-    latency: float = 0.0
-    lead_seconds: float | None = None
-    step_times: StepTimes | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse prices and quotas that nobody has."""
-        if self.price is not None and not (isfinite(self.price) and self.price >= 0):
-            raise UsageError(f"{self.name}: a price of {self.price:g}", hint="give the price of one GPU and hour")
-        if self.quota is not None and self.quota < 0:
-            raise UsageError(f"{self.name}: a quota of {self.quota}", hint="0 is none, leave it out for no limit")
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return " ".join(filter(None, (self.gpu.name, self.purchase, self.region)))
-
-    @property
-    def hourly(self) -> float:
-        """Price of a GPU-hour: the given one, else the prior under this contract."""
-        return self.gpu.price * terms()[self.purchase].price_ratio if self.price is None else self.price
-
-    @property
-    def lead(self) -> float:
-        """Seconds until such a GPU is there."""
-        return terms()[self.purchase].lead_seconds if self.lead_seconds is None else self.lead_seconds
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """What is wanted: a model, its requests, the peak and mean load, a promise, and what is allowed.
 
     ``buffer`` is added to the peak. A replica is TP x PP GPUs, of ``groups`` and ``pipelines``. ``tests`` are load
     tests of this model: their step times count before those of data sheets. ``regions`` are those where the data
     may go, empty: all. ``within`` seconds the GPUs must be there. ``losses`` replicas may be gone at any time;
-    ``spot_ratio`` of the capacity may be on spot.
+    ``spot_ratio`` of the capacity may be on spot. ``cuts``: slices by MIG and shares by MPS are offered as well.
     """
 
     shape: ModelShape
@@ -99,6 +60,7 @@ class Request:
     losses: int = 0
     spot_ratio: float = 1.0
     whole_nodes: bool = False
+    cuts: frozenset[Cut] = frozenset()
 
 
 class Refusal(StrEnum):
@@ -128,6 +90,8 @@ class Way:
         """Plain values."""
         return {
             "gpu_type": self.offer.gpu.name,
+            "cut_from": self.offer.gpu.whole or None,
+            "parts_per_gpu": self.offer.gpu.parts,
             "purchase": self.offer.purchase,
             "region": self.offer.region or None,
             "tp": self.setup.tp,
@@ -210,6 +174,7 @@ def describe(request: Request, answer: Answer, mix: Mix) -> dict[str, Any]:
         "cost_per_1k_tokens": cost_per_1k_tokens(mix.cost_per_hour, mean * request.work.output),
         "capacity_requests_per_second": mix.capacity,
         "gpus": dict(mix.gpus),
+        "slices": dict(mix.slices),
         "replicas": [answer.ways[place].as_dict() | {"replicas": count} for place, count in mix.replicas.items()],
         "gap_ratio": mix.gap_ratio,
     }
@@ -235,7 +200,11 @@ def lines(request: Request, answer: Answer, language: Language = "en") -> tuple[
         parts = []
         for place, count in mix.replicas.items():
             way = answer.ways[place]
-            parts.append(f"{count} x {way.offer.name} ({group_text(way.setup)}, {way.rate:.3g} req/s)")
+            text = f"{group_text(way.setup)}, {way.rate:.3g} req/s"
+            if way.offer.name in mix.slices:
+                cut = {"gpus": mix.gpus[way.offer.name], "parts": way.offer.gpu.parts}
+                text = translate("capacity.cost_cut", language, way=text, **cut)
+            parts.append(f"{count} x {way.offer.name} ({text})")
         tokens = cost_per_1k_tokens(mix.cost_per_hour, request.qps * request.work.output) or 0.0
         said.append(
             translate(
@@ -247,6 +216,7 @@ def lines(request: Request, answer: Answer, language: Language = "en") -> tuple[
                 tokens=f"{tokens:.5f}",
             )
         )
+    said += [translate(f"capacity.cost_note_{kind}", language) for kind in _cuts_of(answer)]
     said += _source_lines(request, answer, language)
     said += [
         translate(f"capacity.refused_{why.value}", language, offer=name, detail=text)
@@ -255,19 +225,28 @@ def lines(request: Request, answer: Answer, language: Language = "en") -> tuple[
     return tuple(said)
 
 
+def _cuts_of(answer: Answer) -> list[Cut]:
+    """How GPUs of the front are cut."""
+    used_types = {answer.ways[place].offer.gpu for mix in answer.front for place in mix.replicas}
+    cuts: set[Cut] = {spec.cut for spec in used_types if spec.cut is not None}
+    return sorted(cuts)
+
+
 def _ways(
     request: Request, offers: Sequence[Offer], *, keep_slo: bool
 ) -> tuple[list[Way], list[tuple[str, Refusal, str]]]:
     ways: list[Way] = []
     refused: list[tuple[str, Refusal, str]] = []
-    for offer in offers:
+    for offer in with_parts(offers, request.cuts):
         why = _not_allowed(request, offer)
         if why is not None:
-            refused.append((offer.name, *why))
+            if not offer.cut:  # said of the whole GPU
+                refused.append((offer.name, *why))
             continue
         mine, reasons = _of_offer(request, offer, keep_slo=keep_slo)
         ways += mine
-        if not mine:
+        # a slice is offered where the model fits it
+        if not mine and not (offer.cut and reasons[-1][0] is Refusal.NO_FIT):
             refused.append((offer.name, *reasons[-1]))
     return ways, refused
 
@@ -286,7 +265,7 @@ def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[W
     ways: list[Way] = []
     reasons: list[tuple[Refusal, str]] = [(Refusal.NO_FIT, "")]
     for tp, pp in product(request.groups, request.pipelines):
-        if tp > offer.gpu.node or pp > request.shape.layers:
+        if not _possible(request, offer, tp, pp):
             continue
         setup = replace(request.setup, tp=tp, pp=pp)
         length = min(request.shape.context, int(request.work.prompt + request.work.output) + 1)
@@ -306,15 +285,22 @@ def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[W
     return ways, sorted(reasons, key=lambda reason: order.index(reason[0]))
 
 
+def _possible(request: Request, offer: Offer, tp: int, pp: int) -> bool:
+    """Whether an engine can be set up so at all: slices and shares have no link to each other."""
+    if offer.gpu.whole and (tp, pp) != (1, 1):
+        return False
+    return tp <= offer.gpu.node and pp <= request.shape.layers
+
+
 def used(request: Request, offers: Sequence[Offer]) -> list[Calibration]:
     """The tests of a request that step times of any of its groups on these offers come from."""
     found: list[Calibration] = []
-    for offer in offers:
+    for offer in with_parts(offers, request.cuts):
         if offer.step_times is not None or _not_allowed(request, offer) is not None:
             continue
         for tp, pp in product(request.groups, request.pipelines):
             test = measured.nearest(offer.gpu, replace(request.setup, tp=tp, pp=pp), request.tests)
-            if test is not None and tp <= offer.gpu.node and pp <= request.shape.layers and test not in found:
+            if test is not None and _possible(request, offer, tp, pp) and test not in found:
                 found.append(test)
     return found
 
@@ -353,7 +339,9 @@ def _problem(request: Request, ways: Sequence[Way]) -> tuple[list[Pool], list[Op
     for way in ways:
         offer = way.offer
         node = offer.gpu.node if request.whole_nodes else 1
-        pools[offer.name] = Pool(offer.name, offer.hourly, offer.quota, node, offer.purchase == "spot")
+        parts = offer.gpu.parts if offer.cut else 1
+        spot = offer.purchase == "spot"
+        pools[offer.name] = Pool(offer.name, offer.hourly, offer.quota, node, spot, parts, offer.device)
         options.append(
             Option(f"{offer.name} {group_text(way.setup)}", offer.name, way.setup.gpus, way.rate, way.latency)
         )
@@ -385,9 +373,16 @@ def _source_lines(request: Request, answer: Answer, language: Language) -> list[
     return said + ([translate("capacity.cost_prices", language, sources="; ".join(prices))] if prices else [])
 
 
-def default_offers(known: Mapping[str, GpuSpec]) -> list[Offer]:
-    """Every known type on demand at its prior price, without a quota."""
-    return [Offer(spec) for spec in known.values()]
-
-
-__all__ = ["Answer", "Offer", "Refusal", "Request", "Way", "cheapest", "compare", "cost_per_1k_tokens", "describe"]
+__all__ = [
+    "Answer",
+    "Offer",
+    "Refusal",
+    "Request",
+    "Way",
+    "cheapest",
+    "compare",
+    "cost_per_1k_tokens",
+    "cuts_of",
+    "default_offers",
+    "describe",
+]

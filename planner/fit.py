@@ -39,6 +39,7 @@ class FitReason(StrEnum):
     WEIGHTS = "weights"
     KV = "kv"  # the weights fit, the KV cache of what was asked for does not
     CONTEXT = "context"  # longer than the model was made for
+    PART = "part"  # slices and shares of GPUs have no link to each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,11 @@ def processes(
     """How many replicas share one GPU by MPS, and the memory utilisation of each.
 
     Memory decides: MPS shares compute in time, it does not part memory, so each process is given its own limit.
+    Without MPS, as on other makers' devices, none do.
     """
     chosen = setup or Setup()
+    if not gpu.mps:
+        return 0, 0.0
     found = _fit(shape, gpu, chosen, context, concurrency)
     if chosen.gpus > 1 or isinstance(found, NoFit):
         return 0, 0.0
@@ -161,6 +165,8 @@ def processes(
 def _fit(shape: ModelShape, gpu: GpuSpec, setup: Setup, context: int | None, concurrency: int) -> Fit | NoFit:
     if (context is not None and context < 1) or concurrency < 1:
         raise UsageError("context and concurrency count from 1", hint="give tokens of one sequence, and sequences")
+    if gpu.whole and setup.gpus > 1:
+        return NoFit(FitReason.PART, arguments={"gpu": gpu.name, "tp": str(setup.tp), "pp": str(setup.pp)})
     if shape.heads % setup.tp:
         return NoFit(FitReason.HEADS, arguments={"heads": str(shape.heads), "tp": str(setup.tp)})
     if setup.pp > shape.layers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,8 +15,10 @@ from outrider.errors import UsageError
 from outrider.i18n import Language, translate
 
 Purchase = Literal["on_demand", "spot", "reserved", "owned"]
+Cut = Literal["mig", "mps"]
 PURCHASES: tuple[Purchase, ...] = ("on_demand", "spot", "reserved", "owned")
 MEBIBYTE = 2**20
+_PROFILE = re.compile(r"\b\d+g\.\d+gb(?:\+\w+)*", re.IGNORECASE)  # as nvidia-smi and DCGM write it: 1g.10gb+me
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,9 @@ class Slice:
 class GpuSpec:
     """A device. Rates are per second; ``price`` is USD per GPU-hour on demand; ``node`` devices make a server.
 
-    ``specs_source`` and ``price_source`` say where the figures come from; they begin with "prior" until an
-    operator's own replace them.
+    Of a part of a device ``whole`` names it, ``parts`` says how many it makes, ``cut`` how it is cut, and every
+    figure is the part's own. ``mps``: processes can share it by CUDA MPS. ``specs_source`` and ``price_source`` say
+    where the figures come from; they begin with "prior" until an operator's own replace them.
     """
 
     name: str
@@ -48,6 +52,10 @@ class GpuSpec:
     specs_source: str
     price_source: str
     slices: tuple[Slice, ...] = ()
+    mps: bool = True
+    whole: str = ""
+    parts: int = 1
+    cut: Cut | None = None
 
     def flops(self, bits: float) -> float:
         """Dense arithmetic for weights of so many bits: what the device cannot do natively runs as 16 bit."""
@@ -56,20 +64,36 @@ class GpuSpec:
         return self.fp16
 
     def part(self, cut: Slice) -> GpuSpec:
-        """One slice as a device of its own: bandwidth follows its memory, the price its share of the device."""
-        memory = cut.memory_bytes / self.memory_bytes
+        """One MIG slice as a device of its own: bandwidth follows its memory, the price its share of the device."""
+        memory = min(1.0, cut.memory_bytes / self.memory_bytes)
+        return self._share(cut.name, "mig", cut.most, cut.compute_ratio, memory, cut.memory_bytes)
+
+    def share(self, count: int) -> GpuSpec:
+        """What one of ``count`` processes has of the device by MPS while all of them are busy.
+
+        Memory is parted by each engine's own limit, not by the device. Raises UsageError for one that has no MPS.
+        """
+        if count < 2 or not self.mps or self.whole:
+            raise UsageError(f"{self.name} is not shared by {count} processes", hint="2 or more, on a whole NVIDIA GPU")
+        return self._share(f"MPS 1/{count}", "mps", count, 1.0 / count, 1.0 / count, self.memory_bytes / count)
+
+    def _share(self, name: str, cut: Cut, count: int, compute: float, bandwidth: float, memory_bytes: float) -> GpuSpec:
         return replace(
             self,
-            name=f"{self.name} {cut.name}",
-            memory_bytes=cut.memory_bytes,
-            bandwidth=self.bandwidth * min(1.0, memory),
-            fp16=self.fp16 * cut.compute_ratio,
-            fp8=self.fp8 * cut.compute_ratio,
-            int8=self.int8 * cut.compute_ratio,
+            name=f"{self.name} {name}",
+            memory_bytes=memory_bytes,
+            bandwidth=self.bandwidth * bandwidth,
+            fp16=self.fp16 * compute,
+            fp8=self.fp8 * compute,
+            int8=self.int8 * compute,
             link=0.0,
-            node=self.node * cut.most,
-            price=self.price / cut.most,
+            node=self.node * count,
+            price=self.price / count,
             slices=(),
+            mps=False,
+            whole=self.name,
+            parts=count,
+            cut=cut,
         )
 
 
@@ -111,6 +135,7 @@ def gpus() -> Mapping[str, GpuSpec]:
                 Slice(cut, float(share), float(size) * MEBIBYTE, int(most))
                 for cut, (share, size, most) in row.get("mig", {}).items()
             ),
+            mps=bool(row.get("mps", True)),
         )
         for name, row in document["gpus"].items()
     }
@@ -135,16 +160,31 @@ def terms() -> Mapping[Purchase, Terms]:
 
 
 def gpu(name: str) -> GpuSpec:
-    """The device that a name means: ``H100``, ``h100``, ``NVIDIA H100 80GB HBM3``. Raises UsageError for another."""
+    """The device that a name means: ``H100``, ``h100``, ``NVIDIA H100 80GB HBM3``; a slice: ``H100 1g.10gb``.
+
+    Raises UsageError for another device, and for a MIG profile that the device has not.
+    """
     known = gpus()
-    wanted = _plain(name)
+    profile = _PROFILE.search(name)
+    wanted = _plain(name if profile is None else name.replace(profile.group(0), " "))
     if not wanted:
         raise UsageError("a GPU type without a name", hint=f"known types: {', '.join(known)}")
     # the longest name first, so that an A100 is no A10
     for short in sorted(known, key=len, reverse=True):
         if _plain(short) in wanted or wanted == _plain(short).removeprefix("ascend").removeprefix("rtx"):
-            return known[short]
+            return known[short] if profile is None else _slice_of(known[short], profile.group(0).lower())
     raise UsageError(f"no GPU type is known as {name!r}", hint=f"known types: {', '.join(known)}")
+
+
+def _slice_of(device: GpuSpec, profile: str) -> GpuSpec:
+    for cut in device.slices:
+        if cut.name == profile:
+            return device.part(cut)
+    has = ", ".join(cut.name for cut in device.slices)
+    raise UsageError(
+        f"{device.name} has no MIG profile {profile!r}",
+        hint=f"its profiles: {has}" if has else f"{device.name} has no MIG; A30, A100, H100, H200 and B200 have",
+    )
 
 
 def _plain(name: str) -> str:

@@ -6,8 +6,8 @@ data sheets it would take (base + k n) / (1 - λ P prompt) with λ = n v / L req
 
     1 / v = f (base + k n) / (1 - λ P f prompt)        f = (1 / v) / (base + k n + (1 / v) λ P prompt)
 
-What data sheets say of the shares of the terms stays. Another group size on the same type takes the factor over;
-another type of GPU does not.
+What data sheets say of the shares of the terms stays. Another group size on the same type and its slices take the
+factor over; another type of GPU does not.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ def step_times(
     prior = roofline.step_times(shape, spec, setup)
     test = nearest(spec, setup, tests)
     if test is None:
-        return replace(prior, source=translate("capacity.source_sheets", language))
+        return replace(prior, source=roofline.source_in(language, setup.tp))
     there = replace(setup, tp=test.tensor_parallel, pp=test.pipeline_parallel)
-    factor = _factor(roofline.step_times(shape, spec, there), test, work)
+    tested = gpu(test.gpu_type)
+    ratio = factor(roofline.step_times(shape, tested, there), test, work)
     source = translate(
         "capacity.source_measured",
         language,
@@ -60,12 +61,25 @@ def step_times(
         group=_group(there),
         speed=f"{test.tokens_per_second_per_sequence:.4g}",
         batch=f"{test.batch:.4g}",
-        factor=f"{factor:.2f}",
+        factor=f"{ratio:.2f}",
     )
-    if (there.tp, there.pp) != (setup.tp, setup.pp):
-        source += translate("capacity.source_taken_over", language, group=_group(setup))
-    terms = {name: getattr(prior, name) * factor for name in ("base", "sequence", "context", "prompt")}
-    return replace(prior, **terms, source=source)
+    if (there.tp, there.pp) != (setup.tp, setup.pp) or tested.name != spec.name:
+        group = spec.name if spec.whole else _group(setup)
+        source += translate("capacity.source_taken_over", language, group=group)
+    return replace(scaled(prior, ratio), source=source)
+
+
+def scaled(prior: StepTimes, ratio: float) -> StepTimes:
+    """Step times with every term so many times as long; what passes before the scheduler stays."""
+    return replace(prior, **{name: getattr(prior, name) * ratio for name in ("base", "sequence", "context", "prompt")})
+
+
+def factor(prior: StepTimes, test: Calibration, work: Work) -> float:
+    """What brings data sheets' step times to a test: at its batch a step then takes what it took (see above)."""
+    step = 1.0 / test.tokens_per_second_per_sequence
+    rate = test.batch / step / test.tokens_per_request
+    prompts = rate * work.prompt * (1.0 - work.cached_ratio) * prior.prompt
+    return step / (prior.decode(test.batch, work.context) + step * prompts)
 
 
 def of_model(tests: Sequence[Calibration], name: str, bits: float = 16.0) -> list[Calibration]:
@@ -92,20 +106,19 @@ def bits_of(name: str) -> float | None:
 
 
 def nearest(spec: GpuSpec, setup: Setup, tests: Sequence[Calibration]) -> Calibration | None:
-    """The test that step times of a group are taken from; None where data sheets alone speak."""
-    same_type = [test for test in tests if _type_of(test) == spec.name]
-    return min(same_type, key=lambda one: _far(one, setup), default=None)
+    """The test that step times of a group are taken from; None where data sheets alone speak.
+
+    A slice takes one on itself, else on its whole device: the same kernels on the same silicon.
+    """
+    for name in filter(None, (spec.name, spec.whole)):
+        same_type = [test for test in tests if _type_of(test) == name]
+        if same_type:
+            return min(same_type, key=lambda one: _far(one, setup))
+    return None
 
 
 def _group(setup: Setup) -> str:
     return f"TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
-
-
-def _factor(prior: StepTimes, test: Calibration, work: Work) -> float:
-    step = 1.0 / test.tokens_per_second_per_sequence
-    rate = test.batch / step / test.tokens_per_request
-    prompts = rate * work.prompt * (1.0 - work.cached_ratio) * prior.prompt
-    return step / (prior.decode(test.batch, work.context) + step * prompts)
 
 
 def _far(test: Calibration, setup: Setup) -> float:

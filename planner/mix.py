@@ -3,6 +3,7 @@
     minimise    sum over pools of price x GPUs bought
     subject to  sum of capacity x replicas - losses >= need
                 GPUs of a pool's replicas <= GPUs bought <= quota         (whole nodes where asked for)
+                GPUs of a device, whole and cut into slices (each GPU of one profile) <= its quota
                 capacity on spot <= share of all capacity
 
 and the front of cost against latency by the epsilon constraint: solve, forbid what is as slow as the answer, repeat.
@@ -11,7 +12,7 @@ and the front of cost against latency by the epsilon constraint: solve, forbid w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
@@ -26,13 +27,19 @@ _SECONDS = 0.5  # of one solution; what is best by then is taken, with its gap
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """GPUs of one type in one place under one contract. ``quota`` None: no limit. ``node`` GPUs are bought at once."""
+    """GPUs of one type in one place under one contract. ``quota`` None: no limit. ``node`` GPUs are bought at once.
+
+    Of slices, ``parts`` of which make one GPU, price, node and the GPUs of an option count slices, the quota whole
+    GPUs; pools of one ``device`` share it.
+    """
 
     name: str
     price: float
     quota: int | None = None
     node: int = 1
     spot: bool = False
+    parts: int = 1
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,8 @@ class Demand:
 class Mix:
     """Replicas of each option (by its place), what they cost an hour and the latency of the slowest of them.
 
-    ``gap_ratio`` is how far from the best the solver may still be: 0 when it proved the answer.
+    ``gap_ratio`` is how far from the best the solver may still be: 0 when it proved the answer. ``gpus`` are whole
+    ones, also of pools of slices; ``slices`` are those of such pools that are paid for.
     """
 
     replicas: Mapping[int, int]
@@ -79,6 +87,7 @@ class Mix:
     capacity: float
     latency: float
     gap_ratio: float = 0.0
+    slices: Mapping[str, int] = field(default_factory=dict)
 
 
 class NoMixReason(StrEnum):
@@ -170,17 +179,21 @@ def _solve(options: Sequence[Option], kept: Sequence[int], pools: Mapping[str, P
     count, units = len(kept), np.array([max(1, pools[name].node) for name in names], dtype=np.float64)
     capacity = np.array([options[place].capacity for place in kept])
     gpus = np.array([options[place].gpus for place in kept], dtype=np.float64)
-    width = count + len(names) + (count + 1 if demand.losses else 0)
+    shared = _shared(names, pools)
+    opened = {name: count + len(names) + place for place, name in enumerate(_cut_pools(shared, names, pools))}
+    first = count + len(names) + len(opened)  # of what losses add
+    width = first + (count + 1 if demand.losses else 0)
     cost, whole, upper = np.zeros(width), np.ones(width), np.full(width, np.inf)
     cost[count : count + len(names)] = [pools[name].price * unit for name, unit in zip(names, units, strict=True)]
     upper[:count] = np.ceil(demand.need / capacity) + demand.losses + 1
     for place, name in enumerate(names):
         quota = pools[name].quota
         if quota is not None:
-            upper[count + place] = quota // units[place]
-    rows, low, high = _rows(options, kept, names, units, pools, capacity, gpus, demand, width)
+            upper[count + place] = quota * pools[name].parts // units[place]
+    rows, low, high = _rows(options, kept, names, units, pools, capacity, gpus, demand, width, first)
+    _share_quotas(rows, low, high, names, units, pools, shared, opened, count, width)
     if demand.losses:
-        whole[-1], upper[count + len(names) : -1] = 0, 1
+        whole[-1], upper[first:-1] = 0, 1
     found = milp(
         cost,
         constraints=LinearConstraint(np.array(rows), np.array(low), np.array(high)),
@@ -192,15 +205,62 @@ def _solve(options: Sequence[Option], kept: Sequence[int], pools: Mapping[str, P
         return NoMix(NoMixReason.QUOTA, _most(capacity, gpus, names, units, pools, options, kept))
     amounts = np.rint(found.x[:count]).astype(int)
     bought = np.rint(found.x[count : count + len(names)]) * units
+    paid = {name: int(amount) for name, amount in zip(names, bought, strict=True) if amount}
     used = [place for place, amount in zip(kept, amounts, strict=True) if amount]
     return Mix(
         replicas={place: int(amount) for place, amount in zip(kept, amounts, strict=True) if amount},
-        gpus={name: int(amount) for name, amount in zip(names, bought, strict=True) if amount},
+        gpus={name: -(-amount // pools[name].parts) for name, amount in paid.items()},
         cost_per_hour=float(cost @ np.rint(found.x)),
         capacity=float(capacity @ amounts),
         latency=max(options[place].latency for place in used),
         gap_ratio=float(found.mip_gap or 0.0),
+        slices={name: amount for name, amount in paid.items() if pools[name].parts > 1},
     )
+
+
+def _shared(names: Sequence[str], pools: Mapping[str, Pool]) -> dict[str, list[int]]:
+    """Places of pools by device, of those devices whose quota several of them share."""
+    found: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        if pools[name].quota is not None and pools[name].device:
+            found.setdefault(pools[name].device, []).append(place)
+    return {device: places for device, places in found.items() if len(places) > 1}
+
+
+def _cut_pools(shared: Mapping[str, Sequence[int]], names: Sequence[str], pools: Mapping[str, Pool]) -> list[str]:
+    """Pools of slices among them: how many GPUs are cut for each is a variable of its own."""
+    return [names[place] for places in shared.values() for place in places if pools[names[place]].parts > 1]
+
+
+def _share_quotas(
+    rows: list[Floats],
+    low: list[float],
+    high: list[float],
+    names: Sequence[str],
+    units: Floats,
+    pools: Mapping[str, Pool],
+    shared: Mapping[str, Sequence[int]],
+    opened: Mapping[str, int],
+    count: int,
+    width: int,
+) -> None:
+    """Whole GPUs and those that are cut, each for one profile, together stay within the quota of their device."""
+    for places in shared.values():
+        all_of = np.zeros(width)
+        for place in places:
+            pool = pools[names[place]]
+            if pool.parts == 1:
+                all_of[count + place] = units[place]
+                continue
+            all_of[opened[pool.name]] = 1.0
+            cut = np.zeros(width)
+            cut[opened[pool.name]], cut[count + place] = pool.parts, -units[place]
+            rows.append(cut)
+            low.append(0.0)
+            high.append(np.inf)
+        rows.append(all_of)
+        low.append(-np.inf)
+        high.append(float(pools[names[places[0]]].quota or 0))
 
 
 def _rows(
@@ -213,6 +273,7 @@ def _rows(
     gpus: Floats,
     demand: Demand,
     width: int,
+    first: int,
 ) -> tuple[list[Floats], list[float], list[float]]:
     count = len(kept)
     rows: list[Floats] = []
@@ -240,7 +301,7 @@ def _rows(
         add(row, -np.inf, 0.0)
     if demand.losses:  # the last variable is the largest replica in use, told by one switch an option
         for i in range(count):
-            switch = count + len(names) + i
+            switch = first + i
             row = np.zeros(width)
             row[i], row[switch] = 1.0, -(np.ceil(demand.need / capacity[i]) + demand.losses + 1)
             add(row, -np.inf, 0.0)
@@ -259,13 +320,15 @@ def _most(
     options: Sequence[Option],
     kept: Sequence[int],
 ) -> float:
-    """Requests a second that the quotas can carry: the best option of each pool, as often as it fits."""
-    total = 0.0
+    """Requests a second that the quotas can carry: the best option of each device, as often as it fits."""
+    best: dict[str, float] = {}
     for place, name in enumerate(names):
-        quota = pools[name].quota
-        if quota is None:
+        pool = pools[name]
+        if pool.quota is None:
             return inf
-        held = quota // units[place] * units[place]
+        held = pool.quota * pool.parts // units[place] * units[place]
         mine = [i for i in range(len(kept)) if options[kept[i]].pool == name]
-        total += max((capacity[i] * (held // gpus[i]) for i in mine), default=0.0)
-    return float(total)
+        carried = max((capacity[i] * (held // gpus[i]) for i in mine), default=0.0)
+        device = pool.device or name
+        best[device] = max(best.get(device, 0.0), float(carried))
+    return sum(best.values())

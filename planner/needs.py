@@ -13,6 +13,7 @@ from planner.ahead import USUAL_MARGIN, highest, path_of
 from planner.capacity import Buffer, Formula, formula, whole
 from planner.forecast.fast import CEILING_OVER_MAXIMUM, MEDIAN
 from planner.history import Facts
+from planner.refine import Refined
 from planner.tiers import LOAD
 
 _INFLIGHT, _QUEUE = SignalKey("svc_inflight_requests"), SignalKey("svc_queue_requests")
@@ -34,7 +35,10 @@ class Believed:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything about one service: its row of the cleaned history, forecast, calibration and facts."""
+    """Everything about one service: its row of the cleaned history, forecast, calibration and facts.
+
+    ``calibration`` is what the formula counts with; ``promise`` tells how the service's promise bounds it.
+    """
 
     history: Window
     row: int
@@ -45,6 +49,7 @@ class Case:
     load: Believed
     now: datetime
     margin: float = USUAL_MARGIN
+    promise: Refined | None = None
 
     @property
     def values(self) -> Floats:

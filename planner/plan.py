@@ -27,7 +27,7 @@ from outrider.model import (
     Window,
 )
 from outrider.windows import holding
-from planner import needs, prescale, reasoning, tiers
+from planner import needs, nodes, prescale, reasoning, refine, tiers
 from planner.ahead import USUAL_MARGIN
 from planner.capacity import buffer_for
 from planner.forecast.calendar import NO_CALENDAR, Calendar
@@ -52,6 +52,7 @@ class PlanSettings:
     ``nights`` are what was fitted last night, by service; a service without one has the fast tier alone.
     ``buffer`` counts until the error of a service's forecast is known. ``margins`` say how far above the median
     each service is planned, as its own replayed past advises; a service without one has the usual margin.
+    ``promises`` are what services promise and what else bounds their replicas; one without is not refined.
     """
 
     buffer: float = 0.25
@@ -61,6 +62,7 @@ class PlanSettings:
     calendar: Calendar = NO_CALENDAR
     limits: prescale.ScaleLimits = field(default_factory=prescale.ScaleLimits)
     margins: Mapping[EntityRef, float] = field(default_factory=dict)
+    promises: Mapping[EntityRef, refine.Known] = field(default_factory=dict)
 
 
 def plan(
@@ -80,7 +82,9 @@ def plan(
     """
     chosen = settings or PlanSettings()
     clean, facts = cleaned(history, LOAD, now)
-    doubts = {row: _doubt(clean, row, calibrations, fleet, now, chosen) for row in range(len(clean.entities))}
+    held = {service: _held(calibration, chosen.promises.get(service)) for service, calibration in calibrations.items()}
+    counted = {service: found.calibration for service, found in held.items()}
+    doubts = {row: _doubt(clean, row, counted, fleet, now, chosen) for row in range(len(clean.entities))}
     said = tiers.fast(_without_doubted(clean, doubts), now, chosen.horizon, chosen.nights, chosen.calendar)
     listed = Counter(service.service for service in fleet)
     forecasts: dict[EntityRef, Forecast] = {}
@@ -95,17 +99,18 @@ def plan(
         if early is not None or refused is not None or row is None or not isinstance(known, Forecast):
             answers.append(early or refused or NoRecommendation(service.service, NoPlanReason.NO_HISTORY, now))
             continue
-        calibration = calibrations[service.service]
+        bounded = held[service.service]
         case = needs.Case(
             clean,
             row,
             facts[row],
             known,
-            calibration,
+            bounded.calibration,
             service,
             doubts[row],
             now,
             chosen.margins.get(service.service, USUAL_MARGIN),
+            bounded,
         )
         answers.append(_isolated(case, chosen))
     return Plan(tuple(forecasts.values()), tuple(answers), tuple(calibrations.values()))
@@ -134,6 +139,13 @@ def weekly_growth(times: Floats, values: Floats, now: datetime) -> float | None:
     if both.mean() < 0.5 or last[both].sum() <= 0:
         return None
     return float(this[both].sum() / last[both].sum()) - 1.0
+
+
+def _held(calibration: Calibration, known: refine.Known | None) -> refine.Refined:
+    """What the formula counts with; a calibration that cannot be counted with is refused later, by its field."""
+    if _faulty(calibration) is not None:
+        return refine.Refined(calibration, refine.Verdict.NO_CALIBRATION)
+    return refine.refined(calibration, known or refine.Known())
 
 
 def _doubt(
@@ -278,7 +290,11 @@ def _recommend(case: needs.Case, settings: PlanSettings) -> Recommendation:
         lead_time=ahead_of,
         cost_per_hour=None if service.price_per_gpu_hour is None else gpus * service.price_per_gpu_hour,
         currency=service.currency,
-        derivation={**reasoning.derivation(told), "weekly_growth_ratio": growth},
+        derivation={
+            **reasoning.derivation(told),
+            "nodes": nodes.rounded(goal.replicas, group, service),
+            "weekly_growth_ratio": growth,
+        },
         reason=goal.reason,
         made_at=now,
     )

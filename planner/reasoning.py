@@ -14,7 +14,7 @@ from outrider.i18n import Language, texts, translate
 from outrider.model import Forecast, LeadTime, Recommendation, Why
 from outrider.summaries import because, word
 from outrider.units import format_duration
-from planner import prescale
+from planner import nodes, prescale, refine
 from planner.capacity import Buffer, buffer_for, derivation_lines
 from planner.needs import KV_WATERMARK, Case, Counted, sized
 from planner.waiting import waiting
@@ -74,6 +74,7 @@ def derivation(told: Told) -> dict[str, Any]:
         "data": _data(case),
         "forecast": _judged(case.said),
         "calibration": _basis(case),
+        "slo": None if case.promise is None else case.promise.as_dict(),
         "cautions": _cautions(told),
     }
 
@@ -83,7 +84,8 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
     facts = found.derivation
     if "inputs" not in facts:
         return []
-    said = list(derivation_lines(facts, language))
+    said = refine.lines(facts["slo"], language) if facts.get("slo") else []
+    said += derivation_lines(facts, language)
     chosen = (facts.get("calibration") or {}).get("chosen")
     if chosen:
         said.append(translate(chosen["text"], language, **chosen["arguments"]))
@@ -94,6 +96,8 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
     limits = {"floor": found.floor, "ceiling": found.ceiling, "by": by, "target": found.target_replicas}
     key = "plan.step_decided" if quota is None else "plan.step_decided_quota"
     said.append(translate(key, language, **limits, quota=quota, why=word("plan_reason", found.reason, language)))
+    if "nodes" in facts:
+        said.append(nodes.line(facts["nodes"], language))
     waited = facts.get("without")
     if waited:
         key = "plan.without" if waited["waited"] >= 1 else "plan.without_none"
@@ -279,6 +283,10 @@ def _cautions(told: Told) -> list[dict[str, Any]]:
         note("spike_doubted", load=f"{case.load.load.newest:.4g}", believed=f"{case.load.newest:.4g}")
     if service.quota_gpus is not None and service.quota_gpus < service.floor * _group(case):
         note("quota_below_floor", quota=service.quota_gpus, floor=service.floor)
+    if case.promise is not None and case.promise.verdict is refine.Verdict.OUT_OF_REACH:
+        missed = case.promise.facts["binds"]
+        promise = {"sli": missed["sli"].upper(), "seconds": f"{missed['seconds']:g}"}
+        note("slo_out_of_reach", **promise, share=f"{missed['quantile']:.4g}")
     if lead.gpus_free is not None and lead.gpus_free < _group(case):
         note("no_gpu_free", free=lead.gpus_free, wanted=_group(case))
     return found

@@ -52,6 +52,13 @@ class Nodes:
     gpus_per_replica: int
     gpus_per_node: int
 
+    @property
+    def stranded_gpus(self) -> int:
+        """Those of the idle GPUs that no further replica of this size could take."""
+        if self.gpus_per_replica > self.gpus_per_node:
+            return self.idle_gpus
+        return self.nodes * (self.gpus_per_node % self.gpus_per_replica)
+
     def as_dict(self) -> dict[str, float]:
         """Plain values."""
         return asdict(self)

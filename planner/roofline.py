@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from outrider.i18n import Language, translate
 from planner.fit import Fit, Setup
 from planner.gpus import GpuSpec
 from planner.queueing import Bounds, StepTimes
@@ -21,9 +22,26 @@ STEP_SECONDS = 2e-3
 """Prior: scheduling, sampling and launching of one step."""
 FRONT_SECONDS = 0.01
 """Prior: HTTP and tokenizer."""
+SPREAD = (0.6, 1.5)
+"""What published throughputs are of the prior's: nine in ten of the 41 in ``tests/planner/published.yaml`` lie between.
+
+Those are of engines that are made for speed and busy to the last seat, on groups of up to four.
+"""
+WIDE, WIDE_LEAST = 4, 0.45
+"""Of groups wider than this the one figure known is so much of the prior's (docs/explanation/capacity.md)."""
 _PCIE_BYTES = 25e9
-_EXCHANGE_SECONDS, _EXCHANGE_PCIE_SECONDS = 8e-6, 3e-5
-SOURCE = "prior: data sheets, 75 % of bandwidth, 50 % of dense FLOPS"
+_EXCHANGE_SECONDS, _EXCHANGE_PCIE_SECONDS = 15e-6, 3e-5
+# 15 us an exchange: what steps of one request take beyond reading weights on TP 2 (NIM 1.8.0, 18.9 ms) and TP 4
+# (LMDeploy 0.1.0, 30.9 ms)
+
+
+def source_in(language: Language, tensor_parallel: int = 1) -> str:
+    """What step times of data sheets are, in a language: a prior, and how far from it published figures lie."""
+    low, high = WIDE_LEAST if tensor_parallel > WIDE else SPREAD[0], SPREAD[1]
+    return translate("capacity.source_sheets", language, low=f"{low:g}", high=f"{high:g}")
+
+
+SOURCE = source_in("en")
 
 
 def step_times(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> StepTimes:
@@ -40,7 +58,7 @@ def step_times(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> StepTimes:
         context=kv / bandwidth / setup.pp,
         prompt=token / setup.pp,
         front=FRONT_SECONDS,
-        source=SOURCE,
+        source=source_in("en", setup.tp),
     )
 
 

@@ -5,27 +5,27 @@ Documents are Kubernetes objects as plain values; nothing is sent from here.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from outrider.ledger import StartPhase, Startup, lead_time_quantile
+from planner import prepull
+from planner.kube_names import LABEL, PART_OF, name_of
 
 Document = Mapping[str, Any]
 
 BALLOON_PRIORITY = -10
 """Below every pod without a priority class, so that any of those pushes a balloon out."""
-_LABEL = "outrider.io/warm"
-_NAME_LENGTH = 45  # so that "-pre-pull", a digest and the suffixes of pods still fit into 63
-_PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 
 
 @dataclass(frozen=True, slots=True)
 class WarmSettings:
-    """One service. ``gpu_resource`` is what its pods ask for; ``spare`` replicas are kept ahead."""
+    """One service. ``gpu_resource`` is what its pods ask for; ``spare`` replicas are kept ahead.
+
+    ``pre_pull`` says how ``image`` is pulled ahead; a DaemonSet, which needs to know no node, when it is not given.
+    """
 
     service: str
     namespace: str = "default"
@@ -37,6 +37,7 @@ class WarmSettings:
     node_selector: Mapping[str, str] | None = None
     spare: int = 1
     price_per_gpu_hour: float | None = None
+    pre_pull: prepull.PrePull = prepull.TO_COME
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,13 @@ def warm(settings: WarmSettings, phases: Mapping[str, float], startups: Sequence
 
 
 def documents(settings: WarmSettings) -> tuple[Document, ...]:
-    """PriorityClass and balloon Deployment; the pre-pull DaemonSet with an image; the prompts with a URL."""
+    """PriorityClass and balloon Deployment; what pulls an image ahead with its own class; the prompts with a URL."""
     found: list[Document] = [_priority(), _balloons(settings)]
     if settings.image:
-        found.append(_pre_pull(settings, settings.image))
+        subject = prepull.Subject(
+            settings.service, settings.namespace, settings.image, settings.gpu_resource, settings.node_selector
+        )
+        found += prepull.documents(subject, settings.pre_pull)
     if settings.url:
         found.append(_prompts(settings, settings.url))
     return tuple(found)
@@ -138,24 +142,12 @@ def _holding(settings: WarmSettings, name: str, phases: tuple[str, ...], saved: 
     return Remedy(name, phases, saved, gpus, None if price is None else gpus * price)
 
 
-def _label_of(service: str) -> str:
-    """A service's name as names of objects and values of labels take it; what had to be changed ends in a digest.
-
-    Both allow at most 63 characters of a-z, 0-9 and '-' (RFC 1123); models are served under names such as Org/Qwen_2.5.
-    """
-    plain = re.sub(r"[^a-z0-9]+", "-", service.lower()).strip("-")[:_NAME_LENGTH].strip("-")
-    if plain == service:
-        return service
-    digest = hashlib.sha256(service.encode()).hexdigest()[:6]
-    return f"{plain}-{digest}" if plain else f"service-{digest}"
-
-
 def _labels(settings: WarmSettings, name: str) -> dict[str, str]:
-    return {_LABEL: name, "app.kubernetes.io/part-of": _label_of(settings.service)}
+    return {LABEL: name, PART_OF: name_of(settings.service)}
 
 
 def _meta(settings: WarmSettings, name: str) -> dict[str, Any]:
-    full = f"{_label_of(settings.service)}-{name}"
+    full = f"{name_of(settings.service)}-{name}"
     return {"name": full, "namespace": settings.namespace, "labels": _labels(settings, name)}
 
 
@@ -179,7 +171,7 @@ def _pod(settings: WarmSettings, name: str, spec: Mapping[str, Any]) -> dict[str
 
 def _balloons(settings: WarmSettings) -> Document:
     resources = {"limits": {settings.gpu_resource: settings.gpus}, "requests": {"cpu": "10m", "memory": "16Mi"}}
-    container = {"name": "balloon", "image": _PAUSE_IMAGE, "resources": resources}
+    container = {"name": "balloon", "image": prepull.PAUSE_IMAGE, "resources": resources}
     spec = {"priorityClassName": "outrider-balloon", "terminationGracePeriodSeconds": 0, "containers": [container]}
     return {
         "apiVersion": "apps/v1",
@@ -189,21 +181,6 @@ def _balloons(settings: WarmSettings) -> Document:
             "replicas": settings.spare,
             "selector": {"matchLabels": _labels(settings, "balloon")},
             "template": _pod(settings, "balloon", spec),
-        },
-    }
-
-
-def _pre_pull(settings: WarmSettings, image: str) -> Document:
-    # the image is only pulled: its own entry point would load a model
-    pull = {"name": "pull", "image": image, "command": ["sh", "-c", "true"], "imagePullPolicy": "IfNotPresent"}
-    keep = {"name": "keep", "image": _PAUSE_IMAGE, "resources": {"requests": {"cpu": "1m", "memory": "8Mi"}}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": _meta(settings, "pre-pull"),
-        "spec": {
-            "selector": {"matchLabels": _labels(settings, "pre-pull")},
-            "template": _pod(settings, "pre-pull", {"initContainers": [pull], "containers": [keep]}),
         },
     }
 

@@ -29,8 +29,8 @@ EXPLAINED = {
     **dict.fromkeys(("saturation", "surge", "skew", "outcomes", "entry", "kpi", "scaling", "outside"), "load"),
     **dict.fromkeys(
         (
-            "hardfaults", "nodefaults", "devicememory", "powercap", "powerdraw", "targets", "hostfaults", "neighbours",
-            "containerfaults", "podfaults",
+            "hardfaults", "nodefaults", "devicememory", "powercap", "powerdraw", "memoryuse", "targets", "hostfaults",
+            "neighbours", "containerfaults", "podfaults",
         ),
         "hardware",
     ),

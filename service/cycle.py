@@ -44,6 +44,7 @@ from remediation import guards, policy
 from service import audit_trail, facts, lessons, pools
 from service.detection import Detection
 from service.drills import marking
+from service.foretelling import Foretelling
 from service.lately import Lately
 from service.planning import NoPlanning, Planning
 
@@ -107,6 +108,7 @@ class Cycle:
         self._acts_told: datetime | None = None
         self._heard_at: datetime | None = None  # when verdicts were read
         self._lately = Lately()
+        self._foretelling = Foretelling()
         self._doubles = Doubles()  # two pages of one device, a recorded event and the page that shows it
 
     def may_act(self) -> bool:
@@ -142,9 +144,11 @@ class Cycle:
         if self._stepped_back(now):
             return self._hold(cycle_id, now, written, collected)
         self._hear_verdicts(now)
-        looked = parts.detection.look(now, collected, topology)
+        looked = parts.detection.look(now, collected, topology, self._foretelling.at(now))
         findings = looked.findings
         plan = parts.planning.plan_if_due(now, topology)
+        if plan is not None:
+            self._foretelling.take(plan)
         active = facts.active_alerts(parts.state)
         pooled = pools.with_pools(topology)
         alerts = self._advance(active, looked.heard, plan, pooled, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from detectors.lessons import Lesson
@@ -13,6 +13,7 @@ from outrider.model import (
     DetectorState,
     EntityKind,
     Finding,
+    Foreseen,
     NoVerdict,
     SignalKey,
     Stage,
@@ -78,13 +79,15 @@ class Detection:
         self._told: dict[str, tuple[Stage, StageReason]] = {}
         self._told_at: datetime | None = None
 
-    def look(self, now: datetime, collected: Collected, topology: Topology) -> Looked:
-        """Take in one cycle's values and ask every detector."""
+    def look(self, now: datetime, collected: Collected, topology: Topology, foreseen: Foreseen | None = None) -> Looked:
+        """Take in one cycle's values and ask every detector; ``foreseen`` is what was forecast of services."""
         self._cache.push(now, collected.batches, collected.events)
         findings: list[Finding] = []
         heard: list[Finding | NoVerdict] = []
         for detector in self._detectors:
             window = self._cache.window(detector.kind, detector.keys, detector.window, self._interval)
+            if detector.kind is EntityKind.SERVICE:
+                window = replace(window, foreseen=foreseen)
             state, verdicts = detector.detect(self._state_of(detector), window, topology, now)
             state, verdicts = self._placed(detector, state, verdicts, window, topology, now)
             self._states[detector.name] = state

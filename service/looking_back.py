@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,10 +45,20 @@ def look(history: Window, made: Plan, now: datetime, buffer: float, limits: Scal
     for one in planned[:_MOST_SERVICES]:
         row = clean.entities.index(one.service)
         rules = Rules(one.floor, one.ceiling, one.lead_time, buffer, limits=limits)
-        told = _one(clean.times, clean.column(LOAD)[row], one.service, known[one.service], rules, now)
+        counted = _counted(known[one.service], one)
+        told = _one(clean.times, clean.column(LOAD)[row], one.service, counted, rules, now)
         if told is not None:
             found.append(as_dict(told, rules))
     return found
+
+
+def _counted(calibration: Calibration, planned: Recommendation) -> Calibration:
+    """The calibration as the plan counted with it: bounded where the promise bounds it."""
+    inputs = planned.derivation.get("inputs", {})
+    if not {"batch", "tokens_per_second"} <= set(inputs):
+        return calibration
+    speed = inputs["tokens_per_second"]["value"]
+    return replace(calibration, batch=inputs["batch"]["value"], tokens_per_second_per_sequence=speed)
 
 
 def _one(

@@ -18,8 +18,8 @@ from outrider.topology import Topology
 from outrider.windows import believed
 from planner import calibrate, prescale
 from planner.lead import LeadSettings, lead_time
-from service import pools
-from service.settings import ServiceSettings
+from service import node_sizes, pools
+from service.service_settings import ServiceSettings
 
 _log = log.get("plan")
 CALIBRATION_SPAN = timedelta(hours=24)
@@ -59,6 +59,7 @@ class PlannedFleet:
         What is wrong with one service is said of it alone: it gets no calibration, and the reason.
         """
         starts, free, tests = self._starts(now), free_gpus(topology), self._known_tests()
+        sizes = node_sizes.node_sizes(topology)
         fleet, calibrations = [], {}
         for service in services:
             setting = self._setting_in(service, topology)
@@ -74,6 +75,7 @@ class PlannedFleet:
             if found is not None:
                 calibrations[service], why = found, None
             current, ready = self._ready(service, topology)
+            per_node, node_source = node_sizes.node_of(gpu_type, setting, sizes)
             fleet.append(
                 FleetService(
                     service=service,
@@ -96,6 +98,8 @@ class PlannedFleet:
                     lately=lately(service),
                     no_calibration=why,
                     chosen=chosen,
+                    gpus_per_node=per_node,
+                    node_source=node_source,
                 )
             )
         return fleet, calibrations
@@ -147,11 +151,13 @@ class PlannedFleet:
         return found, ("plan.counted_configured_unfit" if unfit else "plan.counted_configured", told)
 
     def _setting_in(self, service: EntityRef, topology: Topology) -> ServiceSettings:
-        """What the configuration says of a service or of a pool of one."""
+        """What the configuration says of a service or of a pool of one; how it is split, else by its engines."""
         parent = pools.parent_of(service, topology)
         own = self.setting(service)
         if parent is None:
-            return own
+            split = pools.split_of(service, topology)
+            unsaid = {name: degree for name, degree in split.items() if name not in own.model_fields_set}
+            return own.model_copy(update=unsaid) if unsaid else own
         return pools.setting_of(service, self.setting(parent), own if own in self._services else None, topology)
 
     def _quota(self, service: EntityRef, setting: ServiceSettings, topology: Topology) -> int | None:

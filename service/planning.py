@@ -25,7 +25,8 @@ from service import looking_back, pools
 from service.nightly import Nightly
 from service.planned_fleet import PlannedFleet
 from service.planner_settings import PlannerSettings
-from service.settings import ServiceSettings
+from service.refining import Promises
+from service.service_settings import ServiceSettings
 
 __all__ = ["NoPlanning", "Planning"]
 
@@ -64,16 +65,18 @@ class Planning:
         ledger: Ledger | None = None,
         looks_back: bool = True,
         tests: Callable[[], Sequence[Calibration]] = tuple,
+        promises: Promises | None = None,
     ) -> None:
         """``ready`` gives (current, ready) replicas of a service; ``in_background`` never holds a cycle up.
 
         ``ledger`` knows how replicas started, and keeps what looking back found. Without it lead times are
-        those of the configuration. ``tests`` tells what load tests say.
+        those of the configuration. ``tests`` tells what load tests say, ``promises`` what services promise.
         ``looks_back`` False: one plan alone is wanted, without nightly work.
         """
         self._metrics = metrics
         self._settings = settings
         self._ledger = ledger
+        self._promises = promises or Promises()
         self._looks_back = looks_back
         self._fleet = PlannedFleet(metrics, services, ready, settings.scaling.lead, ledger, tests)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="planner") if in_background else None
@@ -140,6 +143,7 @@ class Planning:
             horizon=HORIZON,
             limits=self._settings.scaling.limits,
             calendar=calendar_of(self._settings, now),
+            promises=self._promises.of(self._fleet, calibrations, topology, self._metrics, now),
         )
         if self._nightly is not None:
             clean, _ = cleaned(history, LOAD, now)

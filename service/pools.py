@@ -14,7 +14,7 @@ import numpy as np
 from outrider.model import CellStatus, EntityKind, EntityRef, Window
 from outrider.topology import Topology
 from planner.tiers import LOAD
-from service.settings import ServiceSettings
+from service.service_settings import ServiceSettings
 
 ROLES = ("prefill", "decode")
 ROLE, POOL_OF = "role", "pool_of"
@@ -76,12 +76,18 @@ def setting_of(
     """
     kept = {name: getattr(parent, name) for name in parent.model_fields_set if name not in _FOR_THE_WHOLE}
     said = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
-    told: dict[str, object] = {}
+    told = {**split_of(pool, topology), **kept, **said}
+    return ServiceSettings(**{**told, "name": pool.name, "namespace": pool.namespace})
+
+
+def split_of(service: EntityRef, topology: Topology) -> dict[str, int]:
+    """How each replica is split over GPUs, as far as all of its engines' command lines say the same."""
+    told = {}
     for name in ("tensor_parallel", "pipeline_parallel"):
-        degrees = {topology.label(replica, name) for replica in topology.below(pool, EntityKind.REPLICA)}
-        if len(degrees) == 1 and (only := degrees.pop()).isdigit() and int(only):
+        degrees = {topology.label(replica, name) for replica in topology.below(service, EntityKind.REPLICA)}
+        if len(degrees) == 1 and (only := degrees.pop()).isdecimal() and int(only):
             told[name] = int(only)
-    return ServiceSettings(**{**told, **kept, **said, "name": pool.name, "namespace": pool.namespace})
+    return told
 
 
 def share_of_quota(quota: int | None, held: int, held_by_all: int, pools: int) -> int | None:

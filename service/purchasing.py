@@ -80,16 +80,18 @@ def replicas_of_store(
     """Replicas of a service as of their newest values, and the tokens a second that arrive for all of them.
 
     What waits has all of its tokens to go, what runs half of them. The speed is that of the calibration of the
-    replica's own GPU type, else of the first one.
+    replica's own GPU type, else of the first one. A replica that tells neither is not among them: silence is not
+    idleness.
     """
     names = (calibrate.RUNNING, calibrate.WAITING, calibrate.KV_USED, "engine_prefix_cache_hit_ratio")
     window = metrics.latest(EntityKind.REPLICA, tuple(SignalKey(name) for name in names))
     mine = set(topology.below(service, EntityKind.REPLICA))
     found = []
     for row, replica in enumerate(window.entities):
-        if replica not in mine:
+        told = [float(window.column(name)[row, -1]) for name in names]
+        if replica not in mine or np.isnan(told[:2]).all():
             continue
-        running, waiting, used, cached = (float(np.nan_to_num(window.column(name)[row, -1])) for name in names)
+        running, waiting, used, cached = (float(value) for value in np.nan_to_num(told))
         kind = topology.label(replica, "gpu_type")
         fitting = next((one for one in calibrations if one.gpu_type == kind), calibrations[0])
         found.append(

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.faults import faults as vocabulary
-from outrider.model import ActionKind, EntityKind, EntityRef
+from outrider.model import ActionKind
 from outrider.slo import Slo
 from service import own_knowledge
 from service.collect_settings import CollectSettings
@@ -32,7 +32,8 @@ from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
 from service.retention_settings import RetentionSettings, retention_usable
 from service.scaling_settings import emit_usable
-from service.settings_base import Duration, Port, Ratio, Section, TimeZone, amount_in
+from service.service_settings import ServiceSettings, services_usable
+from service.settings_base import Duration, Port, Ratio, Section, TimeZone
 from service.settings_targets import adapters_usable, doubts, targets_apart
 from service.slo_settings import SloSettings, slos_usable
 from service.store_settings import RemoteMetricsSettings
@@ -68,44 +69,6 @@ class StoreSettings(Section):
     metrics: RemoteMetricsSettings | None = Field(
         None, description="a server that keeps the values instead, for fleets that outgrow one machine"
     )
-
-
-class ServiceSettings(Section):
-    """What is known of a model service beside its metrics."""
-
-    name: str = Field(description="name of the service, as the targets' service label says it")
-    namespace: str | None = Field(None, description="Kubernetes namespace")
-    gpu_type: str = Field("unknown", description="such as H100")
-    tensor_parallel: Annotated[int, Field(ge=1)] = Field(
-        1, description="GPUs of one replica that share each layer (TP)"
-    )
-    pipeline_parallel: Annotated[int, Field(ge=1)] = Field(1, description="stages of one replica (PP)")
-    floor: Annotated[int, Field(ge=0)] = Field(1, description="replicas never gone below")
-    ceiling: Annotated[int, Field(ge=0)] = Field(1000, description="replicas never gone above")
-    quota_gpus: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="GPUs that it may hold at most; no quota when not given"
-    )
-    tokens_per_request: Annotated[float, Field(gt=0), amount_in("token/request")] | None = Field(
-        None, description="measured when not given"
-    )
-    batch: Annotated[float, Field(gt=0), amount_in("sequence/replica")] | None = Field(
-        None, description="sequences running at once in one replica; measured when not given"
-    )
-    tokens_per_second_per_sequence: Annotated[float, Field(gt=0), amount_in("token/second*sequence")] | None = Field(
-        None, description="measured when not given"
-    )
-    startup: Duration = Field(
-        timedelta(minutes=5),
-        description="trigger to first served request, p95; a prior until measured (vLLM pods take 2-8 min with pull)",
-    )
-    price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="for cost; unknown when not given"
-    )
-    currency: str = Field("USD", description="of the price")
-
-    def entity(self, cluster: str) -> EntityRef:
-        """The service as an entity."""
-        return EntityRef(cluster, EntityKind.SERVICE, self.namespace, self.name)
 
 
 class ChannelSettings(BaseModel):
@@ -343,12 +306,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
                 problems.append(
                     document.problem(("notify", "groups", group, index), f"no channel is named {name!r}{known}")
                 )
-    for index, service in enumerate(settings.services):
-        if service.floor > service.ceiling:
-            problems.append(document.problem(("services", index, "floor"), "is above the ceiling"))
-        if any(service.name == one.name and service.namespace == one.namespace for one in settings.services[:index]):
-            said = f"{service.name} is listed twice; name it once"
-            problems.append(document.problem(("services", index, "name"), said))
+    problems += services_usable(settings.services, document)
     named = [service.name for service in settings.services]
     problems += emit_usable(settings.planner.scaling, named, settings.remediation.actuator, document)
     if settings.explainer.url is not None and not settings.explainer.model:

@@ -17,7 +17,8 @@ from planner.calibrate import NotCalibrated
 from planner.knee import Knee, LoadPoint, NoKnee, knee
 from planner.queueing import Slo
 from service import planned_fleet, reading
-from service.settings import ServiceSettings, Settings
+from service.service_settings import ServiceSettings
+from service.settings import Settings
 
 STEP = timedelta(minutes=1)
 _GROUP_LABELS = ("model", "gpu_type", "version")

@@ -19,7 +19,8 @@ from planner.plan import LOAD
 from planner.replay.score import MOST_STARTUP
 from service import pools
 from service.planning import HISTORY_STEP
-from service.settings import ServiceSettings, Settings
+from service.service_settings import ServiceSettings
+from service.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

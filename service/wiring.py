@@ -38,6 +38,7 @@ from service.explain import Door, Explainer, NoExplainer, OpenAiExplainer
 from service.flight_keeper import FlightKeeper
 from service.ledger_source import Recorded
 from service.planning import NoPlanning, Planning
+from service.refining import Asked, Promises
 from service.settings import Settings
 from service.tokens import admin_token, flights_of, spool_of
 from store import memory, migrate, sql
@@ -196,6 +197,7 @@ def _cycle(
             in_background=in_background,
             ledger=ledger,
             tests=state.load_tests,
+            promises=Promises(settings.slos, settings.cluster),
         )
     return Cycle(
         Parts(
@@ -331,8 +333,11 @@ def startups(settings: Settings, limit: int) -> tuple[Startup, ...]:
             ledger.close()
 
 
-def plan_now(settings: Settings, at: datetime | None) -> Plan:
-    """A fresh plan from what the store knows, as of the newest cycle or ``at``."""
+def plan_now(settings: Settings, at: datetime | None, asked: Asked | None = None) -> Plan:
+    """A fresh plan from what the store knows, as of the newest cycle or ``at``.
+
+    ``asked`` is what a command promises in place of the configuration.
+    """
     with stores(settings) as (state, metrics):
         newest: tuple[CycleRecord, ...] = state.cycles(limit=1)
         if at is None and not newest:
@@ -352,6 +357,7 @@ def plan_now(settings: Settings, at: datetime | None) -> Plan:
             planning = Planning(
                 metrics, settings.planner, settings.services, count,
                 ledger=ledger, looks_back=False, tests=state.load_tests,
+                promises=Promises(settings.slos, settings.cluster, asked or Asked()),
             )  # fmt: skip
             return planning.plan_if_due(instant, topology) or Plan()
         finally:

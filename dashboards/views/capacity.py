@@ -99,6 +99,7 @@ def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
     lead = found["lead_time_seconds"]
     rows = [
         (who.say("plan.gpus"), f"{found['gpus']} × {found['gpu_type']}"),
+        *_nodes(who, found.get("nodes")),
         (who.say("plan.needed_by"), fmt.when(found["needed_by"], as_of, who.language)),
         (who.say("plan.need_at"), fmt.when(found["need_at"], as_of, who.language)),
         (who.say("capacity.lead"), fmt.DASH if lead is None else fmt.say_span(lead, who.language)),
@@ -116,6 +117,14 @@ def figures(who: Viewer, found: dict[str, Any], as_of: str) -> str:
         f'<div class="o-label">{escape(who.say("plan.replicas"))}</div><div class="o-big">{escape(replicas)}</div>'
         f'<table class="o-table o-facts"><tbody>{body}</tbody></table>'
     )
+
+
+def _nodes(who: Viewer, nodes: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Whole nodes for the target, where the size of a node is known."""
+    if nodes is None:
+        return []
+    said = who.say("capacity.whole_nodes", n=nodes["nodes"], gpus=nodes["gpus"], idle=nodes["idle_gpus"])
+    return [(who.say("capacity.nodes"), said)]
 
 
 def _lead_parts(who: Viewer, lead: dict[str, Any] | None) -> list[tuple[str, str]]:

@@ -189,7 +189,8 @@ class FleetService:
     ``current_replicas`` are those that were ordered, ``ready_replicas`` those that serve. ``quota_gpus`` are
     the GPUs that it may hold at most. ``lately`` says how many were ordered at earlier instants, oldest
     first. ``lead`` None: what the calibration says. ``no_calibration`` is why there is none, ``chosen`` why this one
-    of several: the key of a text and its arguments.
+    of several: the key of a text and its arguments. ``gpus_per_node`` is the size of its nodes, None where it is not
+    known, and ``node_source`` says configured or topology.
     """
 
     service: EntityRef
@@ -206,6 +207,8 @@ class FleetService:
     lately: tuple[tuple[datetime, int], ...] = ()
     no_calibration: tuple[str, Mapping[str, str]] | None = None
     chosen: tuple[str, Mapping[str, str]] | None = None
+    gpus_per_node: int | None = None
+    node_source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

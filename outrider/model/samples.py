@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from outrider.model.entities import EntityKind, EntityRef
 from outrider.model.events import Event
+from outrider.model.foreseen import Foreseen
 from outrider.model.signals import CellStatus, SignalKey
 
 Floats = NDArray[np.float64]
@@ -68,7 +69,8 @@ class Window:
 
     ``values`` and ``status`` have shape (entities, times, keys); ``times`` are unix seconds, rising,
     one per cycle and not necessarily evenly spaced. ``events`` are those of this kind of entity
-    inside the window. Raises nothing; a column that was never collected is all ABSENT.
+    inside the window. ``foreseen`` is what was forecast of now, None where nobody plans or nothing is forecast
+    yet. Raises nothing; a column that was never collected is all ABSENT.
     """
 
     kind: EntityKind
@@ -79,6 +81,7 @@ class Window:
     status: Statuses
     step: timedelta
     events: tuple[Event, ...] = ()
+    foreseen: Foreseen | None = None
     _places: Mapping[SignalKey, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from math import log
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,6 +19,8 @@ from outrider.errors import UsageError
 from outrider.model import Floats
 from planner.forecast.grid import Slots
 from planner.forecast.series import DAY_SECONDS, Series
+
+_HOUR_SECONDS = DAY_SECONDS / 24
 
 _LEAST_SLOTS = 6
 _FARTHEST = log(20.0)
@@ -162,8 +165,16 @@ def by_wall_clock(series: Series, steps: int, zone: ZoneInfo) -> WallClock:
 
 def _offsets(times: Floats, zone: ZoneInfo) -> Floats:
     """Seconds that the zone is ahead of UTC, at each time: looked up by the hour, where zones change."""
-    hours = np.floor(times / (DAY_SECONDS / 24))
-    unique, back = np.unique(hours, return_inverse=True)
-    ahead = [datetime.fromtimestamp(hour * 3600.0, zone).utcoffset() or timedelta(0) for hour in unique]
-    found: Floats = np.array([each.total_seconds() for each in ahead])[back]
+    hours = np.floor(times / _HOUR_SECONDS).astype(np.int64)
+    first = int(hours.min())
+    found: Floats = _hourly(first, int(hours.max()) - first + 1, zone)[hours - first]
     return found
+
+
+@lru_cache(maxsize=64)
+def _hourly(first: int, count: int, zone: ZoneInfo) -> Floats:
+    """``_offsets`` of so many hours from one on, kept: all services of a plan ask for the same."""
+    ahead = [
+        datetime.fromtimestamp((first + n) * _HOUR_SECONDS, zone).utcoffset() or timedelta(0) for n in range(count)
+    ]
+    return np.array([each.total_seconds() for each in ahead])

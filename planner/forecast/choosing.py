@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,6 +23,7 @@ _LISTENED = 3
 _LEAST_GAIN = 0.0005
 _WORTH_IT = 0.99
 """A forecaster is heard where it takes at least a hundredth off the error: less is chance."""
+NOT_READY: Mapping[tuple[str, ...], Outlook] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,21 @@ class Choice:
     told: tuple[Why, ...] = ()
 
 
-def choose(series: Series, steps: int, models: Sequence[str], fits: Fits, *, may_fit: bool) -> Choice:
+def choose(
+    series: Series,
+    steps: int,
+    models: Sequence[str],
+    fits: Fits,
+    *,
+    may_fit: bool,
+    ready: Mapping[tuple[str, ...], Outlook] = NOT_READY,
+) -> Choice:
     """The mix alone, or with those of ``models`` that made its errors at past origins smaller.
 
-    Without ``may_fit`` only fits that are there already are asked.
+    Without ``may_fit`` only fits that are there already are asked. ``ready`` are outlooks of this series that are made
+    already, by the names of those who joined the mix (``outlooks``).
     """
-    alone = _outlook(series, steps, {})
+    alone = ready.get(()) or _outlook(series, steps, {})
     asked = [name for name in FORECASTERS if name in models]
     why = why_plain(series)
     if not why and not asked:
@@ -55,11 +66,9 @@ def choose(series: Series, steps: int, models: Sequence[str], fits: Fits, *, may
         return Choice(ENSEMBLE, alone, judge.judge(alone, series.days).score(), why)
     if may_fit:
         fits.prepare([FORECASTERS[name] for name in asked], series, NIGHTS, steps)
-    speakers = {
-        name: ByNight(series, fits.made[name]) for name in asked if fits.made.get(name) and name not in fits.refused
-    }
+    speakers = _speakers(series, asked, fits)
     refused = tuple(fits.refused[name] for name in asked if name in fits.refused)
-    return _heard(series, steps, alone, speakers, refused)
+    return _heard(series, steps, alone, speakers, refused, ready)
 
 
 def why_plain(series: Series) -> tuple[Why, ...]:
@@ -85,7 +94,12 @@ def listened(outlook: Outlook, row: int = 0) -> Why:
 
 
 def _heard(
-    series: Series, steps: int, alone: Outlook, speakers: Mapping[str, Speaker], refused: tuple[Why, ...]
+    series: Series,
+    steps: int,
+    alone: Outlook,
+    speakers: Mapping[str, Speaker],
+    refused: tuple[Why, ...],
+    ready: Mapping[tuple[str, ...], Outlook],
 ) -> Choice:
     """Round by round the one that helps most joins, until none of those left does.
 
@@ -97,7 +111,11 @@ def _heard(
     now, heard, told = alone, list[str](), dict[str, Why]()
     left = list(speakers)
     while left:
-        tried = {name: _outlook(series, steps, {each: speakers[each] for each in (*heard, name)}) for name in left}
+        tried = {
+            name: ready.get((*heard, name))
+            or _outlook(series, steps, {each: speakers[each] for each in (*heard, name)})
+            for name in left
+        }
         found = _compared(now, tried, own, unknown)
         if found is None:
             told |= {name: _unjudged(series, [name]) for name in left}
@@ -140,7 +158,38 @@ def _unjudged(series: Series, names: Sequence[str]) -> Why:
     return Why("plan.why_unjudged", {"name": titles, "days": f"{series.days:.1f}"})
 
 
+def outlooks(rows: Sequence[Series], steps: int, fits: Sequence[Fits]) -> list[dict[tuple[str, ...], Outlook]]:
+    """For ``choose``, of many series of one length at once: of the mix, and of the mix with each who has fits.
+
+    An entry a series, in their order.
+    """
+    alone = _outlooks(rows, steps, {})
+    found: list[dict[tuple[str, ...], Outlook]] = [{(): alone.only(row)} for row in range(len(rows))]
+    speaking = [
+        _speakers(series, each.asked, each) if judgeable(series) and not why_plain(series) else {}
+        for series, each in zip(rows, fits, strict=True)
+    ]
+    for name in FORECASTERS:
+        mine = [row for row, speakers in enumerate(speaking) if name in speakers]
+        if mine:
+            joined = _outlooks([rows[row] for row in mine], steps, {name: [speaking[row][name] for row in mine]})
+            for place, row in enumerate(mine):
+                found[row][name,] = joined.only(place)
+    return found
+
+
+def _speakers(series: Series, asked: Sequence[str], fits: Fits) -> dict[str, Speaker]:
+    return {
+        name: ByNight(series, fits.made[name]) for name in asked if fits.made.get(name) and name not in fits.refused
+    }
+
+
 def _outlook(series: Series, steps: int, speakers: Mapping[str, Speaker]) -> Outlook:
+    return _outlooks([series], steps, {name: [each] for name, each in speakers.items()})
+
+
+def _outlooks(rows: Sequence[Series], steps: int, speakers: Mapping[str, Sequence[Speaker]]) -> Outlook:
+    values = np.stack([series.values for series in rows])
     return forecast_many(
-        series.values[None], step_seconds=series.step, steps=steps, wanted=QUANTILES, keep_folds=True, speakers=speakers
+        values, step_seconds=rows[0].step, steps=steps, wanted=QUANTILES, keep_folds=True, speakers=speakers
     )

@@ -7,7 +7,7 @@ values. A row gets the same answer alone and among others; leading missing slots
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -38,7 +38,7 @@ class Speaker(Protocol):
         ...
 
 
-NOBODY: Mapping[str, Speaker] = MappingProxyType({})
+NOBODY: Mapping[str, Sequence[Speaker]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,18 @@ class Outlook:
     anchors: Slots
     folds: Folds | None
 
+    def only(self, row: int) -> Outlook:
+        """Of one series."""
+        here, folds = slice(row, row + 1), self.folds
+        kept = None if folds is None else (getattr(folds, name)[here] for name in Folds.__slots__[1:])
+        return replace(
+            self,
+            quantiles={q: found[here] for q, found in self.quantiles.items()},
+            peaks={q: found[here] for q, found in self.peaks.items()},
+            weights=self.weights[:, here],
+            folds=None if folds is None or kept is None else Folds(folds.ages, *kept),
+        )
+
 
 def forecast_many(
     values: Matrix,
@@ -82,22 +94,29 @@ def forecast_many(
     steps: int,
     wanted: Sequence[float] = QUANTILES,
     keep_folds: bool = False,
-    speakers: Mapping[str, Speaker] = NOBODY,
+    speakers: Mapping[str, Sequence[Speaker]] = NOBODY,
 ) -> Outlook:
     """Forecast the next ``steps`` slots of every row of ``values`` (series, slots).
 
     The newest slot is the last column; NaN (also infinite or negative) is a missing slot. At most the
     newest 15 days are read. Row by row the result never crosses, is never negative and never above 1.25 x
-    the highest value. What was constant for a day stays so. ``speakers`` join the members; they go with a
-    single row.
+    the highest value. What was constant for a day stays so. ``speakers`` join the members by name, one for each
+    row.
     """
-    if speakers and len(values) != 1:
-        raise ValueError("further members speak of a single series")
+    if any(len(each) != len(values) for each in speakers.values()):
+        raise ValueError("a further member has one speaker for each row")
     grid = Grid(step_seconds)
     kept = np.asarray(values, dtype=np.float64)[:, -HISTORY_DAYS * grid.season :]
     kept = np.where(np.isfinite(kept) & (kept >= 0), kept, np.nan)
     parts = [
-        _chunk(kept[row : row + _CHUNK], grid, steps, tuple(wanted), speakers, keep_folds=keep_folds)
+        _chunk(
+            kept[row : row + _CHUNK],
+            grid,
+            steps,
+            tuple(wanted),
+            {name: each[row : row + _CHUNK] for name, each in speakers.items()},
+            keep_folds=keep_folds,
+        )
         for row in range(0, len(kept), _CHUNK)
     ]
     return parts[0] if len(parts) == 1 else _joined(parts)
@@ -120,7 +139,7 @@ def _chunk(
     grid: Grid,
     steps: int,
     wanted: tuple[float, ...],
-    speakers: Mapping[str, Speaker],
+    speakers: Mapping[str, Sequence[Speaker]],
     *,
     keep_folds: bool,
 ) -> Outlook:
@@ -180,7 +199,7 @@ class _Asking:
     """The members and those who joined them."""
 
     inputs: profiles.Inputs
-    speakers: tuple[Speaker, ...]
+    speakers: tuple[Sequence[Speaker], ...]
     shift: Matrix
 
     def at(self, origins: Slots, leads: Slots, regressed: Matrix) -> Matrix:
@@ -189,7 +208,8 @@ class _Asking:
         if not self.speakers:
             return said
         mean = said.mean(axis=0)
-        logs = [np.log(each.at(origins, leads)[None] + self.shift[:, :, None]) for each in self.speakers]
+        told = [np.stack([one.at(origins, leads) for one in each]) for each in self.speakers]
+        logs = [np.log(each + self.shift[:, :, None]) for each in told]
         joined = np.stack([np.where(np.isnan(each), mean, each) for each in logs])
         return np.concatenate([said, joined.astype(said.dtype)])
 

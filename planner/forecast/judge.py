@@ -167,12 +167,13 @@ def buffers(outlook: Outlook, row: int = 0) -> dict[float, float]:
     A series that never errs, as a constant one, proves nothing of the error to come: it has none.
     """
     folds, found = _kept(outlook), {}
-    truth, said = folds.truth[row].astype(np.float64), folds.said[row].astype(np.float64)
+    truth = np.maximum.accumulate(folds.truth[row].astype(np.float64), axis=1)
+    said = np.maximum.accumulate(folds.said[row].astype(np.float64), axis=1)
     for column, lead in enumerate(outlook.anchors):
-        came, expected = truth[:, : column + 1].max(axis=1), said[:, : column + 1].max(axis=1)
+        came, expected = truth[:, column], said[:, column]
         known = np.isfinite(came) & (expected > 0)
         errors = (came - expected)[known] / expected[known]
-        buffer = buffer_of(errors.tolist()) if np.abs(errors).max(initial=0.0) > _NO_ERROR else None
+        buffer = buffer_of(errors) if np.abs(errors).max(initial=0.0) > _NO_ERROR else None
         if buffer is not None:
             found[float(lead) * outlook.step_seconds] = buffer
     return found

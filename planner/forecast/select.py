@@ -12,7 +12,7 @@ import numpy as np
 from outrider.model import EntityRef, Floats, Forecast, NoPlanReason, Why
 from planner.forecast import judge
 from planner.forecast.calendar import NO_CALENDAR, Calendar, by_wall_clock, effects
-from planner.forecast.choosing import ENSEMBLE, NIGHTS, Choice, choose, judgeable, listened, why_plain
+from planner.forecast.choosing import ENSEMBLE, NIGHTS, Choice, choose, judgeable, listened, outlooks, why_plain
 from planner.forecast.fast import HISTORY_DAYS, forecast_many
 from planner.forecast.forecasters import FORECASTERS
 from planner.forecast.grid import Slots
@@ -91,6 +91,40 @@ def forecast_rows(
             why = why_plain(asked.known) or (listened(outlook, row), *told.get(entities[place], ()))
             choice = Choice(ENSEMBLE, outlook, verdicts[row].score(), why)
             found[place] = _answer(asked, choice, row, Subject(signal, entities[place], now, step))
+    return found
+
+
+def forecast_heard(
+    times: Floats,
+    values: Floats,
+    *,
+    signal: str,
+    entities: Sequence[EntityRef],
+    nights: Sequence[Decided],
+    now: datetime,
+    horizon: timedelta = HORIZON,
+    step: timedelta = STEP,
+    calendar: Calendar = NO_CALENDAR,
+) -> list[Forecast | NoPlanReason]:
+    """``forecast`` for many signals with the fits of their nights and no new ones, in one stroke where lengths agree.
+
+    ``values`` are (entities, times); ``nights`` and the answers are in that order.
+    """
+    rows = [_asked(times, row, now, horizon, step, calendar) for row in values]
+    found: list[Forecast | NoPlanReason] = [NoPlanReason.NO_HISTORY] * len(rows)
+    alike: dict[tuple[int, int], list[int]] = {}
+    for place, asked in enumerate(rows):
+        if asked is not None:
+            alike.setdefault((asked.known.values.size, asked.reach), []).append(place)
+    for (_, reach), places in alike.items():
+        for first in range(0, len(places), _ROWS):
+            part = [(place, asked) for place in places[first : first + _ROWS] if (asked := rows[place]) is not None]
+            fits = [nights[place].fits for place, _ in part]
+            made = outlooks([asked.known for _, asked in part], reach, fits)
+            for (place, asked), ready, each in zip(part, made, fits, strict=True):
+                models = (*FAST_MODELS, *each.asked)
+                chosen = choose(asked.known, reach, models, each, may_fit=False, ready=ready)
+                found[place] = _answer(asked, chosen, 0, Subject(signal, entities[place], now, step))
     return found
 
 

@@ -15,7 +15,7 @@ from outrider.model import Calibration, EntityKind, EntityRef
 from service.cli.amounts import amount
 from service.cli.common import NO, Context, duration_of, leaf
 
-_USUAL_LOAD, _MOST_LOAD = 0.7, 0.9
+USUAL_LOAD, _MOST_LOAD = 0.7, 0.9
 """Of all speed: what a file's replicas are replayed at, and what those that admit can be."""
 
 
@@ -111,7 +111,7 @@ def balance(
         if service is not None:
             raise UsageError("--file and --service exclude each other", hint="give one of them")
         replicas = purchasing.replicas_of_file(file)
-        rate = _USUAL_LOAD * sum(replica.tokens_per_second for replica in replicas) if arriving is None else arriving
+        rate = USUAL_LOAD * sum(replica.tokens_per_second for replica in replicas) if arriving is None else arriving
     else:
         replicas, seen = _replicas(context, service)
         rate = seen if arriving is None else arriving
@@ -143,7 +143,7 @@ def _hourly(
         return np.ceil(loads / per_gpu), end, None
     settings = context.settings()
     with wiring.stores(settings) as (state, metrics):
-        entity, calibrations, now = _calibrated(settings, state, metrics, service)
+        entity, calibrations, now = calibrated(settings, state, metrics, service)
         loads = purchasing.hourly_of_store(metrics, entity, now)
         return purchasing.gpus_of(loads, calibrations[0], settings.planner.buffer), now, calibrations[0].gpu_type
 
@@ -153,14 +153,14 @@ def _replicas(context: Context, service: str | None) -> tuple[list[Any], float]:
 
     settings = context.settings()
     with wiring.stores(settings) as (state, metrics):
-        entity, calibrations, _ = _calibrated(settings, state, metrics, service)
+        entity, calibrations, _ = calibrated(settings, state, metrics, service)
         found = purchasing.replicas_of_store(metrics, state.topology(), entity, calibrations)
     if not found[0]:
-        raise UsageError(f"service {entity.name} has no replica", hint="collect it first")
+        raise UsageError(f"no replica of service {entity.name} tells values", hint="collect it first")
     return found
 
 
-def _calibrated(
+def calibrated(
     settings: Any, state: Any, metrics: Any, service: str | None
 ) -> tuple[EntityRef, list[Calibration], datetime]:
     """The service meant, its calibrations and the newest instant. Raises UsageError with the reason there are none."""

@@ -70,9 +70,14 @@ def calibrate(
         raise UsageError(
             f"--tokens must be above 0, not {tokens:g}", hint="leave it out for 128, or what the file tells"
         )
+    where = {"gpu_type": gpu_type, "tensor_parallel": tp, "pipeline_parallel": pp}
+    of = {"model": model or "", "engine_version": engine_version, "valid": lasts}
     if import_file is not None:
-        from service import sizing  # noqa: PLC0415
+        from service import kept_tests, sizing  # noqa: PLC0415
 
+        kept = kept_tests.of_file(import_file)
+        if kept is not None:
+            return _import_kept(context, kept, (space, service), slo, where | of, keep=keep)
         source, found, points = sizing.of_file(import_file, slo, tokens=tokens)
         subject = calibrations.entity_of(context, service or import_file.stem, space, stored=keep)
     else:
@@ -92,9 +97,32 @@ def calibrate(
         name = service or model or loadtest.host_of(endpoint)
         subject = calibrations.entity_of(context, name, space, stored=keep)  # before a test that takes minutes
         source, (found, points) = "locust", loadtest.run(plan, _tell if context.progress else None)
-    where = {"gpu_type": gpu_type, "tensor_parallel": tp, "pipeline_parallel": pp}
-    of = {"model": model or "", "engine_version": engine_version, "valid": lasts, "source": SOURCES.get(source, source)}
-    return _show_test(context, source, subject, found, points, where | of, keep=keep)
+    of["source"] = SOURCES.get(source, source)
+    return _show_test(context, source, subject, found, points, where | of, slo, keep=keep)
+
+
+def _import_kept(
+    context: Context,
+    kept: Any,
+    named: tuple[str | None, str | None],
+    slo: Any,
+    given: Mapping[str, Any],
+    *,
+    keep: bool,
+) -> int | None:
+    """A test of ours that the store could not take: what it was of stands in it, options say otherwise."""
+    from planner.knee import knee  # noqa: PLC0415
+    from planner.queueing import Slo  # noqa: PLC0415
+    from service.cli import calibrations  # noqa: PLC0415
+
+    space, service = named
+    usual = {"gpu_type": "unknown", "tensor_parallel": 1, "pipeline_parallel": 1, "model": "", "engine_version": ""}
+    of = {name: getattr(kept, name) if given[name] == value else given[name] for name, value in usual.items()}
+    promise = kept.slo if slo == Slo() else slo
+    subject = calibrations.entity_of(context, service or kept.service, space or kept.namespace, stored=keep)
+    of |= {"source": kept.source, "at": kept.measured_at, "valid": kept.valid}
+    points = list(kept.points)
+    return _show_test(context, kept.source, subject, knee(points, promise), points, of, promise, keep=keep)
 
 
 def _tell(point: Any) -> None:
@@ -173,6 +201,7 @@ def _show_test(
     found: Any,
     points: list[Any],
     where: dict[str, Any],
+    slo: Any,
     *,
     keep: bool,
 ) -> int | None:
@@ -191,8 +220,10 @@ def _show_test(
         result = nothing | {"reason": found.reason.value, "source": source, "steps": steps, "why": why}
         context.show(result, lambda _: translate("capacity.not_calibrated", context.language, service=name, why=why))
         return NO
-    made = from_knee(found, subject, at=SystemClock().now(), **where)
-    if keep:
+    made = from_knee(found, subject, **{"at": SystemClock().now(), **where})
+    if keep and source == "locust":
+        calibrations.keep_test(context, made, points, slo)
+    elif keep:  # its file stays where it is
         calibrations.keep(context, made)
     note = calibrations.note_of(context, where["gpu_type"])
     said = sizing.as_dict(made) | {

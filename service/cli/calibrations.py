@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,10 @@ from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.model import Calibration, EntityKind, EntityRef
 from planner.gpus import gpu
-from service import sizing, wiring
+from planner.kept_tests import KeptTest
+from planner.knee import LoadPoint
+from planner.queueing import Slo
+from service import kept_tests, sizing, wiring
 from service.cli.common import NO, Context
 
 
@@ -63,6 +67,27 @@ def keep(context: Context, found: Calibration) -> None:
     """Store what a load test or a result says: the plan counts with it where live engines are under too little load."""
     with wiring.stores(context.settings()) as (state, _):
         state.save_load_test(found)
+
+
+def keep_test(context: Context, found: Calibration, points: Sequence[LoadPoint], slo: Slo) -> None:
+    """Store a load test that was just run; a file keeps it where the store went away. Raises StoreAwayError."""
+    assert found.measured_at is not None
+    assert found.valid_until is not None
+    test = KeptTest(
+        service=found.service.name,
+        namespace=found.service.namespace,
+        gpu_type=found.gpu_type,
+        tensor_parallel=found.tensor_parallel,
+        pipeline_parallel=found.pipeline_parallel,
+        model=found.model,
+        engine_version=found.engine_version,
+        source=found.source,
+        measured_at=found.measured_at,
+        valid=found.valid_until - found.measured_at,
+        slo=slo,
+        points=tuple(points),
+    )
+    kept_tests.store(context.settings(), test, found)
 
 
 def show(context: Context, service: str | None, namespace: str | None = None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from outrider.errors import UsageError
 from outrider.i18n import Language, translate
 from outrider.model import NoRecommendation, Recommendation
 from outrider.summaries import word
-from planner import capacity, reasoning
+from planner import capacity, reasoning, refine
 from service import wiring
 from service.cli import (
     buffers,
@@ -25,12 +26,23 @@ from service.cli import (
     scaling,
     sharing,
     sizing,
+    steering,
     strategies,
     tables,
+    warming,
 )
 from service.cli.amounts import amount
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 from service.cli.emitted import KINDS
+from service.cli.models import ConfigOption, ModelOption, ParametersOption, TpotOption, TtftOption
+from service.cli.promised import (
+    CachedOption,
+    LimitOption,
+    Options,
+    PromptOption,
+    QuantileOption,
+    WeightBitsOption,
+)
 
 app = typer.Typer(help="How many GPUs, and when.", no_args_is_help=ON_A_TERMINAL)
 calibrating.add(app)
@@ -39,8 +51,10 @@ costing.add(app)
 pools.add(app)
 buying.add(app)
 sharing.add(app)
+steering.add(app)
 scaling.add(app)
 strategies.add(app)
+warming.add(app)
 
 
 class BatchPer(StrEnum):
@@ -101,22 +115,49 @@ def plan(
     context: Context,
     service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
     at: Annotated[str | None, typer.Option("--at", help="plan as of this instant, RFC 3339")] = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    quantile: QuantileOption = None,
+    model: ModelOption = None,
+    config_json: ConfigOption = None,
+    parameters: ParametersOption = None,
+    prompt: PromptOption = None,
+    cached: CachedOption = None,
+    bits: WeightBitsOption = None,
+    max_sequences: LimitOption = None,
 ) -> None:
     """Say how many replicas each service needs, when they must start, and why."""
-    made = _recommendations(context, service, at)
+    promised = Options(
+        service, ttft, tpot, quantile, model, config_json, parameters, prompt, cached, bits, max_sequences
+    )
+    made = _recommendations(context, service, at, promised)
     context.show(
-        [jsonable.recommendation(item) for item in made], lambda shown: tables.recommendations(shown, context.language)
+        [jsonable.recommendation(item) for item in made],
+        lambda shown: "\n".join([tables.recommendations(shown, context.language), *_notes(made, context.language)]),
     )
 
 
-@leaf(app, "explain", example="outrider capacity explain --service chat")
+@leaf(app, "explain", example="outrider capacity explain --service chat --ttft 1s --tpot 50ms")
 def explain(
     context: Context,
     service: Annotated[str | None, typer.Option("--service", help="only this service")] = None,
     at: Annotated[str | None, typer.Option("--at", help="plan as of this instant, RFC 3339")] = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    quantile: QuantileOption = None,
+    model: ModelOption = None,
+    config_json: ConfigOption = None,
+    parameters: ParametersOption = None,
+    prompt: PromptOption = None,
+    cached: CachedOption = None,
+    bits: WeightBitsOption = None,
+    max_sequences: LimitOption = None,
 ) -> None:
     """Print the derivation of each recommendation, with units."""
-    made = _recommendations(context, service, at)
+    promised = Options(
+        service, ttft, tpot, quantile, model, config_json, parameters, prompt, cached, bits, max_sequences
+    )
+    made = _recommendations(context, service, at, promised)
 
     context.show(
         [jsonable.recommendation(item, context.language) for item in made],
@@ -153,9 +194,22 @@ def _explained(item: Recommendation | NoRecommendation, language: Language) -> s
     return "\n".join([translate("cli.explain_head", language, **head), *reasoning.lines(item, language)])
 
 
-def _recommendations(context: Context, service: str | None, at: str | None) -> list[Recommendation | NoRecommendation]:
+def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language) -> list[str]:
+    """Promises that do not bound a plan, each with the reason: nobody is to take the count for one that keeps them."""
+    said = []
+    for item in made:
+        facts = item.derivation.get("slo") if isinstance(item, Recommendation) else None
+        if facts and facts["objectives"] and facts["verdict"] not in ("bounded", "loose"):
+            note = refine.lines(facts, language)[-1]
+            said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
+    return said
+
+
+def _recommendations(
+    context: Context, service: str | None, at: str | None, promised: Options
+) -> list[Recommendation | NoRecommendation]:
     instant = instant_of("--at", at) if at else None
-    made = wiring.plan_now(context.settings(), instant)
+    made = wiring.plan_now(context.settings(), instant, promised.asked())
     names = [item.service.name for item in made.recommendations]
     if service is not None and service not in names:
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")

@@ -47,7 +47,10 @@ def cost(
     kv_bits: KvBitsOption = 16.0,
     utilisation: UtilisationOption = 0.9,
     max_sequences: SequencesOption = 256,
-    gpu_types: Annotated[list[str] | None, typer.Option("--gpu", help="only these types; may be repeated")] = None,
+    gpu_types: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="only these types, or a slice such as 'H100 1g.10gb'; may be repeated"),
+    ] = None,
     regions: Annotated[list[str] | None, typer.Option("--region", help="where the data may go")] = None,
     within: Annotated[str | None, typer.Option("--within", help="the GPUs must be there, such as 1h")] = None,
     losses: Annotated[int, typer.Option("--losses", help="replicas that may be lost at any time", min=0)] = 0,
@@ -59,6 +62,12 @@ def cost(
     pp: Annotated[
         list[int] | None, typer.Option("--pp", help="1, 2 and 4 are tried else; may be repeated", min=1)
     ] = None,
+    slices: Annotated[
+        bool, typer.Option("--slices/--no-slices", help="offer MIG slices of GPUs that have them, where the model fits")
+    ] = True,
+    mps: Annotated[
+        bool, typer.Option("--mps/--no-mps", help="offer shares of a GPU by MPS: 2 to 4 engines on one, not isolated")
+    ] = False,
     measured: Annotated[
         bool, typer.Option("--measured/--no-measured", help="count with the store's load tests of the model")
     ] = True,
@@ -67,6 +76,7 @@ def cost(
     from planner import cost as costs  # noqa: PLC0415 - numpy, which --help does without
     from planner.fit import Setup  # noqa: PLC0415
     from planner.gpus import gpu, gpus  # noqa: PLC0415
+    from planner.offers import chosen  # noqa: PLC0415
     from planner.queueing import Work  # noqa: PLC0415
     from service import loadtests  # noqa: PLC0415
 
@@ -74,10 +84,7 @@ def cost(
     tests = loadtests.of_model(settings, shape.name, SystemClock().now(), bits) if measured else []
     offers = [setting.offer() for setting in settings.gpus] or costs.default_offers(gpus())
     if gpu_types:
-        wanted = {gpu(name).name: gpu(name) for name in gpu_types}
-        offers = [offer for offer in offers if offer.gpu.name in wanted]
-        known = {offer.gpu.name for offer in offers}
-        offers += [costs.Offer(spec) for name, spec in wanted.items() if name not in known]
+        offers = chosen(offers, {gpu(name).name: gpu(name) for name in gpu_types})
     request = costs.Request(
         shape=shape,
         work=Work(prompt, tokens, cached_ratio=cached),
@@ -95,6 +102,7 @@ def cost(
         pipelines=pp or costs.PIPELINES,
         tests=tests,
         language=context.language,
+        cuts=costs.cuts_of(mig=slices, mps=mps),
     )
     answer = costs.compare(request, offers)
     lines = costs.lines(request, answer, context.language)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
-from service import reading
 from service.cli.amounts import amount
 
 ModelOption = Annotated[str | None, typer.Option("--model", help="a known model, such as Llama-3.1-70B")]
@@ -44,13 +42,6 @@ def shape_of(model: str | None, config: Path | None, parameters: float | None) -
         if model is None:
             raise UsageError("which model?", hint=f"give --config-json, or --model: {', '.join(shapes.known())}")
         return shapes.model(model)
-    hint = "give the model's own config.json, as its publisher has it"
-    text = reading.text_of(config, hint)
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{config}:{error.lineno}: not JSON: {error.msg}", hint=hint) from error
-    if not isinstance(document, dict):
-        raise UsageError(f"{config} holds no object", hint=hint)
-    billions = None if parameters is None else parameters * 1e9
-    return shapes.of_config(document, name=model or config.parent.name, parameters=billions)
+    from service import model_files  # noqa: PLC0415
+
+    return model_files.shape_of(config, model, parameters)

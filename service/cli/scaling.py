@@ -1,33 +1,27 @@
-"""``outrider capacity replay`` and ``warm``: what scaling costs, and faster starts."""
+"""``outrider capacity replay``: what scaling costs, on traces."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from outrider.errors import UsageError
 from outrider.i18n import translate
-from outrider.ledger import StartPhase, Startup
 from outrider.units import format_duration
 from planner.backtest import Trace, parse_trace
 from planner.replay import figure, score
-from planner.warm import WarmSettings, phases_of, warm
-from service import reading, wiring
+from service import reading
 from service.cli import tables
 from service.cli.common import Context, duration_of, leaf
 from service.cli.progress import bars
-from service.settings import ServiceSettings
 
 
 def add(app: typer.Typer) -> None:
-    """Add the commands to ``outrider capacity``."""
+    """Add the command to ``outrider capacity``."""
     leaf(app, "replay", example="outrider capacity replay traffic.csv --startup 5m -o json")(replay)
-    leaf(app, "warm", example="outrider capacity warm --service chat --phase pull=140 --documents warm.yaml")(warming)
 
 
 def replay(
@@ -87,85 +81,3 @@ def traces_of(paths: list[Path]) -> list[Trace]:
     """Read traces. Raises UsageError naming the file that cannot be read."""
     hint = "give CSV files with time_utc and requests_per_second"
     return [parse_trace(reading.text_of(path, hint), path.stem, str(path)) for path in paths]
-
-
-def warming(
-    context: Context,
-    service: Annotated[str, typer.Option("--service", help="name of the service")],
-    phase: Annotated[
-        list[str] | None, typer.Option("--phase", help="PHASE=SECONDS by hand, in place of what was measured")
-    ] = None,
-    image: Annotated[str | None, typer.Option("--image", help="of the engine, to pull it ahead")] = None,
-    url: Annotated[str | None, typer.Option("--url", help="of the service, for warm-up prompts")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="name that the prompts ask for")] = None,
-    spare: Annotated[int, typer.Option("--spare", help="replicas kept ahead by balloons or a warm pool", min=1)] = 1,
-    out: Annotated[Path | None, typer.Option("--documents", help="file to write the Kubernetes documents to")] = None,
-) -> None:
-    """Say which phase of a start to attack first, what each remedy saves and costs, and write the documents."""
-    if not service.strip():
-        raise UsageError("--service names no service", hint="give the name of one")
-    settings = context.settings()
-    known = next((one for one in settings.services if one.name == service), ServiceSettings(name=service))
-    starts: tuple[Startup, ...] = () if phase else _starts(context, service)
-    planned = warm(
-        WarmSettings(
-            service=service,
-            namespace=known.namespace or "default",
-            image=image,
-            url=url,
-            model=model,
-            gpus=known.tensor_parallel * known.pipeline_parallel,
-            spare=spare,
-            price_per_gpu_hour=known.price_per_gpu_hour,
-        ),
-        _phases(phase) if phase else phases_of(starts),
-        starts,
-    )
-    if out is not None:
-        reading.write(out, yaml.safe_dump_all(planned.documents, sort_keys=False, allow_unicode=True))
-    shown = {**planned.as_dict(), "currency": known.currency, "written": None if out is None else str(out)}
-    context.show(shown, lambda answer: _warm_table(answer, context))
-
-
-def _starts(context: Context, service: str) -> tuple[Startup, ...]:
-    """The starts that the store knows of a service."""
-    kept = wiring.startups(context.settings(), wiring.STARTS_READ)
-    return tuple(one for one in kept if service in (one.service, one.workload))
-
-
-def _phases(given: list[str]) -> dict[str, float]:
-    found = {}
-    for text in given:
-        name, _, seconds = text.partition("=")
-        try:
-            value = float(seconds)
-        except ValueError:
-            value = -1.0
-        if name not in set(StartPhase) or not isfinite(value) or value < 0:
-            raise UsageError(
-                f"--phase {text!r} is no phase with its seconds",
-                hint=f"write PHASE=SECONDS such as pull=140; phases: {', '.join(StartPhase)}",
-            )
-        found[name] = value
-    return found
-
-
-def _warm_table(shown: dict[str, Any], context: Context) -> str:
-    if not shown["phases"]:
-        return translate("cli.warm_unknown", context.language, service=shown["service"])
-    phases = ", ".join(f"{name} {seconds:g} s" for name, seconds in shown["phases"].items())
-    first = translate("cli.warm_first", context.language, phase=shown["attack_first"] or "-", phases=phases)
-    rows = [
-        [
-            remedy["name"],
-            f"{remedy['seconds_saved']:g}",
-            str(remedy["idle_gpus"]),
-            "-" if remedy["idle_cost_per_hour"] is None else f"{remedy['idle_cost_per_hour']:g} {shown['currency']}/h",
-            ", ".join(remedy["phases"]),
-        ]
-        for remedy in shown["remedies"]
-    ]
-    table = tables.table(
-        tables.heads(context.language, "remedy", "saves_seconds", "idle_gpus", "idle_cost", "phases"), rows, empty="-"
-    )
-    return "\n".join([first, table, *([shown["written"]] if shown["written"] else [])])

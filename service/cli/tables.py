@@ -118,14 +118,22 @@ def recommendations(found: list[dict[str, Any]], language: Language = "en") -> s
             r["gpu_type"] or "-",
             f"{r['current_replicas']} -> {r['target_replicas']}" if r["target_replicas"] is not None else "-",
             str(r["gpus"]) if r["gpus"] is not None else "-",
+            _nodes(r.get("nodes"), language),
             r["needed_by"] or "-",
             r["need_at"] or "-",
             r["reason"],
         ]
         for r in found
     ]
-    headings = heads(language, "service", "gpu", "replicas", "gpus", "start_by", "needed_by", "reason")
+    headings = heads(language, "service", "gpu", "replicas", "gpus", "nodes", "start_by", "needed_by", "reason")
     return table(headings, rows, empty=translate("cli.no_services", language))
+
+
+def _nodes(found: dict[str, Any] | None, language: Language) -> str:
+    """``3 (24 GPUs, 2 idle)``: whole nodes and what of them stays idle."""
+    if found is None:
+        return "-"
+    return translate("cli.whole_nodes", language, n=found["nodes"], gpus=found["gpus"], idle=found["idle_gpus"])
 
 
 def audit(found: list[dict[str, Any]], language: Language = "en") -> str:

@@ -14,7 +14,7 @@ import pytest
 from detectors.burnrate import compile_slos
 from detectors.drift import DriftDetector
 from detectors.paced import Paced
-from detectors.pasts import NeedsPast
+from detectors.pasts import NeedsPast, Statistical
 from detectors.registry import ABSOLUTE, DETECTORS, LEARNT_BYTES, STATE_BYTES, SYMPTOMS
 from detectors.threshold import compile_rules
 from outrider import catalog
@@ -325,7 +325,7 @@ def test_a_topology_with_cycles_and_missing_links_breaks_nothing(detector):
             state, _ = detect(detector, state, window(detector, entities, values[:, :length]), topology)
 
 
-LEARNING = [name for name, make in FACTORIES.items() if isinstance(make(), NeedsPast)]
+LEARNING = [name for name, make in FACTORIES.items() if isinstance(make(), Statistical)]
 PAST, PAST_STEP, WELL_ABOVE = (
     timedelta(days=4),
     timedelta(minutes=10),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detectors.batchlimit import BatchLimitDetector, limit_of
-from outrider.model import EntityKind, Event, EventKind, NoVerdictReason
+from outrider.model import EntityKind, Event, EventKind, Finding, NoVerdictReason, Window
 from outrider.topology import Topology
 
 LENGTH, CHANGED = 40, 25
@@ -88,7 +88,8 @@ def test_another_flag_afterwards_leaves_it(found):
 def rolled(window_of, now_of, ref):
     """What is said in the end when the limit is lowered and the pods, a few at a time, are replaced by others."""
 
-    def run(*generations, back=False):
+    def run(*generations, back=False, back_at=None):
+        back_at = len(generations) - 1 if back else back_at
         chat, detector = ref(EntityKind.SERVICE, "chat"), BatchLimitDetector()
         state, said = detector.initial(), ()
         for number, names in enumerate(generations):
@@ -97,15 +98,23 @@ def rolled(window_of, now_of, ref):
             events = []
             if number >= 1:
                 events.append(changed(chat, START + 290.0, "--max-num-seqs=96", "--max-num-seqs=32"))
-            if back and number == len(generations) - 1:
+            if number == back_at:
                 events.append(changed(chat, begun, "--max-num-seqs=32", "--max-num-seqs=96"))
             rows = {name: {"engine_requests_running": [running] * 3} for name in names}
             window = window_of(EntityKind.REPLICA, rows, events=events, start=begun)
-            topology = Topology.build([(one, chat) for one in window.entities], at=now_of(window))
+            window = window if names else none_there(window, begun)
+            topology = Topology.build([(one, chat) for one in window.entities], (chat,), at=now_of(window))
             state, said = detector.detect(state, window, topology, now_of(window))
-        return [(one.fault, dict(one.evidence[0].arguments)) for one in said]
+        return [(one.fault, dict(one.evidence[0].arguments)) for one in said if isinstance(one, Finding)]
 
     return run
+
+
+def none_there(window, begun):
+    """The same cycles with no replica in them."""
+    times, keys = begun + STEP * np.arange(3), BatchLimitDetector.keys
+    nothing = np.zeros((0, 3, len(keys)))
+    return Window(window.kind, (), times, keys, nothing, nothing.astype(np.uint8), window.step, window.events)
 
 
 def changed(entity, at, before, after):
@@ -124,6 +133,42 @@ def changed(entity, at, before, after):
 def test_a_rollout_that_replaces_the_replicas_does_not_end_it(rolled, generations):
     assert rolled(*generations) == [("batch-misconfigured", {"needed": "55", "limit": "32", "before": "96"})]
     assert rolled(*generations, generations[-1], back=True) == []
+
+
+EMPTY = ()
+
+
+@pytest.mark.parametrize(
+    "generations",
+    [
+        (("a-0", "a-1"), ("a-0", "a-1"), EMPTY, ("b-0", "b-1")),  # the change is heard of before they leave
+        (("a-0", "a-1"), EMPTY, EMPTY, ("b-0", "b-1")),  # while none is there
+        (("a-0", "a-1"), ("a-0", "a-1"), EMPTY, ("b-0", "b-1"), EMPTY, ("c-0",)),  # twice
+    ],
+)
+def test_what_is_known_of_a_service_outlives_its_last_replica(rolled, generations):
+    assert rolled(*generations) == [("batch-misconfigured", {"needed": "55", "limit": "32", "before": "96"})]
+    assert rolled(*generations, generations[-1], back=True) == []
+
+
+def test_a_limit_that_is_raised_while_no_replica_is_there_is_over(rolled):
+    assert rolled(("a-0", "a-1"), ("a-0", "a-1"), EMPTY, back=True) == []
+    raised = rolled(("a-0", "a-1"), ("a-0", "a-1"), EMPTY, EMPTY, ("b-0",), back_at=3)
+    assert raised == []
+
+
+def test_a_day_after_its_last_replica_a_service_is_forgotten(window_of, now_of, ref):
+    detector, chat = BatchLimitDetector(), ref(EntityKind.SERVICE, "chat")
+    state = detector.initial()
+    for begun, names in ((START, ("a-0",)), (START + 60.0, ()), (START + 2 * 86400.0, ())):
+        rows = {name: {"engine_requests_running": [55.0] * 3} for name in names}
+        window = window_of(EntityKind.REPLICA, rows or {"x": {}}, start=begun)
+        window = window if names else none_there(window, begun)
+        topology = Topology.build([(one, chat) for one in window.entities], (chat,), at=now_of(window))
+        state, _ = detector.detect(state, window, topology, now_of(window))
+        if begun == START + 60.0:
+            assert state.arrays["kept_busiest"].tolist() == [55.0]
+    assert state.arrays["kept_busiest"].size == 0
 
 
 def test_a_replica_of_another_service_takes_nothing_over(window_of, now_of, ref):

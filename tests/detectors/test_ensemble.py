@@ -160,7 +160,7 @@ def test_a_tail_continues_beyond_what_was_seen():
 
 
 def test_voters_depend_on_their_rows_alone_and_agree_on_what_is_odd():
-    rows = np.random.default_rng(4).normal(size=(600, 4 * 5)).astype(np.float32)
+    rows = np.random.default_rng(4).normal(size=(600, len(KINDS) * 4)).astype(np.float32)
     odd = np.full((1, 20), 6.0, dtype=np.float32)
     one, other = Voters(rows), Voters(rows)
     assert one.surprises(odd).shape == (1, len(NAMES))

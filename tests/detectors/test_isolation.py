@@ -18,6 +18,7 @@ from detectors.ensemble import FEWEST_ROWS, REFIT_SECONDS, Ensemble
 from detectors.isolation import WATCHED, IsolationDetector
 from detectors.lessons import Lesson
 from detectors.pasts import ALARMS_PER_ENTITY_DAY
+from detectors.residuals import KINDS
 from outrider import catalog
 from outrider.model import DetectorState, EntityKind, EntityRef, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
@@ -197,9 +198,9 @@ def test_the_reservoir_is_bounded_and_keeps_old_rows(monkeypatch):
     detector = IsolationDetector(EntityKind.GPU, SIGNALS)
     state = detector.warm(detector.initial(), history(detector, LEVELS, days=1, count=6, step=300.0))
     before = {row.tobytes() for row in state.arrays["reservoir"]}
-    assert state.arrays["reservoir"].shape == (600, 12)
+    assert state.arrays["reservoir"].shape == (600, len(KINDS) * 3)
     state, _ = lived(detector, state, usual(cycles=120))
-    assert state.arrays["reservoir"].shape == (600, 12)
+    assert state.arrays["reservoir"].shape == (600, len(KINDS) * 3)
     kept = sum(row.tobytes() in before for row in state.arrays["reservoir"])
     assert kept > 300, "two hours do not wash out a day"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import lsq_linear
 
-from detectors.lines import Relation
+from detectors.lines import FIRST_NOISE, Relation
 
 LINE = Relation("ab", (0.3, 0.1), (0.5, 0.5), least_noise=0.01, least_share=0.1, min_samples=20.0)
 GROUP = np.zeros(4, dtype=np.intp)
@@ -77,6 +78,63 @@ def test_what_was_long_ago_is_forgotten():
     memory = learnt(lambda a, b: 100.0 + 0.0 * a)
     learnt(lambda a, b: 300.0 + 0.0 * a, forget=0.01, memory=memory, seed=1)
     assert expected(memory, 20.0, 1.0)[0] == pytest.approx(298.0, rel=0.03)
+
+
+def beside(count=60, seed=3, third=-0.6):
+    """Two drivers that move together, and a target that the second one seems to lower."""
+    random = np.random.default_rng(seed)
+    first = random.uniform(10, 40, (1, count))
+    second = 0.05 * first + random.uniform(0, 0.3, (1, count))
+    return first, second, 50.0 + 3.0 * first + third * 20.0 * second + random.normal(0, 0.2, (1, count))
+
+
+def test_beside_a_slope_at_its_bound_the_others_are_fitted_anew():
+    first, second, target = beside()
+    memory = {name: np.zeros(1) for name in LINE.defaults}
+    LINE.learn(memory, (first, second), target, np.ones(first.shape, dtype=bool), 1.0)
+    line = LINE.fit(memory, np.array([-1]))
+    assert line.slopes[0, 1] == 0.0
+    alone = Relation("a", (0.3,), (0.5,), least_noise=0.01, least_share=0.1, min_samples=20.0)
+    single = {name: np.zeros(1) for name in alone.defaults}
+    alone.learn(single, (first,), target, np.ones(first.shape, dtype=bool), 1.0)
+    assert line.slopes[0, 0] == pytest.approx(alone.fit(single, np.array([-1])).slopes[0, 0], rel=0.01)
+    due, _ = line.expected((first, second))
+    off = (due / target - 1.0)[0]
+    assert abs(np.corrcoef(off, first[0])[0, 1]) < 0.1, "what is left does not follow the driver that remains"
+
+
+def test_slopes_between_bounds_are_those_of_a_bounded_least_squares():
+    """Against scipy's ``lsq_linear`` on the same readings, the prior as further rows; of 40 random cases."""
+    three = Relation("abc", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=20.0)
+    random, held = np.random.default_rng(11), 0
+    for _ in range(40):
+        mixed = random.uniform(0.2, 1.0, (3, 3)) + 0.3 * np.eye(3)
+        drivers = mixed @ random.uniform(1, 3, (3, 80))
+        target = 5.0 + random.uniform(-1.0, 2.0, 3) @ drivers + random.normal(0, 0.05, 80)
+        if target.mean() <= 0.5:
+            continue
+        memory = {name: np.zeros(1) for name in three.defaults}
+        three.learn(memory, [one[None] for one in drivers], target[None], np.ones((1, 80), dtype=bool), 1.0)
+        line = three.fit(memory, np.array([-1]))
+        apart = drivers / drivers.mean(axis=1, keepdims=True) - 1.0
+        noise = _noise_of_first_fit(three, apart, target)
+        rows = np.vstack((apart.T / noise, np.diag(1.0 / np.array(three.prior_deviation))))
+        told = np.concatenate(((target / target.mean() - 1.0) / noise, np.array((0.4, 0.2, 0.2)) / 0.3))
+        best = lsq_linear(rows, told, bounds=(0.0, 1.0), tol=1e-12)
+        cost = 0.5 * np.sum((rows @ line.slopes[0] - told) ** 2)
+        assert np.all((line.slopes >= 0.0) & (line.slopes <= 1.0))
+        assert cost <= best.cost * 1.02 + 1e-9
+        held += int(((line.slopes == 0.0) | (line.slopes == 1.0)).any())
+    assert held >= 10, "else nothing was shown"
+
+
+def _noise_of_first_fit(relation, apart, target):
+    share = target / target.mean() - 1.0
+    rows = np.vstack((apart.T / FIRST_NOISE, np.diag(1.0 / np.array(relation.prior_deviation))))
+    told = np.concatenate((share / FIRST_NOISE, np.array(relation.prior_mean) / np.array(relation.prior_deviation)))
+    first = lsq_linear(rows, told, bounds=(0.0, 1.0), tol=1e-12).x
+    left = np.sum((share - first @ apart) ** 2) / (share.size - 4.0)
+    return max(np.sqrt(left), relation.least_noise)
 
 
 def test_units_fall_out():

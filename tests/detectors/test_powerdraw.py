@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from detectors.pasts import NeedsPast
 from detectors.powerdraw import PowerDrawDetector
-from detectors.registry import DETECTORS
-from outrider.model import CellStatus, DetectorState, EntityKind, EntityRef, Finding, NoVerdict, NoVerdictReason, Window
+from detectors.registry import DETECTORS, make_all
+from outrider.model import (
+    CellStatus,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Finding,
+    NoVerdict,
+    NoVerdictReason,
+    Stage,
+    StageReason,
+    Window,
+)
 from outrider.topology import Topology
+from service import stages
 
 GPU = EntityKind.GPU
 STEP = 30.0
@@ -384,3 +398,78 @@ def test_one_blind_card_among_those_that_warm_up_leaves_one_word_for_the_rest():
 
 def test_it_stands_in_the_registry():
     assert DETECTORS["power-draw"] is PowerDrawDetector
+
+
+def faulty(cycles=180):
+    """A card that is far off by turns: half an hour on, half an hour off."""
+    activity = work(8, cycles)
+    power = drawn(activity)
+    for begin in range(FAULT, cycles, 40):
+        power[2, begin : begin + 20] *= 0.5
+    return power, activity
+
+
+def standing(state, said, detector=None):
+    one = stages.Said(detector or PowerDrawDetector(), state, 8, said)
+    return stages.Stages().judge(one, datetime.fromtimestamp(START, tz=UTC))
+
+
+def test_it_learns_then_is_tried_and_alerts_after_two_days():
+    activity = work(8, 150)
+    state, said = lived(drawn(activity), activity, served(cards(8)))
+    first = standing(DetectorState(2, (), {}), said[5])
+    assert (first.stage, first.reason) == (Stage.LEARNING, StageReason.TOO_LITTLE_PAST)
+    tried = standing(state, said[-1])
+    assert (tried.stage, tried.reason) == (Stage.SHADOW, StageReason.ON_TRIAL)
+    assert tried.learnt_seconds == 150 * STEP
+    state.arrays["learnt"][:] = 2 * DAY
+    assert standing(state, said[-1]).stage is Stage.ALERTING
+
+
+def test_alarms_are_counted_once_each_and_raise_how_far_is_far():
+    power, activity = faulty(260)
+    state, said = lived(power, activity, served(cards(8)))
+    begun = sum(bool(findings(one)) and not findings(before) for before, one in pairwise(said))
+    rate = PowerDrawDetector().alarm_rate(state)
+    assert rate.entity_days * rate.budget < 1.0 < begun
+    assert state.arrays["alarms"][0] == pytest.approx(begun, rel=0.1)
+    assert rate.factor > 1.2
+    activity = work(8, 260)
+    calm, _ = lived(drawn(activity), activity, served(cards(8)))
+    assert PowerDrawDetector().alarm_rate(calm).factor < 1.0
+
+
+def test_a_limit_that_was_raised_hears_less():
+    activity = work(8, 140)
+    power = drawn(activity)
+    power[2, FAULT:] *= 0.65
+    state, _ = lived(power[:, :FAULT], activity[:, :FAULT], served(cards(8)))
+    _, said = lived(power, activity, served(cards(8)), state=state, first=FAULT)
+    assert findings(said[-1])
+    raised = DetectorState(state.version, state.entities, {**state.arrays, "shift": np.array([np.log(2.0)])})
+    _, said = lived(power, activity, served(cards(8)), state=raised, first=FAULT)
+    assert not any(findings(one) for one in said)
+
+
+def test_the_budget_of_a_class_is_shared_with_it():
+    made = {one.name: one for one in make_all({GPU: 0.5})}
+    sharing = [name for name, one in made.items() if one.kind is GPU and isinstance(one, NeedsPast)]
+    assert "power-draw" in sharing
+    assert made["power-draw"].alarm_rate(made["power-draw"].initial()).budget == pytest.approx(0.5 / len(sharing))
+
+
+def test_history_teaches_the_line_and_how_much_was_lived():
+    activity = work(8, 3 * 144, seed=4)
+    power = drawn(activity)
+    values = np.concatenate((power[:, :, None], activity), axis=2)
+    times = START - 600.0 * np.arange(values.shape[1], 0, -1)
+    status = np.full(values.shape, CellStatus.PRESENT, dtype=np.uint8)
+    detector = PowerDrawDetector()
+    past = Window(GPU, cards(8), times, KEYS, values, status, timedelta(minutes=10))
+    state = detector.warm(detector.initial(), past)
+    assert detector.learnt(state) == timedelta(days=3)
+    activity = work(8, 20)
+    power = drawn(activity)
+    power[2] *= 0.5
+    _, said = lived(power, activity, served(cards(8)), state=state)
+    assert findings(said[-1]) == [("g2", "findings.power_low_for_its_work")]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import DAY, NOW, found, history, live, names, rhythm  # type: ignore[import-not-found]
@@ -16,8 +18,11 @@ from detectors import registry, robustz
 from detectors.budget import BLOCK_SECONDS
 from detectors.residuals import Residuals
 from detectors.robustz import RobustZDetector
+from outrider.clock import from_unix as utc
 from outrider.model import DetectorState, EntityKind, EntityRef, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
+from service.detection import Detection
+from store.memory import MemoryStateStore
 
 KIND = EntityKind.CONTAINER
 WATCHED, LOAD = ("container_memory_working_set_bytes", "container_memory_limit_ratio"), "container_cpu_usage_cores"
@@ -157,6 +162,22 @@ def test_a_check_point_says_what_would_have_been_said(detector, warmed):
     one = live(detector, state, rest, start=NOW + 60.0 * 70, step=60.0)
     other = live(detector, kept, rest, start=NOW + 60.0 * 70, step=60.0)
     assert one[1] == other[1]
+
+
+def test_a_check_point_whose_limits_may_be_of_ten_minutes_is_dropped_with_the_reason(detector, warmed):
+    """Of version 1: limits from means of ten minutes lie too low, and only half of their ten days would mend them."""
+    store = MemoryStateStore()
+    store.save_detector_states({detector.name: DetectorState(1, warmed.entities, warmed.arrays)}, utc(NOW))
+    detection = Detection([detector], timedelta(seconds=15))
+    with capture_logs() as logs:
+        detection.restore(store)
+    (told,) = logs
+    assert (told["event"], told["detector"]) == ("detector_state_dropped", detector.name)
+    assert told["because"] == "it is of version 1, this program's is 2"
+    store.save_detector_states({detector.name: warmed}, utc(NOW))
+    with capture_logs() as logs:
+        detection.restore(store)
+    assert logs == []
 
 
 def test_means_of_longer_spans_teach_the_time_of_day_and_no_limit(detector):

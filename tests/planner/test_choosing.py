@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
+from outrider.model import EntityKind, NoPlanReason, Window
 from outrider.summaries import because
+from planner import tiers
 from planner.forecast import choosing, forecast, nights, select
+from planner.forecast.fast import forecast_many
 from planner.forecast.forecasters import FORECASTERS
 from planner.forecast.nights import Fits
 from planner.forecast.series import Series
@@ -137,3 +140,76 @@ def test_every_forecaster_says_who_it_is():
         assert each.name == name
         assert each.title
         assert isinstance(each.is_absent(), bool)
+
+
+class _Breaks:
+    def at(self, series, origins, leads):
+        raise ValueError("a fit that was damaged")
+
+
+def _many(build, count=5):
+    """Services alike but for noise, one with gaps, one of three days alone, one without any value."""
+    times = build.times(8.0)
+    noise = np.random.default_rng(4).normal(0.0, 0.05, (count, times.size))
+    rows = _wave(times) * np.exp(noise)
+    rows[1, 100:140] = np.nan
+    rows[2, : times.size * 5 // 8] = np.nan
+    rows[3] = np.nan
+    services = tuple(replace(build.service, name=f"s{place}") for place in range(count))
+    values = rows[:, :, None]
+    status = np.zeros(values.shape, dtype=np.uint8)
+    return Window(EntityKind.SERVICE, services, times, (tiers.LOAD,), values, status, select.STEP)
+
+
+def _nights(build, window, models):
+    values = window.column(tiers.LOAD)
+    return {
+        service: replace(select.by_night(window.times, row, now=build.now, models=models), heard=("right",))
+        for service, row in zip(window.entities, values, strict=True)
+    }
+
+
+def test_many_that_listen_to_their_nights_get_what_each_gets_alone(build, among):
+    models = among(Fake("right", "Right"), Fake("wrong", "Wrong", hours=7.0))
+    window = _many(build)
+    decided = _nights(build, window, models)
+    found = tiers.fast(window, build.now, select.HORIZON, decided)
+    assert found[window.entities[0]].model == found[window.entities[1]].model == "ensemble+right"
+    assert found[window.entities[2]].model == "ensemble"
+    assert found[window.entities[3]] is NoPlanReason.NO_HISTORY
+    for row, service in enumerate(window.entities):
+        fits = decided[service].fits
+        alone = forecast(
+            window.times,
+            window.column(tiers.LOAD)[row],
+            signal=tiers.LOAD.name,
+            entity=service,
+            now=build.now,
+            models=("ensemble", *fits.asked),
+            fits=fits,
+            may_fit=False,
+        )
+        if isinstance(alone, NoPlanReason):
+            continue
+        assert (found[service].model, found[service].why) == (alone.model, alone.why)
+        assert found[service].buffers == pytest.approx(alone.buffers, rel=1e-6)
+        for level, values in alone.quantiles.items():
+            np.testing.assert_allclose(found[service].quantiles[level], values, rtol=1e-5)
+            np.testing.assert_allclose(found[service].peaks[level], alone.peaks[level], rtol=1e-5)
+
+
+def test_a_night_that_breaks_costs_its_own_service_alone(build, among):
+    models = among(Fake("right", "Right"))
+    window = _many(build)
+    decided = _nights(build, window, models)
+    made = decided[window.entities[0]].fits.made["right"]
+    made.update(dict.fromkeys(made, _Breaks()))
+    found = tiers.fast(window, build.now, select.HORIZON, decided)
+    assert found[window.entities[0]] is NoPlanReason.FAILED
+    assert found[window.entities[1]].model == "ensemble+right"
+    assert found[window.entities[4]].model == "ensemble+right"
+
+
+def test_a_member_speaks_for_every_row_or_for_none():
+    with pytest.raises(ValueError, match="one speaker for each row"):
+        forecast_many(np.ones((2, 300)), step_seconds=600.0, steps=6, speakers={"one": [Saying(1.0)]})

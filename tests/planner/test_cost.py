@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from outrider.errors import UsageError
-from outrider.i18n import LANGUAGES, translate
-from planner import cost
+from outrider.i18n import LANGUAGES
+from planner import cost, roofline
 from planner.cost import Offer, Refusal, Request, compare, cost_per_1k_tokens
 from planner.fit import Setup
 from planner.gpus import gpu, gpus, source_text
@@ -29,9 +29,9 @@ def test_the_front_trades_cost_for_latency_and_every_point_carries_the_need():
     for language in LANGUAGES:
         said = cost.lines(CHAT, answer, language)
         sources = {source_text(spec.price_source, language) for spec in gpus().values()}
-        sources.add(translate("capacity.source_sheets", language))
+        sources |= {roofline.source_in(language, tp) for tp in (1, 8)}
         told = [line for line in said if any(source in line for source in sources)]
-        assert 2 <= len(told) <= 3
+        assert 2 <= len(told) <= 4
         assert len(said) == 1 + len(answer.front) + len(answer.refused) + len(told)
         assert not [line for line in said if line.startswith("capacity.") or "{" in line]
 

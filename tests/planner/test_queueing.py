@@ -26,10 +26,10 @@ TIMES = StepTimes(
 BOUNDS = Bounds(ENGINE.max_sequences, ENGINE.kv_blocks * ENGINE.block_size, ENGINE.token_budget, ENGINE.block_size)
 
 
-def simulated(rate: float, warm: int = 40, seconds: int = 200, twins: int = 3):
+def simulated(rate: float, warm: int = 40, seconds: int = 200, twins: int = 3, engine: EngineModel = ENGINE):
     """Running sequences, TTFT and TPOT of the engine model at a rate, and the work it was given."""
-    service = ServiceSpec("lab", ENGINE, LENGTHS, 1, 1, 1)
-    bank = EngineBank([ENGINE] * twins, 1, patience_seconds=1e6)
+    service = ServiceSpec("lab", engine, LENGTHS, 1, 1, 1)
+    bank = EngineBank([engine] * twins, 1, patience_seconds=1e6)
     random, done, sent, running = np.random.default_rng(3), [], [], []
     bank.answered = lambda order, replica, first, at: done.append(np.stack([order, first, at]))
     for second in range(warm + seconds):

@@ -119,6 +119,7 @@ POOLS = "disaggregated --model Llama-3.1-70B --gpu H100 --qps 20 --prompt 3000 -
 FIT = "fit --model Llama-3.1-8B --gpu H100"
 BUY = "buy --per-gpu 2 --held-price 1 --burst-price 2 --csv"
 BALANCE = "balance --file fleet.json"
+WARM = "warm --service chat --phase pull=5 --image vllm:v1"
 DEAD = "calibrate --endpoint http://127.0.0.1:PORT"
 
 REFUSED = [
@@ -249,6 +250,11 @@ REFUSED = [
     ("plan --service nobody", "no service is named 'nobody'"),
     ("warm --service chat --phase pull=nan", "is no phase with its seconds"),
     ("warm --service chat --phase pull=5 --documents folder", "folder cannot be written: Is a directory"),
+    (f"{WARM} --pre-pull cron", "--pre-pull 'cron' is not known"),
+    (f"{WARM} --pre-pull job", "pre-pull Jobs need nodes, and none is known"),
+    (f"{WARM} --node a --nodes 2", "--node and --nodes exclude each other"),
+    (f"{WARM} --pre-pull daemonset --nodes 2", "a DaemonSet finds its nodes itself"),
+    ("warm --service chat --phase pull=5 --node a", "which image is pulled ahead"),
 ]  # fmt: skip
 AWAY = [
     (DEAD, "does not answer: "),

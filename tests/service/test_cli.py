@@ -455,7 +455,17 @@ def test_documents_for_faster_starts_are_written(tmp_path):
     found = answer("capacity", "warm", *arguments, "--documents", "warm.yaml", "-o", "json", cwd=tmp_path)
     assert found["attack_first"] == "pull"
     written = list(yaml.safe_load_all((tmp_path / "warm.yaml").read_text(encoding="utf-8")))
-    assert [one["kind"] for one in written] == ["PriorityClass", "Deployment", "DaemonSet"]
+    kinds = ["PriorityClass", "Deployment", "PriorityClass"]
+    assert [one["kind"] for one in written] == [*kinds, "DaemonSet"]
+    assert found["pre_pull"]["reason"] == "no_node_known"
+    assert "named by a tag" in found["pre_pull"]["why"]
+    found = answer(
+        "capacity", "warm", *arguments, "--node", "a", "--node", "b", "--documents", "warm.yaml", cwd=tmp_path
+    )
+    assert (found["pre_pull"]["kind"], found["pre_pull"]["count"]) == ("job", 2)
+    written = list(yaml.safe_load_all((tmp_path / "warm.yaml").read_text(encoding="utf-8")))
+    assert [one["kind"] for one in written] == [*kinds, "Job", "Job"]
+    assert not (tmp_path / ".outrider").exists(), "a question of documents makes no store"
 
 
 def test_a_service_whose_starts_nobody_saw_has_nothing_to_attack(tmp_path):

@@ -7,12 +7,11 @@ every patch is laid on its object. What another field manager owns stays as it i
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import yaml
@@ -23,25 +22,15 @@ from planner import emit
 from planner.warm import BALLOON_PRIORITY, WarmSettings
 from planner.warm import documents as warm_documents
 from tests.service.test_emitting import act, by
-from tests.support import crds
-from tests.support.kube import Cluster, MissingError, wait_for
+from tests.support.accepted import SPACE, accepting, applied, taken, where
+from tests.support.crds import CHANGED_BY_PLANS
+from tests.support.kube import Cluster, wait_for
 from tests.support.kube_scene import deployment
 
 pytestmark = pytest.mark.control_plane
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
-SPACE, FARAWAY = "accepted", "http://outrider.monitoring:8600"
-_PLURALS = {
-    "PriorityClass": ("scheduling.k8s.io/v1", "priorityclasses"),
-    "Deployment": ("apps/v1", "deployments"),
-    "DaemonSet": ("apps/v1", "daemonsets"),
-    "Job": ("batch/v1", "jobs"),
-    "ScaledObject": ("keda.sh/v1alpha1", "scaledobjects"),
-    "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
-    "Service": ("serving.knative.dev/v1", "services"),
-    "Revision": ("serving.knative.dev/v1", "revisions"),
-}
-_MINE = ("Deployment", "DaemonSet", "Job", "ScaledObject", "HorizontalPodAutoscaler", "Service", "Revision")
+FARAWAY = "http://outrider.monitoring:8600"
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}
 SCALED_OBJECT = {
     "apiVersion": "keda.sh/v1alpha1",
@@ -55,44 +44,10 @@ WARM = WarmSettings(
 )  # fmt: skip
 
 
-def where(kind: str, name: str = "") -> str:
-    version, plural = _PLURALS[kind]
-    space = "" if kind == "PriorityClass" else f"/namespaces/{SPACE}"
-    return f"/apis/{version}{space}/{plural}" + (f"/{name}" if name else "")
-
-
 @pytest.fixture
 def cluster(control_plane: Cluster) -> Iterator[Cluster]:
-    try:
-        crds.install(control_plane)
-    except MissingError as error:
-        pytest.skip(f"missing: {error}")
-    if control_plane.http.get(f"/api/v1/namespaces/{SPACE}").status_code == 404:
-        control_plane.namespace(SPACE)
-    yield control_plane
-    for kind in _MINE:
-        control_plane.delete(where(kind), params={"propagationPolicy": "Background"})
-    control_plane.delete(where("PriorityClass", "outrider-balloon"))
-
-
-def applied(cluster: Cluster, body: Mapping[str, Any], manager: str = "outrider") -> httpx.Response:
-    """Server-side apply, strict, without force."""
-    return cluster.http.patch(
-        where(str(body["kind"]), body["metadata"]["name"]),
-        content=yaml.safe_dump(dict(body)),
-        params={"fieldManager": manager, "fieldValidation": "Strict"},
-        headers={"Content-Type": "application/apply-patch+yaml"},
-    )
-
-
-def taken(cluster: Cluster, body: Mapping[str, Any]) -> None:
-    """Accepted, and the second time nothing new."""
-    first = applied(cluster, body)
-    assert first.status_code == 201, first.text
-    again = applied(cluster, body)
-    assert again.status_code == 200, again.text
-    found, same = first.json()["metadata"], again.json()["metadata"]
-    assert (same["uid"], same.get("generation")) == (found["uid"], found.get("generation"))
+    with accepting(control_plane, *CHANGED_BY_PLANS) as found:
+        yield found
 
 
 def patched(cluster: Cluster, document: emit.Document) -> dict[str, Any]:
@@ -133,7 +88,7 @@ def wanted(target: int = 6, **changes: Any) -> Recommendation:
 @pytest.mark.parametrize("service", ["chat", "Org/Qwen_2.5-72B", "模型", "a" * 90])
 def test_warm_start_documents_are_taken_whatever_a_service_is_called(cluster: Cluster, service: str) -> None:
     made = warm_documents(replace(WARM, service=service))
-    assert [one["kind"] for one in made] == ["PriorityClass", "Deployment", "DaemonSet", "Job"]
+    assert [one["kind"] for one in made] == ["PriorityClass", "Deployment", "PriorityClass", "DaemonSet", "Job"]
     for body in made:
         taken(cluster, body)
 

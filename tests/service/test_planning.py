@@ -24,7 +24,8 @@ from outrider.topology import Topology
 from planner import reasoning
 from service import looking_back, planning
 from service.planning import Planning
-from service.settings import PlannerSettings, ServiceSettings
+from service.service_settings import ServiceSettings
+from service.settings import PlannerSettings
 from store import memory, migrate, sql
 
 NOW = datetime(2026, 11, 18, 17, tzinfo=UTC)
@@ -171,3 +172,20 @@ def test_a_load_test_of_something_else_is_passed_over_with_the_reason(metrics, c
     assert found.derivation["inputs"]["batch"]["value"] == 32.0
     assert found.derivation["calibration"]["source"] == "configured"
     assert any(why in line for line in reasoning.lines(found, "zh"))
+
+
+def test_replicas_are_split_as_their_engines_say_unless_the_configuration_does(metrics):
+    labels = {**TOPOLOGY.labels, REPLICA: {"tensor_parallel": "4", "pipeline_parallel": "many"}}
+    said = Topology.build(TOPOLOGY.edges, TOPOLOGY.entities, labels)
+    bare = ServiceSettings.model_validate(
+        {name: value for name, value in SETTINGS[0].model_dump(exclude_unset=True).items() if name != "tensor_parallel"}
+    )
+    found = {}
+    for name, settings in (("told", SETTINGS), ("bare", [bare])):
+        making = Planning(metrics, PlannerSettings(), settings, lambda *_: (6, 6))
+        made = making.plan_if_due(NOW, said)
+        found[name] = next(one for one in made.recommendations if one.service == GOOD)
+    assert found["told"].gpus == 2 * found["told"].target_replicas
+    assert found["bare"].gpus == 4 * found["bare"].target_replicas
+    assert found["bare"].derivation["nodes"]["gpus_per_node"] == 4
+    assert found["bare"].derivation["nodes"]["source"] == "topology"

@@ -12,7 +12,8 @@ from outrider.model import CellStatus, EntityKind, EntityRef, Recommendation, Sa
 from outrider.topology import Topology
 from service import pools
 from service.planning import Planning
-from service.settings import PlannerSettings, ServiceSettings
+from service.service_settings import ServiceSettings
+from service.settings import PlannerSettings
 from store import memory
 from tests.service.test_cli import answer
 

@@ -10,7 +10,8 @@ from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, Sampl
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from service import loadtest, sizing, wiring
-from service.settings import ServiceSettings, Settings, StoreSettings
+from service.service_settings import ServiceSettings
+from service.settings import Settings, StoreSettings
 from store import memory
 from tests.planner.test_knee import VLLM
 from tests.service.test_cli import answer, run
@@ -238,7 +239,7 @@ def test_cost_counts_with_what_is_configured(tmp_path):
 def test_a_type_that_is_asked_for_and_not_configured_comes_from_the_table(tmp_path):
     (tmp_path / "outrider.yaml").write_text("gpus:\n  - {type: A100, price_per_gpu_hour: 9, quota: 0}\n")
     found = answer(*COST, "40", "--tpot", "60ms", "--gpu", "A100", "--gpu", "h100", cwd=tmp_path)
-    assert {one["gpu_type"] for point in found["front"] for one in point["replicas"]} == {"H100"}
+    assert {one["cut_from"] or one["gpu_type"] for point in found["front"] for one in point["replicas"]} == {"H100"}
     assert [one["reason"] for one in found["refused"]] == ["quota"]
 
 

@@ -213,9 +213,9 @@ def test_the_budgets_of_a_class_are_shared_by_its_detectors():
     cycle = wiring.cycle_in_memory(settings, Collector([]), ManualClock(NOW), interval=STEP)
     cycle.digest(NOW, Collected())
     budgets = {one.detector: one.rate.budget for one in cycle.parts.state.standings() if one.rate}
-    gpu = ("seasonal-gpu", "isolation-gpu", "level-shift-gpu", "drift-gpu")
+    gpu = ("seasonal-gpu", "isolation-gpu", "level-shift-gpu", "drift-gpu", "power-draw", "memory-use")
     service = ("seasonal-service", "level-shift-service", "robust-z-service", "drift-service")
-    assert [budgets[name] for name in gpu] == [pytest.approx(0.1 / 4)] * 4
+    assert [budgets[name] for name in gpu] == [pytest.approx(0.1 / 6)] * 6
     assert [budgets[name] for name in service] == [pytest.approx(0.3 / 4)] * 4
     assert budgets["seasonal-node"] == pytest.approx(0.5 / 4)
 

@@ -13,7 +13,8 @@ from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, Sampl
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from service import traces, wiring
-from service.settings import ServiceSettings, Settings, StoreSettings
+from service.service_settings import ServiceSettings
+from service.settings import Settings, StoreSettings
 from store import memory
 from tests.service.test_cli import answer, run
 

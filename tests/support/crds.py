@@ -1,6 +1,6 @@
-"""The real definitions of KEDA and Knative for a control plane of the tests, from the Go modules that publish them.
+"""The real definitions of KEDA, Knative, Gateway API and Istio, from the Go modules that publish them.
 
-Fetched by ``go mod download`` into the cache, 25 MB, once. Each module is held to the hash that a go.sum would hold
+Fetched by ``go mod download`` into the cache, 40 MB, once. Each module is held to the hash that a go.sum would hold
 it to: a go.mod that required them beside Kubernetes would choose its versions for it.
 """
 
@@ -10,6 +10,7 @@ import json
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -24,24 +25,37 @@ MODULES = {
         "h1:yN2Q7eYqJgoPfZkATjoBZyGbZ2P1Qhns9HIMU4mF+to=",
         ("config/core/300-resources/service.yaml", "config/core/300-resources/revision.yaml"),
     ),
+    "sigs.k8s.io/gateway-api@v1.4.1": (
+        "h1:NPxFutNkKNa8UfLd2CMlEuhIPMQgDQ6DXNKG9sHbJU8=",
+        ("config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",),
+    ),
+    "istio.io/api@v1.28.1": (
+        "h1:A1DzBrL6PUmDDT8uvs43wxmlg6FvdKNiZvZC1PdA50M=",
+        ("kubernetes/customresourcedefinitions.gen.yaml",),
+    ),
 }
+CHANGED_BY_PLANS = ("github.com/kedacore/keda/v2@v2.21.0", "knative.dev/serving@v0.51.0")
+ROUTES = ("sigs.k8s.io/gateway-api@v1.4.1", "istio.io/api@v1.28.1")
+_KINDS = frozenset({"ScaledObject", "Service", "Revision", "HTTPRoute", "VirtualService", "DestinationRule"})
 _FETCH_SECONDS = 600
 
 
-def texts() -> list[str]:
-    """Every definition as YAML. Raises kube.MissingError where they cannot be had."""
-    return [_kept(module, digest, path) for module, (digest, paths) in MODULES.items() for path in paths]
+def definitions(*modules: str) -> list[dict[str, Any]]:
+    """The definitions of modules that tests use. Raises kube.MissingError where they cannot be had."""
+    texts = [_kept(module, MODULES[module][0], path) for module in modules for path in MODULES[module][1]]
+    found = [one for text in texts for one in yaml.safe_load_all(text) if one]
+    return [one for one in found if one["spec"]["names"]["kind"] in _KINDS]
 
 
-def install(cluster: kube.Cluster) -> None:
-    """Make the API server know them; as often as one likes. Raises kube.MissingError."""
-    for text in texts():
-        found = yaml.safe_load(text)
+def install(cluster: kube.Cluster, *modules: str) -> tuple[str, ...]:
+    """Make the API server know them, as often as one likes; returns their kinds. Raises kube.MissingError."""
+    kinds = []
+    for found in definitions(*modules):
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{found['metadata']['name']}"
         # KEDA's is longer than the annotation that a client-side apply keeps
         answer = cluster.http.patch(
             path,
-            content=text,
+            content=json.dumps(found),
             params={"fieldManager": "tests", "force": "true"},
             headers={"Content-Type": "application/apply-patch+yaml"},
         )
@@ -50,6 +64,8 @@ def install(cluster: kube.Cluster) -> None:
         for version in (one["name"] for one in spec["versions"] if one["served"]):
             listed = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
             kube.wait_for(listed, lambda where=listed: cluster.http.get(where).status_code == 200)  # type: ignore[misc]
+        kinds.append(str(spec["names"]["kind"]))
+    return tuple(kinds)
 
 
 def _kept(module: str, digest: str, path: str) -> str:

@@ -1,0 +1,162 @@
+"""What detectors of a card's value, given what drives it, have in common: a class, a line that it learns, a budget.
+
+Cards of one class (type, model, role and services above, and the same signals told) learn a line together
+(``lines.py``). Such a detector is tried in the shadow until it has learnt two days of its class, history in the
+store included; how far is far follows its budget of false alarms.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import pasts, peers, readings
+from detectors.calibrator import Calibrator
+from detectors.memory import Arrays, align
+from detectors.remembering import Remembering
+from detectors.spells import Flags, silences
+from outrider.model import (
+    AlarmRate,
+    CellStatus,
+    DetectorState,
+    EntityKind,
+    Floats,
+    NoVerdict,
+    NoVerdictReason,
+    Statuses,
+    Window,
+)
+from outrider.topology import Topology
+
+LONGEST_STEP_SECONDS = 600.0  # a reading after a gap speaks for no more than this
+REGROUP_SECONDS = 300.0  # pods move rarely; of a card that is far off it is asked at once
+_BLOCK = 48  # columns of history that are learnt at once
+DEFAULTS = {"class": 0, "grouped_at": -np.inf, "learnt_until": -np.inf, "seconds": 0.0, "alarmed": False}
+
+
+class Given(Remembering):
+    """The outer half of a detector of cards that judges by a line of their class.
+
+    ``maybe`` are signals that not every exporter tells: which of them a card tells is part of its class. ``odd`` names
+    the arrays of the memory that say since when a card is far off, NaN for not.
+    """
+
+    kind = EntityKind.GPU
+    window = timedelta(minutes=10)
+    weekly = False
+    maybe: ClassVar[tuple[str, ...]]
+    odd: ClassVar[tuple[str, ...]]
+
+    def __init__(self) -> None:
+        """With the usual budget."""
+        self._calibrator = Calibrator(pasts.ALARMS_PER_ENTITY_DAY)
+
+    def set_budget(self, alarms_per_entity_day: float) -> None:
+        """Replace the default budget; before the first cycle."""
+        self._calibrator = Calibrator(alarms_per_entity_day)
+
+    def learnt(self, state: DetectorState) -> timedelta:
+        """How much past of the class was learnt, gaps left out."""
+        return pasts.learnt(state)
+
+    def alarm_rate(self, state: DetectorState) -> AlarmRate:
+        """Cards that began to be far off per card and day against the budget."""
+        return self._calibrator.rate(pasts.scalars(state, self.of_class()))
+
+    def of_class(self) -> Arrays:
+        """How much was lived, and the alarms counted."""
+        return {"last": np.array([-np.inf]), **pasts.fresh(), **self._calibrator.of_class()}
+
+    def warm(self, state: DetectorState, window: Window) -> DetectorState:
+        """Learn the line of each card from history; the cards of a class put theirs together once that is known."""
+        memory = {**align(state, window.entities, self.defaults), **pasts.scalars(state, self.of_class())}
+        alone = np.full(len(window.entities), -1, dtype=np.intp)
+        for end in range(_BLOCK, window.times.size + _BLOCK, _BLOCK):
+            span = slice(max(0, end - 2 * _BLOCK), min(end, window.times.size))
+            part = replace(
+                window, times=window.times[span], values=window.values[:, span], status=window.status[:, span]
+            )
+            self._live(part, memory)
+            self._teach(part, memory, alone)
+        return DetectorState(self.state_version, window.entities, memory)
+
+    @abstractmethod
+    def _known(self, window: Window, columns: slice) -> Flags:
+        """The cells that say something of a card, (entities, columns)."""
+
+    @abstractmethod
+    def _teach(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
+        """Learn the readings of a window that are old enough. Changes ``memory``."""
+
+    def _live(self, window: Window, memory: Arrays) -> float:
+        """Count the columns that are new; returns the seconds that they stand for, a gap as one step."""
+        first = int(np.searchsorted(window.times, memory["last"][0], side="right"))
+        known, seconds = self._known(window, slice(first, None)), readings.spacing(window)[first:]
+        for place, long in enumerate(seconds):
+            pasts.lived(memory, known[:, place], float(long))
+        memory["last"] = np.maximum(memory["last"], window.times[-1:].max(initial=-np.inf))
+        return float(np.minimum(seconds, LONGEST_STEP_SECONDS).sum())
+
+    def _sort(self, window: Window, memory: Arrays, topology: Topology) -> NDArray[np.intp]:
+        """Remember the class of each card, and forget what one of another class has taught; the groups, (entities,).
+
+        A card that nothing runs on for a while stays in its class: its pod will be back. What a card's exporter
+        tells is part of the class.
+        """
+        at = float(window.times[-1])
+        doubted = np.logical_or.reduce([np.isfinite(memory[name]) for name in self.odd])
+        rows = np.flatnonzero(doubted | (at - memory["grouped_at"] >= REGROUP_SECONDS))
+        if rows.size:
+            code, carries = peers.classes([window.entities[row] for row in rows], topology)
+            for name in self.maybe:
+                code = code * 2 + np.isfinite(window.column(name)[rows]).any(axis=1)
+            before = memory["class"][rows]
+            moved = (before != code) & (carries | (before == 0))
+            gone = rows[moved & (before != 0)]
+            for name, default in self.defaults.items():
+                memory[name][gone] = default
+            memory["class"][rows[moved]] = code[moved]
+            memory["learnt_until"][gone] = at  # what it did before was of the other class
+            memory["grouped_at"][rows] = at
+        return peers.numbered(memory["class"])
+
+    def _silences(self, window: Window, blind: Flags, status: Statuses, learnt: Flags, told: Flags) -> list[NoVerdict]:
+        """Why nothing is said: no values, too few of them to go by, or a class that nobody has learnt yet."""
+        learning = ~learnt & ~blind
+        found = list(silences(self.name, window.entities, status, blind))
+        if learning.any() and not (learnt & ~blind).any():
+            return [*found, NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
+        few = learnt & ~blind & ~told
+        for rows, reason in ((few, NoVerdictReason.NO_VALUES), (learning, NoVerdictReason.WARMING_UP)):
+            found += [NoVerdict(self.name, window.entities[row], reason) for row in np.flatnonzero(rows)]
+        return found
+
+
+def of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
+    """The extreme of each entity's group, its own value for those without one."""
+    grouped = group >= 0
+    if not grouped.any():
+        return values
+    found = np.full(int(group.max()) + 1, np.nan)
+    how.at(found, group[grouped], values[grouped])
+    return np.where(grouped, found[np.maximum(group, 0)], values)
+
+
+def believed(window: Window, columns: slice, names: Sequence[str], maybe: Sequence[str]) -> list[Floats]:
+    """Signals by name, (entities, columns) each, NaN unknown; what a card never tells of ``maybe`` is zero."""
+    found = []
+    for name in (*names, *maybe):
+        values = window.column(name)[:, columns]
+        good = (window.column_status(name)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)
+        read = np.where(good, values, np.nan)
+        if name in maybe:
+            rows = np.flatnonzero(np.isnan(read).all(axis=1))  # who tells it in these columns tells it at all
+            read[rows[~np.isfinite(window.column(name)[rows]).any(axis=1)]] = 0.0
+        found.append(read)
+    return found

@@ -1,0 +1,135 @@
+"""What services promise and what bounds their replicas, gathered for the planner from configuration and store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from outrider.errors import UsageError
+from outrider.model import Calibration, EntityKind, EntityRef
+from outrider.ports import MetricStore
+from outrider.topology import Topology
+from planner import measured, prompts, shapes
+from planner.refine import Known, Objective
+from planner.shapes import ModelShape
+from service import model_files, planned_fleet, pools
+from service.planned_fleet import CALIBRATION_SPAN, CALIBRATION_STEP, PlannedFleet
+from service.service_settings import ServiceSettings
+from service.slo_settings import SloSettings
+
+_SLIS: Mapping[str, Literal["ttft", "tpot"]] = {"ttft": "ttft", "tpot": "tpot"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command says in place of configuration and store; None where it says nothing.
+
+    An objective given here takes the place of all configured ones of its kind.
+    """
+
+    objectives: tuple[Objective, ...] = ()
+    shape: ModelShape | None = None
+    prompt: float | None = None
+    cached_ratio: float | None = None
+    sequences: int | None = None
+    bits: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """The configured SLOs of a cluster, and what a command says of them."""
+
+    slos: Sequence[SloSettings] = ()
+    cluster: str = ""
+    asked: Asked = field(default_factory=Asked)
+
+    def of(
+        self,
+        fleet: PlannedFleet,
+        calibrations: Mapping[EntityRef, Calibration],
+        topology: Topology,
+        metrics: MetricStore,
+        now: datetime,
+    ) -> dict[EntityRef, Known]:
+        """What is known of every service with a calibration and a promise. Raises StoreAwayError."""
+        found = {}
+        for service, calibration in calibrations.items():
+            parent = pools.parent_of(service, topology)
+            objectives = self.objectives(service, parent)
+            if not objectives:
+                continue
+            if parent is not None:
+                found[service] = Known(objectives, pool=True)
+                continue
+            found[service] = self._known(
+                service, fleet.setting(service), calibration, objectives, topology, metrics, now
+            )
+        return found
+
+    def objectives(self, service: EntityRef, parent: EntityRef | None = None) -> tuple[Objective, ...]:
+        """TTFT and TPOT as promised for a service, or for the one that it is a pool of."""
+        asked = {one.sli for one in self.asked.objectives}
+        configured = []
+        for slo in self.slos:
+            sli = _SLIS.get(slo.sli)
+            if sli is None or sli in asked or slo.limit is None:
+                continue
+            if any(self._about(slo, one) for one in (service, parent) if one is not None):
+                configured.append(Objective(sli, slo.limit.total_seconds(), slo.objective, slo.name))
+        return (*self.asked.objectives, *configured)
+
+    def _about(self, slo: SloSettings, service: EntityRef) -> bool:
+        if slo.service is None:
+            return True
+        here = (slo.cluster or self.cluster) == service.cluster
+        return here and slo.service == service.name and slo.namespace in (None, service.namespace)
+
+    def _known(
+        self,
+        service: EntityRef,
+        setting: ServiceSettings,
+        calibration: Calibration,
+        objectives: tuple[Objective, ...],
+        topology: Topology,
+        metrics: MetricStore,
+        now: datetime,
+    ) -> Known:
+        replicas = topology.below(service, EntityKind.REPLICA)
+        window = metrics.read_windows(
+            EntityKind.REPLICA, prompts.KEYS, now - CALIBRATION_SPAN, now, CALIBRATION_STEP, replicas
+        )
+        seen = prompts.seen(window)
+        runs = planned_fleet.running_of(service, setting, topology).model
+        # what weights are quantised to stands in the name that engines say; a configured name may be the plain one
+        said = (measured.bits_of(one) for one in (runs or calibration.model, setting.model or ""))
+        name = setting.model or runs or calibration.model
+        shape, why = self._shape(setting, name)
+        asked = self.asked
+        return Known(
+            objectives,
+            model=name,
+            shape=shape,
+            no_shape=why,
+            prompt=_first(asked.prompt, setting.prompt_tokens, seen.tokens),
+            cached_ratio=seen.cached_ratio if asked.cached_ratio is None else asked.cached_ratio,
+            kv_tokens=seen.kv_tokens,
+            sequences=asked.sequences or setting.max_sequences,
+            bits=_first(asked.bits, *said) or 16.0,
+        )
+
+    def _shape(self, setting: ServiceSettings, name: str) -> tuple[ModelShape | None, str]:
+        """The shape of a service's model; without one, why."""
+        if self.asked.shape is not None:
+            return self.asked.shape, ""
+        try:
+            if setting.config_json is not None:
+                return model_files.shape_of(setting.config_json, name), ""
+            return (shapes.model(name), "") if name else (None, "")
+        except UsageError as error:
+            return None, error.message
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)

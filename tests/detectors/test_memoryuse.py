@@ -1,0 +1,187 @@
+"""Memory in use against the cache and the reservation that explain it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from detectors.memoryuse import USED, MemoryUseDetector
+from outrider.model import (
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    Finding,
+    NoVerdict,
+    NoVerdictReason,
+    Priority,
+    Stage,
+    Window,
+)
+from outrider.topology import Topology
+from service import stages
+
+GPU, GB = EntityKind.GPU, 1e9
+STEP, CYCLES, START = 60.0, 21, 1_800_000_000.0
+KEYS = MemoryUseDetector.keys
+LEARN, FAULT = 90, 100  # cycles of a minute
+
+
+def cards(count):
+    return tuple(EntityRef("lab", GPU, None, f"g{number}") for number in range(count))
+
+
+def served(entities, model="chat"):
+    service = EntityRef("lab", EntityKind.SERVICE, "default", model)
+    edges, labels = [], {}
+    for number, card in enumerate(entities):
+        replica = EntityRef("lab", EntityKind.REPLICA, "default", f"{model}-{number}")
+        edges += [(card, replica), (replica, service)]
+        labels |= {replica: {"model": model}, card: {"gpu_type": "H100"}}
+    return Topology.build(edges, labels=labels)
+
+
+def cache(count, cycles, seed=0):
+    """The share of its cache that each engine has in use: a wave of an hour and their own noise."""
+    random = np.random.default_rng(seed)
+    wave = 0.5 + 0.35 * np.sin(np.arange(cycles) / 60.0 * 2 * np.pi)
+    return np.clip(wave[None] + random.normal(0, 0.05, (count, cycles)), 0.0, 1.0)
+
+
+def reserving(in_use, seed=1):
+    """Bytes used where everything is reserved at the start: constant, each card a little other than the next."""
+    random = np.random.default_rng(seed)
+    own = random.normal(72.0, 0.3, (in_use.shape[0], 1))
+    return (own + random.normal(0, 0.02, in_use.shape)) * GB
+
+
+def taking(in_use, seed=1):
+    """Bytes used where cache is taken as it is needed: 20 GB of weights and up to 50 of cache."""
+    random = np.random.default_rng(seed)
+    return (20.0 + 50.0 * in_use + random.normal(0, 0.1, in_use.shape)) * GB
+
+
+def lived(used, in_use, *, reserved=0.9, topology=None, state=None, first=0, told=None):
+    """Every cycle through the detector: the last state, and by cycle what was said."""
+    detector, entities = MemoryUseDetector(), cards(used.shape[0])
+    topology = topology or served(entities)
+    state, said = state or detector.initial(), []
+    shares = np.full(used.shape, np.nan if reserved is None else reserved)
+    values = np.stack((used, shares, in_use), axis=2)
+    for end in range(first + 1, values.shape[1] + 1):
+        begin = max(0, end - CYCLES)
+        part = values[:, begin:end]
+        status = np.where(np.isnan(part), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+        times = START + STEP * np.arange(begin, end)
+        window = Window(GPU, entities, times, KEYS, part, status, timedelta(seconds=STEP))
+        state, verdicts = detector.detect(state, window, topology, datetime.fromtimestamp(times[-1], tz=UTC))
+        said.append(verdicts)
+    return state, said
+
+
+def found(verdicts):
+    return [one for one in verdicts if isinstance(one, Finding)]
+
+
+@pytest.mark.parametrize(("engine", "reserved"), [(reserving, 0.9), (taking, None)])
+def test_memory_that_the_engine_explains_is_nothing(engine, reserved):
+    in_use = cache(6, 240)
+    _, said = lived(engine(in_use), in_use, reserved=reserved)
+    assert not any(found(verdicts) for verdicts in said)
+    assert said[-1] == ()
+
+
+@pytest.mark.parametrize(("engine", "reserved"), [(reserving, 0.9), (taking, None)])
+def test_a_leak_is_told_whether_memory_is_reserved_or_taken_as_needed(engine, reserved):
+    in_use = cache(6, 200)
+    used = engine(in_use)
+    used[3, FAULT:] += 0.12 * GB * np.arange(100)
+    _, said = lived(used, in_use, reserved=reserved)
+    (one,) = found(said[-1])
+    assert (one.entity.name, one.fault, one.severity, one.signals) == ("g3", None, Priority.P3, (USED,))
+    assert one.evidence[0].text == "findings.memory_above_its_use"
+    assert float(one.evidence[0].arguments["grown"]) == pytest.approx(12.0, rel=0.15)
+    assert one.observed > one.expected.high
+
+
+def test_a_process_beside_the_engine_is_told_after_ten_minutes_and_over_when_it_ends():
+    in_use = cache(6, 160)
+    used = reserving(in_use)
+    used[2, FAULT:130] += 4.0 * GB
+    _, said = lived(used, in_use)
+    told = [bool(found(verdicts)) for verdicts in said]
+    assert not any(told[: FAULT + 9])
+    assert all(told[FAULT + 14 : 128])
+    assert not any(told[135:])
+
+
+def test_a_card_that_always_uses_more_than_its_like_is_not_told():
+    in_use = cache(6, 160)
+    used = reserving(in_use)
+    used[1] += 4.0 * GB
+    _, said = lived(used, in_use)
+    assert not any(found(verdicts) for verdicts in said)
+
+
+def test_what_all_cards_of_a_class_show_is_nobodys_own():
+    in_use = cache(6, 160)
+    used = reserving(in_use)
+    used[:, FAULT:] += 4.0 * GB
+    _, said = lived(used, in_use)
+    assert not any(found(verdicts) for verdicts in said)
+
+
+def test_a_process_that_starts_is_young_and_neither_judged_nor_learnt_from():
+    in_use = cache(6, 160)
+    used = reserving(in_use)
+    used[4, FAULT : FAULT + 6] = 0.5 * GB  # its engine left, and loads again
+    state, said = lived(used, in_use)
+    assert not any(found(verdicts) for verdicts in said)
+    young = [one for one in said[FAULT + 10] if isinstance(one, NoVerdict)]
+    assert [(one.entity.name, one.reason) for one in young] == [("g4", NoVerdictReason.NO_VALUES)]
+    mean = state.arrays["sum_y"][4] / state.arrays["sum_n"][4]
+    # what was learnt is still that of a warm engine
+    assert mean == pytest.approx(used[4, :FAULT].mean(), rel=0.005)
+
+
+def test_without_a_word_of_the_engine_nothing_is_said():
+    in_use = np.full((4, 60), np.nan)
+    used = reserving(cache(4, 60))
+    _, said = lived(used, in_use, reserved=None)
+    assert not any(found(verdicts) for verdicts in said)
+    assert {one.reason for one in said[-1]} == {NoVerdictReason.NO_VALUES}
+
+
+def test_a_card_without_peers_is_held_against_its_own_past():
+    in_use = cache(1, 320)
+    used = reserving(in_use)
+    used[0, 200:] += 0.2 * GB * np.arange(120)
+    _, said = lived(used, in_use)
+    (one,) = found(said[-1])
+    assert one.entity.name == "g0"
+
+
+def test_it_is_tried_in_the_shadow_first_and_says_why_it_is_silent_before():
+    in_use = cache(6, LEARN)
+    state, said = lived(reserving(in_use), in_use)
+    assert said[3] == (NoVerdict("memory-use", None, NoVerdictReason.WARMING_UP),)
+    now = datetime.fromtimestamp(START, tz=UTC)
+
+    def stage(held, verdicts):
+        return stages.Stages().judge(stages.Said(MemoryUseDetector(), held, 6, verdicts), now).stage
+
+    assert stage(state, said[3]) is Stage.LEARNING
+    assert stage(state, said[-1]) is Stage.SHADOW
+    state.arrays["learnt"][:] = 2 * 86400.0
+    assert stage(state, said[-1]) is Stage.ALERTING
+
+
+def test_a_new_card_of_a_known_class_has_the_line_at_once_and_a_habit_after_half_an_hour():
+    in_use = cache(6, 200)
+    used = reserving(in_use)
+    used[5, :FAULT], in_use[5, :FAULT] = np.nan, np.nan
+    used[5, 150:] += 5.0 * GB
+    _, said = lived(used, in_use)
+    assert not any(found(verdicts) for verdicts in said[:158])
+    assert [one.entity.name for one in found(said[-1])] == ["g5"]

@@ -1,0 +1,199 @@
+"""Traffic against its forecast, as the way in tells it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from detectors import traffic
+from detectors.entry import EntryDetector
+from outrider.model import (
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Finding,
+    Foreseen,
+    NoVerdict,
+    Priority,
+    SignalKey,
+    Window,
+)
+
+START = 1_800_000_000.0
+STEP = 15.0
+KEYS = tuple(
+    SignalKey(name)
+    for name in ("svc_requests_per_second", "svc_requests_total", "svc_inflight_requests", "svc_ready_backends")
+)
+A, B = (EntityRef("lab", EntityKind.SERVICE, "d", name) for name in "ab")
+
+
+def said(*entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, signal=traffic.RATE, step=600.0):
+    count = len(entities)
+    arrays = (np.full(count, float(one)) for one in (step, made_at, low, middle, high))
+    return Foreseen(entities, (signal,) * count, *arrays)
+
+
+def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), detector=None):
+    """One cycle every 15 seconds; ``rates`` is (entities, cycles) or one row. Returns (state, verdicts by cycle)."""
+    detector = detector or EntryDetector()
+    state, told = state or detector.initial(), []
+    rates = np.atleast_2d(np.asarray(rates, dtype=np.float64))
+    for cycle in range(rates.shape[1]):
+        seen = rates[:, max(0, cycle - 39) : cycle + 1]
+        values = np.stack([seen, seen * STEP, 0.0 * seen, 0.0 * seen + 4.0], axis=2)
+        status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+        times = start + STEP * np.arange(max(0, cycle - 39), cycle + 1)
+        window = Window(
+            EntityKind.SERVICE, entities, times, KEYS, values, status, timedelta(seconds=STEP), events,
+            foreseen(times[-1]) if callable(foreseen) else foreseen,
+        )  # fmt: skip
+        state, verdicts = detector.detect(state, window, None, datetime.fromtimestamp(times[-1], tz=UTC))
+        told.append(verdicts)
+    return state, told
+
+
+def off(verdicts):
+    return [one for one in verdicts if isinstance(one, Finding) and one.detector == traffic.NAME]
+
+
+def minutes(count):
+    return int(count * 60 / STEP)
+
+
+def ramp(start, end, count):
+    """A slow change: nothing falls at once, and no drop against the level before is seen."""
+    return np.concatenate([np.full(minutes(10), start), np.linspace(start, end, minutes(count))])
+
+
+def test_more_than_was_forecast_for_long_is_told_once_and_pages_nobody():
+    _, told = live([20.0] * minutes(16), said(A))
+    assert not any(off(verdicts) for verdicts in told[: minutes(9)])
+    (item,) = off(told[-1])
+    assert (item.fault, item.severity, item.entity) == (None, Priority.P3, A)
+    assert item.fingerprint.endswith("|above")
+    assert [one.text for one in item.evidence] == ["findings.traffic_above", "findings.traffic_was_forecast"]
+    assert item.evidence[1].arguments["high"] == "13"
+    assert item.evidence[1].arguments["minutes"] == "76"
+
+
+def test_fewer_than_was_forecast_is_told_though_they_went_away_slowly():
+    _, told = live([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], said(A))
+    (item,) = off(told[-1])
+    assert item.fingerprint.endswith("|below")
+    assert (item.observed, item.expected.high) == (pytest.approx(4.0), None)
+
+
+@pytest.mark.parametrize("rate", [7.0, 12.9, 13.5])  # outside the lowest quantile, inside, and outside the highest
+def test_what_is_near_the_median_is_not_told_however_narrow_the_forecast_is(rate):
+    assert not any(off(verdicts) for verdicts in live([rate] * minutes(20), said(A, middle=10.5))[1])
+
+
+def test_a_burst_of_a_minute_is_not_told():
+    rates = [*[10.0] * minutes(12), *[25.0] * minutes(1), *[10.0] * minutes(16)]
+    assert not any(off(verdicts) for verdicts in live(rates, said(A))[1])
+
+
+def test_it_ends_only_after_minutes_inside():
+    _, told = live([20.0] * minutes(16) + [10.0] * minutes(16), said(A))
+    stood = [bool(off(verdicts)) for verdicts in told[minutes(16) :]]
+    assert stood[minutes(11)]  # the mean of ten minutes is inside after seven
+    assert not stood[-1]
+    assert all(first or not second for first, second in pairwise(stood))
+
+
+def test_what_was_outside_before_a_gap_is_not_outside_since_then():
+    state, _ = live([20.0] * minutes(4), said(A))
+    _, told = live([20.0] * minutes(4), said(A), state=state, start=START + 7200.0)
+    assert not any(off(verdicts) for verdicts in told)
+
+
+def test_missing_values_end_nothing():
+    _, told = live([20.0] * minutes(16) + [np.nan] * minutes(8) + [20.0] * minutes(6), said(A))
+    silent = told[minutes(23)]
+    assert not off(silent)
+    assert traffic.NAME in {one.detector for one in silent if isinstance(one, NoVerdict) and one.entity == A}
+    assert off(told[-1])
+
+
+def learnt(level):
+    """A detector that has seen three days at one level."""
+    count = 3 * 144
+    values = np.full((1, count, len(KEYS)), np.nan)
+    values[:, :, 0] = level
+    status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+    times = START - 600.0 * np.arange(count, 0, -1)
+    detector = EntryDetector()
+    past = Window(EntityKind.SERVICE, (A,), times, KEYS, values, status, timedelta(minutes=10))
+    return detector.warm(detector.initial(), past)
+
+
+REFUSED = {
+    "nobody plans": (None, "usual_no_forecast", {}),
+    "another service": (said(B), "usual_no_forecast", {}),
+    "does not reach": (said(A, low=np.nan, middle=np.nan, high=np.nan), "usual_forecast_past", {"minutes": "72"}),
+    "of tokens": (
+        said(A, signal="svc_tokens_per_second"),
+        "usual_forecast_of_other",
+        {"unit": "tokens_per_second", "wanted_unit": "per_second"},
+    ),
+    "of hours": (said(A, step=3600.0), "usual_forecast_other_slot", {"seconds": "3600", "wanted": "600"}),
+    "not made yet": (said(A, made_at=START + 1e6), "usual_forecast_past", {}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_without_a_forecast_that_counts_the_usual_level_stands_in_and_why_is_told(case):
+    foreseen, text, arguments = REFUSED[case]
+    _, told = live([30.0] * minutes(12), foreseen, state=learnt(10.0))
+    (item,) = off(told[-1])
+    assert item.evidence[0].arguments["due"] != "nan"
+    assert item.evidence[1].text == f"findings.{text}"
+    assert arguments.items() <= item.evidence[1].arguments.items()
+
+
+def test_with_neither_a_forecast_nor_a_usual_level_nothing_is_told():
+    assert not any(off(verdicts) for verdicts in live([30.0] * minutes(20), None)[1])
+
+
+def test_each_service_is_held_against_its_own():
+    rates = np.array([[20.0] * minutes(16), [200.0] * minutes(16)])
+    foreseen = said(B, A)
+    foreseen.high[0], foreseen.middle[0], foreseen.low[0] = 260.0, 200.0, 150.0
+    _, told = live(rates, foreseen, entities=(A, B))
+    assert [item.entity for item in off(told[-1])] == [A]
+
+
+def fell(foreseen, state=None):
+    _, told = live([*[50.0] * minutes(12), *[5.0] * minutes(3)], foreseen, state=state)
+    return [one for one in told[-1] if isinstance(one, Finding)]
+
+
+def test_a_drop_that_was_forecast_is_none_and_one_that_was_not_says_what_was_forecast():
+    assert [item.fault for item in fell(said(A, low=2.0, middle=6.0, high=60.0))] == []
+    (item,) = fell(said(A, low=40.0, middle=50.0, high=60.0))
+    assert (item.fault, item.severity) == ("traffic-drop", Priority.P2)
+    assert item.evidence[-1].text == "findings.traffic_was_forecast"
+
+
+def test_a_drop_without_a_forecast_says_so():
+    (item,) = fell(None, state=learnt(50.0))
+    assert item.fault == "traffic-drop"
+    assert item.evidence[-1].text == "findings.usual_no_forecast"
+
+
+def test_while_a_fault_says_why_fewer_come_nothing_else_does():
+    _, told = live([*[50.0] * minutes(12), *[5.0] * minutes(20)], said(A, low=40.0, middle=50.0, high=60.0))
+    assert [one.fault for one in told[-1] if isinstance(one, Finding)] == ["traffic-drop"]
+
+
+def test_on_a_day_that_the_calendar_names_fewer_are_not_told():
+    when = datetime.fromtimestamp(START, tz=UTC)
+    event = Event("e", EventKind.CHANGE, A, when, "change", "calendar", {}, "e")
+    _, told = live([*ramp(10.0, 4.0, 60), *[4.0] * minutes(10)], said(A), events=(event,))
+    assert not off(told[-1])

@@ -1,0 +1,65 @@
+"""A load test as text: the same test comes back, and what was damaged says where."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from outrider.errors import UsageError
+from outrider.model import Interval
+from planner import kept_tests
+from planner.kept_tests import KeptTest
+from planner.knee import LoadPoint, knee
+from planner.queueing import Slo
+
+SPANS = {"tokens_per_second": Interval(90.0, None)}
+POINTS = (
+    LoadPoint(1, 1.0, 10.0, 10.0, 30, ttft=0.1, tpot=0.02, intervals=SPANS),
+    LoadPoint(4, 3.5, 35.0, 10.0, 100, ttft=0.2, tpot=0.03, error_ratio=0.001),
+    LoadPoint(16, 3.6, 36.0, 10.0, 110, ttft=2.0),
+)
+ENDED = datetime(2026, 11, 21, 12, 0, 1, 250_000, tzinfo=UTC)
+TEST = KeptTest(
+    "聊天 Chat", None, "H100", 4, 2, "org/m", "0.11", "load_test", ENDED,
+    timedelta(days=30), Slo(ttft=1.0), POINTS,
+)  # fmt: skip
+
+
+def test_the_same_test_comes_back_with_the_same_knee() -> None:
+    found = kept_tests.read(kept_tests.text(TEST), "t.json")
+    assert found == TEST
+    assert knee(list(found.points), found.slo) == knee(list(POINTS), TEST.slo)
+
+
+@pytest.mark.parametrize("given", ["", "{", "[]", '{"output_throughput": 1}', "[1, 2]"])
+def test_what_another_program_wrote_is_left_to_others(given: str) -> None:
+    assert kept_tests.read(given, "t.json") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({kept_tests.FORMAT: 2}, "t.json is of version 2"),
+        ({"service": None}, "service is None"),
+        ({"measured_at": "soon"}, "t.json is damaged"),
+        ({"steps": [{"concurrency": 1}]}, "t.json is damaged"),
+        ({"steps": [{"concurrency": "many"}]}, "no number"),
+        ({"steps": [{"users": 1}]}, "other fields"),
+        ({"slo": {"ttft": "x"}}, "t.json is damaged"),
+        ({"valid_seconds": 1e300}, "t.json is damaged"),
+    ],
+)
+def test_what_was_damaged_says_so(change: dict[str, Any], said: str) -> None:
+    body = json.loads(kept_tests.text(TEST)) | change
+    with pytest.raises(UsageError, match=said):
+        kept_tests.read(json.dumps(body), "t.json")
+
+
+def test_a_key_that_is_gone_is_named() -> None:
+    body = json.loads(kept_tests.text(TEST))
+    del body["gpu_type"]
+    with pytest.raises(UsageError, match="has no 'gpu_type'"):
+        kept_tests.read(json.dumps(body), "t.json")

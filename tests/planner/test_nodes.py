@@ -1,0 +1,55 @@
+"""Whole nodes stand beside the count of replicas and never change it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from outrider import jsonable
+from outrider.i18n import LANGUAGES
+from planner import nodes, reasoning
+from planner.plan import plan
+
+
+def planned(build, **fleet):
+    given = {"current_replicas": 19, **fleet}
+    (found,) = plan(
+        build.history(np.full(5 * 144, 40.0)), {build.service: build.calibration()}, [build.fleet(**given)], build.now
+    ).recommendations
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fleet", "wanted", "idle", "stranded", "source"),
+    [
+        ({}, (10, 80), 4, 0, "prior"),  # 19 groups of 4 on the usual server of 8
+        ({"gpus_per_node": 6, "node_source": "topology"}, (19, 114), 38, 38, "topology"),
+        ({"gpus_per_node": 4, "node_source": "configured"}, (19, 76), 0, 0, "configured"),
+        ({"gpus_per_node": 2, "node_source": "configured"}, (38, 76), 0, 0, "configured"),
+        ({"gpus_per_node": 3, "node_source": "configured"}, (38, 114), 38, 38, "configured"),  # two nodes a group
+    ],
+)
+def test_nodes_are_counted_and_the_scaler_s_number_stays(build, fleet, wanted, idle, stranded, source):
+    found = planned(build, **fleet)
+    assert (found.target_replicas, found.gpus) == (19, 76)
+    facts = found.derivation["nodes"]
+    assert (facts["nodes"], facts["gpus"]) == wanted
+    assert (facts["idle_gpus"], facts["stranded_gpus"], facts["source"]) == (idle, stranded, source)
+    shown = jsonable.recommendation(found)
+    assert shown["nodes"]["gpus"] == wanted[1]
+    assert shown["gpus"] == 76
+    for language in LANGUAGES:
+        said = [line for line in reasoning.lines(found, language) if nodes.line(facts, language) == line]
+        assert len(said) == 1
+        assert "{" not in said[0]
+
+
+def test_nodes_of_an_unknown_type_are_not_guessed(build):
+    found = planned(build, gpu_type="potato")
+    assert found.derivation["nodes"]["nodes"] is None
+    assert jsonable.recommendation(found)["nodes"] is None
+    assert any("gpus_per_node" in line for line in reasoning.lines(found))
+
+
+def test_nothing_needs_no_node(build):
+    assert nodes.rounded(0, 8, build.fleet())["nodes"] == 0

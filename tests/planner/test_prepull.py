@@ -1,0 +1,110 @@
+"""Images on nodes before their pods: Jobs for nodes that are known, a DaemonSet for those to come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from outrider.errors import UsageError
+from planner.prepull import PrePullReason, Subject, choose, documents, pinned
+
+IMAGE = "vllm/vllm-openai:v0.11.0"
+PINNED = "vllm/vllm-openai@sha256:" + "0a" * 32
+CHAT = Subject("chat", "prod", IMAGE)
+
+
+def containers(body: Any) -> list[dict[str, Any]]:
+    spec = body["spec"]["template"]["spec"]
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def named(subject: Subject, *arguments: Any, **more: Any) -> list[str]:
+    return [one["metadata"]["name"] for one in documents(subject, choose(*arguments, **more))[1:]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "reason"),
+    [
+        ((None, ["a", "b"]), "job", PrePullReason.NODES_KNOWN),
+        ((None, [], 3), "job", PrePullReason.NODES_KNOWN),
+        ((None,), "daemonset", PrePullReason.NO_NODE_KNOWN),
+        (("daemonset", ["a"]), "daemonset", PrePullReason.ASKED),
+        (("job", ["a"]), "job", PrePullReason.ASKED),
+    ],
+)
+def test_jobs_are_taken_where_nodes_are_known(asked: Any, kind: str, reason: PrePullReason) -> None:
+    found = choose(*asked)
+    assert (found.kind, found.reason) == (kind, reason)
+
+
+def test_jobs_without_a_node_are_refused() -> None:
+    with pytest.raises(UsageError, match="none is known") as caught:
+        choose("job")
+    assert "--node" in caught.value.hint
+
+
+def test_each_node_has_one_job_that_asks_for_no_gpu_and_bears_its_taints() -> None:
+    priority, *jobs = documents(CHAT, choose("job", ["a", "b", "a"], taints=["team"]))
+    assert priority["preemptionPolicy"] == "Never"
+    assert len(jobs) == 2
+    for job, node in zip(jobs, "ab", strict=True):
+        pod = job["spec"]["template"]["spec"]
+        (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": [node]}]
+        assert pod["priorityClassName"] == priority["metadata"]["name"]
+        assert [one["key"] for one in pod["tolerations"]] == ["nvidia.com/gpu", "team"]
+        (pull,) = containers(job)
+        assert "limits" not in pull["resources"]
+        assert set(pull["resources"]["requests"]) == {"cpu", "memory"}
+        assert job["spec"]["ttlSecondsAfterFinished"] > 0
+
+
+def test_a_name_is_that_of_what_is_pulled_and_how() -> None:
+    jobs = ("job", ["a"])
+    assert named(CHAT, *jobs) == named(CHAT, *jobs)
+    others = [
+        named(replace(CHAT, image=PINNED), *jobs),
+        named(CHAT, *jobs, secret="registry"),
+        named(CHAT, *jobs, taints=["team"]),
+        named(CHAT, "job", ["b"]),
+        named(CHAT, "job", [], 1),
+        named(CHAT, *jobs),
+    ]
+    assert len({name for names in others for name in names}) == len(others)
+
+
+def test_more_nodes_keep_the_jobs_of_those_before() -> None:
+    before, after = named(CHAT, "job", ["a", "b"]), named(CHAT, "job", ["c", "b", "a"])
+    assert set(before) < set(after)
+
+
+def test_names_fit_whatever_a_service_is_called() -> None:
+    for service in ("a" * 200, "Org/Qwen_2.5-72B", "模型"):
+        for name in (*named(replace(CHAT, service=service), "job", ["n" * 250]),
+                     *named(replace(CHAT, service=service), "job", [], 100_000)):  # fmt: skip
+            assert len(name) + len("-99999-xxxxx") <= 63 or len(name) + len("-xxxxx") <= 63
+
+
+def test_a_tag_is_looked_up_anew_and_a_digest_is_not() -> None:
+    assert not pinned(IMAGE)
+    assert pinned(PINNED)
+    policies = [
+        containers(documents(replace(CHAT, image=image), choose(kind, nodes))[1])[0]["imagePullPolicy"]
+        for image in (IMAGE, PINNED)
+        for kind, nodes in (("job", ["a"]), ("daemonset", []))
+    ]
+    assert policies == ["Always", "Always", "IfNotPresent", "IfNotPresent"]
+
+
+def test_no_container_sees_the_gpus_of_its_node() -> None:
+    for how in (choose("job", ["a"]), choose("job", [], 2), choose("daemonset")):
+        pull = containers(documents(CHAT, how)[1])[0]
+        assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in pull["env"]
+
+
+def test_documents_are_written_without_references() -> None:
+    for how in (choose("job", ["a", "b"]), choose("job", [], 2), choose("daemonset")):
+        assert "&id" not in yaml.safe_dump_all(documents(CHAT, how))

@@ -1,0 +1,138 @@
+"""Weights in routes of Gateway API and Istio: read, changed in place, made anew."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from outrider.errors import UsageError
+from planner import routes
+from planner.routes import Place
+
+WEIGHTS = {"chat-0": 20, "Chat_1": 80}
+PLACE = Place("chat", "prod", {"chat-0": "chat-0", "Chat_1": "chat-1"})
+
+
+def http_route() -> dict[str, Any]:
+    """As kubectl prints one: two rules over the same backends, a filter, a redirect, and what the server adds."""
+    refs = [{"name": "chat-0", "port": 8000, "weight": 1}, {"name": "chat-1", "port": 8000}]
+    match = {"path": {"type": "PathPrefix", "value": "/v1/chat"}}
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": {
+            "name": "chat", "namespace": "prod", "uid": "u", "resourceVersion": "9", "generation": 3,
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "team": "llm"},
+        },
+        "spec": {
+            "parentRefs": [{"name": "edge"}],
+            "rules": [
+                {"matches": [match], "backendRefs": refs, "timeouts": {"request": "60s"}},
+                {"backendRefs": deepcopy(refs)},
+                {"backendRefs": [{"name": "docs", "port": 80, "weight": 1}]},
+                {"filters": [{"type": "RequestRedirect", "requestRedirect": {"scheme": "https"}}]},
+            ],
+        },
+        "status": {"parents": []},
+    }  # fmt: skip
+
+
+def virtual_service() -> dict[str, Any]:
+    host = "chat.prod.svc.cluster.local"
+    return {
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "VirtualService",
+        "metadata": {"name": "chat", "namespace": "prod"},
+        "spec": {
+            "hosts": [host],
+            "http": [
+                {
+                    "retries": {"attempts": 2},
+                    "route": [
+                        {"destination": {"host": host, "subset": "chat-0"}, "weight": 100},
+                        {"destination": {"host": host, "subset": "chat-1"}},
+                        {"destination": {"host": "spare"}, "weight": 0},
+                    ],
+                }
+            ],
+        },
+    }
+
+
+def test_weights_are_read_as_gateway_and_mesh_read_them() -> None:
+    assert routes.current(http_route(), "r") == {"chat-0": 1.0, "chat-1": 1.0}
+    assert routes.current(virtual_service(), "r") == {"chat-0": 100.0, "chat-1": 0.0, "spare": 0.0}
+
+
+def test_nothing_but_weights_changes() -> None:
+    before = http_route()
+    after = routes.reweighted(before, {"chat-0": 30, "chat-1": 70}, "r")
+    assert before == http_route(), "what is given stays as it is"
+    assert [[one["weight"] for one in rule["backendRefs"]] for rule in after["spec"]["rules"][:3]] == [
+        [30, 70], [30, 70], [1],
+    ]  # fmt: skip
+    assert after["metadata"] == {"name": "chat", "namespace": "prod", "annotations": {"team": "llm"}}
+    assert "status" not in after
+    for rule in (*before["spec"]["rules"], *after["spec"]["rules"]):
+        for one in rule.get("backendRefs", []):
+            one.pop("weight", None)
+    assert after["spec"] == before["spec"]
+
+
+def test_a_mesh_route_is_reweighted_by_its_subsets() -> None:
+    weights = {"chat-0": 30, "chat-1": 60, "spare": 10}
+    after = routes.reweighted(virtual_service(), weights, "r")
+    assert routes.current(after, "r") == weights
+    assert after["spec"]["http"][0]["retries"] == {"attempts": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda one: one.update(kind="Ingress"), "is no HTTPRoute"),
+        (lambda one: one.update(metadata={}), "is no HTTPRoute"),
+        (lambda one: one.update(spec={"rules": []}), "among no backends"),
+        (lambda one: one.update(spec=None), "among no backends"),
+        (lambda one: one["spec"]["rules"][1]["backendRefs"][0].update(name="x"), "have different backends"),
+        (lambda one: one["spec"]["rules"][0]["backendRefs"][0].update(name=""), "rule 1: a backend has no name"),
+        (lambda one: one["spec"]["rules"][0]["backendRefs"][0].update(weight=-1), "has the weight -1"),
+        (lambda one: one["spec"]["rules"][0]["backendRefs"][0].update(weight="half"), "has the weight 'half'"),
+    ],
+)
+def test_what_is_no_route_is_refused(change: Any, said: str) -> None:
+    route = http_route()
+    change(route)
+    with pytest.raises(UsageError, match=said):
+        routes.current(route, "r.yaml")
+
+
+def test_a_new_route_has_a_service_for_each_replica() -> None:
+    *services, route = routes.documents("gateway", PLACE, WEIGHTS)
+    refs = route["spec"]["rules"][0]["backendRefs"]
+    assert [one["metadata"]["name"] for one in services] == [one["name"] for one in refs]
+    assert [one["spec"]["selector"][routes.POD_LABEL] for one in services] == ["chat-0", "chat-1"]
+    assert [one["weight"] for one in refs] == [20, 80]
+    assert route["spec"]["parentRefs"] == [{"group": "", "kind": "Service", "name": "chat", "port": 8000}]
+    edge = Place("chat", "prod", PLACE.pods, gateway="infra/edge")
+    assert routes.documents("gateway", edge, WEIGHTS)[-1]["spec"]["parentRefs"] == [
+        {"name": "edge", "namespace": "infra"}
+    ]
+
+
+def test_a_new_mesh_route_has_a_subset_for_each_replica() -> None:
+    rule, route = routes.documents("istio", PLACE, WEIGHTS)
+    subsets = {one["name"]: one["labels"] for one in rule["spec"]["subsets"]}
+    shared = routes.current(route, "made")
+    assert shared.keys() == subsets.keys()
+    assert list(shared.values()) == [20, 80]
+    assert list(subsets.values()) == [{routes.POD_LABEL: "chat-0"}, {routes.POD_LABEL: "chat-1"}]
+
+
+def test_more_replicas_than_a_rule_takes_go_to_the_mesh() -> None:
+    many = {f"chat-{n}": 5 for n in range(20)}
+    place = Place("chat", "prod", {name: name for name in many})
+    with pytest.raises(UsageError, match="at most 16 backends, here are 20"):
+        routes.documents("gateway", place, many)
+    assert len(routes.documents("istio", place, many)[0]["spec"]["subsets"]) == 20

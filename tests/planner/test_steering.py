@@ -1,0 +1,151 @@
+"""Proposals of weights: bounded, summing to 100, never for what has no values, only where a replay gains."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.errors import UsageError
+from planner.balance import ReplicaLoad
+from planner.steering import TOTAL, Rules, SteerReason, propose, shift_ratios
+
+LONG = ReplicaLoad("long", 90_000, 1000)
+FREE = ReplicaLoad("free", 0, 1000)
+FAST = ReplicaLoad("fast", 0, 2000)
+FULL = ReplicaLoad("full", 0, 1000, kv_ratio=0.95)
+
+
+def names(*loads: ReplicaLoad) -> list[str]:
+    return [one.name for one in loads]
+
+
+def test_requests_leave_the_long_queue_and_wait_less() -> None:
+    found = propose(names(LONG, FREE, FAST), (LONG, FREE, FAST), 2500)
+    assert found.reason is SteerReason.BY_WAIT
+    assert found.weights["long"] < found.weights["free"] < found.weights["fast"]
+    assert found.current["long"] == 34, "even, with the remainder to the first"
+    assert found.proposed_seconds is not None
+    assert found.current_seconds is not None
+    assert found.proposed_seconds < found.current_seconds
+    assert sum(found.weights.values()) == TOTAL
+
+
+def test_one_without_values_keeps_the_weight_it_has() -> None:
+    now = {"long": 2, "free": 2, "fast": 2, "mute": 4}
+    found = propose([*names(LONG, FREE, FAST), "mute"], (LONG, FREE, FAST), 2500, now)
+    assert found.kept == ("mute",)
+    assert found.weights["mute"] == found.current["mute"] == 40
+    assert sum(found.weights.values()) == TOTAL
+
+
+def test_above_the_watermark_nothing_is_sent_whatever_the_bounds() -> None:
+    found = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=Rules(least=10, most=90))
+    assert found.closed == ("full",)
+    assert found.weights["full"] == 0
+    assert min(found.weights[name] for name in ("long", "free")) >= 10
+
+
+def test_bounds_that_cannot_be_kept_propose_nothing() -> None:
+    found = propose(names(LONG, FREE, FULL), (LONG, FREE, FULL), 1500, rules=Rules(most=40))
+    assert (found.reason, found.proposed) == (SteerReason.BOUNDS, False)
+    assert found.weights == found.current
+
+
+@pytest.mark.parametrize(
+    ("loads", "reason"),
+    [
+        ((FULL, ReplicaLoad("also", 0, 10, kv_ratio=1.0)), SteerReason.ALL_FULL),
+        ((FREE,), SteerReason.NOTHING_TO_STEER),
+        ((FREE, ReplicaLoad("same", 0, 1000)), SteerReason.NO_GAIN),
+    ],
+)
+def test_what_gains_nothing_is_not_proposed(loads: tuple[ReplicaLoad, ...], reason: SteerReason) -> None:
+    found = propose(names(*loads), loads, 100)
+    assert found.reason is reason
+    assert found.weights == found.current
+    assert found.as_dict()["weights"] == found.as_dict()["current"]
+
+
+def test_a_full_cache_is_left_even_where_no_queue_gains() -> None:
+    loads = (FREE, ReplicaLoad("same", 0, 1000), FULL)
+    assert propose(names(*loads), loads, 100).proposed
+    drained = {"free": 50, "same": 50, "full": 0}
+    assert propose(names(*loads), loads, 100, drained).reason is SteerReason.NO_GAIN
+
+
+def test_no_values_of_anybody_is_nothing_to_steer() -> None:
+    found = propose(["a", "b"], (), 100, {"a": 1, "b": 3})
+    assert (found.reason, dict(found.weights)) == (SteerReason.NOTHING_TO_STEER, {"a": 25, "b": 75})
+
+
+@pytest.mark.parametrize(
+    ("backends", "rules", "said"),
+    [
+        (["long", "long"], Rules(), "named twice"),
+        ([f"r{n}" for n in range(101)], Rules(), "cannot share 100 whole weights"),
+        (["other"], Rules(), "long is no backend"),
+        (["long", "b"], Rules(stands_seconds=0), "--stands"),
+        (["long", "b"], Rules(tokens_per_request=0), "--tokens"),
+        (["long", "b"], Rules(least=60, most=50), "are no bounds"),
+        (["long", "b"], Rules(most=101), "are no bounds"),
+        (["long", "b"], Rules(watermark=90), "--watermark"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(backends: list[str], rules: Rules, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        propose(backends, (LONG,), 100, rules=rules)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> dict[str, Any]:
+    count = draw(st.integers(2, 12))
+    loads = [
+        ReplicaLoad(
+            f"r{number}",
+            draw(st.floats(0, 1e5)),
+            draw(st.floats(1, 1e4)),
+            draw(st.floats(0, 1)),
+            draw(st.floats(0, 1)),
+        )
+        for number in range(count)
+        if draw(st.integers(0, 3))  # a quarter has no values
+    ]
+    current = {f"r{number}": draw(st.integers(0, 1000)) for number in range(count)}
+    rules = Rules(
+        stands_seconds=10, prefill_seconds=draw(st.floats(0, 5)), least=draw(st.integers(0, 20)),
+        most=draw(st.integers(20, 100)),
+    )  # fmt: skip
+    return {"backends": list(current), "loads": loads, "current": current, "rules": rules}
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets(), st.floats(0, 1e4))
+def test_whatever_is_proposed_keeps_the_rules(fleet: dict[str, Any], arriving: float) -> None:
+    """1 whole weights of 100; 2 silent ones as before; 3 full ones none; 4 the others within bounds; 5 a gain."""
+    found = propose(fleet["backends"], fleet["loads"], arriving, fleet["current"], fleet["rules"])
+    assert list(found.weights) == fleet["backends"]
+    assert sum(found.weights.values()) == sum(found.current.values()) == TOTAL
+    assert all(isinstance(weight, int) and weight >= 0 for weight in found.weights.values())
+    assert all(found.weights[name] == found.current[name] for name in found.kept)
+    if not found.proposed:
+        assert found.weights == found.current
+        return
+    assert all(found.weights[name] == 0 for name in found.closed)
+    for one in fleet["loads"]:
+        if one.name not in found.closed:
+            assert found.least <= found.weights[one.name] <= found.most
+    if not any(found.current[name] for name in found.closed):
+        beside = found.even_seconds if found.current_seconds is None else found.current_seconds
+        assert found.proposed_seconds is not None
+        assert beside is not None
+        assert found.proposed_seconds <= beside
+
+
+def test_traffic_actions_have_the_proportions_of_the_weights() -> None:
+    ratios = shift_ratios({"a": 50, "b": 25, "c": 0, "d": 25})
+    assert ratios == {"a": 1.0, "b": 0.5, "c": 0.0, "d": 0.5}
+    assert math.isclose(ratios["b"] / sum(ratios.values()), 0.25)

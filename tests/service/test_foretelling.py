@@ -1,0 +1,146 @@
+"""What the cycle hands to detectors of the plans that were made."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from collectors.collect import Collector
+from outrider.clock import ManualClock
+from outrider.model import (
+    BacktestScore,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Forecast,
+    NoPlanReason,
+    Plan,
+    SignalKey,
+)
+from outrider.ports import Collected
+from planner.forecast.select import forecast
+from service.detection import Detection
+from service.foretelling import Foretelling
+from service.planning import NoPlanning
+from service.settings import Settings
+from service.wiring import cycle_in_memory
+
+NOW = datetime(2026, 11, 22, 9, 0, 20, tzinfo=UTC)
+STEP = timedelta(minutes=10)
+SERVICE = EntityRef("lab", EntityKind.SERVICE, "d", "s")
+SCORE = BacktestScore(0.1, 0.2, 0.9, 7)
+
+
+def plan(at, level, *, slots=144, score=SCORE, levels=(0.05, 0.5, 0.95, 0.995), entity=SERVICE):
+    first = at.timestamp() // 600.0 * 600.0
+    values = {one: level * (0.5 + one) + np.arange(slots) for one in levels}
+    times = first + 600.0 * np.arange(slots)
+    return Plan((Forecast("svc_requests_per_second", entity, at, STEP, times, values, "mix", score),))
+
+
+def test_before_the_first_plan_nothing_is_foreseen():
+    assert Foretelling().at(NOW) is None
+
+
+def test_it_is_the_slot_around_now_of_every_service():
+    made = Foretelling()
+    made.take(plan(NOW, 100.0))
+    seen = made.at(NOW + timedelta(minutes=25))
+    assert seen.entities == (SERVICE,)
+    assert seen.signals == ("svc_requests_per_second",)
+    assert (seen.low[0], seen.middle[0], seen.high[0]) == pytest.approx((57.0, 102.0, 151.5))
+    assert (seen.made_at[0], seen.step_seconds[0]) == (NOW.timestamp(), 600.0)
+    assert made.at(NOW + timedelta(minutes=25)) is seen
+    assert made.at(NOW + timedelta(minutes=35)).middle[0] == pytest.approx(103.0)
+
+
+def test_what_an_hour_ago_was_said_counts_until_then_what_was_said_first():
+    made = Foretelling()
+    found = []
+    for minutes in range(0, 130, 10):
+        at = NOW + timedelta(minutes=minutes)
+        made.take(plan(at, 100.0 + minutes))
+        found.append((at.timestamp() - made.at(at).made_at[0]) / 60.0)
+    assert found == [0, 10, 20, 30, 40, 50, 60, 60, 60, 60, 60, 60, 60]
+
+
+def test_the_last_plan_speaks_as_far_as_it_reaches_and_no_further():
+    made = Foretelling()
+    made.take(plan(NOW, 100.0, slots=12))
+    assert made.at(NOW + timedelta(minutes=110)).middle[0] > 0
+    assert np.isnan(made.at(NOW + timedelta(hours=2)).middle[0])
+
+
+def test_a_forecast_that_was_never_judged_and_a_plan_without_any_say_nothing():
+    made = Foretelling()
+    made.take(plan(NOW, 100.0, score=BacktestScore(None, None, None, 0)))
+    made.take(Plan())
+    assert made.at(NOW) is None
+
+
+def test_a_forecast_without_a_low_quantile_is_not_known():
+    made = Foretelling()
+    made.take(plan(NOW, 100.0, levels=(0.5, 0.95)))
+    seen = made.at(NOW)
+    assert np.isnan(seen.low[0])
+    assert seen.high[0] == pytest.approx(145.0)
+
+
+def test_the_planners_own_forecast_is_understood():
+    times = NOW.timestamp() // 600.0 * 600.0 - 600.0 * np.arange(6 * 144, 0, -1)
+    values = 50.0 + 20.0 * np.sin(times / 86400.0 * 2 * np.pi) + np.random.default_rng(1).normal(0, 1, times.size)
+    made = forecast(times, values, signal="svc_requests_per_second", entity=SERVICE, now=NOW, models=("ensemble",))
+    assert not isinstance(made, NoPlanReason)
+    told = Foretelling()
+    told.take(Plan((made,)))
+    assert np.isnan(told.at(NOW).middle[0])  # a plan speaks of the slots that begin after it
+    seen = told.at(NOW + timedelta(minutes=15))
+    truth = 50.0 + 20.0 * np.sin((NOW.timestamp() + 900.0) / 86400.0 * 2 * np.pi)
+    assert seen.low[0] < seen.middle[0] < seen.high[0]
+    assert seen.middle[0] == pytest.approx(truth, abs=5.0)
+
+
+class Planned(NoPlanning):
+    """One plan, made in the cycle that asks first."""
+
+    def __init__(self, made) -> None:
+        self.latest = made
+        self._due = made
+
+    def plan_if_due(self, now, topology):
+        del now, topology
+        due, self._due = self._due, None
+        return due
+
+
+class Listener:
+    """A detector that says nothing and keeps what it was handed."""
+
+    window, state_version, keys = timedelta(minutes=1), 1, (SignalKey("svc_requests_per_second"),)
+
+    def __init__(self, kind) -> None:
+        self.name, self.kind, self.heard = f"listener-{kind.value}", kind, []
+
+    def initial(self):
+        return DetectorState(1, (), {})
+
+    def detect(self, state, window, topology, now):
+        del topology, now
+        self.heard.append(window.foreseen)
+        return state, ()
+
+
+def test_a_cycle_hands_the_plan_it_made_to_detectors_of_services_from_the_next_one_on():
+    clock = ManualClock(NOW)
+    cycle = cycle_in_memory(Settings(), Collector([]), clock, interval=timedelta(seconds=15))
+    service, gpu = Listener(EntityKind.SERVICE), Listener(EntityKind.GPU)
+    cycle.parts.detection = Detection((service, gpu), timedelta(seconds=15))
+    cycle.parts.planning = Planned(plan(NOW, 100.0))
+    for _ in range(2):
+        cycle.digest(clock.now(), Collected())
+        clock.advance(timedelta(seconds=15))
+    assert service.heard[0] is None
+    assert service.heard[1].entities == (SERVICE,)
+    assert gpu.heard == [None, None]
