@@ -33,7 +33,7 @@ def texts(language: Language) -> Mapping[str, str]:
     return found
 
 
-def translate(key: str, language: Language = "en", **arguments: object) -> str:
+def translate(key: str, language: Language = "en", /, **arguments: object) -> str:
     """The text of a key with its placeholders filled; the key itself when there is no such text."""
     text = texts(language).get(key)
     if text is None:
