@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from outrider.errors import UsageError
+from outrider import yamlfile
+from outrider.errors import ConfigProblem, UsageError
 from planner.gpus import gpu
 from planner.offers import DEFAULT_CURRENCY, Offer
 from service.settings_base import Duration, Section
@@ -18,6 +20,21 @@ def _known(name: str) -> str:
         return gpu(name).name
     except UsageError as error:
         raise ValueError(f"{error.message}; {error.hint}") from error
+
+
+def types_doubted(value: Mapping[str, Any], document: yamlfile.Document) -> list[ConfigProblem]:
+    """GPU types of services that no data sheet is known of: the plan counts them, and no promise bounds it there."""
+    found = []
+    services = value.get("services")
+    for index, service in enumerate(services if isinstance(services, list) else ()):
+        name = service.get("gpu_type") if isinstance(service, dict) else None
+        if isinstance(name, str) and name.strip() not in ("", "unknown"):
+            try:
+                gpu(name)
+            except UsageError as error:
+                said = f"{error.message}, so no data sheet counts for it; {error.hint}"
+                found.append(document.problem(("services", index, "gpu_type"), said))
+    return found
 
 
 class GpuOfferSettings(Section):
