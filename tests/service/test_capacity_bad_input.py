@@ -244,7 +244,7 @@ REFUSED = [
     (f"{BALANCE} --tokens 0", "--tokens must be 1 or more"),
     (f"{BALANCE} --arriving -1", "-1 tokens/s arrive"),
     (f"{BALANCE} --arriving 1e300", r"1e\+300 tokens/s arrive"),
-    (f"{BALANCE} --arriving 5_gpus", r"is in gpu, expected token/\(second"),
+    (f"{BALANCE} --arriving 5_gpus", "is in gpu, expected token/second"),
     (f"{BALANCE} --watermark 90", "--watermark is a ratio"),
     (f"{BALANCE} --prefill -1", "--prefill must be 0 s or more"),
     # emit, plan and warm
