@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from outrider.i18n import Language, translate
+from outrider.summaries import word
 
 Rows = Sequence[Sequence[str]]
 _PIPED = 120  # cells, where nobody's window says how wide a line may be
@@ -148,6 +149,7 @@ def actions(found: list[dict[str, Any]], language: Language = "en") -> str:
 
 def recommendations(found: list[dict[str, Any]], language: Language = "en") -> str:
     """Recommendations, one a line."""
+    found = [r | {"reason": word("plan_reason", r["reason"], language)} for r in found]
     rows = [
         [
             r["service"],

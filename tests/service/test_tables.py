@@ -54,6 +54,16 @@ def test_a_name_without_room_is_broken_after_a_mark_and_a_heading_takes_no_room_
     assert lines == ["name", "azure2024_", "conversation"]
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_reason_of_a_plan_is_told_in_words(language, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    keys = ("gpu_type", "current_replicas", "target_replicas", "gpus", "needed_by", "need_at")
+    made = {"service": "chat", "reason": "survivors_too_busy", "derivation": {}} | dict.fromkeys(keys)
+    drawn = tables.recommendations([made], language)
+    assert "survivors_too_busy" not in drawn
+    assert texts(language)["words.plan_reason.survivors_too_busy"] in drawn
+
+
 def test_a_word_in_chinese_text_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_PIPED", 0)
     monkeypatch.setenv("COLUMNS", "40")
