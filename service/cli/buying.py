@@ -173,7 +173,7 @@ def calibrated(
     if len(meant) != 1 or not newest:
         said = "which service?" if service is None else f"no service is named {service!r}"
         raise UsageError(said, hint=f"known services: {names}")
-    found = sizing.of_store(settings, metrics, topology, newest[0].at, service=meant[0].name, span=timedelta(hours=24))
+    found = sizing.of_store(settings, metrics, topology, newest[0].at, service=meant[0].name)
     known = [one for one in found if isinstance(one, Calibration)]
     if not known:
         said = found[0].text() if found and not isinstance(found[0], Calibration) else "nothing was measured"
