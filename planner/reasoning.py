@@ -150,9 +150,15 @@ def buffer_line(found: Mapping[str, Any], language: Language) -> str:
     """The buffer and where it came from; ``found`` is a ``Buffer.as_dict``."""
     if found["source"] != "measured":
         return translate("plan.buffer_configured", language, buffer=f"{found['value']:.3g}")
-    lead = format_duration(round(found["lead_seconds"]))
-    figures = {"buffer": f"{found['value']:.3g}", "measured": f"{found['measured']:.3g}", "lead": lead}
-    return translate("plan.buffer_bounded" if found["bounded"] else "plan.buffer_measured", language, **figures)
+    figures = {"buffer": f"{found['value']:.3g}", "measured": f"{found['measured']:.3g}"}
+    key = "plan.buffer_bounded" if found["bounded"] else "plan.buffer_measured"
+    if found["lead_seconds"] is None:
+        return translate(f"{key}_of_errors", language, **figures)
+    said = translate(key, language, **figures, lead=format_duration(round(found["lead_seconds"])))
+    wanted = found.get("wanted_seconds")
+    if not wanted or wanted == found["lead_seconds"]:
+        return said
+    return said + translate("plan.buffer_reach", language, wanted=format_duration(round(wanted)))
 
 
 def _lead_lines(facts: Mapping[str, Any], language: Language) -> list[str]:

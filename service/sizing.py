@@ -16,7 +16,7 @@ from planner import imports
 from planner.calibrate import CalibrationRefusal, NotCalibrated
 from planner.knee import Knee, LoadPoint, NoKnee, knee
 from planner.queueing import Slo
-from service import planned_fleet, reading
+from service import planned_fleet, pools, reading
 from service.service_settings import ServiceSettings
 from service.settings import Settings
 
@@ -46,7 +46,7 @@ def of_store(
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
     answers: list[Calibration | NotCalibrated] = []
     for entity in services:
-        setting = _setting(settings, entity)
+        setting = _setting(settings, entity, topology)
         found = []
         for labels, replicas in _groups(topology, entity).items():
             told = dict(zip(_GROUP_LABELS, labels, strict=True))
@@ -128,11 +128,14 @@ def point_dict(point: LoadPoint) -> dict[str, Any]:
     return found | {"intervals": spans}
 
 
-def _setting(settings: Settings, service: EntityRef) -> ServiceSettings:
-    for setting in settings.services:
-        if setting.name == service.name and setting.namespace in (None, service.namespace):
-            return setting
-    return ServiceSettings(name=service.name, namespace=service.namespace)
+def _setting(settings: Settings, service: EntityRef, topology: Topology) -> ServiceSettings:
+    """What the configuration says of a service; how its replicas are split, else by its engines, as the plan has it."""
+    own = next(
+        (one for one in settings.services if one.name == service.name and one.namespace in (None, service.namespace)),
+        ServiceSettings(name=service.name, namespace=service.namespace),
+    )
+    split = pools.split_of(service, topology)
+    return own.model_copy(update={name: each for name, each in split.items() if name not in own.model_fields_set})
 
 
 def _groups(topology: Topology, service: EntityRef) -> Mapping[tuple[str, ...], Sequence[EntityRef]]:
