@@ -126,8 +126,12 @@ def balance(
     admitting = [replica for replica in replicas if replica.name not in made.closed] or replicas
     speed = sum(replica.tokens_per_second for replica in admitting)
     before, after = weighing.gain(admitting, min(max(rate, tokens / 60.0), _MOST_LOAD * speed), tokens)
+    by_wait, key = after, "balance_gain"
+    # with --prefill weights also keep caches warm, which a replay of waits does not show
+    if prefill == 0.0 and made.reason is weighing.BalanceReason.BY_WAIT and after >= before:
+        made, after, key = weighing.even(made), before, "balance_no_gain"
     result = made.as_dict() | {"p95_wait_even_seconds": before, "p95_wait_seconds": after}
-    told = translate("capacity.balance_gain", context.language, before=f"{before:.2f}", after=f"{after:.2f}")
+    told = translate(f"capacity.{key}", context.language, before=f"{before:.2f}", after=f"{by_wait:.2f}")
     context.show(result, lambda _: "\n".join([*made.lines(context.language), told]))
     return NO if made.reason is weighing.BalanceReason.ALL_FULL else None
 

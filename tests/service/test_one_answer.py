@@ -134,3 +134,42 @@ def test_buying_takes_the_prices_of_the_configuration_and_says_the_currency(fold
         "prices"
     ]
     assert (given["held"], given["burst"], given["source"]) == (3, 5, "given")
+
+
+def test_a_plan_says_what_must_run_and_as_of_when_it_speaks(folder):
+    where = folder()
+    (planned,) = answer("capacity", "plan", cwd=where)
+    assert planned["made_at"] == "2026-05-20T09:00:00Z"
+    assert planned["age_seconds"] > 86400
+    day = planned["derivation"]["next_24h"]
+    told = " ".join(run("capacity", "plan", "-o", "table", cwd=where).stdout.split())
+    assert f"{day['replicas']} ({day['gpus']})" in told
+    assert "as of 2026-05-20T09:00:00Z" in told
+    assert "nothing was collected since" in told
+    assert "short from" in told
+    assert "needed by" not in told
+    for language, said in (("en", f"needs {day['replicas']} replicas"), ("zh", f"需要 {day['replicas']} 个副本")):
+        told = run("capacity", "explain", "--lang", language, "-o", "table", cwd=where).stdout
+        (line,) = (line for line in told.splitlines() if "24" in line and str(day["gpus"]) in line and said in line)
+        assert said in line
+    then = run("capacity", "plan", "--at", "2026-05-20T09:00:00Z", "-o", "table", cwd=where).stdout
+    assert "nothing was collected since" not in then
+
+
+def test_an_instant_that_nothing_is_known_of_is_refused_with_what_is(folder):
+    where = folder()
+    for command in ("plan", "explain"):
+        future = answer("capacity", command, "--at", "2126-01-01T00:00:00Z", cwd=where, code=2)["error"]
+        assert "lies in the future" in future["message"]
+        assert "2026-05-20T09:00:00Z" in future["message"]
+        before = answer("capacity", command, "--at", "2026-05-10T00:00:00Z", cwd=where, code=2)["error"]
+        assert "since 2026-05-20T09:00:00Z" in before["message"]
+        assert "history" in before["hint"]
+
+
+def test_without_configuration_and_store_nothing_is_made_and_the_hint_says_why(tmp_path):
+    assert answer("capacity", "plan", cwd=tmp_path) == []
+    for command in ("plan", "explain"):
+        told = run("capacity", command, "-o", "table", cwd=tmp_path).stdout
+        assert "outrider config init" in told
+    assert list(tmp_path.iterdir()) == []

@@ -317,6 +317,18 @@ def test_balance_weighs_replicas_of_a_file(tmp_path):
     )
 
 
+def test_balance_keeps_even_weights_that_a_replay_does_not_beat(tmp_path):
+    rows = [
+        {"name": name, "queued_tokens": queued, "tokens_per_second": 1000} for name, queued in (("a", 200), ("b", 0))
+    ]
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    found = answer("capacity", "balance", "--file", "r.json", "--arriving", "100", cwd=tmp_path)
+    assert (found["reason"], found["weights"]) == ("no_gain", {"a": 50, "b": 50})
+    assert found["p95_wait_seconds"] == found["p95_wait_even_seconds"]
+    told = run("capacity", "balance", "--file", "r.json", "--arriving", "100", "-o", "table", cwd=tmp_path).stdout
+    assert "even weights stay" in told
+
+
 def test_a_store_with_a_calibrated_service_plans_and_weighs(tmp_path):
     settings = Settings(store=StoreSettings(url=f"sqlite:///{tmp_path}/s.db"))
     (tmp_path / "outrider.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path}/s.db'}}\n")
