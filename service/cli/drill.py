@@ -126,6 +126,10 @@ def _scored(shown: dict[str, Any]) -> str:
         tables.table(["figure", ""], figures, empty=""),
         tables.table(["fault", "found", "delay s", "AC@1", "repaired", "named instead"], faults, empty=""),
     ]
+    if shown["by_storm"]:
+        names = ["alerts", "pages", "folding_ratio", "pairwise_precision", "pairwise_recall", "pairwise_f1"]
+        rows = [[storm, *(_cell(found[name]) for name in names)] for storm, found in shown["by_storm"].items()]
+        parts.append(tables.table(["storm", *(name.replace("_", " ") for name in names)], rows, empty=""))
     if shown["reliability"]:
         believed = [
             [f"{row['from']:g} - {row['to']:g}", *(_cell(row[name]) for name in ("answers", "confidence", "right"))]
