@@ -12,7 +12,8 @@ from detectors.graph import MOST_NODES, KnowledgeGraph, Part
 from outrider import graph_text
 from outrider.errors import UsageError
 from outrider.ports import StateReader
-from service import own_knowledge, wiring
+from outrider.topology import Topology
+from service import own_knowledge, topology_then, wiring
 from service.cli import tables
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 
@@ -93,17 +94,20 @@ def draw(
 ) -> None:
     """Write an incident, or what lies around a name, as Graphviz DOT or Mermaid text."""
     with wiring.state_reader(context.settings()) as store:
-        graph = _graph(context, store)
-        part = _incident(store, graph, name) or graph.around(graph.find(name), depth)
+        part = _incident(context, store, name) or _around(_graph(context, store), name, depth)
     shown = graph_words.part_json(part, context.language)
     typer.echo(graph_text.dot(shown) if form is Format.DOT else graph_text.mermaid(shown))
 
 
 def _graph(context: Context, store: StateReader) -> KnowledgeGraph:
-    return KnowledgeGraph(store.topology(), own_knowledge.of(context.settings().knowledge.folder))
+    return _joined(context, store.topology())
 
 
-def _incident(store: StateReader, graph: KnowledgeGraph, name: str) -> Part | None:
+def _joined(context: Context, topology: Topology) -> KnowledgeGraph:
+    return KnowledgeGraph(topology, own_knowledge.of(context.settings().knowledge.folder))
+
+
+def _incident(context: Context, store: StateReader, name: str) -> Part | None:
     found = store.incident(name)
     if found is None:
         if name.startswith("inc-"):
@@ -111,7 +115,11 @@ def _incident(store: StateReader, graph: KnowledgeGraph, name: str) -> Part | No
         return None
     alerts = [store.alert(fingerprint) for fingerprint in found.alerts[:MOST_ALERTS]]
     wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]
-    return incident_graph.of_incident(graph, found, wrong)
+    return incident_graph.of_incident(_joined(context, topology_then.of_incident(store, found)), found, wrong)
+
+
+def _around(graph: KnowledgeGraph, name: str, depth: int) -> Part:
+    return graph.around(graph.find(name), depth)
 
 
 def _lines(part: Part, context: Context) -> str:
