@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from alerts import wording
+from alerts import together, wording
 from alerts.routes import Messaging
 from alerts.silence import speaker
 from outrider.i18n import Language
@@ -102,8 +102,18 @@ def messages(
         reasons[incident.id] = told.run()
         planned += told.messages
         incidents.append(told.incident)
-    planned += _plan_approvals(of_incident.get("plan", []), messaging, now)
-    return MessagePlan(tuple(planned), tuple(incidents), reasons)
+    sent = together.joined(planned, {incident.id: incident for incident in incidents})
+    approvals = _plan_approvals(of_incident.get("plan", []), messaging, now)
+    return MessagePlan((*sent, *approvals), _counted(incidents, planned, sent), reasons)
+
+
+def _counted(
+    incidents: Sequence[Incident], planned: Sequence[Message], sent: Sequence[Message]
+) -> tuple[Incident, ...]:
+    """The incidents; one that is told in the page of another has had none of its own, so a higher priority calls."""
+    calling = {message.incident for message in sent if message.is_page}
+    told = {message.incident for message in planned if message.is_page} - calling
+    return tuple(replace(incident, pages=0) if incident.id in told else incident for incident in incidents)
 
 
 class _Teller:

@@ -33,6 +33,9 @@ FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
     ("ac3", "ratio", 0.95, True),
     ("right_abstention", "ratio", 0.90, True),
     ("folding_ratio", "ratio", 0.95, True),
+    ("pairwise_f1", "ratio", 0.90, True),
+    ("pairwise_precision", "ratio", None, True),
+    ("pairwise_recall", "ratio", None, True),
     ("remediated_ratio", "ratio", 0.90, True),
     ("distinct_incidents_lost", "faults", 0.0, False),
     ("false_pages", "pages", None, False),
@@ -54,6 +57,8 @@ def run() -> list[Result]:
     error, curve = scored["calibration_error"], scored["reliability"]
     lines.append(result("drill_calibration_error", error, "ratio", None, None, curve=curve))
     lines.append(result("drill_target_days", scored["target_days"], "days", None, None, by_fault=scored["by_fault"]))
+    storms = sum(one.run.storm for one in seen)
+    lines.append(result("drill_storms", float(storms), "storms", None, None, by_storm=scored["by_storm"]))
     ran = {"scenarios": scored["scenarios"], "events": scored["events"], "seeds": list(seeds)}
     slowest = max(seconds)
     tuned = any(seed in TUNING_SEEDS for seed in seeds)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 
 from detectors import incidents
@@ -22,6 +23,7 @@ from detectors.claims import (
     Claim,
     Pair,
     Tie,
+    begins_later,
     begins_when_told,
     ended_before,
     gathered,
@@ -96,14 +98,19 @@ def _with_symptoms(
     joining: dict[str, list[str]] = {}
     by_symptom, _ = gathered(list(pairs(claims, scene.reach, scene.knowledge)), len(claims))
     for number in range(len(causes), len(claims)):
-        apart = {pair.cause: abs(claims[number].since - claims[pair.cause].since) for pair in by_symptom[number]}
-        best = min(by_symptom[number], key=lambda pair: (pair.tie, apart[pair.cause], pair.cause), default=None)
+        best = min(by_symptom[number], key=partial(_nearness, claims), default=None)
         if best is not None:
             joining.setdefault(claims[best.cause].home or "", []).extend(claims[number].alerts)
     for incident in standing:
         if incident.id in joining:
             merged = (*incident.alerts, *sorted(joining[incident.id]))
             yield replace(incident, alerts=merged, updated_at=now)
+
+
+def _nearness(claims: Sequence[Claim], pair: Pair) -> tuple[Tie, bool, timedelta, int]:
+    """The smaller, the likelier that this cause is the one of a mere symptom."""
+    cause, symptom = claims[pair.cause], claims[pair.symptom]
+    return (pair.tie, begins_later(cause, symptom), abs(symptom.since - cause.since), pair.cause)
 
 
 def _is_symptom(alert: Alert) -> bool:
@@ -273,7 +280,8 @@ def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], expla
         if claim.home is not None and not _may_move(cause, pair, board):
             continue
         apart = abs(claim.since - cause.since)
-        choices.append((not cause.firing, apart > WINDOW, pair.tie, cause.depth, apart, cause.order, pair.cause))
+        later = begins_later(cause, claim)
+        choices.append((not cause.firing, apart > WINDOW, pair.tie, later, cause.depth, apart, cause.order, pair.cause))
     return min(choices)[-1] if choices else None
 
 

@@ -257,14 +257,15 @@ def _below(near: tuple[Floats, Floats], before: tuple[Floats, Floats], ratio: fl
 
 def _healthy(window: Window) -> Flags:
     """True where engines are ready, do not fail, and nobody queues for them."""
-    columns = windows.recent(window, probes.PROBES)  # a probe that failed while users queued failed for that
+    columns = windows.recent(window, probes.PROBES)  # a probe without an engine, or behind a queue, failed for that
     queue, flight = window.column("svc_queue_requests")[:, columns], window.column("svc_inflight_requests")[:, columns]
     answered = np.nan_to_num(window.column("svc_requests_total")[:, columns]).sum(axis=1)
     failed = np.nan_to_num(window.column("svc_failed_total")[:, columns]).sum(axis=1)
-    ready = newest(window, window.column("svc_ready_backends"))
+    ready = window.column("svc_ready_backends")
+    none = (ready[:, columns] < 1).any(axis=1) | (newest(window, ready) < 1)
     with np.errstate(invalid="ignore"):
         free = ~(queue > np.maximum(1.0, QUEUE_SHARE * flight)).any(axis=1)
-        found: Flags = free & ~(ready < 1) & (failed <= FAILED_MOST * np.maximum(answered, 20.0))
+        found: Flags = free & ~none & (failed <= FAILED_MOST * np.maximum(answered, 20.0))
     return found
 
 

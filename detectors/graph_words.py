@@ -72,7 +72,8 @@ def grouped(part: Part, language: Language, most: int = MOST_NAMED) -> list[tupl
             said = (out, link(edge.link, edge.note, language))
             groups.setdefault(said, []).append(edge.target if out else edge.source)
     return [
-        (f"{said} -->" if out else f"<-- {said}", _named(nodes, most, language)) for (out, said), nodes in groups.items()
+        (f"{said} -->" if out else f"<-- {said}", _named(nodes, most, language))
+        for (out, said), nodes in groups.items()
     ]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from detectors import hints, rootcause
 from detectors import scene as scenes
-from detectors.claims import Claim, over
+from detectors.claims import WINDOW, Claim, begins_when_told, over
 from detectors.scene import Scene
 from outrider.faults import layer_of
 from outrider.model import (
@@ -139,9 +139,13 @@ def cause_claim(case: Case, scene: Scene) -> Claim | None:
     own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
     standing = scene.claim(cause.entity, cause.fault)
     since = min((scene.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
-    return Claim(
+    claim = Claim(
         cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=case.incident.id, over=over(own)
     )
+    opened = case.incident.opened_at
+    if timedelta(0) < since - opened <= WINDOW and not begins_when_told(claim):
+        return replace(claim, since=opened)  # its alert came again, or late: what it did so far has the same reason
+    return claim
 
 
 def is_backed(case: Case) -> bool:

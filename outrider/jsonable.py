@@ -320,6 +320,7 @@ def message(value: Message) -> Json:
         "reason": value.reason.value,
         "priority": value.priority.value if value.priority else None,
         "incident": value.incident,
+        "also": list(value.also),
         "title": value.title,
         "created_at": rfc3339(value.created_at),
         "is_page": value.is_page,

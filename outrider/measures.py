@@ -80,6 +80,7 @@ _ROWS = (
     Measure("scale_out", "seconds", 30.0, "lower"),
     Measure("forecast_error", "ratio", None, "lower"),
     Measure("folded", "ratio", 0.95, "higher"),
+    Measure("grouping", "ratio", 0.9, "higher"),
     Measure("pages_per_incident", "factor", None, "lower"),
     Measure("page_precision", "ratio", None, "higher"),
 )
@@ -226,6 +227,18 @@ def noops_share(automatic: int, changes: int) -> float | None:
 def folded_share(pages: int, alerts: int) -> float | None:
     """1 - pages / alerts that fired; None without alerts."""
     return None if alerts <= 0 else max(0.0, 1.0 - pages / alerts)
+
+
+def pairwise_f1(both: int, placed: int, true: int) -> float | None:
+    """F1 over pairs of alerts: 2 x both / (placed + true); None where no pair is either.
+
+    ``placed`` counts the pairs that lie in one incident, ``true`` those that belong to one event, ``both`` the pairs
+    that do both. It is the harmonic mean of both / placed and both / true. Raises ValueError for more pairs in both
+    than in one of them.
+    """
+    if not 0 <= both <= min(placed, true):
+        raise ValueError(f"{both} pairs in both of {placed} placed and {true} true ones")
+    return ratio(2 * both, placed + true)
 
 
 def pages_per_incident(pages: int, incidents: int) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from collectors import recording
 from collectors.collect import Collector
 from detectors.registry import DETECTORS
 from outrider import catalog
-from outrider.model import SUM_BUCKET, EntityRef, Finding
+from outrider.model import SUM_BUCKET, EntityRef, Event, Finding
 from outrider.ports import Collected, Detector
 from outrider.topology import Topology
 from service import replay
@@ -25,6 +26,7 @@ from simulator.fleet import Fleet
 from simulator.spec import drill_spec
 from simulator.world import World
 
+RECORDED = Path(__file__).resolve().parent.parent / "tests" / "recordings"
 STEP = timedelta(seconds=15)
 START = datetime(2026, 5, 4, 9, tzinfo=UTC)
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # minutes, values
@@ -42,17 +44,19 @@ class Planned:
 
 @dataclass(slots=True)
 class Life:
-    """Values of every entity and signal by minute, what was found, and what was true (fault -> entity, span)."""
+    """Values of every entity and signal by minute, events, findings, and what was true (fault -> entity, span)."""
 
     values: dict[tuple[EntityRef, str], list[tuple[float, float]]] = field(default_factory=dict)
     buckets: dict[tuple[EntityRef, str], list[tuple[float, NDArray[np.float64]]]] = field(default_factory=dict)
+    events: list[tuple[float, Event]] = field(default_factory=list)
     found: list[tuple[float, Finding]] = field(default_factory=list)
     truths: dict[str, tuple[EntityRef, tuple[float, float]]] = field(default_factory=dict)
     topology: Topology = field(default_factory=Topology)
     step_minutes: float = 0.25
 
-    def take(self, minute: float, collected: Collected) -> None:
-        """Keep one round's values, and the increments of histograms."""
+    def take(self, minute: float, collected: Collected, at: datetime) -> None:
+        """Keep one round's values and events, and the increments of histograms."""
+        self.events += [(minute - (at - event.at) / timedelta(minutes=1), event) for event in collected.events]
         for batch in collected.batches:
             buckets: dict[str, list[int]] = {}
             for column, key in enumerate(batch.keys):
@@ -112,6 +116,32 @@ class Life:
                 spans.append((minute, minute + self.step_minutes))
         return spans
 
+    def since(self, entity: EntityRef, code: str, until: str = "") -> Series:
+        """Minutes since a Kubernetes event of a pod that is not ready; NaN once it is, or after the event ``until``."""
+        times, ready = self.series("pod_ready", [entity])
+        told = {
+            one: np.array(sorted(at for at, event in self.events if event.entity == entity and event.code == one))
+            for one in (code, until)
+        }
+        last = {one: _last(at, times) for one, at in told.items()}
+        waits = (ready == 0) & (last[code] > np.nan_to_num(last[until], nan=-np.inf))
+        return times, np.where(waits, times - last[code], np.nan)
+
+    def edge(self, *faults: str, entity: EntityRef | None = None) -> Series:
+        """The most that was expected by what first speaks for these faults, or the least where that is what it says."""
+        edges: dict[float, float] = {}
+        for minute, one in self.found:
+            if (one.fault in faults or one.detector in faults) and entity in (None, one.entity):
+                expected = one.evidence[0].expected if one.evidence else None
+                side = None if expected is None else expected.high if expected.high is not None else expected.low
+                edges.setdefault(minute, np.nan if side is None else side)
+        return np.array(list(edges)), np.array(list(edges.values()))
+
+
+def _last(told: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The last of some instants before each of others; NaN before the first."""
+    return np.concatenate(([np.nan], told))[np.searchsorted(told, times, side="right")]
+
 
 def _quantiles(held: Sequence[tuple[float, NDArray[np.float64]]], bounds: Sequence[float], share: float) -> Series:
     """The upper bound of the bucket in which a quantile of the last minute lies; NaN where nothing was counted."""
@@ -124,6 +154,12 @@ def _quantiles(held: Sequence[tuple[float, NDArray[np.float64]]], bounds: Sequen
         if counts.sum() >= 1:
             found[place] = upper[: counts.size][int(np.searchsorted(np.cumsum(counts), share * counts.sum()))]
     return times, found
+
+
+@cache
+def recorded(name: str) -> Life:
+    """A recording of tests/recordings, watched by every detector."""
+    return of_recording(RECORDED / name)
 
 
 def of_recording(path: Path, detectors: Sequence[Detector] | None = None, adapter: str = "vllm") -> Life:
@@ -162,7 +198,7 @@ def of_fleet(plan: Sequence[Planned], minutes: float, names: Sequence[str], seed
 
 
 def _look(life: Life, detection: Detection, collected: Collected, at: datetime, minute: float) -> None:
-    life.take(minute, collected)
+    life.take(minute, collected, at)
     life.found += [(minute, one) for one in detection.look(at, collected, life.topology).findings]
 
 

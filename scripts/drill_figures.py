@@ -24,10 +24,21 @@ FIGURES = {
     "ac3": "AC@3",
     "right_abstention": "right abstention",
     "folding_ratio": "folding",
+    "pairwise_f1": "grouping, pairwise F1",
+    "pairwise_precision": "grouping, pairwise precision",
+    "pairwise_recall": "grouping, pairwise recall",
     "remediated_ratio": "remediated",
     "distinct_incidents_lost": "distinct incidents lost",
     "false_pages": "false pages",
     "false_pages_per_target_day_upper95": "false pages a target-day, 95 % bound",
+}
+OF_A_STORM = {
+    "alerts": "alerts",
+    "pages": "pages",
+    "folding_ratio": "folding",
+    "pairwise_precision": "pairwise precision",
+    "pairwise_recall": "pairwise recall",
+    "pairwise_f1": "pairwise F1",
 }
 OF_A_FAULT = ("fault", "events", "detected", "median delay", "AC@1", "AC@3", "named instead", "remediated")
 
@@ -47,13 +58,14 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     """The whole page."""
     took, watched = results["drill_seconds"], results["drill_target_days"]
     ran = f"{_ran(results)}; the slowest seed took {took['value']:.0f} s (limit {took['target']:.0f} s)."
-    rows = [_row(title, results[f"drill_{name}"]) for name, title in FIGURES.items()]
+    rows = [_row(title, found) for title, found in _figures(results)]
     table = (
         f"| figure | Outrider | goal | holds | {' | '.join(RIVALS)} |\n|{'---|' * (4 + len(RIVALS))}\n{''.join(rows)}"
     )
     by_fault = "".join(_fault(name, found) for name, found in sorted(watched["by_fault"].items()))
     head = f"| {' | '.join(OF_A_FAULT)} |\n|{'---|' * len(OF_A_FAULT)}\n"
     quiet = _quiet(results["quiet_weeks"]) + _believed(results.get("drill_calibration_error"))
+    quiet += _stormy(results.get("drill_storms"))
     return f"{HEAD}## All scenarios\n\n{ran}\n\n{table}{quiet}\n## By fault\n\n{head}{by_fault}"
 
 
@@ -69,11 +81,28 @@ def _believed(found: dict[str, Any] | None) -> str:
     return f"\n## Confidences\n\n{said}\n\n| said | answers | mean | right |\n|---|---|---|---|\n{rows}"
 
 
+def _figures(results: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """The figures of the table by their titles; one that is younger than the last saved run is left out."""
+    return [(title, found) for name, title in FIGURES.items() if (found := results.get(f"drill_{name}")) is not None]
+
+
+def _stormy(found: dict[str, Any] | None) -> str:
+    """How each storm was folded and grouped; nothing for a run that was saved before this was counted."""
+    if found is None:
+        return ""
+    head = f"| {' | '.join(('storm', *OF_A_STORM.values()))} |\n|{'---|' * (1 + len(OF_A_STORM))}\n"
+    rows = ""
+    for storm, seen in sorted(found["by_storm"].items()):
+        cells = [_said(seen[name], "count" if name in ("alerts", "pages") else "ratio") for name in OF_A_STORM]
+        rows += f"| `{storm}` | {' | '.join(cells)} |\n"
+    return f"\n## By storm\n\n{head}{rows}"
+
+
 def readme(text: str, results: dict[str, dict[str, Any]]) -> str:
     """README.md with its table as the last run had it."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    rows = "".join(_row(title, results[f"drill_{name}"], ()) for name, title in FIGURES.items())
+    rows = "".join(_row(title, found, ()) for title, found in _figures(results))
     table = f"| figure | Outrider | goal | holds |\n|---|---|---|---|\n{rows}"
     return f"{before}{BEGIN}The last saved run, {_ran(results)}:\n\n{table}\n{END}{after}"
 

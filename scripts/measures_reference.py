@@ -36,6 +36,7 @@ FUNCTIONS = {
     "scale_out": measures.mean_duration,
     "forecast_error": measures.wape,
     "folded": measures.folded_share,
+    "grouping": measures.pairwise_f1,
     "pages_per_incident": measures.pages_per_incident,
     "page_precision": measures.page_precision,
 }

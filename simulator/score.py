@@ -20,6 +20,7 @@ from scipy.special import gammaincinv
 from outrider.faults import faults
 from outrider.model import EntityRef, Priority
 from simulator.confidence import answers_of, reliability
+from simulator.grouping import Fired, Pairs, pairs_of
 
 GRACE = timedelta(seconds=120)
 STORM_ENTITIES = 10  # a truth that touches so many is a storm
@@ -32,7 +33,9 @@ BY_HAND = ("ask", "notify", "watch", "propose", "link", "check")
 class Injected:
     """A fault that was put in. ``path`` holds the entity with everything above and below it.
 
-    ``recovered_at`` is when its harm to the service ended before the fault itself did, None if never.
+    ``recovered_at`` is when its harm to the service ended before the fault itself did, None if never. ``rings`` are
+    the places where it shows, nearest first: what it touches, its path, all else of the services on it; none where
+    nobody asks how alerts were grouped.
     """
 
     fault: str
@@ -41,6 +44,7 @@ class Injected:
     end: datetime
     path: frozenset[EntityRef]
     recovered_at: datetime | None = None
+    rings: tuple[frozenset[EntityRef], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Acted:
 class Run:
     """One scenario: what was injected and what was seen of it. ``alerts`` counts those that fired.
 
-    ``storm``: its faults touch ``STORM_ENTITIES`` or more.
+    ``fired`` are those alerts one by one. ``storm``: its faults touch ``STORM_ENTITIES`` or more.
     """
 
     scenario: str
@@ -89,6 +93,7 @@ class Run:
     acted: tuple[Acted, ...] = ()
     negative: bool = False
     storm: bool = False
+    fired: tuple[Fired, ...] = ()
 
     @property
     def target_days(self) -> float:
@@ -181,6 +186,7 @@ def score(runs: Sequence[Run]) -> dict[str, Any]:
     judged = [verdict for run in runs for verdict in verdicts(run)]
     detected = [verdict for verdict in judged if verdict.incident is not None]
     negative = [run for run in runs if run.negative]
+    storms = [run for run in runs if run.storm]
     false_pages = sum(false_pages_of(run) for run in runs)
     target_days = sum(run.target_days for run in runs)
     return {
@@ -193,7 +199,8 @@ def score(runs: Sequence[Run]) -> dict[str, Any]:
         "ac1": _share(_ranked(verdict, 1) for verdict in detected),
         "ac3": _share(_ranked(verdict, 3) for verdict in detected),
         "right_abstention": _share(not any(i.priority in LOUD for i in run.incidents) for run in negative),
-        "folding_ratio": _folding([run for run in runs if run.storm]),
+        "folding_ratio": _folding(storms),
+        **sum((pairs_of(run, GRACE) for run in storms), Pairs()).figures(),
         "distinct_incidents_lost": sum(verdict.lost for verdict in judged),
         "false_pages": false_pages,
         "target_days": target_days,
@@ -201,6 +208,7 @@ def score(runs: Sequence[Run]) -> dict[str, Any]:
         "remediated_ratio": _remediated(detected),
         **reliability(answers_of(runs, GRACE)),
         "by_fault": _by_fault(judged),
+        "by_storm": _by_storm(storms),
     }
 
 
@@ -246,6 +254,22 @@ def _quantile(detected: Sequence[Verdict], share: float) -> float | None:
 def _folding(storms: Sequence[Run]) -> float | None:
     fired = sum(run.alerts for run in storms)
     return 1.0 - sum(pages_of(run) for run in storms) / fired if fired else None
+
+
+def _by_storm(storms: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """How each storm was folded and grouped, over its runs on several seeds together."""
+    groups: dict[str, list[Run]] = {}
+    for run in storms:
+        groups.setdefault(run.scenario, []).append(run)
+    return {
+        scenario: {
+            "alerts": sum(run.alerts for run in groups[scenario]),
+            "pages": sum(pages_of(run) for run in groups[scenario]),
+            "folding_ratio": _folding(groups[scenario]),
+            **sum((pairs_of(run, GRACE) for run in groups[scenario]), Pairs()).figures(),
+        }
+        for scenario in sorted(groups)
+    }
 
 
 def _remediated(detected: Iterable[Verdict]) -> float | None:

@@ -66,6 +66,7 @@ def payload(message: Message) -> dict[str, Any]:
         "reason": message.reason.value,
         "priority": message.priority.value if message.priority else None,
         "incident": message.incident,
+        "also": list(message.also),
         "title": message.title,
         "text": message.body,
         "created_at": rfc3339(message.created_at),

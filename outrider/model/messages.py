@@ -26,7 +26,10 @@ class NotifyReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to one channel, kept in the outbox until it is delivered. ``id`` deduplicates."""
+    """One message to one channel, kept in the outbox until it is delivered. ``id`` deduplicates.
+
+    ``also`` are the ids of further incidents that it is the first message about.
+    """
 
     id: str
     channel: str
@@ -40,3 +43,4 @@ class Message:
     link: str | None = None
     is_page: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()

@@ -68,7 +68,9 @@ def _arrays(path: Path) -> list[Floats]:
     try:
         with path.open("rb") as opened:
             if not zipfile.is_zipfile(opened):
-                raise UsageError(f"{path} is no npz: numpy.savez writes an archive, and this is none", hint=_SERVERS_HINT)
+                raise UsageError(
+                    f"{path} is no npz: numpy.savez writes an archive, and this is none", hint=_SERVERS_HINT
+                )
             opened.seek(0)
             with np.load(opened, allow_pickle=False) as read:
                 missing = [name for name in _ARRAYS if name not in read.files]

@@ -12,8 +12,12 @@ from service.cli.common import Context
 from service.settings import read_secret
 from service.tokens import token_file
 
-
-_COMMANDS = {"alerts": "alerts list", "incidents": "incidents list", "actions": "remediate list", "plan": "capacity plan"}
+_COMMANDS = {
+    "alerts": "alerts list",
+    "incidents": "incidents list",
+    "actions": "remediate list",
+    "plan": "capacity plan",
+}
 _ASKED = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
 
 

@@ -51,7 +51,9 @@ def backtest(
 
 def _table(shown: dict[str, Any], language: Language) -> str:
     rows = {**shown["by_entity"], measured.say("all", language): shown}
-    cells = [[name, *(measured.cell(row[column], language, column) for column in _COLUMNS)] for name, row in rows.items()]
+    cells = [
+        [name, *(measured.cell(row[column], language, column) for column in _COLUMNS)] for name, row in rows.items()
+    ]
     headings = measured.heads(language, "entity") + [measured.figure(column, language) for column in _COLUMNS]
     table = tables.table(headings, cells, empty=measured.say("no_entities", language))
     score = shown.get("nab_standard")

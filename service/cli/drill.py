@@ -120,7 +120,9 @@ def _figures(plain: dict[str, Any], language: Language) -> str:
 
 def _verdict(judged: dict[str, Any], language: Language) -> list[str]:
     named = judged["named"]
-    mended = measured.cell(judged["remediated"], language) if judged["has_remedy"] else measured.say("no_remedy", language)
+    mended = (
+        measured.cell(judged["remediated"], language) if judged["has_remedy"] else measured.say("no_remedy", language)
+    )
     cause = [named["fault"], named["entity"]["name"]] if named else ["-", "-"]
     return [judged["fault"], *cause, mended, measured.cell(judged["passed"], language)]
 
@@ -128,6 +130,13 @@ def _verdict(judged: dict[str, Any], language: Language) -> list[str]:
 def _scored(shown: dict[str, Any], language: Language) -> str:
     plain = {name: value for name, value in shown.items() if not isinstance(value, dict | list)}
     parts = [_figures(plain, language), _by_fault(shown["by_fault"], language)]
+    if shown["by_storm"]:
+        names = ("alerts", "pages", "folding_ratio", "pairwise_precision", "pairwise_recall", "pairwise_f1")
+        rows = [
+            [storm, *(measured.cell(found[name], language) for name in names)]
+            for storm, found in shown["by_storm"].items()
+        ]
+        parts.append(tables.table(measured.heads(language, "storm", *names), rows, empty=""))
     if shown["reliability"]:
         believed = [
             [

@@ -58,7 +58,9 @@ def causes(
     with wiring.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     found = graph_words.causes_json(graph.causes_of(symptom, graph.component(component)), context.language)
-    context.show(found, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps"), context.language))
+    context.show(
+        found, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps"), context.language)
+    )
     return YES if found["causes"] else NO
 
 
@@ -132,7 +134,9 @@ def _lines(part: Part, context: Context) -> str:
 
 
 def _table(rows: list[dict[str, Any]], more: int, columns: tuple[str, ...], language: Language) -> str:
-    cells = [[tables.entity(row["entity"]), *(_cell(column, row[column], language) for column in columns)] for row in rows]
+    cells = [
+        [tables.entity(row["entity"]), *(_cell(column, row[column], language) for column in columns)] for row in rows
+    ]
     text = tables.table(tables.heads(language, "component", *columns), cells, empty=translate("cli.none", language))
     return _with_more(text, more, language)
 

@@ -66,7 +66,9 @@ def _table(found: RootCauseBacktest, language: Language) -> str:
     groups = [(measured.say("all", language), found.cases)]
     groups += [(measured.say(f"part.{name}", language), cases) for name, cases in found.parts().items()]
     groups += [(_kind(cases[0], language), cases) for cases in found.kinds().values()]
-    rows = [[name, str(len(cases)), f"{found.top(1, cases):.3f}", f"{found.top(3, cases):.3f}"] for name, cases in groups]
+    rows = [
+        [name, str(len(cases)), f"{found.top(1, cases):.3f}", f"{found.top(3, cases):.3f}"] for name, cases in groups
+    ]
     text = tables.table(measured.heads(language, "incidents", "cases", "top1", "top3"), rows, empty="-")
     missed = [
         [f"{case.part}/{case.name}", case.cause, str(case.place or "-"), ", ".join(case.named) or case.reason]

@@ -124,9 +124,8 @@ def table(seen: Sequence[Seen]) -> dict[str, Any]:
 
 
 def _short(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value for name, value in figures.items() if name not in ("by_fault", "calibration_error", "reliability")
-    }
+    left_out = ("by_fault", "by_storm", "calibration_error", "reliability")
+    return {name: value for name, value in figures.items() if name not in left_out}
 
 
 def export(folder: Path, *, seed: int, only: Sequence[str] | None, workers: int, progress: Progress) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from service.drills.record import Recorded, Recorder
 from service.drills.source import FleetSource
 from simulator import scenarios
 from simulator.fleet import Fleet
+from simulator.grouping import Fired
 from simulator.recovery import Recovery
 from simulator.scenarios import Scenario
 from simulator.score import STORM_ENTITIES, Run
@@ -106,6 +107,8 @@ def _private(world: World, learned: bytes | None) -> Iterator[PrivatePlatform]:
 
 
 def _seen(scenario: Scenario, platform: PrivatePlatform, watch: observe.Watch, start: datetime, targets: int) -> Run:
+    alerts, incidents = platform.state.alerts(limit=observe.ALL), platform.state.incidents(limit=observe.ALL)
+    seen = watch.fired(alerts, incidents)
     return Run(
         scenario=scenario.id,
         start=start,
@@ -113,10 +116,11 @@ def _seen(scenario: Scenario, platform: PrivatePlatform, watch: observe.Watch, s
         targets=targets,
         injected=watch.injected(),
         incidents=observe.opened(platform.state),
-        alerts=len(observe.fired(platform.state.alerts(limit=observe.ALL))),
+        alerts=len(seen),
         acted=observe.acted(platform.state),
         negative=scenario.negative,
         storm=len(watch.touched()) >= STORM_ENTITIES,
+        fired=seen,
     )
 
 
@@ -204,8 +208,10 @@ def _work(one: Job) -> Seen:
 
 
 def _by_rival(name: str, seen: Run, recorded: Recorded, quiet: Recorded) -> Run:
+    """What a rival found; it groups nothing, so each of its alarms is an incident of its own."""
     opened = yardsticks.incidents(name, recorded, quiet)
-    return replace(seen, incidents=opened, alerts=len(opened), acted=())
+    fired = tuple(Fired(entity, one.opened_at, one.id) for one in opened for entity in one.entities)
+    return replace(seen, incidents=opened, alerts=len(opened), acted=(), fired=fired)
 
 
 _asked: list[_Wanted] = []  # of a worker, handed over once at its start and not with every job

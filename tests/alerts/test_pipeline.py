@@ -271,3 +271,72 @@ def test_repeat_interval_may_be_switched_off(world):
     messaging = replace(MESSAGING, repeat={})
     told = say(world, world.incident(alert), [alert], messaging=messaging)
     assert say(world, told.incidents[0], [alert], now=world.t0 + timedelta(days=9), messaging=messaging).messages == ()
+
+
+def alike(world, *entities, fault="gateway-fault", priority=Priority.P1):
+    alerts = [world.alert(fault, entity, fault=fault, priority=priority) for entity in entities]
+    found = [
+        world.incident(alert, cause=(fault, alert.entity), id_=f"inc-{number}", priority=priority)
+        for number, alert in enumerate(alerts)
+    ]
+    return found, alerts
+
+
+def services(world, *names):
+    return [replace(world.service, name=name) for name in names]
+
+
+def test_what_breaks_alike_at_one_instant_is_one_call_that_tells_all(world):
+    found, alerts = alike(world, *services(world, "chat", "code", "search"))
+    told = messages([], found, alerts, [], MESSAGING, world.t0)
+    assert [(one.channel, one.is_page, one.incident, one.also) for one in told.messages] == [
+        ("ding", True, "inc-0", ("inc-1", "inc-2")),
+        ("slack", True, "inc-0", ("inc-1", "inc-2")),
+    ]
+    slack = told.messages[1]
+    assert slack.title.startswith("[P1] ")
+    assert all(name in slack.title for name in ("3", "chat", "code", "search"))
+    assert all(f"incident=inc-{number}" in slack.body for number in range(3))
+    assert [one.pages for one in told.incidents] == [1, 0, 0]
+    assert set(told.reasons.values()) == {NotifyReason.OPENED}
+
+
+def test_after_one_call_each_incident_goes_its_own_way(world):
+    found, alerts = alike(world, *services(world, "chat", "code"))
+    told = messages([], found, alerts, [], MESSAGING, world.t0).incidents
+    assert messages(found, told, alerts, [], MESSAGING, world.at(15)).messages == ()
+    later = world.at(60)
+    ended = [told[0], replace(told[1], resolved_at=later)]
+    assert [one.incident for one in messages(told, ended, alerts, [], MESSAGING, later).messages] == ["inc-1"] * 2
+    worse = [told[0], replace(told[1], priority=Priority.P0)]
+    raised = messages(told, worse, alerts, [], MESSAGING, later)
+    assert {(one.incident, one.reason, one.is_page) for one in raised.messages} == {
+        ("inc-1", NotifyReason.PRIORITY_RAISED, True)
+    }
+    assert [one.pages for one in raised.incidents] == [1, 1]
+
+
+@pytest.mark.parametrize("case", ["fault", "cluster", "kind", "priority", "unknown", "quiet"])
+def test_only_pages_of_one_fault_and_cluster_are_joined(world, case):
+    chat, code = services(world, "chat", "code")
+    found, alerts = alike(world, chat, code, priority=Priority.P2 if case == "quiet" else Priority.P1)
+    other = {
+        "fault": {"cause": ("cert-or-dns", code)},
+        "cluster": {"cause": ("gateway-fault", replace(code, cluster="c2"))},
+        "kind": {"cause": ("gateway-fault", world.replica)},
+        "priority": {"cause": ("gateway-fault", code), "priority": Priority.P0},
+        "unknown": {"cause": None},
+        "quiet": {"cause": ("gateway-fault", code), "priority": Priority.P2},
+    }[case]
+    second = world.incident(alerts[1], id_="inc-1", **other)
+    told = messages([], [found[0], second], alerts, [], MESSAGING, world.t0)
+    assert {one.incident for one in told.messages} == {"inc-0", "inc-1"}
+    assert not any(one.also for one in told.messages)
+
+
+def test_of_many_alike_the_message_holds_five_in_full_and_names_the_rest(world):
+    found, alerts = alike(world, *services(world, *(f"s{number}" for number in range(8))))
+    told = messages([], found, alerts, [], MESSAGING, world.t0).messages[-1]
+    assert len(told.also) == 7
+    assert all(f"incident=inc-{number}" in told.body for number in range(8))
+    assert told.body.count("no action") == 5

@@ -173,6 +173,10 @@ class Desk:
     def cause(self) -> tuple[EntityRef, str]:
         return cause_of(self.only)
 
+    def by_cause(self, entity: EntityRef) -> Incident:
+        (found,) = (one for one in self.open if one.suspected_cause and one.suspected_cause.entity == entity)
+        return found
+
     def causes(self) -> set[tuple[EntityRef, str]]:
         return {cause_of(one) for one in self.open}
 

@@ -18,6 +18,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     change,
     edges_of,
     finding,
+    fleet,
     gpu,
     node,
     pod,
@@ -28,6 +29,13 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
 
 from outrider.model import AlertReason, AlertState, EntityKind, Hypothesis, Layer, Priority
 from outrider.topology import Topology
+
+STORE = ref(EntityKind.STORAGE, "models")
+
+
+def with_storage() -> Topology:
+    """The fleet, whose pods all read their weights from one place."""
+    return Topology.build([*fleet().edges, *((STORE, pod(number)) for number in range(6))], at=at(0))
 
 
 def whats(incident):
@@ -261,6 +269,59 @@ def test_an_engine_that_died_long_before_the_view_went_dark_stays_apart():
     desk.step(15, [dead])
     desk.step(600, [dead, alert(CLUSTER, "monitor-blind", since=590)])
     assert desk.causes() == {(replica(0), "engine-dead"), (CLUSTER, "monitor-blind")}
+
+
+def test_a_symptom_hangs_on_the_cause_that_came_before_it_and_not_on_a_deeper_one_that_came_after():
+    desk = Desk()
+    card, host = alert(gpu(0), "gpu-lost"), alert(node(1), "node-lost", since=120)
+    desk.step(15, [card])
+    desk.step(135, [card, host])
+    slow = alert(CHAT, None, since=30)
+    desk.step(330, [card, host, slow])
+    assert slow.fingerprint in desk.by_cause(gpu(0)).alerts
+    assert slow.fingerprint not in desk.by_cause(node(1)).alerts
+
+
+def test_of_causes_that_came_before_a_symptom_the_deeper_one_has_it():
+    desk = Desk()
+    card, host = alert(gpu(0), "gpu-lost"), alert(node(1), "node-lost", since=20)
+    desk.step(35, [card, host])
+    slow = alert(CHAT, None)  # seen within two scrapes of both: nobody can say which came first
+    desk.step(330, [card, host, slow])
+    assert slow.fingerprint in desk.by_cause(node(1)).alerts
+
+
+@pytest.mark.parametrize(("since", "holder"), [(85, 0), (150, 1)])
+def test_a_mere_symptom_is_kept_with_the_cause_that_came_before_it(since, holder):
+    desk = Desk()
+    causes = [alert(gpu(0), "gpu-lost"), alert(node(1), "node-lost", since=120)]
+    desk.step(135, causes)
+    queue = alert(CHAT, None, since=since, rule="probe-failing", priority=Priority.P3)
+    desk.step(180, [*causes, queue])
+    held = [queue.fingerprint in desk.by_cause(entity).alerts for entity in (gpu(0), node(1))]
+    assert held == [holder == 0, holder == 1]
+
+
+def test_a_cause_whose_alert_comes_again_has_been_at_work_since_its_incident_opened():
+    desk = Desk(with_storage())
+    slow, waits = alert(STORE, "storage-slow"), alert(CHAT, None, since=10)
+    starts = alert(replica(0), "slow-start", since=5)
+    desk.step(15, [slow, starts])
+    desk.step(60, [slow, starts, waits])
+    desk.step(200, [resolved(slow), starts, waits])
+    again = replace(alert(STORE, "storage-slow", since=300), fingerprint=slow.fingerprint)
+    late = alert(CODE, None, since=100)
+    desk.step(420, [again, starts, waits, late])
+    assert desk.cause() == (STORE, "storage-slow")
+    assert late.fingerprint in desk.only.alerts
+
+
+def test_a_prefix_cache_that_finds_less_while_transfers_fail_is_no_incident_of_its_own():
+    desk = Desk()
+    failing = alert(replica(0), "kv-transfer-fail")
+    desk.step(15, [failing])
+    desk.step(45, [failing, alert(CHAT, "prefix-cache-collapse", since=30)])
+    assert desk.cause() == (replica(0), "kv-transfer-fail")
 
 
 def test_a_lost_exporter_does_not_blame_the_card():

@@ -69,6 +69,12 @@ def test_what_is_not_the_gateways(found, row):
     assert found(row) == []
 
 
+def test_probes_that_failed_while_no_engine_was_ready_blame_no_gateway_when_one_is_back(found):
+    row = service(5.0, probe=0.0, status=503.0)
+    row["svc_ready_backends"] = [6.0] * CALM + [0.0] * (LATER - 3) + [1.0] * 3
+    assert found(row) == []
+
+
 def test_far_fewer_requests_through_an_entry_that_works_are_a_drop(found):
     assert found(service(3.0)) == ["traffic-drop"]
 

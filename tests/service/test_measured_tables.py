@@ -19,11 +19,14 @@ ROW = {
     "median_delay_seconds": 1800.0,
     "vus_pr": None,
 }
+STORM = ("alerts", "pages", "folding_ratio", "pairwise_precision", "pairwise_recall", "pairwise_f1")
 FIGURES = [name for name, value in score([]).items() if not isinstance(value, dict | list)]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("name", [*FIGURES, *(one.name for one in fields(DrillResult)), *ROW, "negative", "tuning_seed"])
+@pytest.mark.parametrize(
+    "name", [*FIGURES, *(one.name for one in fields(DrillResult)), *ROW, "negative", "tuning_seed"]
+)
 def test_every_figure_has_a_name_in_both_languages(name, language):
     if name not in ("truth", "verdicts"):
         assert f"measured.figure.{name}" in texts(language)
@@ -31,7 +34,7 @@ def test_every_figure_has_a_name_in_both_languages(name, language):
 
 def test_delays_are_durations_and_headings_follow_the_language():
     shown = {**ROW, "by_entity": {"server-1": ROW}, "nab_standard": 53.71}
-    english, chinese = (detect._table(shown, language) for language in LANGUAGES)  # noqa: SLF001 - the table is the point
+    english, chinese = (detect._table(shown, language) for language in LANGUAGES)
     assert english.count("30m") == 2
     assert "1.8e+03" not in english
     assert "NAB standard profile: 53.7" in english
@@ -45,11 +48,12 @@ def test_the_score_of_drills_has_no_raw_key_and_no_empty_heading(language):
         "seed": 7,
         "tuning_seed": True,
         **score([]),
+        "by_storm": {"rack-lost": dict.fromkeys(STORM, 0.5)},
         "by_fault": {"gpu-lost": {**row, "named_instead": {"gpu-ecc": 1}}},
         "reliability": [{"from": 0.9, "to": 1.0, "answers": 2, "confidence": 0.95, "right": 1.0}],
         "baselines": {"static thresholds": score([])},
     }
-    said = drill._scored(shown, language)  # noqa: SLF001 - the table is the point
+    said = drill._scored(shown, language)
     first = said.splitlines()[0].split()
     assert first == measured.heads(language, "figure", "value")
     assert "1m 15s" in said
@@ -57,6 +61,6 @@ def test_the_score_of_drills_has_no_raw_key_and_no_empty_heading(language):
 
 
 def test_the_list_of_drills_follows_the_language():
-    assert drill._listed(commands.listed(), "zh").splitlines()[0].split() == [  # noqa: SLF001 - the table is the point
+    assert drill._listed(commands.listed(), "zh").splitlines()[0].split() == [
         "场景", "故障", "无故障", "负载", "分钟",
     ]  # fmt: skip

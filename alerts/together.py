@@ -1,0 +1,64 @@
+"""One call for what breaks alike at one instant: the same fault, found on several entities of a cluster in one cycle.
+
+Every incident stays its own, with its own page, acknowledgement, reminders and end; only the first message about them,
+the one that calls a person, is one. It goes out under the first of them and tells all of them in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from alerts.wording import say
+from outrider.i18n import LANGUAGES, Language
+from outrider.model import EntityKind, Incident, Message, NotifyReason, Priority
+from outrider.summaries import entity_name, fault_name
+
+MOST_IN_FULL = 5  # of the rest the message holds the title and the link
+_Likeness = tuple[str, Priority | None, str, EntityKind, str]
+
+
+def joined(planned: Sequence[Message], incidents: Mapping[str, Incident]) -> tuple[Message, ...]:
+    """The messages, with first pages of one channel, priority, cluster, kind and suspected fault made into one.
+
+    ``incidents`` are those that the messages are about, by id. An incident whose cause is unknown is like no other.
+    """
+    groups: dict[_Likeness, list[Message]] = {}
+    for message in planned:
+        likeness = _likeness(message, incidents)
+        if likeness is not None:
+            groups.setdefault(likeness, []).append(message)
+    one_for = {group[0].id: _one(group, incidents) for group in groups.values() if len(group) > 1}
+    told = {message.id for group in groups.values() for message in group[1:]}
+    return tuple(one_for.get(message.id, message) for message in planned if message.id not in told)
+
+
+def _likeness(message: Message, incidents: Mapping[str, Incident]) -> _Likeness | None:
+    incident = incidents.get(message.incident or "")
+    cause = None if incident is None else incident.suspected_cause
+    if cause is None or not message.is_page or message.reason is not NotifyReason.OPENED:
+        return None
+    return (message.channel, message.priority, cause.entity.cluster, cause.entity.kind, cause.fault)
+
+
+def _one(group: Sequence[Message], incidents: Mapping[str, Incident]) -> Message:
+    """One message that tells what these say."""
+    first = group[0]
+    language: Language = next((one for one in LANGUAGES if one == first.language), "en")
+    causes = [cause for one in group if (cause := incidents[one.incident or ""].suspected_cause) is not None]
+    words = {
+        "count": len(group),
+        "fault": fault_name(causes[0].fault, language),
+        "entities": ", ".join(entity_name(cause.entity, language) for cause in causes[:MOST_IN_FULL])
+        + (", ..." if len(causes) > MOST_IN_FULL else ""),
+    }
+    parts = [f"{one.title}\n{one.body}" for one in group[:MOST_IN_FULL]]
+    parts += [f"{one.title}\n{say('line.link', language, link=one.link or '')}" for one in group[MOST_IN_FULL:]]
+    services = {name: None for one in group for name in one.labels.get("services", "").split(", ") if name}
+    return replace(
+        first,
+        title=say("title.together", language, priority=first.priority, **words),
+        body="\n\n".join([say("line.together", language, **words), *parts]),
+        labels={**first.labels, "services": ", ".join(services)},
+        also=tuple(one.incident for one in group[1:] if one.incident is not None),
+    )

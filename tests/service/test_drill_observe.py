@@ -1,0 +1,103 @@
+"""What a drill reads from a platform's decisions: which incident an alert was folded into, and who was called."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from outrider.model import (
+    Alert,
+    AlertReason,
+    AlertState,
+    CycleRecord,
+    EntityKind,
+    EntityRef,
+    Incident,
+    Layer,
+    Message,
+    NotifyReason,
+    Priority,
+    TimelineEntry,
+)
+from outrider.ports import CycleCommit
+from service.drills import observe
+from simulator.grouping import Fired
+from store.memory import MemoryStateStore
+
+START = datetime(2026, 11, 18, 10, tzinfo=UTC)
+CHAT = EntityRef("c", EntityKind.SERVICE, "serving", "chat")
+REPLICA = EntityRef("c", EntityKind.REPLICA, "serving", "chat-0")
+TARGET = EntityRef("c", EntityKind.WORKLOAD, "targets", "chat-0")
+
+
+def at(minutes: float) -> datetime:
+    return START + timedelta(minutes=minutes)
+
+
+def alert(begun: float, ended: float | None = None, entity: EntityRef = CHAT, **more) -> Alert:
+    state = AlertState.FIRING if ended is None else AlertState.RESOLVED
+    values = {"reason": AlertReason.STILL_TRUE, "ends_at": None if ended is None else at(ended)} | more
+    return Alert(
+        f"slow|{entity.key}", "slow", Priority.P1, entity, state, starts_at=at(begun), seen_at=at(begun), **values
+    )
+
+
+def incident(name: str, opened: float, resolved: float | None, *alerts: Alert) -> Incident:
+    return Incident(
+        id=name,
+        layer=Layer.BUSINESS,
+        priority=Priority.P1,
+        opened_at=at(opened),
+        hypotheses=(),
+        rejected=(),
+        alerts=tuple(one.fingerprint for one in alerts),
+        timeline=(),
+        updated_at=at(opened),
+        resolved_at=None if resolved is None else at(resolved),
+    )
+
+
+def test_each_spell_of_an_alert_lies_in_the_incident_of_its_time():
+    first, second = alert(1, 4), alert(10, 14)
+    held = [incident("later", 11, None, second), incident("earlier", 2, 5, first)]
+    found = observe.Watch().fired([first, second], held)
+    assert found == (Fired(CHAT, at(1), "earlier"), Fired(CHAT, at(10), "later"))
+
+
+def test_what_outlives_its_incident_belonged_to_the_first_one_that_held_it():
+    lasting = alert(1)
+    for opened in (1, 3):  # before the first one or after it
+        held = [incident("first", 2, 5, lasting), incident("second", opened, None, lasting)]
+        assert observe.Watch().fired([lasting], held) == (Fired(CHAT, at(1), "first"),)
+
+
+def test_an_incident_that_was_taken_over_is_the_one_that_took_it():
+    lasting = alert(1)
+    moved = replace(
+        incident("first", 2, 5, lasting),
+        timeline=(TimelineEntry(at(5), "incidents.timeline.absorbed_into", {"incident": "second"}),),
+    )
+    assert observe.Watch().fired([lasting], [moved, incident("second", 3, None)])[0].incident == "second"
+
+
+def test_an_alert_that_nobody_holds_is_alone_and_one_that_never_fired_is_none():
+    never = alert(3, 4, REPLICA, reason=AlertReason.NEVER_FIRED)
+    assert observe.Watch().fired([alert(1), never], []) == (Fired(CHAT, at(1), None),)
+
+
+def test_the_alert_of_a_scrape_target_is_about_what_it_is_the_target_of():
+    watch = observe.Watch(posts={TARGET: REPLICA})
+    assert watch.fired([alert(1, entity=TARGET)], [])[0].entity == REPLICA
+
+
+def test_one_call_about_two_incidents_is_one_page_and_both_were_told():
+    state = MemoryStateStore()
+    one, other = incident("one", 1, None), incident("other", 1, None)
+    message = Message(
+        "one:opened", "im", NotifyReason.OPENED, Priority.P1, "one", "t", "b", at(1), is_page=True, also=("other",)
+    )
+    record = CycleRecord("c", at(1), 0.1, 1, 1, 1, 0, 0, 0)
+    state.commit(CycleCommit(record, incidents=(one, other), messages=(message,)))
+    seen = {found.id: found for found in observe.opened(state)}
+    assert (seen["one"].paged_at, seen["one"].notified_at) == (at(1), at(1))
+    assert (seen["other"].paged_at, seen["other"].notified_at) == (None, at(1))
