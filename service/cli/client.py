@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import httpx
-
 from outrider.errors import UnavailableError, UsageError
+from service import settings as settings_file
+from service import tokens
 from service.cli.common import Context
-from service.settings import read_secret
-from service.tokens import token_file
 
 _COMMANDS = {
     "alerts": "alerts list",
@@ -23,14 +21,16 @@ _ASKED = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
 
 def write(context: Context, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """Call the API with the admin token. Raises UnavailableError when no API answers, UsageError when it refuses."""
+    import httpx  # noqa: PLC0415 - most commands only read the store
+
     settings = context.settings()
     base = f"http://{settings.api.host}:{settings.api.port}/api/v1"
     away = UnavailableError(
         f"no API answers at {base}", hint="start it with: outrider serve, or name its configuration with --config"
     )
-    if not token_file(settings).exists() and settings.api.token_file is None:
+    if not tokens.token_file(settings).exists() and settings.api.token_file is None:
         raise away
-    token = read_secret(token_file(settings))
+    token = settings_file.read_secret(tokens.token_file(settings))
     try:
         answer = httpx.request(
             method,

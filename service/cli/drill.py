@@ -131,12 +131,12 @@ def _scored(shown: dict[str, Any], language: Language) -> str:
     plain = {name: value for name, value in shown.items() if not isinstance(value, dict | list)}
     parts = [_figures(plain, language), _by_fault(shown["by_fault"], language)]
     if shown["by_storm"]:
-        names = ("alerts", "pages", "folding_ratio", "pairwise_precision", "pairwise_recall", "pairwise_f1")
+        of_storms = ("alerts", "pages", "folding_ratio", "pairwise_precision", "pairwise_recall", "pairwise_f1")
         rows = [
-            [storm, *(measured.cell(found[name], language) for name in names)]
+            [storm, *(measured.cell(found[name], language) for name in of_storms)]
             for storm, found in shown["by_storm"].items()
         ]
-        parts.append(tables.table(measured.heads(language, "storm", *names), rows, empty=""))
+        parts.append(tables.table(measured.heads(language, "storm", *of_storms), rows, empty=""))
     if shown["reliability"]:
         believed = [
             [

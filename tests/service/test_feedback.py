@@ -208,7 +208,7 @@ def test_what_a_verdict_changed_is_told(store, monkeypatch, capsys, changed, lan
 
 def test_what_the_api_does_not_know_is_told_with_the_command_that_lists_it(store, monkeypatch):
     (store / "token").write_text("t")
-    (store / "outrider.yaml").write_text("api: {token_file: token}\n")
+    (store / "outrider.yaml").write_text(f"api: {{token_file: {store}/token}}\n")
     world = World(Story(history=timedelta(minutes=1)))
 
     def asked(method, url, *, json, params, headers, timeout):
