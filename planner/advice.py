@@ -86,7 +86,7 @@ def traffic_class(traffic: World) -> TrafficClass:
 
     Intermittent: nearly nothing (1 % of the p99) in three slots of ten. Constant: p95 within a quarter of
     p5. Bursty: the load jumps by more than 35 % of its median within one slot, in four slots of a
-    thousand. Diurnal: what a slot differs from the mean is half explained by the day before.
+    thousand. Diurnal: what a slot differs from its day's mean goes with the day before (a correlation of a half).
     """
     known = traffic.slots[np.isfinite(traffic.slots)]
     high = float(np.percentile(known, 99))
@@ -99,10 +99,18 @@ def traffic_class(traffic: World) -> TrafficClass:
         return TrafficClass.BURSTY
     if top <= low * _CONSTANT_SPREAD:
         return TrafficClass.CONSTANT
-    pairs = np.stack([traffic.slots[: -traffic.season], traffic.slots[traffic.season :]])
+    return TrafficClass.DIURNAL if _daily(traffic) >= _DAILY else TrafficClass.IRREGULAR
+
+
+def _daily(traffic: World) -> float:
+    """How alike two days in a row are, each beside its own mean (a week-end is lower, and has the same shape)."""
+    days = traffic.slots[: traffic.slots.size // traffic.season * traffic.season].reshape(-1, traffic.season)
+    level = np.array([day[np.isfinite(day)].mean() if np.isfinite(day).any() else np.nan for day in days])
+    shape = days - level[:, None]
+    pairs = np.stack([shape[:-1].ravel(), shape[1:].ravel()])
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
-    daily = float(np.asarray(np.corrcoef(pairs))[0, 1]) if pairs.shape[1] > 2 and pairs.std(axis=1).min() > 0 else 0.0
-    return TrafficClass.DIURNAL if daily >= _DAILY else TrafficClass.IRREGULAR
+    known = pairs.shape[1] > 2 and pairs.std(axis=1).min() > 0
+    return float(np.asarray(np.corrcoef(pairs))[0, 1]) if known else 0.0
 
 
 def _advise(traffic: World, strategies: Sequence[Kept], cold_start_limit: timedelta) -> Advice:

@@ -7,9 +7,10 @@ that gets any ends with the same wait, which no other weights make shorter.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from math import inf
 
@@ -22,6 +23,7 @@ from outrider.model import Floats
 WATERMARK = 0.9
 """KV use from which a replica admits nothing: what comes next would be preempted."""
 HORIZON_SECONDS = 15.0
+_DIGITS = re.compile(r"(\d+)")
 MOST_TOKENS = 1e12
 """A second: what is above is a slip of the pen."""
 _MOST_REQUESTS = 20_000  # of a replay: enough for a p95, and less than a second
@@ -60,6 +62,7 @@ class BalanceReason(StrEnum):
     """Why weights are what they are."""
 
     BY_WAIT = "by_wait"
+    NO_GAIN = "no_gain"  # a replay shows no shorter wait than with even weights, which therefore stay
     ALL_FULL = "all_full"  # every replica is above its watermark: nothing may be steered, replicas are missing
 
 
@@ -92,7 +95,7 @@ class Weights:
         said = []
         if self.reason is BalanceReason.ALL_FULL:
             said.append(translate("capacity.balance_all_full", language))
-        for name, weight in self.weights.items():
+        for name, weight in sorted(self.weights.items(), key=lambda one: _counted(one[0])):
             closed = translate("capacity.balance_closed", language) if name in self.closed else ""
             numbers = {"replica": name, "weight": str(weight), "wait": f"{self.waits[name]:.2f}", "closed": closed}
             said.append(translate("capacity.balance_line", language, **numbers))
@@ -139,6 +142,18 @@ def weigh(
     proportional = speed * open_ / (speed * open_).sum()
     loss = float(((share - proportional).clip(min=0.0) * head).sum())
     return Weights(_named(replicas, _whole(share, total)), waits, closed, BalanceReason.BY_WAIT, loss)
+
+
+def even(found: Weights, total: int = 100) -> Weights:
+    """Even weights of those that admit requests, in place of some that a replay shows no gain of."""
+    share = np.array([0.0 if name in found.closed else 1.0 for name in found.weights])
+    weights = dict(zip(found.weights, map(int, _whole(share, total)), strict=True))
+    return replace(found, weights=weights, reason=BalanceReason.NO_GAIN, affinity_loss_seconds=0.0)
+
+
+def _counted(name: str) -> list[tuple[int, str]]:
+    """For sorting names as people count: ``r-2`` before ``r-10``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(name)]
 
 
 def _check(arriving: float, horizon: float, watermark: float, prefill: float) -> None:

@@ -13,11 +13,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outrider import catalog
 from outrider.i18n import Language, translate
 from outrider.model import Calibration, EntityRef, Floats, Interval, SignalKey, Window
+from outrider.windows import believed
 from planner.knee import Knee
+from planner.resampling import Estimate, estimate, middle, middles, ratios
 
 RUNNING = "engine_requests_running"
 WAITING = "engine_requests_waiting"
@@ -41,10 +44,9 @@ _LEAST_FINISHED = 20.0
 _KNEE_KV_RATIO = 0.7
 _KNEE_SAMPLES = 5
 _CALM_WAITING_SHARE = 0.1
-_BATCH_QUANTILE = 0.95
+_MOST_QUANTILE = 0.99
+_ALIKE = 2.0
 _NEAR_BATCH = 0.7
-_RESAMPLES = 200
-_BOUNDS = (0.05, 0.95)
 
 
 LOAD_TEST = "load_test"
@@ -95,15 +97,6 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A measured figure with its 90 % confidence interval, from a block bootstrap over time."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
     """What the engines showed. ``samples`` are (replica, step) cells under load near the batch."""
 
@@ -132,9 +125,10 @@ def calibrate(
 ) -> Calibration | NotCalibrated:
     """The calibration of a service from a window of its replicas.
 
-    ``window`` holds the replicas of this service only, with ``KEYS``, in steps of a minute or so;
-    deltas are sums over the step. Measured figures win; where they are refused, ``configured`` ones
-    are used (a missing number of tokens per request is still taken from finished requests).
+    ``window`` holds the replicas of this service only, with ``KEYS``, in steps of some minutes; deltas are sums
+    over the step, gauges best its means (``Statistic.MEAN``): the tokens of a step belong to all that ran in it.
+    Measured figures win; where they are refused, ``configured`` ones are used (a missing number of tokens per
+    request is still taken from finished requests).
     ``startup_seconds`` is a measured p95 of trigger to first served request; without it the configured
     time counts, else the prior, or the engines' own load time where that alone is longer.
     """
@@ -250,12 +244,14 @@ def _differ(tested: str, runs: str) -> bool:
 def measure(window: Window, service: EntityRef) -> Measured | NotCalibrated:
     """The figures alone, with their intervals, or why there are none.
 
-    The batch is the 95th percentile of running sequences in cells whose queue is at most a tenth of
-    them: just below the knee. The speed of a sequence is generated tokens over running sequences and
-    time, in cells at 70 % of that batch or more, because sequences slow down as the batch fills.
+    Only cells under load speak: a queue, or 70 % of the KV cache in use. The batch is the median of their
+    running sequences while the queue is at most a tenth of them, each cell as heavy as the time it covers: just
+    below the knee. How much of a window was quiet, and how dense its cells are, thus changes nothing. The speed of a
+    sequence is generated tokens over running sequences and the time in which the counter rose by them
+    (``_covered``), in cells at 70 % of that batch or more, because sequences slow down as the batch fills.
     """
     running, waiting = window.column(RUNNING), np.nan_to_num(window.column(WAITING), nan=0.0)
-    tokens, kv_used = window.column(TOKENS), window.column(KV_USED)
+    tokens, kv_used = window.column(TOKENS), np.nan_to_num(window.column(KV_USED), nan=0.0)
     loaded = (running > 0) & (tokens > 0)
     samples = int(loaded.sum())
     if not np.isfinite(running).any() or not np.isfinite(tokens).any():
@@ -266,26 +262,69 @@ def measure(window: Window, service: EntityRef) -> Measured | NotCalibrated:
     per_request = _tokens_per_request(window)
     if per_request is None:
         return NotCalibrated(service, CalibrationRefusal.NO_FINISHED_REQUESTS, samples)
-    knee = loaded & ((waiting >= 1.0) | (np.nan_to_num(kv_used, nan=0.0) >= _KNEE_KV_RATIO))
-    if int(knee.sum()) < _KNEE_SAMPLES:
-        most = float(np.nanmax(kv_used)) if np.isfinite(kv_used).any() else 0.0
+    covered = _covered(window)
+    loaded &= covered > 0
+    under = loaded & (_queued(running, waiting, loaded) | (kv_used >= _KNEE_KV_RATIO))
+    if int(under.sum()) < _KNEE_SAMPLES:
+        most = float(kv_used.max(initial=0.0))
         return NotCalibrated(service, CalibrationRefusal.NOT_ENOUGH_LOAD, samples, {"kv": f"{most:.0%}"})
-    calm = loaded & (waiting <= np.maximum(1.0, _CALM_WAITING_SHARE * running))
-    rested = calm if int(calm.sum()) >= _KNEE_SAMPLES else loaded
-    batch = float(np.quantile(running[rested], _BATCH_QUANTILE))
+    rested = _rested(running, waiting, covered, loaded, under)
+    batch = middle(running[rested], covered[rested])
     near = loaded & (running >= _NEAR_BATCH * batch)
-    speed = float(tokens[near].sum() / (running[near].sum() * window.step.total_seconds()))
+    work = np.where(near, running * covered, 0.0)
     generated, finished = _requests(window)
-    seconds = window.step.total_seconds()
+    made = np.where(near, tokens, 0.0)
     return Measured(
-        tokens_per_request=_estimate(per_request, _ratios(generated.sum(axis=0), finished.sum(axis=0))),
-        batch=_estimate(batch, _quantiles(np.where(rested, running, np.nan))),
-        tokens_per_second_per_sequence=_estimate(
-            speed,
-            _ratios(np.where(near, tokens, 0.0).sum(axis=0), np.where(near, running, 0.0).sum(axis=0) * seconds),
+        tokens_per_request=estimate(per_request, ratios(generated.sum(axis=0), finished.sum(axis=0))),
+        batch=estimate(batch, middles(np.where(rested, running, np.nan), covered)),
+        tokens_per_second_per_sequence=estimate(
+            float(made.sum() / work.sum()), ratios(made.sum(axis=0), work.sum(axis=0))
         ),
         samples=int(near.sum()),
     )
+
+
+def _covered(window: Window) -> Floats:
+    """Seconds in which the counters of each cell rose by what it holds, shape (replicas, steps); 0 where unknown.
+
+    An increase is counted from the scrape before, so that a cell covers the time since the last one that was read:
+    five minutes of a history written every five, two steps after a step without a scrape. Where the spacing
+    changes (the ends of an outage, of a roll-up and of a replica's life) nobody can tell, and the cell counts not.
+    """
+    read = np.isfinite(believed(window, RUNNING)) | np.isfinite(believed(window, TOKENS))
+    replicas, steps = read.shape
+    place = np.arange(steps)
+    last = np.maximum.accumulate(np.where(read, place, -1), axis=1)
+    following = np.minimum.accumulate(np.where(read, place, steps)[:, ::-1], axis=1)[:, ::-1]
+    edge = np.full((replicas, 1), -1)
+    before = np.concatenate([edge, last], axis=1)[:, :steps]
+    after = np.concatenate([following, edge + steps + 1], axis=1)[:, 1:]
+    gap, ahead = place - before, after - place
+    newest = after == steps
+    # the window ends here, not the replica's life, where its next value is not due yet
+    ahead = np.where(newest & (steps - place <= gap), gap, ahead)
+    ends = newest & (steps - place > gap)
+    alike = (gap <= _ALIKE * ahead) & (ahead <= _ALIKE * gap)
+    return np.where(read & (before >= 0) & alike & ~ends, gap * window.step.total_seconds(), 0.0)
+
+
+def _queued(running: Floats, waiting: Floats, loaded: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Cells whose queue tells of a full engine; before half of what it once ran it is a burst being taken in."""
+    most = float(np.quantile(running[loaded], _MOST_QUANTILE)) if loaded.any() else 0.0
+    found: NDArray[np.bool_] = (waiting >= 1.0) & (running >= most / 2.0)
+    return found
+
+
+def _rested(
+    running: Floats, waiting: Floats, covered: Floats, loaded: NDArray[np.bool_], under: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """The cells that tell the batch: under load with a short queue, else nearly so, else all that are under load."""
+    calm = loaded & (waiting <= np.maximum(1.0, _CALM_WAITING_SHARE * running))
+    near = calm & (running >= _NEAR_BATCH * middle(running[under], covered[under]))
+    for cells in (calm & under, near):
+        if int(cells.sum()) >= _KNEE_SAMPLES:
+            return cells
+    return under
 
 
 def _requests(window: Window) -> tuple[Floats, Floats]:
@@ -309,41 +348,6 @@ def _tokens_per_request(window: Window) -> float | None:
     generated, finished = _requests(window)
     count, tokens = float(finished.sum()), float(generated.sum())
     return tokens / count if count >= _LEAST_FINISHED and tokens > 0 else None
-
-
-def _blocks(steps: int) -> np.ndarray:
-    """Resampled steps, shape (resamples, steps): pieces of neighbouring steps, because neighbours are alike."""
-    random = np.random.default_rng(steps)
-    length = max(1, round(steps ** (1 / 3)))
-    starts = random.integers(0, max(steps - length + 1, 1), size=(_RESAMPLES, -(-steps // length)))
-    found = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :steps]
-    return np.asarray(found % steps)
-
-
-def _ratios(above: Floats, below: Floats) -> Floats:
-    """The ratio of two sums over time, for each resample of the steps that know both."""
-    known = below > 0
-    if not known.any():
-        return np.empty(0)
-    chosen = _blocks(int(known.sum()))
-    found: Floats = above[known][chosen].sum(axis=1) / below[known][chosen].sum(axis=1)
-    return found
-
-
-def _quantiles(running: Floats) -> Floats:
-    """The quantile that stands for the batch, for each resample of the steps; ``running`` is NaN where not at rest."""
-    known = running[:, ~np.isnan(running).all(axis=0)]
-    if not known.size:
-        return np.empty(0)
-    found: Floats = np.array([np.nanquantile(known[:, chosen], _BATCH_QUANTILE) for chosen in _blocks(known.shape[1])])
-    return found
-
-
-def _estimate(value: float, resamples: Floats) -> Estimate:
-    if not resamples.size:
-        return Estimate(value, value, value)
-    low, high = np.quantile(resamples, _BOUNDS)
-    return Estimate(value, min(value, float(low)), max(value, float(high)))
 
 
 def _startup(window: Window, measured: float | None, given: Configured) -> tuple[float, str]:

@@ -148,12 +148,17 @@ def buffer_of(errors: Sequence[float] | Floats, quantile: float = 0.95) -> float
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """The buffer that is counted with and where it came from; ``measured`` is the error before it was bounded."""
+    """The buffer that is counted with and where it came from; ``measured`` is the error before it was bounded.
+
+    ``lead_seconds`` is how far ahead that error was measured: the first step of the forecast that reaches over
+    ``wanted_seconds``, which are asked for. Both are None where nobody tells.
+    """
 
     value: float
     source: Literal["configured", "measured"] = "configured"
     measured: float | None = None
     lead_seconds: float | None = None
+    wanted_seconds: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For derivations."""
@@ -162,6 +167,7 @@ class Buffer:
             "source": self.source,
             "measured": self.measured,
             "lead_seconds": self.lead_seconds,
+            "wanted_seconds": self.wanted_seconds,
             "bounded": self.measured is not None and not BUFFER_LEAST <= self.measured <= BUFFER_CAP,
         }
 
@@ -174,8 +180,12 @@ def buffer_for(measured: Mapping[float, float], lead_seconds: float, configured:
     ahead = sorted(each for each in measured if each >= lead_seconds)
     if not ahead:
         return Buffer(configured)
-    found = measured[ahead[0]]
-    return Buffer(min(max(found, BUFFER_LEAST), BUFFER_CAP), "measured", found, ahead[0])
+    return bounded(measured[ahead[0]], ahead[0], lead_seconds)
+
+
+def bounded(measured: float, lead_seconds: float | None = None, wanted_seconds: float | None = None) -> Buffer:
+    """A measured error as the buffer: within .05 and .60."""
+    return Buffer(min(max(measured, BUFFER_LEAST), BUFFER_CAP), "measured", measured, lead_seconds, wanted_seconds)
 
 
 _WORK_UNITS = {"tokens": "token/request", "tokens_per_second": "token/second*sequence", "seconds": "second/request"}

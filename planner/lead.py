@@ -66,15 +66,17 @@ def lead_time(
 
 def _phases(start: Startup, seconds: float) -> list[LeadPart]:
     """The start's phases up to ready; what they leave unexplained is ``other``."""
-    told = [
-        LeadPart(one.phase.value, one.seconds, "measured")
-        for one in start.phases
-        if one.phase is not StartPhase.FIRST_REQUEST and one.seconds > 0
-    ]
-    left = seconds - sum(part.seconds for part in told)
+    told: dict[str, float] = {}
+    for one in start.phases:
+        if one.phase is not StartPhase.FIRST_REQUEST and one.seconds > 0:
+            told[one.phase.value] = told.get(one.phase.value, 0.0) + one.seconds
+    left = seconds - sum(told.values())
     if left < -1.0:  # phases that overlap do not add up: the whole is what was measured
         return [LeadPart("start", seconds, "measured")]
-    return [*told, LeadPart(StartPhase.OTHER.value, left, "measured")] if left > 0 else told
+    if left > 0:  # a start may leave some of it unexplained itself
+        rest = StartPhase.OTHER.value
+        told[rest] = told.pop(rest, 0.0) + left
+    return [LeadPart(name, each, "measured") for name, each in told.items()]
 
 
 def _node_seconds(start: Startup) -> float:

@@ -273,6 +273,10 @@ def _recommend(case: needs.Case, settings: PlanSettings) -> Recommendation:
     left = ordered * min(1.0, goal.replicas / max(1, service.current_replicas))
     short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9)
     need_at = now if short else prescale.first_need(case.said, left, count.level)
+    need_at = None if need_at is None else need_at.replace(microsecond=0)
+    top = min(service.ceiling, service.ceiling if service.quota_gpus is None else service.quota_gpus // group)
+    # where a limit lets nothing be started, there is no instant to start it by
+    starts = need_at is not None and service.current_replicas < top
     gpus = goal.replicas * group
     told = reasoning.Told(case, count, goal, lead, until, ordered, ready, buffer, settings.horizon)
     growth = weekly_growth(case.history.times, case.values, now)
@@ -286,7 +290,7 @@ def _recommend(case: needs.Case, settings: PlanSettings) -> Recommendation:
         ceiling=service.ceiling,
         binding=goal.binding,
         need_at=need_at,
-        needed_by=need_at - ahead_of if need_at else None,
+        needed_by=(need_at - ahead_of).replace(microsecond=0) if need_at and starts else None,
         lead_time=ahead_of,
         cost_per_hour=None if service.price_per_gpu_hour is None else gpus * service.price_per_gpu_hour,
         currency=service.currency,

@@ -243,19 +243,19 @@ def target(
     )
     wanted = max(need_now or 0, need_forecast)
     clamped = min(max(wanted, floor), top)
+    by_load = need_now is not None and need_now >= need_forecast
     if max(wanted, floor) > top:
         limit = Target(replicas, name, at_top)
     elif wanted < floor:
         limit = Target(replicas, "floor", PlanReason.AT_FLOOR)
     elif clamped > current:
-        by_load = need_now is not None and need_now >= need_forecast
         limit = Target(
             replicas, *(("load", PlanReason.LOAD_NOW) if by_load else ("forecast", PlanReason.FORECAST_PEAK))
         )
     elif clamped == current and ready is not None and ready < wanted:
         limit = Target(replicas, "ready", PlanReason.NOT_READY_YET)
     else:
-        limit = Target(replicas, "load", PlanReason.ENOUGH)
+        limit = Target(replicas, "load" if by_load else "forecast", PlanReason.ENOUGH)
     if replicas == current < clamped and shrunk:
         return Target(replicas, "cooling", PlanReason.SCALE_OUT_COOLING)
     if most is not None and clamped > max(most, floor):

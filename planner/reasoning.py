@@ -91,7 +91,7 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
         said.append(translate(chosen["text"], language, **chosen["arguments"]))
     if "survivors" in facts:  # a plan of an earlier version has the formula alone
         said += [*_model_lines(facts, language), *_need_lines(facts, language), *_lead_lines(facts, language)]
-    by = word("binding", found.binding, language)
+    by = word("binding", _bound_by(found), language)
     quota = (facts.get("limits") or {}).get("quota_gpus")
     limits = {"floor": found.floor, "ceiling": found.ceiling, "by": by, "target": found.target_replicas}
     key = "plan.step_decided" if quota is None else "plan.step_decided_quota"
@@ -104,6 +104,13 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
         figures = {"waited": f"{waited['waited']:,.0f}", "replicas": found.current_replicas}
         said.append(translate(key, language, **figures))
     return said + [caution(each, language) for each in facts.get("cautions", ())]
+
+
+def _bound_by(found: Recommendation) -> str:
+    """What bound the count: of a forecast also whether its own peak did, or the replayed bound above it."""
+    facts = found.derivation
+    by_bound = facts.get("need_by_bound") or 0
+    return "bound" if found.binding == "forecast" and by_bound > (facts.get("need_by_formula") or 0) else found.binding
 
 
 def caution(found: Mapping[str, Any], language: Language = "en") -> str:
@@ -140,9 +147,16 @@ def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
     stay = facts["survivors"]
     figures = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in stay.items()}
     said.append(translate("plan.step_survivors", language, **figures))
-    if stay["share_after"] is not None:
+    if stay["share_before"] is not None and stay["share_before"] > 1:
+        times = {"n": stay["current"], "times": f"{stay['share_before']:.2g}"}
+        said.append(translate("plan.step_overloaded", language, **times))
+    elif stay["share_after"] is not None:
         shares = {"before": f"{stay['share_before']:.0%}", "after": f"{stay['share_after']:.0%}"}
         said.append(translate("plan.step_one_less", language, n=stay["current"], less=stay["current"] - 1, **shares))
+    day = facts.get("next_24h")
+    if day:
+        figures = {"rate": f"{day['peak']:.4g}", "at": _clock(day["at"]) if day["at"] else "-", "n": day["replicas"]}
+        said.append(translate("plan.step_next_day", language, **figures, gpus=day["gpus"]))
     return said
 
 
@@ -150,9 +164,15 @@ def buffer_line(found: Mapping[str, Any], language: Language) -> str:
     """The buffer and where it came from; ``found`` is a ``Buffer.as_dict``."""
     if found["source"] != "measured":
         return translate("plan.buffer_configured", language, buffer=f"{found['value']:.3g}")
-    lead = format_duration(round(found["lead_seconds"]))
-    figures = {"buffer": f"{found['value']:.3g}", "measured": f"{found['measured']:.3g}", "lead": lead}
-    return translate("plan.buffer_bounded" if found["bounded"] else "plan.buffer_measured", language, **figures)
+    figures = {"buffer": f"{found['value']:.3g}", "measured": f"{found['measured']:.3g}"}
+    key = "plan.buffer_bounded" if found["bounded"] else "plan.buffer_measured"
+    if found["lead_seconds"] is None:
+        return translate(f"{key}_of_errors", language, **figures)
+    said = translate(key, language, **figures, lead=format_duration(round(found["lead_seconds"])))
+    wanted = found.get("wanted_seconds")
+    if not wanted or wanted == found["lead_seconds"]:
+        return said
+    return said + translate("plan.buffer_reach", language, wanted=format_duration(round(wanted)))
 
 
 def _lead_lines(facts: Mapping[str, Any], language: Language) -> list[str]:

@@ -12,7 +12,17 @@ from outrider import log
 from outrider.clock import rfc3339
 from outrider.errors import OutriderError, StoreAwayError, StoreError
 from outrider.ledger import Ledger, Startup
-from outrider.model import Calibration, EngineLoad, EntityKind, EntityRef, FleetService, LeadTime, Window
+from outrider.model import (
+    Calibration,
+    EngineLoad,
+    EntityKind,
+    EntityRef,
+    FleetService,
+    LeadTime,
+    SignalKey,
+    Statistic,
+    Window,
+)
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from outrider.windows import believed
@@ -24,8 +34,10 @@ from service.service_settings import ServiceSettings
 _log = log.get("plan")
 CALIBRATION_SPAN = timedelta(hours=24)
 LONGER_SPAN = timedelta(days=8)  # where the last day showed no load worth measuring, as on a Sunday
-# not finer than a back-filled history or a roll-up: their increases cover as much
-CALIBRATION_STEP = timedelta(minutes=10)
+CALIBRATION_STEPS = tuple(timedelta(minutes=minutes) for minutes in (1, 2, 5, 10))
+_MOST_CELLS = 30_000
+HELD_STEP = timedelta(minutes=10)
+HELD_KEYS = tuple(SignalKey(name) for name in (calibrate.RUNNING, calibrate.WAITING, calibrate.KV_USED))
 STARTS_LOOKED_BACK = timedelta(days=14)
 MOST_STARTS = 5000
 
@@ -94,7 +106,7 @@ class PlannedFleet:
                         starts,
                         free.get(gpu_type, free.get("")),
                     ),
-                    engines=held_by(window, now),
+                    engines=self._held(replicas, now),
                     lately=lately(service),
                     no_calibration=why,
                     chosen=chosen,
@@ -105,9 +117,12 @@ class PlannedFleet:
         return fleet, calibrations
 
     def _window(self, replicas: Sequence[EntityRef], now: datetime, span: timedelta) -> Window:
-        return self._metrics.read_windows(
-            EntityKind.REPLICA, calibrate.KEYS, now - span, now, CALIBRATION_STEP, replicas
-        )
+        return calibration_window(self._metrics, replicas, now, span)
+
+    def _held(self, replicas: Sequence[EntityRef], now: datetime) -> EngineLoad:
+        """What the engines hold, by their newest values."""
+        since = now - max(prescale.NO_REVERSAL, prescale.FRESH_SLOTS * HELD_STEP)
+        return held_by(self._metrics.read_windows(EntityKind.REPLICA, HELD_KEYS, since, now, HELD_STEP, replicas), now)
 
     def setting(self, service: EntityRef) -> ServiceSettings:
         """What the configuration says of a service; one without a namespace speaks for every namespace."""
@@ -249,6 +264,18 @@ def running_of(service: EntityRef, setting: ServiceSettings, topology: Topology)
         setting.pipeline_parallel,
         _told(topology, members, "model"),
         _told(topology, members, "version") or _told(topology, members, "image"),
+    )
+
+
+def calibration_window(metrics: MetricStore, replicas: Sequence[EntityRef], now: datetime, span: timedelta) -> Window:
+    """What a calibration reads, in the shortest steps that stay within 30,000 cells a signal (10 minutes at most).
+
+    Gauges are means of a step, because its tokens belong to all that ran in it.
+    """
+    fits = (step for step in CALIBRATION_STEPS if len(replicas) * (span / step) <= _MOST_CELLS)
+    step = next(fits, CALIBRATION_STEPS[-1])
+    return metrics.read_windows(
+        EntityKind.REPLICA, calibrate.KEYS, now - span, now, step, replicas, statistic=Statistic.MEAN
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Floats, SignalKey, Statistic
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner import calibrate, loads
+from planner import calibrate, loads, prescale
 from planner.balance import ReplicaLoad
+from planner.gpus import GpuSpec, terms
 from planner.needs import sized
+from planner.offers import Offer
 from service import reading
 
 HOUR = timedelta(hours=1)
@@ -59,6 +62,88 @@ def gpus_of(loads: Floats, calibration: Calibration, buffer: float) -> Floats:
         [np.nan if np.isnan(load) else sized(calibration, float(load), buffer).gpus for load in loads],
         dtype=np.float64,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """GPUs needed in each past hour, the newest last and NaN where unknown, and what they were counted from.
+
+    ``peak`` is the highest load of the last week in requests a second, ``per_gpu`` what one GPU carries of it with
+    the buffer kept free. ``price`` is that of the configuration, None without one.
+    """
+
+    gpus: Floats
+    at: datetime
+    peak: float
+    per_gpu: float
+    gpu_type: str | None = None
+    group: int = 1
+    price: float | None = None
+    currency: str | None = None
+
+
+def demand_of(
+    loads: Floats, at: datetime, calibration: Calibration, buffer: float, price: tuple[float | None, str | None]
+) -> Demand:
+    """What loads of the store ask of replicas that do what ``calibration`` says."""
+    group = calibration.tensor_parallel * calibration.pipeline_parallel
+    per_gpu = prescale.capacity_per_second(calibration, 1, buffer) / group
+    gpus = gpus_of(loads, calibration, buffer)
+    return Demand(gpus, at, peak_of(loads), per_gpu, calibration.gpu_type, group, *price)
+
+
+def peak_of(loads: Floats) -> float:
+    """The highest load of the last week that is known, 0 where none is."""
+    week = loads[-168:]
+    return float(np.nanmax(week)) if np.isfinite(week).any() else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of a GPU-hour held and on demand, and where they came from."""
+
+    held: float
+    burst: float
+    source: str
+    currency: str
+
+
+def prices_of(
+    demand: Demand, spec: GpuSpec | None, offers: Sequence[Offer], held: float | None, burst: float | None
+) -> Prices:
+    """What is given, else what the configuration says (offers of the type, the service's own price), else priors.
+
+    A price held that nobody tells is the contract's usual share of the one on demand. Raises UsageError where no
+    price is known.
+    """
+    mine = [one for one in offers if spec is not None and one.gpu.name == spec.name and one.price is not None]
+    told = {one.purchase: one.price for one in mine}
+    configured = told.get("on_demand", demand.price)
+    sources = []
+    if burst is not None:
+        sources.append("given")
+    elif configured is not None:
+        burst = configured
+        sources.append("configured")
+    elif spec is not None:
+        burst = spec.price
+        sources.append(spec.price_source)
+    else:
+        raise UsageError("what do the GPUs cost?", hint="give --held-price and --burst-price, or --gpu for priors")
+    share = terms()["reserved"].price_ratio
+    if held is not None:
+        sources.append("given")
+    elif (reserved := told.get("reserved")) is not None:
+        held = reserved
+        sources.append("configured")
+    elif spec is None and "configured" not in sources:
+        raise UsageError("what do the GPUs cost?", hint="give --held-price and --burst-price, or --gpu for priors")
+    else:
+        base = burst if "configured" in sources or spec is None else spec.price
+        held = share * base
+        sources.append(f"prior: held at {share:g} of the price on demand")
+    currency = demand.currency if "configured" in sources and demand.currency else "USD"
+    return Prices(held, burst, "; ".join(dict.fromkeys(sources)), currency)
 
 
 def replicas_of_file(path: Path) -> list[ReplicaLoad]:

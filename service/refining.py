@@ -15,7 +15,7 @@ from planner import measured, prompts, shapes
 from planner.refine import Known, Objective
 from planner.shapes import ModelShape
 from service import model_files, planned_fleet, pools
-from service.planned_fleet import CALIBRATION_SPAN, CALIBRATION_STEP, PlannedFleet
+from service.planned_fleet import CALIBRATION_SPAN, HELD_STEP, PlannedFleet
 from service.service_settings import ServiceSettings
 from service.slo_settings import SloSettings
 
@@ -98,7 +98,7 @@ class Promises:
     ) -> Known:
         replicas = topology.below(service, EntityKind.REPLICA)
         window = metrics.read_windows(
-            EntityKind.REPLICA, prompts.KEYS, now - CALIBRATION_SPAN, now, CALIBRATION_STEP, replicas
+            EntityKind.REPLICA, prompts.KEYS, now - CALIBRATION_SPAN, now, HELD_STEP, replicas
         )
         seen = prompts.seen(window)
         runs = planned_fleet.running_of(service, setting, topology).model

@@ -76,6 +76,13 @@ def services_usable(services: Sequence[ServiceSettings], document: yamlfile.Docu
     for index, service in enumerate(services):
         if service.floor > service.ceiling:
             yield document.problem(("services", index, "floor"), "is above the ceiling")
+        group = service.tensor_parallel * service.pipeline_parallel
+        if service.quota_gpus is not None and service.quota_gpus < service.floor * group:
+            wanted = f"{service.floor} replicas of {group} GPUs" if group > 1 else f"{service.floor}"
+            said = (
+                f"is not enough for the floor of {wanted}; expected {service.floor * group} or more, or a lower floor"
+            )
+            yield document.problem(("services", index, "quota_gpus"), said)
         if any(service.name == one.name and service.namespace == one.namespace for one in services[:index]):
             said = f"{service.name} is listed twice; name it once"
             yield document.problem(("services", index, "name"), said)

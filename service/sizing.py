@@ -12,15 +12,14 @@ from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner import calibrate, imports
-from planner.calibrate import NotCalibrated
+from planner import imports
+from planner.calibrate import CalibrationRefusal, NotCalibrated
 from planner.knee import Knee, LoadPoint, NoKnee, knee
 from planner.queueing import Slo
-from service import planned_fleet, reading
+from service import planned_fleet, pools, reading
 from service.service_settings import ServiceSettings
 from service.settings import Settings
 
-STEP = timedelta(minutes=1)
 _GROUP_LABELS = ("model", "gpu_type", "version")
 
 
@@ -32,13 +31,13 @@ def of_store(
     *,
     service: str | None = None,
     namespace: str | None = None,
-    span: timedelta = timedelta(hours=24),
+    span: timedelta | None = None,
 ) -> list[Calibration | NotCalibrated]:
     """One calibration for each group of alike replicas (model, GPU type, version) of each service.
 
     Replicas of two versions or on two types of GPU are two groups: their mean is nobody's figure. (The plan counts a
-    service's replicas as they run, all types together: its number is of that mixture.) Where only a
-    roll-up of ten minutes is left, the window has its cells.
+    service's replicas as they run, all types together: its number is of that mixture.) ``span`` None reads what the
+    plan reads: a day, and eight where that day showed no load worth measuring.
     """
     services = [found for found in topology.of_kind(EntityKind.SERVICE) if service in (None, found.name)]
     services = [found for found in services if namespace in (None, found.namespace)]
@@ -47,11 +46,37 @@ def of_store(
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
     answers: list[Calibration | NotCalibrated] = []
     for entity in services:
-        setting = _setting(settings, entity)
+        setting = _setting(settings, entity, topology)
+        found = []
         for labels, replicas in _groups(topology, entity).items():
-            window = metrics.read_windows(EntityKind.REPLICA, calibrate.KEYS, now - span, now, STEP, replicas)
-            answers.append(_one(window, entity, setting, dict(zip(_GROUP_LABELS, labels, strict=True)), now))
+            told = dict(zip(_GROUP_LABELS, labels, strict=True))
+            found.append(_of_group(metrics, entity, setting, told, replicas, now, span))
+        answers += [one for one in found if not _is_silent(one)] or found
     return answers
+
+
+def _is_silent(found: Calibration | NotCalibrated) -> bool:
+    """True of replicas that tell nothing: beside others that do they are gone, and say nothing of the service."""
+    return isinstance(found, NotCalibrated) and found.reason is CalibrationRefusal.NO_VALUES
+
+
+def _of_group(
+    metrics: MetricStore,
+    service: EntityRef,
+    setting: ServiceSettings,
+    labels: Mapping[str, str],
+    replicas: Sequence[EntityRef],
+    now: datetime,
+    span: timedelta | None,
+) -> Calibration | NotCalibrated:
+    usual = (planned_fleet.CALIBRATION_SPAN, planned_fleet.LONGER_SPAN)
+    found: list[Calibration | NotCalibrated] = []
+    for each in usual if span is None else (span,):
+        window = planned_fleet.calibration_window(metrics, replicas, now, each)
+        found.append(_one(window, service, setting, labels, now))
+        if isinstance(found[-1], Calibration) and found[-1].origin == "measured":
+            return found[-1]
+    return found[0]
 
 
 def of_file(path: Path, slo: Slo, *, tokens: float | None = None) -> tuple[str, Knee | NoKnee, list[LoadPoint]]:
@@ -103,11 +128,14 @@ def point_dict(point: LoadPoint) -> dict[str, Any]:
     return found | {"intervals": spans}
 
 
-def _setting(settings: Settings, service: EntityRef) -> ServiceSettings:
-    for setting in settings.services:
-        if setting.name == service.name and setting.namespace in (None, service.namespace):
-            return setting
-    return ServiceSettings(name=service.name, namespace=service.namespace)
+def _setting(settings: Settings, service: EntityRef, topology: Topology) -> ServiceSettings:
+    """What the configuration says of a service; how its replicas are split, else by its engines, as the plan has it."""
+    own = next(
+        (one for one in settings.services if one.name == service.name and one.namespace in (None, service.namespace)),
+        ServiceSettings(name=service.name, namespace=service.namespace),
+    )
+    split = pools.split_of(service, topology)
+    return own.model_copy(update={name: each for name, each in split.items() if name not in own.model_fields_set})
 
 
 def _groups(topology: Topology, service: EntityRef) -> Mapping[tuple[str, ...], Sequence[EntityRef]]:

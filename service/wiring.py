@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 from alerts import rules_file
 from alerts import slo as slo_rules
@@ -41,7 +42,7 @@ from service.planning import NoPlanning, Planning
 from service.refining import Asked, Promises
 from service.settings import Settings
 from service.tokens import admin_token, flights_of, spool_of
-from store import memory, migrate, sql
+from store import memory, migrate, sql, urls
 from store.away import SpooledMetrics
 from store.cycle_files import CycleFiles
 from store.opening import open_metrics
@@ -92,6 +93,12 @@ class Platform:
 def upgrade(settings: Settings) -> str:
     """Create or upgrade both databases; returns their revision."""
     return revisions.text(migrate.upgrade(settings.store.url))
+
+
+def has_store(settings: Settings) -> bool:
+    """False where the file of a SQLite store is not there yet; a command that only reads then makes none."""
+    url = urls.parsed(settings.store.url)
+    return url.get_backend_name() != urls.SQLITE or Path(str(url.database)).exists()
 
 
 @contextmanager

@@ -96,15 +96,23 @@ class ScalingReplay:
             "requests_waiting_over_2s_ratio": ours.requests_waiting_over_2s_ratio,
             "oracle_ratio": trace.oracle_ratio,
             **{f"{name}_ratio": self._cost(trace, name) for name in self.settings},
+            **{f"{name}_waiting_over_2s_ratio": self._waiting(trace, name) for name in self.settings},
             "reversals_within_30min": ours.reversals_within_30min,
             "turns_within_30min": trace.turns_within_30min,
             "times_oracle": ours.gpu_hours_ratio / trace.oracle_ratio,
             "strategies": [asdict(each) for each in trace.strategies],
         }
 
+    def _rival(self, trace: TraceReplay, name: str) -> Kept | None:
+        return trace.rival(name, self.settings[name]) if self.settings[name] is not None else None
+
     def _cost(self, trace: TraceReplay, name: str) -> float | None:
-        kept = trace.rival(name, self.settings[name]) if self.settings[name] is not None else None
+        kept = self._rival(trace, name)
         return None if kept is None else kept.gpu_hours_ratio
+
+    def _waiting(self, trace: TraceReplay, name: str) -> float | None:
+        kept = self._rival(trace, name)
+        return None if kept is None else kept.requests_waiting_over_2s_ratio
 
     def _over_all(self) -> dict[str, Any]:
         ours = [trace.ours for trace in self.traces]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 
 from outrider.errors import UsageError
-from outrider.model import Recommendation
+from outrider.model import NoRecommendation, Plan, Recommendation
 from planner import capacity
 from planner.capacity import Buffer
-from service import reading, wiring
+from service import reading
 from service.cli.common import Context
+from service.cli.newest import newest_plan
 
 USUAL = 0.25
 _HINT = "a ratio a line: (what came - the forecast peak) / the forecast peak"
@@ -51,23 +53,34 @@ def _of_file(path: Path) -> Buffer:
         raise UsageError(
             f"{path} holds {len(found)} errors, too few for a buffer", hint="30 are the least; give --buffer"
         )
-    return capacity.buffer_for({0.0: measured}, 0.0, USUAL)
+    return capacity.bounded(measured)
 
 
 def _of_service(context: Context, service: str) -> Buffer:
-    with wiring.state_reader(context.settings()) as state:
-        plan = state.plan()
+    plan = newest_plan(context.settings())
     known = {one.service.name: one for one in plan.recommendations}
     if service not in known:
         raise UsageError(
             f"no service is named {service!r}", hint=f"known services: {', '.join(sorted(known)) or 'none yet'}"
         )
     item = known[service]
-    said = next((one for one in plan.forecasts if one.entity == item.service), None)
-    lead = item.lead_time.total_seconds() if isinstance(item, Recommendation) else 0.0
-    found = capacity.buffer_for({} if said is None else said.buffers, lead, USUAL)
+    found = _counted(item) or _at_lead(item, plan)
     if found.source != "measured":
         raise UsageError(
             f"the error of {service}'s forecast is not known yet", hint="it takes some days of history; give --buffer"
         )
     return found
+
+
+def _counted(item: Recommendation | NoRecommendation) -> Buffer | None:
+    """The one that the plan counts with; None where a plan of an earlier version does not tell."""
+    told = item.derivation.get("buffer") if isinstance(item, Recommendation) else None
+    if not isinstance(told, Mapping):
+        return None
+    return Buffer(told["value"], told["source"], told["measured"], told["lead_seconds"], told.get("wanted_seconds"))
+
+
+def _at_lead(item: Recommendation | NoRecommendation, plan: Plan) -> Buffer:
+    said = next((one for one in plan.forecasts if one.entity == item.service), None)
+    lead = item.lead_time.total_seconds() if isinstance(item, Recommendation) else 0.0
+    return capacity.buffer_for({} if said is None else said.buffers, lead, USUAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ import typer
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import translate
-from outrider.model import Calibration, EntityKind, EntityRef
+from outrider.model import Calibration, EntityKind, EntityRef, Recommendation
 from service.cli.amounts import amount
 from service.cli.common import NO, Context, duration_of, leaf
 
@@ -42,19 +43,19 @@ def buy(
 ) -> None:
     """Plan 4 to 12 weeks: GPUs to hold, to burst to, the cost with its interval, and what troughs leave over."""
     from planner import buying  # noqa: PLC0415 - numpy, which --help does without
-    from planner.gpus import gpu, terms  # noqa: PLC0415
+    from planner.gpus import gpu  # noqa: PLC0415
+    from service import purchasing  # noqa: PLC0415
 
-    hourly, now, kind = _hourly(context, service, csv, per_gpu)
+    demand = _demand(context, service, csv, per_gpu)
+    hourly, now, kind = demand.gpus, demand.at, demand.gpu_type
     spec = None if gpu_type is None and kind in (None, "unknown") else gpu(gpu_type or kind or "")
-    if spec is None and (held_price is None or burst_price is None):
-        raise UsageError("what do the GPUs cost?", hint="give --held-price and --burst-price, or --gpu for priors")
-    burst = burst_price if burst_price is not None else spec.price if spec else 0.0
-    held = held_price if held_price is not None else terms()["reserved"].price_ratio * (spec.price if spec else 0.0)
+    offers = [setting.offer() for setting in context.settings().gpus]
+    prices = purchasing.prices_of(demand, spec, offers, held_price, burst_price)
     made = buying.plan(
         hourly,
         now,
-        held_price=held,
-        burst_price=burst,
+        held_price=prices.held,
+        burst_price=prices.burst,
         weeks=weeks,
         lead=duration_of("--lead", lead),
         quota=quota,
@@ -75,9 +76,15 @@ def buy(
         "lead_days": made.lead_days,
         "in_time": made.in_time,
         "prices": {
-            "held": held,
-            "burst": burst,
-            "source": "given" if held_price is not None and burst_price is not None else spec and spec.price_source,
+            "held": prices.held,
+            "burst": prices.burst,
+            "source": prices.source,
+            "currency": prices.currency,
+        },
+        "load": {
+            "peak_requests_per_second": demand.peak,
+            "requests_per_second_per_gpu": demand.per_gpu,
+            "gpus_per_replica": demand.group,
         },
         "spikes": [
             {"at": rfc3339(now - timedelta(hours=hourly.size - place)), "gpus": float(hourly[place])}
@@ -119,15 +126,17 @@ def balance(
     admitting = [replica for replica in replicas if replica.name not in made.closed] or replicas
     speed = sum(replica.tokens_per_second for replica in admitting)
     before, after = weighing.gain(admitting, min(max(rate, tokens / 60.0), _MOST_LOAD * speed), tokens)
+    by_wait, key = after, "balance_gain"
+    # with --prefill weights also keep caches warm, which a replay of waits does not show
+    if prefill == 0.0 and made.reason is weighing.BalanceReason.BY_WAIT and after >= before:
+        made, after, key = weighing.even(made), before, "balance_no_gain"
     result = made.as_dict() | {"p95_wait_even_seconds": before, "p95_wait_seconds": after}
-    told = translate("capacity.balance_gain", context.language, before=f"{before:.2f}", after=f"{after:.2f}")
+    told = translate(f"capacity.{key}", context.language, before=f"{before:.2f}", after=f"{by_wait:.2f}")
     context.show(result, lambda _: "\n".join([*made.lines(context.language), told]))
     return NO if made.reason is weighing.BalanceReason.ALL_FULL else None
 
 
-def _hourly(
-    context: Context, service: str | None, csv: Path | None, per_gpu: float | None
-) -> tuple[Any, datetime, str | None]:
+def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: float | None) -> Any:
     import numpy as np  # noqa: PLC0415
 
     from service import purchasing, wiring  # noqa: PLC0415
@@ -140,12 +149,38 @@ def _hourly(
                 "--csv needs --per-gpu above 0", hint="what one GPU carries, from capacity cost or calibrate"
             )
         loads, end = purchasing.hourly_of_csv(csv)
-        return np.ceil(loads / per_gpu), end, None
+        return purchasing.Demand(np.ceil(loads / per_gpu), end, purchasing.peak_of(loads), per_gpu)
     settings = context.settings()
     with wiring.stores(settings) as (state, metrics):
         entity, calibrations, now = calibrated(settings, state, metrics, service)
         loads = purchasing.hourly_of_store(metrics, entity, now)
-        return purchasing.gpus_of(loads, calibrations[0], settings.planner.buffer), now, calibrations[0].gpu_type
+    counted, price = _counted(settings, entity, calibrations[0])
+    return purchasing.demand_of(loads, now, counted, settings.planner.buffer, price)
+
+
+def _counted(
+    settings: Any, entity: EntityRef, known: Calibration
+) -> tuple[Calibration, tuple[float | None, str | None]]:
+    """What the plan counts a replica of the service with (promises and load tests included), and its price."""
+    from service.cli.newest import newest_plan  # noqa: PLC0415
+
+    said = [one for one in settings.services if one.name == entity.name and one.namespace in (None, entity.namespace)]
+    price = (said[0].price_per_gpu_hour, said[0].currency) if said else (None, None)
+    plan = newest_plan(settings)
+    item = next((one for one in plan.recommendations if one.service == entity), None)
+    inputs = item.derivation.get("inputs") if isinstance(item, Recommendation) else None
+    if not inputs or "tokens_per_second" not in inputs:
+        return known, price
+    figures = {name: inputs[name]["value"] for name in ("tokens", "batch", "tokens_per_second", "tp", "pp")}
+    counted = replace(
+        known,
+        tokens_per_request=figures["tokens"],
+        batch=figures["batch"],
+        tokens_per_second_per_sequence=figures["tokens_per_second"],
+        tensor_parallel=int(figures["tp"]),
+        pipeline_parallel=int(figures["pp"]),
+    )
+    return counted, price
 
 
 def _replicas(context: Context, service: str | None) -> tuple[list[Any], float]:
@@ -173,7 +208,7 @@ def calibrated(
     if len(meant) != 1 or not newest:
         said = "which service?" if service is None else f"no service is named {service!r}"
         raise UsageError(said, hint=f"known services: {names}")
-    found = sizing.of_store(settings, metrics, topology, newest[0].at, service=meant[0].name, span=timedelta(hours=24))
+    found = sizing.of_store(settings, metrics, topology, newest[0].at, service=meant[0].name)
     known = [one for one in found if isinstance(one, Calibration)]
     if not known:
         said = found[0].text() if found and not isinstance(found[0], Calibration) else "nothing was measured"
@@ -191,11 +226,18 @@ def _buy_lines(context: Context, shown: dict[str, Any], ratio: float) -> list[st
     def said(key: str, **numbers: Any) -> str:
         return translate(f"capacity.{key}", context.language, **numbers)
 
-    cost = {name: f"{value:,.0f}" for name, value in shown["cost"].items()}
+    prices, load = shown["prices"], shown["load"]
+    unit = prices["currency"]
+    cost = {name: f"{value:,.0f} {unit}" for name, value in shown["cost"].items()}
     numbers = {"held": shown["held_gpus"], "burst": shown["burst_gpus"], "cost": cost["value"]}
+    all_burst, all_held = (f"{shown[name]:,.0f} {unit}" for name in ("cost_all_on_demand", "cost_peak_held"))
+    per_gpu = {"peak": f"{load['peak_requests_per_second']:.4g}", "each": f"{load['requests_per_second_per_gpu']:.3g}"}
+    paid = {"held": f"{prices['held']:.4g}", "burst": f"{prices['burst']:.4g}", "source": prices["source"]}
     lines = [
         said("buy_now", **numbers, low=cost["low"], high=cost["high"]),
-        said("buy_rather", burst=f"{shown['cost_all_on_demand']:,.0f}", peak=f"{shown['cost_peak_held']:,.0f}"),
+        said("buy_load", **per_gpu, group=load["gpus_per_replica"]),
+        said("buy_prices", **paid, currency=unit),
+        said("buy_rather", burst=all_burst, peak=all_held),
         said("buy_why", ratio=f"{ratio:.0%}"),
     ]
     lead = f"{shown['lead_days']:g}"

@@ -42,7 +42,9 @@ def calibrate(
     tpot: TpotOption = None,
     tokens: Annotated[float | None, amount("--tokens", "token/request", "generated per request")] = None,
     prompt: Annotated[float, amount("--prompt", "token/request", "of the load test's prompts")] = 256.0,
-    span: Annotated[str, typer.Option("--span", help="how far back the store is read")] = "24h",
+    span: Annotated[
+        str | None, typer.Option("--span", help="how far back the store is read; 24h, and 8d without load in them")
+    ] = None,
     steps: Annotated[str, typer.Option("--steps", help="concurrency of the load test")] = "1,2,4,8,16,32,64,128",
     step_time: Annotated[str, typer.Option("--step-time", help="of each step of the load test")] = "30s",
     model: Annotated[str | None, typer.Option("--model", help="that the server is asked for")] = None,
@@ -64,7 +66,7 @@ def calibrate(
     space, service = calibrations.named(service, namespace)
     lasts = calibrations.valid_for(duration_of("--valid", valid))
     if endpoint is None and import_file is None:
-        return _calibrate_store(context, service, space, duration_of("--span", span))
+        return _calibrate_store(context, service, space, duration_of("--span", span) if span else None)
     slo = slo_of(ttft, tpot)
     if tokens is not None and tokens <= 0:
         raise UsageError(
@@ -130,7 +132,9 @@ def _tell(point: Any) -> None:
     typer.echo(f"  {point.concurrency:g} at once: {point.tokens_per_second:.0f} tokens/s", err=True)
 
 
-def _calibrate_store(context: Context, service: str | None, namespace: str | None, span: timedelta) -> int | None:
+def _calibrate_store(
+    context: Context, service: str | None, namespace: str | None, span: timedelta | None
+) -> int | None:
     from planner.calibrate import NotCalibrated  # noqa: PLC0415
     from service import sizing, wiring  # noqa: PLC0415
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from outrider import jsonable
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
-from outrider.model import NoRecommendation, Recommendation
+from outrider.model import NoRecommendation, Plan, Recommendation
 from outrider.summaries import word
 from planner import capacity, reasoning, refine
 from service import wiring
 from service.cli import (
+    as_of,
     buffers,
     buying,
     calibrating,
@@ -132,8 +133,14 @@ def plan(
     )
     made = _recommendations(context, service, at, promised)
     context.show(
-        [jsonable.recommendation(item) for item in made],
-        lambda shown: "\n".join([tables.recommendations(shown, context.language), *_notes(made, context.language)]),
+        _as_json(made),
+        lambda shown: "\n".join(
+            [
+                tables.recommendations(shown, context.language) if shown else _nobody(context),
+                *_notes(made, context.language),
+                *_as_of(context, shown, at),
+            ]
+        ),
     )
 
 
@@ -160,10 +167,10 @@ def explain(
     made = _recommendations(context, service, at, promised)
 
     context.show(
-        [jsonable.recommendation(item, context.language) for item in made],
-        lambda _: (
-            "\n\n".join(_explained(item, context.language) for item in made)
-            or translate("cli.no_services", context.language)
+        _as_json(made, context.language),
+        lambda shown: (
+            "\n\n".join([*(_explained(item, context.language) for item in made), *_as_of(context, shown, at)])
+            or _nobody(context)
         ),
     )
 
@@ -184,6 +191,23 @@ def emit(
     emitted.emit(context, service, formats, out, diff=diff, send=send, for_real=for_real)
 
 
+def _as_json(made: Sequence[Recommendation | NoRecommendation], language: Language = "en") -> list[dict[str, Any]]:
+    return [
+        {**jsonable.recommendation(item, language), "age_seconds": as_of.age_seconds(item.made_at)} for item in made
+    ]
+
+
+def _as_of(context: Context, shown: list[dict[str, Any]], at: str | None) -> list[str]:
+    instant = instant_of("--at", at) if at else None
+    return as_of.note(shown, context.settings(), instant, context.language)
+
+
+def _nobody(context: Context) -> str:
+    """No service is known; without a configuration, that this may be the wrong folder."""
+    unset = "" if context.configured else translate("cli.no_configuration", context.language)
+    return translate("cli.no_services", context.language) + unset
+
+
 def _explained(item: Recommendation | NoRecommendation, language: Language) -> str:
     """One service: the answer, then every step to it; without an answer, why there is none."""
     if isinstance(item, NoRecommendation):
@@ -199,6 +223,10 @@ def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language
     said = []
     for item in made:
         facts = item.derivation.get("slo") if isinstance(item, Recommendation) else None
+        for each in item.derivation.get("cautions", ()) if isinstance(item, Recommendation) else ():
+            if each["code"] == "quota_below_floor":
+                note = reasoning.caution(each, language)
+                said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
         if facts and facts["objectives"] and facts["verdict"] not in ("bounded", "loose"):
             note = refine.lines(facts, language)[-1]
             said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
@@ -208,8 +236,13 @@ def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language
 def _recommendations(
     context: Context, service: str | None, at: str | None, promised: Options
 ) -> list[Recommendation | NoRecommendation]:
-    instant = instant_of("--at", at) if at else None
-    made = wiring.plan_now(context.settings(), instant, promised.asked())
+    instant, settings = instant_of("--at", at) if at else None, context.settings()
+    if not wiring.has_store(settings):
+        made = Plan()
+    else:
+        if instant is not None:
+            as_of.check(settings, instant)
+        made = wiring.plan_now(settings, instant, promised.asked())
     names = [item.service.name for item in made.recommendations]
     if service is not None and service not in names:
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")

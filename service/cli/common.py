@@ -53,6 +53,13 @@ class Context:
 
         return settings_file.load(settings_file.find(self.config))
 
+    @property
+    def configured(self) -> bool:
+        """True where a configuration was named or lies here; else the defaults count."""
+        from service import settings as settings_file  # noqa: PLC0415
+
+        return settings_file.find(self.config) is not None
+
     def show(self, result: Any, table: Callable[[Any], str] | None = None) -> None:
         """Print a result: one JSON or YAML document, or the command's own table."""
         if self.output is Output.JSON:

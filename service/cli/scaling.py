@@ -57,8 +57,15 @@ def startup_option(text: str) -> timedelta:
 def _replay_table(shown: dict[str, Any], context: Context) -> str:
     rivals = list(shown["rival_settings"])
     heads = ["name", "gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio", "times_oracle"]
-    heads += [*(f"{name}_ratio" for name in rivals), "reversals_within_30min"]
-    rows = [[row["name"], *(shared(row[head]) for head in heads[1:])] for row in shown["traces"]]
+    rows = [
+        [
+            row["name"],
+            *(shared(row[head]) for head in heads[1:]),
+            *(_rival(row[f"{name}_ratio"], row[f"{name}_waiting_over_2s_ratio"]) for name in rivals),
+            shared(row["reversals_within_30min"]),
+        ]
+        for row in shown["traces"]
+    ]
     named = ["name", "gpu_hours", "waiting_over_2s", "oracle", "times_oracle"]
     headings = [*tables.heads(context.language, *named), *rivals, *tables.heads(context.language, "reversals_30min")]
     table = tables.table(headings, rows, empty="-")
@@ -69,7 +76,13 @@ def _replay_table(shown: dict[str, Any], context: Context) -> str:
         times=f"{shown['mean_times_oracle']:.2f}",
         worst=f"{shown['worst_requests_waiting_over_2s_ratio']:.2%}",
     )
-    return "\n".join([table, said, *shown["plots"]])
+    how = translate("cli.replay_rivals", context.language, goal=f"{score.WAITING_GOAL:.1%}")
+    return "\n".join([table, how, said, *shown["plots"]])
+
+
+def _rival(cost: float | None, waiting: float | None) -> str:
+    """``0.7297 (0.31%)``: what a rival costs, and the requests that wait for it."""
+    return "-" if cost is None or waiting is None else f"{cost:.4f} ({waiting:.2%})"
 
 
 def shared(value: float | None) -> str:

@@ -93,8 +93,9 @@ def spares(
 
     if (needed is None) == (service is None):
         raise UsageError("how many replicas are needed?", hint="give --needed, or --service for those of its plan")
+    wanted = 0
     if service is not None:
-        needed, seen, group = _planned(context, service, domain)
+        needed, seen, group, wanted = _planned(context, service, domain)
         domains, gpus_per_replica = domains or seen, gpus_per_replica or group
     if domains is None:
         raise UsageError("over how many failure domains?", hint="give --domains: nodes, racks or zones")
@@ -105,16 +106,21 @@ def spares(
             raise UsageError("--gpus-per-node needs --gpus-per-replica", hint="give TP x PP of a replica")
         nodes = redundancy.whole_nodes(found.replicas, gpus_per_replica=gpus_per_replica, gpus_per_node=gpus_per_node)
     lines = [found.line(context.language)] + ([] if nodes is None else [nodes.line(context.language)])
+    if wanted > found.needed:
+        said = {"service": service, "wanted": str(wanted), "needed": str(found.needed)}
+        lines.append(translate("capacity.spares_capped", context.language, **said))
     result = {"service": service, **found.as_dict(), "nodes": None if nodes is None else nodes.as_dict()}
     context.show({**result, "derivation": lines}, lambda shown: "\n".join(shown["derivation"]))
 
 
-def _planned(context: Context, service: str, domain: str) -> tuple[int, int | None, int | None]:
-    """Replicas that the newest plan wants, the domains that the service rests on now, and GPUs of a replica."""
+def _planned(context: Context, service: str, domain: str) -> tuple[int, int | None, int | None, int]:
+    """The newest plan's target, the domains that the service rests on, GPUs of a replica, and what the load needs."""
     from service import wiring  # noqa: PLC0415
+    from service.cli.newest import newest_plan  # noqa: PLC0415
 
+    plan = newest_plan(context.settings())
     with wiring.state_reader(context.settings()) as state:
-        plan, topology = state.plan(), state.topology()
+        topology = state.topology()
     entity = _service([item.service for item in plan.recommendations], service)
     item = next(one for one in plan.recommendations if one.service == entity)
     if not isinstance(item, Recommendation):
@@ -124,7 +130,8 @@ def _planned(context: Context, service: str, domain: str) -> tuple[int, int | No
     if nodes and not places:
         raise UsageError(f"no node of {service} has the label {domain!r}", hint="give --domains, or --domain node")
     group = item.gpus // item.target_replicas if item.target_replicas else None
-    return item.target_replicas, len(places) or None, group
+    needs = [item.derivation.get(name) or 0 for name in ("need_now", "need_forecast")]
+    return item.target_replicas, len(places) or None, group, max(needs)
 
 
 def _service(known: Any, name: str) -> EntityRef:

@@ -131,12 +131,20 @@ def recommendations(found: list[dict[str, Any]], language: Language = "en") -> s
             _nodes(r.get("nodes"), language),
             r["needed_by"] or "-",
             r["need_at"] or "-",
+            _next_day(r["derivation"].get("next_24h")),
             r["reason"],
         ]
         for r in found
     ]
-    headings = heads(language, "service", "gpu", "replicas", "gpus", "nodes", "start_by", "needed_by", "reason")
+    headings = heads(
+        language, "service", "gpu", "replicas", "gpus", "nodes", "start_by", "need_at", "next_day", "reason"
+    )
     return table(headings, rows, empty=translate("cli.no_services", language))
+
+
+def _next_day(found: dict[str, Any] | None) -> str:
+    """``12 (48)``: replicas and GPUs at the peak of the next day."""
+    return "-" if not found else f"{found['replicas']} ({found['gpus']})"
 
 
 def _nodes(found: dict[str, Any] | None, language: Language) -> str:

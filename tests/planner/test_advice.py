@@ -29,11 +29,17 @@ def _bursts():
     return load
 
 
+def _other_levels():
+    """The same day each day, every second one at a lower level."""
+    return np.where(SLOTS // 144 % 2, 25.0, 33.0) + 6.0 * np.sin(DAY)
+
+
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
         (np.full(SLOTS.size, 20.0), TrafficClass.CONSTANT),
         (20.0 + 12.0 * np.sin(DAY), TrafficClass.DIURNAL),
+        (_other_levels(), TrafficClass.DIURNAL),
         (_bursts(), TrafficClass.BURSTY),
         (_silent_nights(), TrafficClass.INTERMITTENT),
         (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.errors import UsageError
 from planner import buying
-from planner.balance import BalanceReason, ReplicaLoad, gain, split_point, weigh
+from planner.balance import BalanceReason, ReplicaLoad, even, gain, split_point, weigh
 
 NOW = datetime(2026, 5, 18, tzinfo=UTC)
 WEEK = np.concatenate([np.tile(np.r_[np.full(12, 10.0), np.full(12, 40.0)], 7)])
@@ -145,3 +145,15 @@ def test_weights_add_up_and_nobody_closed_gets_any(rows, rate):
 def test_what_no_engine_reports_is_refused(wrong):
     with pytest.raises(UsageError):
         ReplicaLoad(*wrong)
+
+
+def test_weights_without_a_gain_give_way_to_even_ones_and_lines_count_as_people_do():
+    replicas = [ReplicaLoad(f"r-{n}", 100.0 * n, 1000.0, kv_ratio=0.95 if n == 3 else 0.1) for n in (1, 10, 2, 3)]
+    found = weigh(replicas, 100.0)
+    assert len(set(found.weights.values())) > 2
+    level = even(found)
+    assert level.reason is BalanceReason.NO_GAIN
+    assert level.weights["r-3"] == 0
+    assert sum(level.weights.values()) == 100
+    assert {level.weights[name] for name in ("r-1", "r-2", "r-10")} == {33, 34}
+    assert [line.split(":")[0] for line in level.lines()] == ["r-1", "r-2", "r-3", "r-10"]

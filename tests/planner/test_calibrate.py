@@ -143,3 +143,103 @@ def test_intervals_are_those_of_the_figures_and_shrink_with_more_of_the_same(bui
         return speed.high - speed.low
 
     assert spread(1600) < 0.6 * spread(100)
+
+
+_MINUTES = 2 * 24 * 60
+"""Of the engines below: two days, every six hours alike, so that each part has the same loads as the whole."""
+
+
+def _minutes() -> tuple[np.ndarray, np.ndarray]:
+    """Running sequences of two engines by the minute, and tokens of it: a step takes longer the fuller the batch."""
+    minute = np.arange(_MINUTES)
+    wave = 34.0 + 28.0 * np.sin(2 * np.pi * minute / (6 * 60))
+    running = np.clip(wave + np.random.default_rng(5).normal(0.0, 1.0, (2, _MINUTES)), 1.0, 70.0)
+    return running, 60.0 * running / (0.015 + 0.0002 * running)
+
+
+def _observed(spacing: int, step: int, span: int, lost: np.ndarray | None = None) -> Window:
+    """The last ``span`` minutes as a store gives them: scraped every ``spacing`` minutes, read in steps of ``step``.
+
+    ``lost`` are scrapes that failed: the next increase covers their time too. Gauges are means of a step.
+    """
+    running, tokens = _minutes()
+    scraped = (np.arange(_MINUTES) + 1) % spacing == 0
+    if lost is not None:
+        scraped &= ~lost
+    places = np.flatnonzero(scraped)
+    total = np.cumsum(tokens, axis=1)[:, places]
+    increase = np.diff(total, axis=1, prepend=0.0)
+    cells = _MINUTES // step
+    shown = np.full((2, cells, len(NAMES)), np.nan)
+    for cell in np.unique(places // step):
+        inside = np.flatnonzero(places // step == cell)
+        level = running[:, places[inside]].mean(axis=1)
+        made = increase[:, inside].sum(axis=1)
+        shown[:, cell] = np.stack([level, np.zeros(2), made, made / 300.0, level / 70.0], axis=1)
+    shown = shown[:, cells - span // step :]
+    status = np.where(np.isnan(shown), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+    entities = tuple(EntityRef("lab", EntityKind.REPLICA, "prod", f"r{row}") for row in range(2))
+    keys = tuple(SignalKey(name) for name in NAMES)
+    times = 60.0 * step * np.arange(shown.shape[1])
+    return Window(EntityKind.REPLICA, entities, times, keys, shown, status, timedelta(minutes=step))
+
+
+_LOST_NOW_AND_THEN = np.random.default_rng(9).random(_MINUTES) < 0.25
+_LOST_FOR_LONG = (np.arange(_MINUTES) // 25) % 4 == 1
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        pytest.param(_observed(5, 1, _MINUTES), id="sparser_than_the_steps"),
+        pytest.param(_observed(10, 1, _MINUTES), id="far_sparser_than_the_steps"),
+        pytest.param(_observed(1, 5, _MINUTES), id="denser_than_the_steps"),
+        pytest.param(_observed(5, 5, _MINUTES), id="as_dense_as_the_steps"),
+        pytest.param(_observed(1, 10, _MINUTES), id="long_steps"),
+        pytest.param(_observed(1, 1, 24 * 60), id="half_the_span"),
+        pytest.param(_observed(1, 1, 6 * 60), id="an_eighth_of_the_span"),
+        pytest.param(_observed(1, 1, _MINUTES, _LOST_NOW_AND_THEN), id="a_scrape_in_four_lost"),
+        pytest.param(_observed(1, 1, _MINUTES, _LOST_FOR_LONG), id="outages_of_the_collector"),
+    ],
+)
+def test_span_spacing_and_gaps_of_the_history_change_no_figure(build, window):
+    whole = measure(_observed(1, 1, _MINUTES), build.service)
+    found = measure(window, build.service)
+    assert isinstance(whole, Measured)
+    assert isinstance(found, Measured)
+    assert found.batch.value == pytest.approx(whole.batch.value, rel=0.04)
+    speed = whole.tokens_per_second_per_sequence.value
+    assert found.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.02)
+    # what the engines do at that batch, but for the sequences of cells that are a little less full
+    assert speed == pytest.approx(1.0 / (0.015 + 0.0002 * whole.batch.value), rel=0.06)
+
+
+def test_a_dense_evening_after_a_sparse_past_is_read_as_both(build):
+    sparse, dense = _observed(5, 1, _MINUTES), _observed(1, 1, _MINUTES)
+    values = np.concatenate([sparse.values[:, : _MINUTES // 2], dense.values[:, _MINUTES // 2 :]], axis=1)
+    status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+    found, whole = measure(replace(sparse, values=values, status=status), build.service), measure(dense, build.service)
+    assert found.batch.value == pytest.approx(whole.batch.value, rel=0.03)
+    speed = whole.tokens_per_second_per_sequence.value
+    assert found.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.02)
+
+
+def test_quiet_days_before_the_load_change_no_figure(build):
+    busy = _observed(1, 1, 6 * 60)
+    quiet = busy.values.copy()
+    quiet[:, :, [0, 2, 3, 4]] *= 0.1
+    values = np.concatenate([quiet, quiet, quiet, busy.values], axis=1)
+    status = np.zeros(values.shape, dtype=np.uint8)
+    window = replace(busy, times=60.0 * np.arange(values.shape[1]), values=values, status=status)
+    found, alone = measure(window, build.service), measure(busy, build.service)
+    assert found.batch.value == alone.batch.value
+    speed = alone.tokens_per_second_per_sequence.value
+    assert found.tokens_per_second_per_sequence.value == pytest.approx(speed, rel=0.01)
+
+
+def test_a_queue_before_a_half_empty_engine_is_no_load(build):
+    running = np.concatenate([np.full(200, 30.0), np.full(50, 5.0)])
+    waiting = np.concatenate([np.zeros(200), np.full(50, 2.0)])
+    found = measure(_window([running, running], waiting), build.service)
+    assert isinstance(found, NotCalibrated)
+    assert found.reason is CalibrationRefusal.NOT_ENOUGH_LOAD

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -176,6 +177,56 @@ def test_weekly_growth_compares_two_weeks(build):
     sparse[1::4] = np.nan
     assert weekly_growth(times, sparse, build.now) is None
     assert weekly_growth(np.empty(0), np.empty(0), build.now) is None
+
+
+@pytest.mark.parametrize(
+    ("needs", "binding"),
+    [((8, 9, 9), "forecast"), ((9, 8, 9), "load"), ((9, 9, 9), "load"), ((4, 5, 3), "forecast"), ((5, 4, 3), "load")],
+)
+def test_what_binds_an_unchanged_or_smaller_count_is_the_larger_need(needs, binding):
+    now, coming, stay = needs
+    for current in (max(now, coming), max(now, coming) + 2):
+        found = prescale.target(
+            current=current, floor=1, ceiling=40, need_now=now, need_forecast=coming, need_survivors=stay
+        )
+        assert (found.replicas, found.binding, found.reason) == (max(now, coming), binding, PlanReason.ENOUGH)
+
+
+def test_explain_names_the_bound_where_it_asks_for_more_than_the_forecast(build):
+    found = _plan(build, _steady(build, 40.0), current_replicas=19)
+    facts = {**found.derivation, "need_by_formula": 17, "need_by_bound": 19}
+    told = replace(found, binding="forecast", derivation=facts)
+    assert any(
+        "decided by what came above such forecasts before: 19 replicas" in line for line in reasoning.lines(told)
+    )
+    told = replace(told, derivation={**facts, "need_by_formula": 19})
+    assert any("decided by the forecast peak: 19 replicas" in line for line in reasoning.lines(told))
+
+
+def test_instants_of_a_plan_are_whole_seconds(build):
+    odd = build.now + timedelta(seconds=3, microseconds=123456)
+    known = {build.service: build.calibration(startup_seconds=61.3)}
+    history = build.history(_steady(build, 40.0))
+    (found,) = plan(history, known, [build.fleet(current_replicas=10)], odd, settings=CHEAP).recommendations
+    assert found.need_at == build.now + timedelta(seconds=3)
+    assert found.needed_by == build.now - timedelta(seconds=59)
+
+
+def test_where_a_limit_lets_nothing_be_started_there_is_no_instant_to_start_it_by(build):
+    for limit in ({"ceiling": 10}, {"quota_gpus": 40}, {"quota_gpus": 0}):
+        found = _plan(build, _steady(build, 40.0), current_replicas=10, floor=0, **limit)
+        assert found.need_at == build.now
+        assert found.needed_by is None
+    found = _plan(build, _steady(build, 40.0), current_replicas=10, ceiling=11)
+    assert found.needed_by is not None
+
+
+def test_an_overload_is_told_as_one(build):
+    found = _plan(build, _steady(build, 40.0), current_replicas=2)
+    for language, said in (("en", "the 2 replicas are asked for"), ("zh", "当前 2 个副本承担计划量的")):
+        told = [line for line in reasoning.lines(found, language) if said in line]
+        assert len(told) == 1
+        assert "%" not in told[0]
 
 
 _replicas = st.integers(0, 50)

@@ -257,6 +257,14 @@ def test_few_starts_count_only_where_they_are_slower_than_configured():
     assert lead_time(STARTS[3:4], configured_seconds=300.0).seconds == 300.0, "its wait for a node is taken out"
 
 
+def test_what_a_start_leaves_unexplained_twice_is_one_part():
+    started = _start(0, (StartPhase.OTHER, 100.0), (StartPhase.PULL, 20.0), (StartPhase.PULL, 10.0))
+    started = replace(started, ready_at=AT + timedelta(seconds=600))
+    parts = lead_time([started] * 6, configured_seconds=60.0).parts
+    assert [part.name for part in parts] == ["pull", "other", "margin"]
+    assert [round(part.seconds) for part in parts] == [30, 570, 60]
+
+
 # --- the history ------------------------------------------------------------------------------------
 
 

@@ -324,6 +324,7 @@ def test_the_answer_has_the_agreed_keys(replayed):
     best = shown["rival_settings"]["keda"]
     costs = [each for each in replayed.traces[0].strategies if each.name == "keda" and each.setting == best]
     assert row["keda_ratio"] == pytest.approx(costs[0].gpu_hours_ratio)
+    assert row["keda_waiting_over_2s_ratio"] == pytest.approx(costs[0].requests_waiting_over_2s_ratio)
 
 
 def test_a_replay_is_drawn(replayed):

@@ -423,6 +423,10 @@ def test_a_scaling_replay_is_one_document_with_the_agreed_keys_and_a_picture(tmp
     assert keys | {"name", "reversals_within_30min"} <= row.keys()
     assert row["name"] == "wave"
     assert (tmp_path / "drawn" / "wave.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert row["keda_waiting_over_2s_ratio"] is not None
+    told = run("capacity", "replay", str(file), "--no-prophet", "--lang", "en", "-o", "table", cwd=tmp_path).stdout
+    assert "of static" in told
+    assert f"({row['keda_waiting_over_2s_ratio']:.2%})" in told
 
 
 @pytest.mark.parametrize(

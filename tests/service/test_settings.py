@@ -283,3 +283,16 @@ planner:
 def test_a_ceiling_and_a_quota_of_nothing_can_be_said(tmp_path):
     (service,) = load(tmp_path, "services:\n  - {name: chat, floor: 0, ceiling: 0, quota_gpus: 0}\n").services
     assert (service.ceiling, service.quota_gpus) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("service", "said"),
+    [
+        ("floor: 2, quota_gpus: 0", "is not enough for the floor of 2; expected 2 or more"),
+        ("floor: 2, tensor_parallel: 4, quota_gpus: 7", "floor of 2 replicas of 4 GPUs; expected 8 or more"),
+    ],
+)
+def test_a_quota_below_the_floor_is_refused(tmp_path, service, said):
+    ((line, key, message),) = problems(tmp_path, f"services:\n  - {{name: chat, {service}}}\n")
+    assert (line, key) == (2, "services[0].quota_gpus")
+    assert said in message

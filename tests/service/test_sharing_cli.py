@@ -170,8 +170,8 @@ def test_the_formula_takes_a_buffer_that_was_measured(tmp_path: Path) -> None:
     (tmp_path / "errors.txt").write_text("\n".join(str(number / 100) for number in range(41)))
     measured = answer(*FORMULA, "--errors", "errors.txt", cwd=tmp_path)
     assert measured["buffer"] == {
-        "value": pytest.approx(0.38), "source": "measured", "measured": pytest.approx(0.38), "lead_seconds": 0.0,
-        "bounded": False,
+        "value": pytest.approx(0.38), "source": "measured", "measured": pytest.approx(0.38), "lead_seconds": None,
+        "wanted_seconds": None, "bounded": False,
     }  # fmt: skip
     assert measured["units_raw"] == pytest.approx(15 * 1.38)
     (tmp_path / "calm.txt").write_text("\n".join(["-0.1"] * 40))

@@ -9,7 +9,9 @@ import pytest
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SampleBatch, SignalKey
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
+from planner.lead import LeadSettings
 from service import loadtest, sizing, wiring
+from service.planned_fleet import PlannedFleet
 from service.service_settings import ServiceSettings
 from service.settings import Settings, StoreSettings
 from store import memory
@@ -67,6 +69,18 @@ def test_replicas_on_two_types_of_gpu_are_two_calibrations():
     span = shown["intervals"]["batch"]
     assert span["low"] <= shown["batch"] <= span["high"]
     assert {"service", "gpu_type", "tokens_per_request", "batch", "samples"} < set(shown)
+
+
+def test_the_command_and_the_plan_count_with_the_same_figures():
+    metrics = memory.MemoryMetricStore()
+    filled(metrics)
+    topology = Topology.build([(replica("h-0"), SERVICE), (replica("h-1"), SERVICE)])
+    known = PlannedFleet(metrics, [], lambda *_: (2, 2), LeadSettings())
+    _, planned = known.of([SERVICE], topology, NOW, lambda _: ())
+    for span in (None, timedelta(hours=24), timedelta(hours=2)):
+        (found,) = sizing.of_store(Settings(), metrics, topology, NOW, span=span)
+        assert found.batch == planned[SERVICE].batch
+        assert found.tokens_per_second_per_sequence == planned[SERVICE].tokens_per_second_per_sequence
 
 
 def test_what_is_not_measured_says_why():
@@ -301,6 +315,18 @@ def test_balance_weighs_replicas_of_a_file(tmp_path):
     assert (
         "queued_tokens" in answer("capacity", "balance", "--file", "r.json", cwd=tmp_path, code=2)["error"]["message"]
     )
+
+
+def test_balance_keeps_even_weights_that_a_replay_does_not_beat(tmp_path):
+    rows = [
+        {"name": name, "queued_tokens": queued, "tokens_per_second": 1000} for name, queued in (("a", 200), ("b", 0))
+    ]
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    found = answer("capacity", "balance", "--file", "r.json", "--arriving", "100", cwd=tmp_path)
+    assert (found["reason"], found["weights"]) == ("no_gain", {"a": 50, "b": 50})
+    assert found["p95_wait_seconds"] == found["p95_wait_even_seconds"]
+    told = run("capacity", "balance", "--file", "r.json", "--arriving", "100", "-o", "table", cwd=tmp_path).stdout
+    assert "even weights stay" in told
 
 
 def test_a_store_with_a_calibrated_service_plans_and_weighs(tmp_path):
