@@ -65,7 +65,7 @@ def _scores(folder: Path) -> list[Result]:
             f"rootcause_petshop_top{places}", value, "ratio", goal, value >= goal, best, known[best],
             value / known[best] if known[best] else None,
             traffic=folder.name, cases=len(ours.cases), rivals={name: round(each, 3) for name, each in known.items()},
-            groups={name: round(ours.top(places, cases), 3) for name, cases in ours.parts().items()},
+            groups={name: round(ours.top(places, cases), 3) for name, cases in (ours.parts() | ours.kinds()).items()},
             missed=_missed(ours, places),
         ))  # fmt: skip
     seconds = ours.as_dict()["seconds_per_case"]

@@ -15,6 +15,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Generic, Literal, TypeVar
 
+from detectors import called
 from detectors.claims import Reach, depth_of
 from detectors.knowledge import Knowledge, Moves, Scope
 from outrider import catalog
@@ -208,9 +209,10 @@ class KnowledgeGraph:
             return
         if node.sort is Sort.FAULT and node.name in self.knowledge:
             yield from self._of_fault(node.name)
+        yield from self._into.get(node, ())
+        if node.sort is Sort.FAULT and node.name in self.knowledge:  # last: thousands may have it
             for entity in self.topology.of_kind(self.knowledge[node.name].fault.entity):
                 yield Edge(entity_node(entity), node, Link.MAY_HAVE)
-        yield from self._into.get(node, ())
 
     def around(self, centre: Node, depth: int = 1, most: int = MOST_NODES) -> Part:
         """The neighbourhood of a node, nearest first."""
@@ -245,19 +247,11 @@ class KnowledgeGraph:
         pages = {known.runbook for known in self.knowledge.values()}
         if text in pages:
             return Node(Sort.RUNBOOK, text)
-        return entity_node(self.component(text))
+        return entity_node(self.component(text, known=(*self.knowledge, *catalog.signals(), *ActionKind)))
 
-    def component(self, text: str) -> EntityRef:
-        """The component of that key, ``kind/name`` or name. Raises UsageError when it is none, or not one alone."""
-        called = [one for one in self.topology.entities if text in (one.key, str(one), f"{one.kind}/{one.name}")]
-        called = called or [one for one in self.topology.entities if one.name == text]
-        if len(called) == 1:
-            return called[0]
-        if not called:
-            names = [*self.knowledge, *{one.name for one in self.topology.entities}]
-            raise UsageError(f"nothing is called {text!r}{near(text, names)}", hint=_NAMES)
-        keys = ", ".join(sorted(one.key for one in called)[:3])
-        raise UsageError(f"{len(called)} components are called {text!r}: {keys}", hint=_NAMES)
+    def component(self, text: str, known: Iterable[str] = ()) -> EntityRef:
+        """The component that is called so; ``known`` may be meant as well. Raises UsageError as ``called`` does."""
+        return called.component(self.topology, text, known)
 
     def _of_entity(self, node: Node) -> Iterator[Edge]:
         assert node.entity is not None
@@ -332,7 +326,7 @@ class KnowledgeGraph:
 
     def _check(self, entity: EntityRef) -> None:
         if entity not in self.topology.entities:
-            raise UsageError(f"the topology knows no {entity.key}", hint=_NAMES)
+            raise UsageError(f"the topology knows no {entity.key}", hint=called.HINT)
 
 
 def _walk(start: EntityRef, step: Callable[[EntityRef], Iterable[EntityRef]]) -> Iterator[tuple[EntityRef, int]]:
@@ -362,4 +356,3 @@ def _key(entity: EntityRef) -> str:
 
 _SYMPTOMS = "signals are listed in the catalogue, faults by: outrider drill list"
 _FAULTS = "outrider drill list shows the faults"
-_NAMES = "write a component as cluster/kind/namespace/name, as kind/name, or by a name that only one has"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from detectors.graph import Answers, Cause, Consequence, Edge, Link, Node, Part, Sort
@@ -10,6 +11,7 @@ from outrider.i18n import Language, translate
 from outrider.summaries import entity_name, fault_name, signal_name, word
 
 Json = dict[str, Any]
+MOST_NAMED = 12  # components in one row; a node has about as many
 
 
 def part_json(part: Part, language: Language) -> Json:
@@ -55,6 +57,31 @@ def edge_line(edge: Edge, language: Language) -> str:
     """One edge as a line of text."""
     ends = (label(edge.source, language), label(edge.target, language))
     return f"{ends[0]} -- {link(edge.link, edge.note, language)} --> {ends[1]}"
+
+
+def grouped(part: Part, language: Language, most: int = MOST_NAMED) -> list[tuple[str, str]]:
+    """The edges of the first node of a part, one row a kind of edge and direction: what it says, and of what.
+
+    Of components that share a row the first ``most`` are named and the others counted.
+    """
+    centre = part.nodes[0]
+    groups: dict[tuple[bool, str], list[Node]] = {}
+    for edge in part.edges:
+        if centre in (edge.source, edge.target):
+            out = edge.source == centre
+            said = (out, link(edge.link, edge.note, language))
+            groups.setdefault(said, []).append(edge.target if out else edge.source)
+    return [
+        (f"{said} -->" if out else f"<-- {said}", _named(nodes, most, language))
+        for (out, said), nodes in groups.items()
+    ]
+
+
+def _named(nodes: Sequence[Node], most: int, language: Language) -> str:
+    places = [node for node in nodes if node.entity is not None]
+    beyond = set(places[most:])
+    names = translate("knowledge.between", language).join(label(node, language) for node in nodes if node not in beyond)
+    return translate("knowledge.and_more", language, names=names, n=len(beyond)) if beyond else names
 
 
 def causes_json(answers: Answers[Cause], language: Language) -> Json:

@@ -16,7 +16,7 @@ from outrider.i18n import Language, texts, translate
 from outrider.model import Alert, EntityKind, EntityRef, Incident, Why
 from outrider.slo import RULE_PREFIX
 
-_LONG_NAME = 24
+LONG_NAME = 24  # characters; a longer name is shown cut
 _KINDS = frozenset(kind.value for kind in EntityKind)
 
 
@@ -33,7 +33,7 @@ def fault_name(fault: str, language: Language = "en") -> str:
 
 def entity_name(entity: EntityRef, language: Language = "en") -> str:
     """Kind and name, such as ``replica chat-3``. Long opaque names such as UUIDs are cut in the middle."""
-    name = entity.name if len(entity.name) <= _LONG_NAME else f"{entity.name[:12]}…{entity.name[-6:]}"
+    name = entity.name if len(entity.name) <= LONG_NAME else f"{entity.name[:12]}…{entity.name[-6:]}"
     if name.lower().startswith(f"{entity.kind.value}-"):
         return name  # node-3, GPU-8f2b...: the name says the kind
     return f"{word('entity_kind', entity.kind, language)} {name}"

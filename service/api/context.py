@@ -16,6 +16,7 @@ from outrider.i18n import LANGUAGES, Language
 from outrider.model import CycleRecord, Incident
 from outrider.ports import MetricStore, StateStore
 from outrider.topology import Topology
+from service import topology_then
 from service.api.settings import ApiExtras, ApiSettings
 from service.drills import marking
 
@@ -97,10 +98,12 @@ class Context:
         found: Topology = self.remembered.get(("topology", newest.id if newest else None), self.state.topology)
         return found
 
-    def topology_at(self, at: datetime) -> Topology:
-        """What was known of the topology at an instant; the newest one for an instant before the first."""
-        found: Topology = self.remembered.get(("topology at", at), lambda: self.state.topology(at))
-        return found if found.entities else self.topology()
+    def topology_of(self, incident: Incident) -> Topology:
+        """The topology that an incident is told by, made once a cycle."""
+        newest = self.topology()
+        key = ("topology of", incident.id, newest.at)
+        found: Topology = self.remembered.get(key, lambda: topology_then.of_incident(self.state, incident, newest))
+        return found
 
     def drills_around(self, incidents: Sequence[Incident]) -> tuple[DrillWindow, ...]:
         """The windows of drills that one of these incidents may belong to."""

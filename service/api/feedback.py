@@ -65,10 +65,8 @@ def judge_alert(fingerprint: str, body: VerdictOnAlert, ctx: Ctx, by: Writer) ->
     """Judge one spell of an alert. A second verdict of the same person takes the place of the first."""
     found = judging.spell_of(ctx.state, fingerprint, body.starts_at)
     if found is None:
-        raise NotFoundError(
-            f"no alert has the fingerprint {fingerprint!r}, or none of its spells began then",
-            hint="GET /api/v1/alerts lists them",
-        )
+        then = "" if body.starts_at is None else ", or none of its spells began then"
+        raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}{then}", hint="GET /api/v1/alerts lists them")
     return _saved(ctx, judging.verdicts((found,), body.verdict, at=ctx.as_of(), **_more(body, by)))
 
 

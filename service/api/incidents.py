@@ -50,7 +50,7 @@ def incidents(
 def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """One incident: hypotheses with evidence, the explanation, timeline, folded alerts, actions, messages."""
     found = known(ctx, incident_id)
-    story = places.with_place(jsonable.incident_story(found, lang), found, ctx.topology(), lang)
+    story = places.with_place(jsonable.incident_story(found, lang), found, ctx.topology_of(found), lang)
     first = _folded(ctx, found, "", _FIRST_ALERTS, lang)
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
     story["actions"] = [jsonable.action(each) for each in ctx.state.actions(incident=incident_id)]
@@ -93,7 +93,7 @@ def folded(
 def charts(incident_id: str, ctx: Ctx) -> dict[str, Any]:
     """Series around the incident: the signals of the suspected cause and of the services it reaches."""
     found = known(ctx, incident_id)
-    drawn = evidence.charts(found, ctx.topology(), ctx.metrics, ctx.as_of(), ctx.settings.interval)
+    drawn = evidence.charts(found, ctx.topology_of(found), ctx.metrics, ctx.as_of(), ctx.settings.interval)
     return {**drawn, "changes": [change_row(one) for one in _changes(ctx, found, drawn)]}
 
 
@@ -102,7 +102,7 @@ def _changes(ctx: Context, found: Incident, drawn: dict[str, Any]) -> list[Chang
     if ctx.extras.ledger is None:
         return []
     start, end = (parse_rfc3339(drawn[name]) for name in ("start", "end"))
-    topology = ctx.topology_at(found.opened_at)
+    topology = ctx.topology_of(found)
     cause = found.suspected_cause
     near = {one for one in topology.of_kind(EntityKind.SERVICE) if {one.key, str(one), one.name} & set(found.services)}
     near |= {cause.entity} if cause else set()

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query
 
 from detectors import graph_words, incident_graph
 from detectors.graph import MOST_NODES, KnowledgeGraph
-from outrider.topology import Topology
 from service.api.context import Context, Ctx, Lang
 from service.api.incidents import known
 
@@ -27,7 +26,7 @@ def around(
     limit: Annotated[int, Query(ge=1, le=500, description="most nodes")] = MOST_NODES,
 ) -> dict[str, Any]:
     """What lies around a name in the graph, nearest first; ``left_out`` nodes had no room."""
-    graph = _graph(ctx, ctx.topology())
+    graph = _graph(ctx)
     return graph_words.part_json(graph.around(graph.find(name), depth, limit), lang)
 
 
@@ -36,21 +35,21 @@ def causes(
     ctx: Ctx, lang: Lang, symptom: Annotated[str, Query(description="signal or fault")], component: _Component
 ) -> dict[str, Any]:
     """Faults of components that can show as a symptom at a component, nearest first."""
-    graph = _graph(ctx, ctx.topology())
+    graph = _graph(ctx)
     return graph_words.causes_json(graph.causes_of(symptom, graph.component(component)), lang)
 
 
 @router.get("/knowledge/explains")
 def explains(ctx: Ctx, lang: Lang, fault: Annotated[str, Query()], component: _Component) -> dict[str, Any]:
     """What else a fault of a component would explain."""
-    graph = _graph(ctx, ctx.topology())
+    graph = _graph(ctx)
     return graph_words.consequences_json(graph.explains(graph.component(component), fault), lang)
 
 
 @router.get("/knowledge/path")
 def path(ctx: Ctx, lang: Lang, one: _Name, other: _Name) -> dict[str, Any]:
     """The shortest chain of edges between two things; empty where they are not joined."""
-    graph = _graph(ctx, ctx.topology())
+    graph = _graph(ctx)
     chain = graph.path(graph.find(one), graph.find(other))
     return {"path": [graph_words.edge_json(edge, lang) for edge in chain]}
 
@@ -61,11 +60,12 @@ def of_incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     found = known(ctx, incident_id)
     alerts = [ctx.state.alert(fingerprint) for fingerprint in found.alerts[:_MOST_ALERTS]]
     wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]
-    graph = _graph(ctx, ctx.topology_at(found.opened_at))
+    graph = KnowledgeGraph(ctx.topology_of(found), ctx.extras.knowledge)
     return graph_words.part_json(incident_graph.of_incident(graph, found, wrong), lang)
 
 
-def _graph(ctx: Context, topology: Topology) -> KnowledgeGraph:
+def _graph(ctx: Context) -> KnowledgeGraph:
+    topology = ctx.topology()
     found: KnowledgeGraph = ctx.remembered.get(
         ("knowledge", topology.at), lambda: KnowledgeGraph(topology, ctx.extras.knowledge)
     )

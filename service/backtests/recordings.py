@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import zipfile
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +19,7 @@ from outrider.errors import UsageError
 from outrider.model import Floats
 
 _SERVERS_HINT = "expected NAME.npz files, each with train (times, metrics), test (times, metrics), label (times,)"
+_ARRAYS = ("train", "test", "label")
 _NAB_HINT = "expected combined_windows.json and data/ as in numenta/NAB"
 
 
@@ -47,15 +50,7 @@ def _listed(folder: Path, pattern: str, hint: str) -> list[Path]:
 
 
 def _server(path: Path, step_seconds: float) -> Recording:
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as read:
-            arrays = {name: np.asarray(read[name]) for name in ("train", "test", "label")}
-        train, test = (arrays[name].astype(np.float64) for name in ("train", "test"))
-        labels = arrays["label"].astype(np.float64)
-    except KeyError as error:
-        raise UsageError(f"{path}: {error.args[0]}", hint=_SERVERS_HINT) from error
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path} is no npz of numbers: {error}", hint=_SERVERS_HINT) from error
+    train, test, labels = _arrays(path)
     if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or train.shape[1] == 0:
         raise UsageError(f"{path}: train is {train.shape} and test {test.shape}", hint=_SERVERS_HINT)
     if labels.shape != test.shape[:1] or not np.isin(labels, (0, 1)).all():
@@ -66,6 +61,33 @@ def _server(path: Path, step_seconds: float) -> Recording:
     marked = np.concatenate((np.zeros(train.shape[0], dtype=bool), labels == 1))
     times = step_seconds * np.arange(values.shape[0], dtype=np.float64)
     return Recording(path.stem, times, values, train.shape[0], marked)
+
+
+def _arrays(path: Path) -> list[Floats]:
+    """The three arrays of a file. What numpy says of a bad one is about pickles, which are never read: not repeated."""
+    try:
+        with path.open("rb") as opened:
+            if not zipfile.is_zipfile(opened):
+                raise UsageError(
+                    f"{path} is no npz: numpy.savez writes an archive, and this is none", hint=_SERVERS_HINT
+                )
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as read:
+                missing = [name for name in _ARRAYS if name not in read.files]
+                if missing:
+                    raise UsageError(f"{path} holds no array named {' or '.join(missing)}", hint=_SERVERS_HINT)
+                return [_numbers(path, name, read) for name in _ARRAYS]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}", hint=_SERVERS_HINT) from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"{path} is torn: it cannot be unpacked to its end", hint=_SERVERS_HINT) from error
+
+
+def _numbers(path: Path, name: str, read: Mapping[str, Any]) -> Floats:
+    try:
+        return np.asarray(read[name]).astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path} is no npz of numbers: {name} holds something else", hint=_SERVERS_HINT) from error
 
 
 def nab(folder: Path) -> list[Recording]:

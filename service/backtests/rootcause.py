@@ -72,15 +72,43 @@ class RootCauseBacktest:
     def as_dict(self) -> dict[str, Any]:
         """The keys of ``outrider rootcause backtest -o json``."""
         each = None if self.seconds is None else self.seconds / len(self.cases)
-        return {"cases": len(self.cases), "top1": self.top(1), "top3": self.top(3), "seconds_per_case": each}
+        return {
+            **self._shares(self.cases),
+            "seconds_per_case": each,
+            "by_part": {name: self._shares(cases) for name, cases in self.parts().items()},
+            "by_kind": [
+                {"symptom": cases[0].symptom.value, "cause": cases[0].cause, **self._shares(cases)}
+                for cases in self.kinds().values()
+            ],
+            "not_first": [
+                {
+                    "part": case.part,
+                    "name": case.name,
+                    "cause": case.cause,
+                    "place": case.place,
+                    "named": list(case.named),
+                    "reason": case.reason or None,
+                }
+                for case in self.cases
+                if case.place != 1
+            ],
+        }
+
+    def _shares(self, cases: Sequence[Ranked]) -> dict[str, Any]:
+        return {"cases": len(cases), "top1": self.top(1, cases), "top3": self.top(3, cases)}
 
     def parts(self) -> dict[str, tuple[Ranked, ...]]:
-        """Incidents by part (train, test), then by kind."""
+        """Incidents by part: train, test."""
+        return self._grouped(lambda case: case.part)
+
+    def kinds(self) -> dict[str, tuple[Ranked, ...]]:
+        """Incidents by kind: symptom and cause."""
+        return self._grouped(lambda case: case.kind)
+
+    def _grouped(self, name_of: Callable[[Ranked], str]) -> dict[str, tuple[Ranked, ...]]:
         found: dict[str, list[Ranked]] = {}
         for case in self.cases:
-            found.setdefault(case.part, []).append(case)
-        for case in self.cases:
-            found.setdefault(case.kind, []).append(case)
+            found.setdefault(name_of(case), []).append(case)
         return {name: tuple(cases) for name, cases in found.items()}
 
 

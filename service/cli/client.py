@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-import httpx
-
 from outrider.errors import UnavailableError, UsageError
+from service import settings as settings_file
+from service import tokens
 from service.cli.common import Context
-from service.settings import read_secret
-from service.tokens import token_file
+
+_COMMANDS = {
+    "alerts": "alerts list",
+    "incidents": "incidents list",
+    "actions": "remediate list",
+    "plan": "capacity plan",
+}
+_ASKED = re.compile(r"GET /api/v1/(\w+) (?:lists|shows)")
 
 
 def write(context: Context, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """Call the API with the admin token. Raises UnavailableError when no API answers, UsageError when it refuses."""
+    import httpx  # noqa: PLC0415 - most commands only read the store
+
     settings = context.settings()
     base = f"http://{settings.api.host}:{settings.api.port}/api/v1"
     away = UnavailableError(
         f"no API answers at {base}", hint="start it with: outrider serve, or name its configuration with --config"
     )
-    if not token_file(settings).exists() and settings.api.token_file is None:
+    if not tokens.token_file(settings).exists() and settings.api.token_file is None:
         raise away
-    token = read_secret(token_file(settings))
+    token = settings_file.read_secret(tokens.token_file(settings))
     try:
         answer = httpx.request(
             method,
@@ -37,6 +46,13 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
         return answer.json()
     said = answer.json().get("error", {}) if "json" in answer.headers.get("content-type", "") else {}
     message = said.get("message") or f"the API answered {answer.status_code}"
+    hint = _ASKED.sub(_as_command, said.get("hint") or "")
     if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
-        raise UnavailableError(message, hint=said.get("hint", ""))
-    raise UsageError(message, hint=said.get("hint", ""))
+        raise UnavailableError(message, hint=hint)
+    raise UsageError(message, hint=hint)
+
+
+def _as_command(asked: re.Match[str]) -> str:
+    """What the API tells its clients to ask, as the command that asks it; as it is where no command does."""
+    command = _COMMANDS.get(asked[1])
+    return f"outrider {command} shows" if command else asked[0]

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
+from outrider.i18n import Language
 from outrider.units import parse_duration
 from service.backtests import detection
-from service.cli import tables
+from service.cli import measured, tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
 from service.cli.progress import bars
 
@@ -45,17 +46,15 @@ def backtest(
             result = detection.nab_corpus(folder, budget=budget, progress=progress)
         else:
             result = detection.servers(folder, step_seconds=seconds, budget=budget, progress=progress)
-    context.show(result, _table)
+    context.show(result, lambda shown: _table(shown, context.language))
 
 
-def _table(shown: dict[str, Any]) -> str:
-    rows = {**shown["by_entity"], "all": shown}
-    cells = [[name, *(_cell(row[column]) for column in _COLUMNS)] for name, row in rows.items()]
-    table = tables.table(["entity", *(column.replace("_", " ") for column in _COLUMNS)], cells, empty="no entities")
-    return table + (
-        f"\nNAB standard profile: {shown['nab_standard']:.1f}" if shown.get("nab_standard") is not None else ""
-    )
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+def _table(shown: dict[str, Any], language: Language) -> str:
+    rows = {**shown["by_entity"], measured.say("all", language): shown}
+    cells = [
+        [name, *(measured.cell(row[column], language, column) for column in _COLUMNS)] for name, row in rows.items()
+    ]
+    headings = measured.heads(language, "entity") + [measured.figure(column, language) for column in _COLUMNS]
+    table = tables.table(headings, cells, empty=measured.say("no_entities", language))
+    score = shown.get("nab_standard")
+    return table if score is None else f"{table}\n{measured.say('nab_standard', language, score=f'{score:.1f}')}"

@@ -9,7 +9,8 @@ import typer
 
 from outrider import log
 from outrider.errors import UsageError
-from service.cli import tables
+from outrider.i18n import Language
+from service.cli import measured, tables
 from service.cli.common import NO, YES, Context, leaf
 from service.cli.progress import bars
 from service.drills import commands, live
@@ -22,7 +23,7 @@ Api = Annotated[str | None, typer.Option("--api", help="URL of a running platfor
 @leaf(app, "list", example="outrider drill list -o json")
 def list_(context: Context) -> None:
     """Show every scenario. `drill run` takes each fault and state by its own id, too."""
-    context.show(commands.listed(), _listed)
+    context.show(commands.listed(), lambda shown: _listed(shown, context.language))
 
 
 @leaf(app, "run", example="outrider drill run gpu-lost --seed 7 -o json")
@@ -46,7 +47,7 @@ def run(
         else:
             token = live.token_for(api, context.settings)
             result = commands.run_live(fault, api=api, token=token, seed=seed, progress=progress)
-    context.show(result, _result)
+    context.show(result, lambda shown: _result(shown, context.language))
     return YES if result["passed"] else NO
 
 
@@ -62,7 +63,7 @@ def score(
     log.configure(level="critical")
     with bars(context) as progress:
         result = commands.score_all(seed=seed, only=only, workers=workers, baselines=baselines, progress=progress)
-    context.show(result, _scored)
+    context.show(result, lambda shown: _scored(shown, context.language))
 
 
 @leaf(app, "export", example="outrider drill export ./fault-benchmark --seed 21")
@@ -77,75 +78,95 @@ def export(
     log.configure(level="critical")
     with bars(context) as progress:
         result = commands.export(folder, seed=seed, only=only, workers=workers, progress=progress)
-    context.show(result, lambda shown: f"{shown['scenarios']} scenarios, {shown['bytes'] / 1e6:.1f} MB in {folder}")
+    context.show(result, lambda shown: _exported(shown, folder, context.language))
 
 
-def _listed(rows: list[dict[str, Any]]) -> str:
+def _exported(shown: dict[str, Any], folder: Path, language: Language) -> str:
+    size = f"{shown['bytes'] / 1e6:.1f}"
+    return measured.say("exported", language, scenarios=shown["scenarios"], megabytes=size, folder=folder)
+
+
+def _listed(rows: list[dict[str, Any]], language: Language) -> str:
     cells = [
-        [row["id"], ", ".join(row["faults"]), "yes" if row["negative"] else "", row["load"], f"{row['minutes']:g}"]
+        [
+            row["id"],
+            ", ".join(row["faults"]),
+            measured.say("yes", language) if row["negative"] else "",
+            row["load"],
+            f"{row['minutes']:g}",
+        ]
         for row in rows
     ]
-    return tables.table(["scenario", "faults", "negative", "load", "minutes"], cells, empty="no scenarios")
+    headings = measured.heads(language, "scenario", "faults", "negative", "load", "minutes")
+    return tables.table(headings, cells, empty=measured.say("no_scenarios", language))
 
 
-def _result(shown: dict[str, Any]) -> str:
+def _result(shown: dict[str, Any], language: Language) -> str:
     plain = {name: value for name, value in shown.items() if name not in ("truth", "verdicts")}
-    rows = [[name.replace("_", " "), _cell(value)] for name, value in plain.items()]
-    parts = [tables.table(["", "seed " + str(shown["seed"])], rows, empty="")]
+    parts = [_figures(plain, language)]
     if shown["negative"]:
-        parts.append(f"{shown['fault']} is no fault: it passes when no incident of P0 to P2 is opened.")
+        parts.append(measured.say("is_no_fault", language, fault=shown["fault"]))
     else:
-        judged = [_verdict(one) for one in shown["verdicts"]]
-        parts.append(tables.table(["fault", "named", "on", "put right", "passed"], judged, empty=""))
+        judged = [_verdict(one, language) for one in shown["verdicts"]]
+        headings = measured.heads(language, "fault", "named", "on", "put_right", "passed")
+        parts.append(tables.table(headings, judged, empty=""))
     return "\n\n".join(parts)
 
 
-def _verdict(judged: dict[str, Any]) -> list[str]:
+def _figures(plain: dict[str, Any], language: Language) -> str:
+    rows = [[measured.figure(name, language), measured.cell(value, language, name)] for name, value in plain.items()]
+    return tables.table(measured.heads(language, "figure", "value"), rows, empty="")
+
+
+def _verdict(judged: dict[str, Any], language: Language) -> list[str]:
     named = judged["named"]
-    mended = _cell(judged["remediated"]) if judged["has_remedy"] else "has no automatic remedy"
+    mended = (
+        measured.cell(judged["remediated"], language) if judged["has_remedy"] else measured.say("no_remedy", language)
+    )
     cause = [named["fault"], named["entity"]["name"]] if named else ["-", "-"]
-    return [judged["fault"], *cause, mended, _cell(judged["passed"])]
+    return [judged["fault"], *cause, mended, measured.cell(judged["passed"], language)]
 
 
-def _scored(shown: dict[str, Any]) -> str:
-    figures = [
-        [name.replace("_", " "), _cell(value)] for name, value in shown.items() if not isinstance(value, dict | list)
-    ]
-    faults = [
+def _scored(shown: dict[str, Any], language: Language) -> str:
+    plain = {name: value for name, value in shown.items() if not isinstance(value, dict | list)}
+    parts = [_figures(plain, language), _by_fault(shown["by_fault"], language)]
+    if shown["by_storm"]:
+        of_storms = ("alerts", "pages", "folding_ratio", "pairwise_precision", "pairwise_recall", "pairwise_f1")
+        rows = [
+            [storm, *(measured.cell(found[name], language) for name in of_storms)]
+            for storm, found in shown["by_storm"].items()
+        ]
+        parts.append(tables.table(measured.heads(language, "storm", *of_storms), rows, empty=""))
+    if shown["reliability"]:
+        believed = [
+            [
+                f"{row['from']:g} - {row['to']:g}",
+                *(measured.cell(row[name], language) for name in ("answers", "confidence", "right")),
+            ]
+            for row in shown["reliability"]
+        ]
+        headings = measured.heads(language, "confidence", "answers", "mean", "right")
+        parts.append(tables.table(headings, believed, empty=""))
+    if shown.get("baselines"):
+        names = ["precision", "recall", "median_delay_seconds", "ac1", "right_abstention", "false_pages"]
+        rows = [
+            [one, *(measured.cell(found[name], language, name) for name in names)]
+            for one, found in shown["baselines"].items()
+        ]
+        headings = measured.heads(language, "baseline", "precision", "recall", "delay", "ac1", "quiet", "false_pages")
+        parts.append(tables.table(headings, rows, empty=""))
+    return "\n\n".join(parts)
+
+
+def _by_fault(found: dict[str, Any], language: Language) -> str:
+    rows = [
         [
             fault,
             f"{row['detected']}/{row['events']}",
-            _cell(row["median_delay_seconds"]),
-            _cell(row["ac1"]),
-            _cell(row["remediated_ratio"]),
+            *(measured.cell(row[name], language, name) for name in ("median_delay_seconds", "ac1", "remediated_ratio")),
             ", ".join(f"{name} {count}" for name, count in row["named_instead"].items()),
         ]
-        for fault, row in shown["by_fault"].items()
+        for fault, row in found.items()
     ]
-    parts = [
-        tables.table(["figure", ""], figures, empty=""),
-        tables.table(["fault", "found", "delay s", "AC@1", "repaired", "named instead"], faults, empty=""),
-    ]
-    if shown["by_storm"]:
-        names = ["alerts", "pages", "folding_ratio", "pairwise_precision", "pairwise_recall", "pairwise_f1"]
-        rows = [[storm, *(_cell(found[name]) for name in names)] for storm, found in shown["by_storm"].items()]
-        parts.append(tables.table(["storm", *(name.replace("_", " ") for name in names)], rows, empty=""))
-    if shown["reliability"]:
-        believed = [
-            [f"{row['from']:g} - {row['to']:g}", *(_cell(row[name]) for name in ("answers", "confidence", "right"))]
-            for row in shown["reliability"]
-        ]
-        parts.append(tables.table(["confidence said", "answers", "mean", "right"], believed, empty=""))
-    if shown.get("baselines"):
-        names = ["precision", "recall", "median_delay_seconds", "ac1", "right_abstention", "false_pages"]
-        rows = [[one, *(_cell(found[name]) for name in names)] for one, found in shown["baselines"].items()]
-        parts.append(tables.table(["baseline", *(name.replace("_", " ") for name in names)], rows, empty=""))
-    return "\n\n".join(parts)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    headings = measured.heads(language, "fault", "found", "delay", "ac1", "repaired", "named_instead")
+    return tables.table(headings, rows, empty="")

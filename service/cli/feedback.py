@@ -13,7 +13,7 @@ from outrider.errors import UsageError
 from outrider.feedback import Usefulness, by_rule
 from outrider.i18n import translate
 from outrider.summaries import word
-from service import facts, wiring
+from service import facts, tuning, wiring
 from service.cli import client, feedback_rules, tables
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
 
@@ -62,9 +62,17 @@ def list_feedback(
     limit: Limit = 200,
 ) -> None:
     """List verdicts, newest first."""
-    with wiring.state_reader(context.settings()) as store:
+    settings = context.settings()
+    with wiring.state_reader(settings) as store:
         found = store.feedback(rule=rule, incident=incident, since=_instant(since), limit=limit)
-    context.show([jsonable.feedback(one) for one in found], lambda shown: _verdicts(shown, context))
+        # A rule or an incident that is gone keeps its verdicts.
+        if rule is not None and not store.feedback(rule=rule, limit=1):
+            tuning.rule_named(wiring.rules(settings), rule)
+        gone = incident is not None and store.incident(incident) is None
+        if gone and not store.feedback(incident=incident, limit=1):
+            raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
+    nobody = "no_feedback" if rule is incident is since is None else "no_such_feedback"
+    context.show([jsonable.feedback(one) for one in found], lambda shown: _verdicts(shown, context, nobody))
 
 
 @leaf(app, "precision", example="outrider feedback precision --since 2026-11-01T00:00Z -o json")
@@ -85,7 +93,7 @@ def precision(context: Context, since: Since = None) -> None:
                 ]
                 for row in shown
             ],
-            empty=translate("cli.no_feedback", context.language),
+            empty=translate("cli.no_feedback" if since is None else "cli.no_such_feedback", context.language),
         ),
     )
 
@@ -94,18 +102,20 @@ feedback_rules.add(app)
 
 
 def _given(shown: dict[str, Any], context: Context) -> str:
-    said = translate("cli.feedback_given", context.language, changed=shown["changed"], alerts=len(shown["feedback"]))
+    alerts, changed = len(shown["feedback"]), shown["changed"]
+    text = "feedback_same" if not changed else "feedback_given" if changed == alerts else "feedback_given_some"
+    said = translate(f"cli.{text}", context.language, changed=changed, alerts=alerts)
     return f"{_verdicts(shown['feedback'], context)}\n{said}"
 
 
-def _verdicts(shown: list[dict[str, Any]], context: Context) -> str:
+def _verdicts(shown: list[dict[str, Any]], context: Context, nobody: str = "no_feedback") -> str:
     language = context.language
     headings = tables.heads(language, "at", "rule", "entity", "verdict", "right_cause", "comment", "by", "fingerprint")
     rows = [
         [
             row["at"],
             row["rule"],
-            tables.entity(row["entity"]),
+            tables.short_entity(row["entity"], language),
             word("usefulness", row["verdict"], language),
             row["cause"] or "",
             row["comment"],
@@ -114,7 +124,7 @@ def _verdicts(shown: list[dict[str, Any]], context: Context) -> str:
         ]
         for row in shown
     ]
-    return tables.table(headings, rows, empty=translate("cli.no_feedback", language))
+    return tables.table(headings, rows, empty=translate(f"cli.{nobody}", language))
 
 
 def _instant(since: str | None) -> datetime | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,8 +21,10 @@ from service import rule_change, tuning, wiring
 from service.cli import tables
 from service.cli.common import NO, YES, Context, duration_of, instant_of, leaf
 from service.cli.progress import bars
-from service.rule_change import RuleChange
-from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.rule_change import RuleChange
+    from service.settings import Settings
 
 RuleName = Annotated[str, typer.Argument(metavar="RULE", help="name of the rule")]
 Threshold = Annotated[float | None, typer.Option("--threshold", help="measure this one instead of our own")]

@@ -11,8 +11,10 @@ from detectors import graph_words, incident_graph
 from detectors.graph import MOST_NODES, KnowledgeGraph, Part
 from outrider import graph_text
 from outrider.errors import UsageError
+from outrider.i18n import Language, translate
 from outrider.ports import StateReader
-from service import own_knowledge, wiring
+from outrider.topology import Topology
+from service import own_knowledge, topology_then, wiring
 from service.cli import tables
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf
 
@@ -46,7 +48,7 @@ def show(context: Context, name: Thing) -> None:
     context.show(graph_words.part_json(part, context.language), lambda _: _lines(part, context))
 
 
-@leaf(ask, "causes", example="outrider knowledge ask causes engine_tpot_seconds replica/chat-0 -o json")
+@leaf(ask, "causes", example="outrider knowledge ask causes engine_tpot_seconds replica/chat-70b-0 -o json")
 def causes(
     context: Context,
     symptom: Annotated[str, typer.Argument(help="signal or fault that is seen")],
@@ -56,11 +58,13 @@ def causes(
     with wiring.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     found = graph_words.causes_json(graph.causes_of(symptom, graph.component(component)), context.language)
-    context.show(found, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps")))
+    context.show(
+        found, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps"), context.language)
+    )
     return YES if found["causes"] else NO
 
 
-@leaf(ask, "explains", example="outrider knowledge ask explains gpu-lost GPU-8f2b -o json")
+@leaf(ask, "explains", example="outrider knowledge ask explains gpu-lost GPU-fe8f7b6b -o json")
 def explains(
     context: Context, fault: Annotated[str, typer.Argument(help="id of a fault")], component: Component
 ) -> int:
@@ -68,11 +72,11 @@ def explains(
     with wiring.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     found = graph_words.consequences_json(graph.explains(graph.component(component), fault), context.language)
-    context.show(found, lambda shown: _table(shown["explains"], shown["more"], ("name", "scope")))
+    context.show(found, lambda shown: _table(shown["explains"], shown["more"], ("name", "scope"), context.language))
     return YES if found["explains"] else NO
 
 
-@leaf(ask, "path", example="outrider knowledge ask path node-3 service/chat")
+@leaf(ask, "path", example="outrider knowledge ask path node-3 service/chat-70b")
 def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help="the other end")]) -> int:
     """How are two things joined? The answer is no when they are not."""
     with wiring.state_reader(context.settings()) as store:
@@ -80,7 +84,7 @@ def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help
     chain = graph.path(graph.find(one), graph.find(other))
     rows = [graph_words.edge_json(edge, context.language) for edge in chain]
     lines = [graph_words.edge_line(edge, context.language) for edge in chain]
-    context.show({"path": rows}, lambda _: "\n".join(lines) or "not joined")
+    context.show({"path": rows}, lambda _: "\n".join(lines) or translate("cli.not_joined", context.language))
     return YES if chain else NO
 
 
@@ -93,17 +97,20 @@ def draw(
 ) -> None:
     """Write an incident, or what lies around a name, as Graphviz DOT or Mermaid text."""
     with wiring.state_reader(context.settings()) as store:
-        graph = _graph(context, store)
-        part = _incident(store, graph, name) or graph.around(graph.find(name), depth)
+        part = _incident(context, store, name) or _around(_graph(context, store), name, depth)
     shown = graph_words.part_json(part, context.language)
     typer.echo(graph_text.dot(shown) if form is Format.DOT else graph_text.mermaid(shown))
 
 
 def _graph(context: Context, store: StateReader) -> KnowledgeGraph:
-    return KnowledgeGraph(store.topology(), own_knowledge.of(context.settings().knowledge.folder))
+    return _joined(context, store.topology())
 
 
-def _incident(store: StateReader, graph: KnowledgeGraph, name: str) -> Part | None:
+def _joined(context: Context, topology: Topology) -> KnowledgeGraph:
+    return KnowledgeGraph(topology, own_knowledge.of(context.settings().knowledge.folder))
+
+
+def _incident(context: Context, store: StateReader, name: str) -> Part | None:
     found = store.incident(name)
     if found is None:
         if name.startswith("inc-"):
@@ -111,17 +118,32 @@ def _incident(store: StateReader, graph: KnowledgeGraph, name: str) -> Part | No
         return None
     alerts = [store.alert(fingerprint) for fingerprint in found.alerts[:MOST_ALERTS]]
     wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]
-    return incident_graph.of_incident(graph, found, wrong)
+    return incident_graph.of_incident(_joined(context, topology_then.of_incident(store, found)), found, wrong)
+
+
+def _around(graph: KnowledgeGraph, name: str, depth: int) -> Part:
+    return graph.around(graph.find(name), depth)
 
 
 def _lines(part: Part, context: Context) -> str:
-    lines = [graph_words.edge_line(edge, context.language) for edge in part.edges]
-    if part.left_out:
-        lines.append(f"... and {part.left_out} more")
-    return "\n".join(lines)
+    language = context.language
+    centre = graph_words.label(part.nodes[0], language)
+    rows = graph_words.grouped(part, language)
+    text = tables.table([centre, ""], rows, empty=translate("cli.knowledge_alone", language, name=centre))
+    return _with_more(text, part.left_out, language)
 
 
-def _table(rows: list[dict[str, Any]], more: int, columns: tuple[str, ...]) -> str:
-    cells = [[tables.entity(row["entity"]), *(str(row[column]) for column in columns)] for row in rows]
-    text = tables.table(["component", *columns], cells, empty="none")
-    return f"{text}\n... and {more} more" if more else text
+def _table(rows: list[dict[str, Any]], more: int, columns: tuple[str, ...], language: Language) -> str:
+    cells = [
+        [tables.entity(row["entity"]), *(_cell(column, row[column], language) for column in columns)] for row in rows
+    ]
+    text = tables.table(tables.heads(language, "component", *columns), cells, empty=translate("cli.none", language))
+    return _with_more(text, more, language)
+
+
+def _cell(column: str, value: Any, language: Language) -> str:
+    return translate(f"knowledge.note.{value}", language) if column == "scope" else str(value)
+
+
+def _with_more(text: str, more: int, language: Language) -> str:
+    return f"{text}\n{translate('cli.and_more', language, n=more)}" if more else text

@@ -1,9 +1,20 @@
-"""A group whose commands are imported when one is called: ``--help`` and ``version`` load nothing of the rest."""
+"""A group whose commands are imported when one is called, and what a command works with when it uses it first.
+
+``--help`` and ``version`` load nothing of the commands; the help of a command, and an option that it refuses, load its
+signature and nothing of stores, clients and models.
+"""
 
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -19,6 +30,7 @@ class Place:
     attribute: str
     summary: str  # what the list of commands says; the command itself says more
     hidden: bool = False  # for our own processes, not for people
+    goes_on: bool = False  # until it is stopped, with threads: what it needs is imported before they begin
 
 
 def group_of(places: dict[str, Place]) -> type[TyperGroup]:
@@ -41,10 +53,38 @@ def group_of(places: dict[str, Place]) -> type[TyperGroup]:
 
 def load(name: str, place: Place) -> Any:
     """The command itself. Imports its module."""
-    found = getattr(importlib.import_module(place.module), place.attribute)
+    if place.goes_on:
+        found = getattr(importlib.import_module(place.module), place.attribute)
+    else:
+        with _later():
+            found = getattr(importlib.import_module(place.module), place.attribute)
     root = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     if isinstance(found, typer.Typer):
         root.add_typer(found, name=name)
     else:
         found(root)
     return get_group(root).commands[name]
+
+
+class _Later(MetaPathFinder):
+    """Finds modules of ``service`` that are run when something of them is asked for, those of the commands excepted."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("service.") or f"{fullname}.".startswith("service.cli."):
+            return None
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is not None and found.loader is not None:
+            found.loader = LazyLoader(found.loader)
+        return found
+
+
+@contextmanager
+def _later() -> Iterator[None]:
+    finder = _Later()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

@@ -11,10 +11,11 @@ import typer
 
 from detectors import explanation, explanation_words
 from outrider.errors import UsageError
+from outrider.i18n import Language
 from service import own_knowledge, wiring
 from service.backtests import rootcause
-from service.backtests.rootcause import RootCauseBacktest
-from service.cli import tables
+from service.backtests.rootcause import Ranked, RootCauseBacktest
+from service.cli import measured, tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf
 from service.cli.progress import bars
 
@@ -44,7 +45,7 @@ def backtest(
     """Rank the causes of labelled incidents over a call graph, and count where the true ones stand."""
     with bars(context) as progress:
         found = _BACKTESTS[kind](folder, timer=time.perf_counter, progress=progress)
-    context.show(found.as_dict(), lambda _: _table(found))
+    context.show(found.as_dict(), lambda _: _table(found, context.language))
 
 
 @leaf(app, "explain", example="outrider rootcause explain inc-20261121T0805-3f2a --lang zh")
@@ -60,19 +61,26 @@ def explain(context: Context, incident: Annotated[str, typer.Argument(help="id o
     )
 
 
-def _table(found: RootCauseBacktest) -> str:
+def _table(found: RootCauseBacktest, language: Language) -> str:
     """All, by part and by kind; then every incident whose cause was not named first."""
-    groups = {"all": found.cases} | found.parts()
+    groups = [(measured.say("all", language), found.cases)]
+    groups += [(measured.say(f"part.{name}", language), cases) for name, cases in found.parts().items()]
+    groups += [(_kind(cases[0], language), cases) for cases in found.kinds().values()]
     rows = [
-        [name, str(len(cases)), f"{found.top(1, cases):.3f}", f"{found.top(3, cases):.3f}"]
-        for name, cases in groups.items()
+        [name, str(len(cases)), f"{found.top(1, cases):.3f}", f"{found.top(3, cases):.3f}"] for name, cases in groups
     ]
-    text = tables.table(["incidents", "cases", "top-1", "top-3"], rows, empty="-")
+    text = tables.table(measured.heads(language, "incidents", "cases", "top1", "top3"), rows, empty="-")
     missed = [
         [f"{case.part}/{case.name}", case.cause, str(case.place or "-"), ", ".join(case.named) or case.reason]
         for case in found.cases
         if case.place != 1
     ]
-    told = tables.table(["not first", "cause", "place", "named"], missed, empty="every cause was named first")
+    headings = measured.heads(language, "not_first", "cause", "place", "named")
+    told = tables.table(headings, missed, empty=measured.say("every_first", language))
     seconds = found.as_dict()["seconds_per_case"]
-    return f"{text}\n\n{told}\n\n{seconds * 1000:.1f} ms a case"
+    return f"{text}\n\n{told}\n\n{measured.say('ms_a_case', language, ms=f'{seconds * 1000:.1f}')}"
+
+
+def _kind(case: Ranked, language: Language) -> str:
+    symptom = measured.say(f"symptom.{case.symptom}", language)
+    return measured.say("kind", language, symptom=symptom, cause=case.cause)

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from outrider.i18n import Language, translate
-from outrider.summaries import word
+from outrider.model import EntityKind, EntityRef
+from outrider.summaries import entity_name, word
 
 Rows = Sequence[Sequence[str]]
 _PIPED = 120  # cells, where nobody's window says how wide a line may be
@@ -108,6 +109,14 @@ def heads(language: Language, *names: str) -> list[str]:
 def entity(found: dict[str, Any] | None) -> str:
     """``kind/name`` of an entity in JSON."""
     return f"{found['kind']}/{found['name']}" if found else "-"
+
+
+def short_entity(found: dict[str, Any] | None, language: Language) -> str:
+    """What people call an entity in JSON, a long name cut: for tables that have columns of text besides."""
+    if not found:
+        return "-"
+    named = EntityRef(found["cluster"], EntityKind(found["kind"]), found["namespace"], found["name"])
+    return entity_name(named, language)
 
 
 def alerts(found: list[dict[str, Any]], language: Language = "en") -> str:

@@ -13,23 +13,33 @@ from service.cli.lazy import Place
 
 PLACES = {
     "demo": Place(
-        "service.cli.demo", "add", "Run the whole loop on a simulated fleet: GPU lost, traffic surge, hung engine."
+        "service.cli.demo",
+        "add",
+        "Run the whole loop on a simulated fleet: GPU lost, traffic surge, hung engine.",
+        goes_on=True,
     ),
     "serve": Place(
         "service.cli.serve",
         "add",
         "Run the platform: engine, API and dashboard, each a process that is started again when it dies.",
+        goes_on=True,
     ),
-    "run-engine": Place("service.cli.serve", "add", "Run the engine alone.", hidden=True),
-    "run-api": Place("service.cli.serve", "add", "Run the API alone.", hidden=True),
+    "run-engine": Place("service.cli.serve", "add", "Run the engine alone.", hidden=True, goes_on=True),
+    "run-api": Place("service.cli.serve", "add", "Run the API alone.", hidden=True, goes_on=True),
     "agent": Place(
         "service.cli.agent",
         "add",
         "Serve what the NVIDIA devices and the kernel of this machine say, in dcgm-exporter's names.",
+        goes_on=True,
     ),
-    "replay": Place("service.cli.replay", "add", "Run recorded pages through the same cycle at their own times."),
+    "replay": Place(
+        "service.cli.replay", "add", "Run recorded pages through the same cycle at their own times.", goes_on=True
+    ),
     "record": Place(
-        "service.cli.record", "add", "Record the pages of every target as they come; outrider replay reads the folder."
+        "service.cli.record",
+        "add",
+        "Record the pages of every target as they come; outrider replay reads the folder.",
+        goes_on=True,
     ),
     "doctor": Place(
         "service.cli.collect",

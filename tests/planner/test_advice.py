@@ -29,10 +29,9 @@ def _bursts():
     return load
 
 
-def _quiet_weekends():
-    """The same day each day, at half the level on two of seven."""
-    level = np.where(SLOTS // 144 % 7 >= 5, 20.0, 40.0)
-    return level + 8.0 * np.sin(DAY)
+def _other_levels():
+    """The same day each day, every second one at a lower level."""
+    return np.where(SLOTS // 144 % 2, 25.0, 33.0) + 6.0 * np.sin(DAY)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def _quiet_weekends():
         (np.full(SLOTS.size, 20.0), TrafficClass.CONSTANT),
         (20.0 + 12.0 * np.sin(DAY), TrafficClass.DIURNAL),
         ((30.0 + 12.0 * np.sin(DAY)) * np.where((SLOTS // 144) % 7 < 2, 0.5, 1.0), TrafficClass.DIURNAL),
-        (_quiet_weekends(), TrafficClass.DIURNAL),
+        (_other_levels(), TrafficClass.DIURNAL),
         (_bursts(), TrafficClass.BURSTY),
         (_silent_nights(), TrafficClass.INTERMITTENT),
         (

@@ -195,6 +195,32 @@ def test_what_is_no_folder_no_npz_or_no_archive_is_named(tmp_path):
         recordings.servers(tmp_path, 60.0)
 
 
+def _torn(path):
+    np.savez_compressed(path, train=np.arange(4000.0).reshape(-1, 2), test=np.ones((2, 2)), label=np.zeros(2))
+    middle = bytearray(path.read_bytes())
+    middle[100:400] = bytes(300)
+    path.write_bytes(bytes(middle))
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (lambda path: path.write_text("train,test,label\n"), "is no npz"),
+        (lambda path: path.write_bytes(b""), "is no npz"),
+        (lambda path: path.write_bytes(b"\x93NUMPY\x01\x00"), "is no npz"),
+        (lambda path: np.savez(path, train=np.array([[{}]]), test=np.zeros((1, 1)), label=np.zeros(1)), "train holds"),
+        (lambda path: np.savez(path, train=np.zeros((1, 1)), label=np.zeros(1)), "no array named test"),
+        (_torn, "is torn"),
+    ],
+)
+def test_a_bad_npz_is_told_in_our_words_and_never_with_unsafe_advice(tmp_path, write, told):
+    write(tmp_path / "x.npz")
+    with pytest.raises(UsageError, match=told) as raised:
+        recordings.servers(tmp_path, 60.0)
+    assert "pickle" not in raised.value.message
+    assert "train (times, metrics)" in (raised.value.hint or "")
+
+
 def nab_folder(tmp_path, rows=700):
     (tmp_path / "data" / "lab").mkdir(parents=True)
     moments = [np.datetime64("2026-01-01T00:00") + np.timedelta64(5 * place, "m") for place in range(rows)]

@@ -4,15 +4,21 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
+import httpx
 import pytest
 
 from outrider import jsonable
 from outrider.audit import AuditEvent
+from outrider.errors import UsageError
+from outrider.feedback import Usefulness
 from outrider.model import AlertReason, AlertState
 from outrider.ports import CycleCommit
+from outrider.testing.names import LOST_GPU
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service import wiring
+from service.cli import client, feedback
+from service.cli.common import Context, Output
 from service.settings import Settings, StoreSettings
 from tests.service.test_api import ADMIN, NOW, World
 from tests.service.test_cli import answer, run
@@ -136,7 +142,7 @@ def store(tmp_path):
 def test_verdicts_and_precision_are_read_without_an_api(store):
     (found,) = answer("feedback", "list", "-o", "json", cwd=store)
     assert (found["verdict"], found["by"], found["comment"]) == ("useful", "ada", "备注")
-    assert answer("feedback", "list", "--rule", "none", "-o", "json", cwd=store) == []
+    assert answer("feedback", "list", "--rule", "kv-cache-full", "-o", "json", cwd=store) == []
     (row,) = answer("feedback", "precision", "-o", "json", cwd=store)
     assert (row["rule"], row["judged"], row["precision"]) == (found["rule"], 1, 1.0)
     assert row["low"] == pytest.approx(0.2065, abs=1e-4)
@@ -157,3 +163,61 @@ def test_giving_needs_the_api_and_refuses_what_is_none(store):
     assert (spell.returncode, "names a spell" in spell.stdout) == (2, True)
     since = run("feedback", "list", "--since", "monday", "-o", "json", cwd=store)
     assert (since.returncode, "--since" in since.stdout) == (2, True)
+
+
+def test_a_rule_or_an_incident_that_nobody_knows_is_refused_and_one_without_verdicts_says_so(store):
+    no_rule = answer("feedback", "list", "--rule", "kv-cache-ful", cwd=store, code=2)["error"]
+    assert 'did you mean "kv-cache-full"' in no_rule["message"]
+    no_incident = answer("feedback", "list", "--incident", "inc-none", cwd=store, code=2)["error"]
+    assert "outrider incidents list" in no_incident["hint"]
+    for options in (("--rule", "kv-cache-full"), ("--since", "2030-01-01T00:00:00Z")):
+        told = run("feedback", "list", *options, "-o", "table", cwd=store).stdout
+        assert ("such a verdict" in told, "judged an alert yet" in told) == (True, False)
+
+
+def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, capsys):
+    (found,) = answer("feedback", "list", "-o", "json", cwd=store)
+    card = {**found, "entity": jsonable.entity(LOST_GPU)}
+    monkeypatch.setattr("service.cli.client.write", lambda *_: {"changed": 1, "feedback": [card]})
+    monkeypatch.chdir(store)
+    context = Context(config=None, output=Output.TABLE, language="en", progress=False)
+    feedback.give(context, INCIDENT, Usefulness.USEFUL)
+    assert f"  {LOST_GPU.name[:12]}…{LOST_GPU.name[-6:]}  " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "language", "told"),
+    [
+        (2, "en", "verdicts written: 2"),
+        (1, "en", "verdicts written: 1; 2 alerts were judged"),
+        (0, "en", "nothing new"),
+        (2, "zh", "已写入评价：2 条"),
+        (1, "zh", "已写入评价：1 条；共评价 2 条告警"),
+        (0, "zh", "没有变化"),
+    ],
+)
+def test_what_a_verdict_changed_is_told(store, monkeypatch, capsys, changed, language, told):
+    with wiring.state_reader(Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))) as state:
+        said = [jsonable.feedback(one) for one in state.feedback()] * 2
+    monkeypatch.setattr("service.cli.client.write", lambda *_: {"changed": changed, "feedback": said})
+    monkeypatch.chdir(store)
+    context = Context(config=None, output=Output.TABLE, language=language, progress=False)
+    feedback.give(context, INCIDENT, Usefulness.USEFUL)
+    assert capsys.readouterr().out.splitlines()[-1].startswith(told)
+
+
+def test_what_the_api_does_not_know_is_told_with_the_command_that_lists_it(store, monkeypatch):
+    (store / "token").write_text("t")
+    (store / "outrider.yaml").write_text(f"api: {{token_file: {store}/token}}\n")
+    world = World(Story(history=timedelta(minutes=1)))
+
+    def asked(method, url, *, json, params, headers, timeout):
+        del headers, timeout
+        return world.http.request(method, httpx.URL(url).path, json=json, params=params, headers=ADMIN)
+
+    monkeypatch.setattr(httpx, "request", asked)
+    context = Context(config=store / "outrider.yaml", output=Output.JSON, language="en", progress=False)
+    with pytest.raises(UsageError) as refused:
+        client.write(context, "POST", "/alerts/deadbeef/feedback", {"verdict": "useful"})
+    assert refused.value.message == "no alert has the fingerprint 'deadbeef'"
+    assert refused.value.hint == "outrider alerts list shows them"

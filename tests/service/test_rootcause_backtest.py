@@ -36,7 +36,7 @@ def test_the_answer_has_the_agreed_keys(monkeypatch, capsys):
     code, out, _ = call(monkeypatch, capsys, "--format", "petshop", FOLDER, "-o", "json")
     found = json.loads(out)
     assert code == 0
-    assert list(found) == ["cases", "top1", "top3", "seconds_per_case"]
+    assert list(found)[:4] == ["cases", "top1", "top3", "seconds_per_case"]
     assert (found["cases"], found["top1"], found["top3"]) == (3, 1.0, 1.0)
     assert found["seconds_per_case"] > 0
 
@@ -49,9 +49,25 @@ def test_the_table_tells_parts_kinds_and_what_was_missed(monkeypatch, capsys, fo
     lines = [line.split() for line in out.splitlines()]
     assert ["all", "3", "0.667", "0.667"] in lines
     assert ["train", "1", "1.000", "1.000"] in lines
-    assert ["failures", "of", "audit", "1", "0.000", "0.000"] in lines
+    assert ["failed", "requests", "of", "audit", "1", "0.000", "0.000"] in lines
     assert "test/issue_2" in out
     assert "search, front" in out
+    code, out, _ = call(monkeypatch, capsys, folder, "-o", "table", "--lang", "zh")
+    assert (code, "audit：请求失败" in out, "训练部分" in out, "measured." in out) == (0, True, True, False)
+
+
+def test_what_the_table_tells_stands_in_the_json_too(monkeypatch, capsys, folder):
+    label = folder / "test" / "issue_2" / "target.json"
+    label.write_text(label.read_text().replace('"node": "search"', '"node": "audit"'))
+    _, out, _ = call(monkeypatch, capsys, folder, "-o", "json")
+    found = json.loads(out)
+    assert found["by_part"]["train"] == {"cases": 1, "top1": 1.0, "top3": 1.0}
+    assert found["by_part"]["test"] == {"cases": 2, "top1": 0.5, "top3": 0.5}
+    assert {"symptom": "failures", "cause": "audit", "cases": 1, "top1": 0.0, "top3": 0.0} in found["by_kind"]
+    assert sum(row["cases"] for row in found["by_kind"]) == found["cases"]
+    (missed,) = found["not_first"]
+    assert (missed["part"], missed["name"], missed["cause"], missed["place"]) == ("test", "issue_2", "audit", None)
+    assert missed["named"][:2] == ["search", "front"]
 
 
 def test_folders_are_read_in_the_order_of_their_numbers_and_measured_services_join_the_graph():
@@ -86,7 +102,11 @@ def test_the_ranker_sees_steps_before_and_since_and_never_the_label():
 
     found = rootcause.backtest(FOLDER, ranker=nobody)
     assert seen == [("issue_0", 2, 3, 0), ("issue_2", 2, 3, 0), ("issue_10", 2, 3, 0)]
-    assert found.as_dict() == {"cases": 3, "top1": 0.0, "top3": 0.0, "seconds_per_case": None}
+    shown = found.as_dict()
+    assert {name: shown[name] for name in ("cases", "top1", "top3", "seconds_per_case")} == {
+        "cases": 3, "top1": 0.0, "top3": 0.0, "seconds_per_case": None,
+    }  # fmt: skip
+    assert [row["reason"] for row in shown["not_first"]] == ["asleep"] * 3
     assert {case.reason for case in found.cases} == {"asleep"}
 
 
