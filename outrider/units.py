@@ -29,12 +29,16 @@ _TIMES = {
     **dict.fromkeys(("d", "day", "days"), 86400.0),
 }
 _SHORT = {"rps": "request/second", "qps": "request/second", "rpm": "request/minute", "tps": "token/second"}
+_NO_MARKS = str.maketrans("", "", " ()")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number with a unit written as exponents of base words, such as ``{"token": 1, "second": -1}``."""
+    """A number with a unit written as exponents of base words, such as ``{"token": 1, "second": -1}``.
+
+    All that stands behind the first ``/`` divides, in parentheses or not.
+    """
 
     value: float
     unit: tuple[tuple[str, int], ...] = ()
@@ -47,16 +51,16 @@ class Quantity:
         above, _, below = unit.partition("/")
         powers: dict[str, int] = {}
         for words, sign in ((above, 1), (below, -1)):
-            for word in filter(None, words.replace("1", "").split("*")):
+            for word in filter(None, words.strip("() ").replace("1", "").split("*")):
                 powers[word.strip()] = powers.get(word.strip(), 0) + sign
         return Quantity(value, _normal(powers))
 
     @property
     def unit_text(self) -> str:
-        """The unit as people write it, ``1`` for a pure number."""
+        """The unit as people write it, such as ``token/(second*sequence)``; ``1`` for a pure number."""
         above = "*".join(word for word, power in self.unit for _ in range(power))
         below = "*".join(word for word, power in self.unit for _ in range(-power))
-        return (above or "1") + (f"/{below}" if below else "")
+        return (above or "1") + (f"/({below})" if "*" in below else f"/{below}" if below else "")
 
     def __mul__(self, other: Quantity) -> Quantity:
         """Multiply numbers and units."""
@@ -102,6 +106,11 @@ def read_quantity(given: str | float, unit: str) -> float:
     if found is None:
         raise UsageError(f"{given!r} is not a number", hint=f"give a number, with or without its unit {unit}")
     number, said = float(found.group(1)), found.group(2).strip().lower()
+    if said.startswith(","):
+        raise UsageError(
+            f"{given!r} has a comma: it may part thousands or begin decimals",
+            hint="write thousands without a mark and decimals behind a point, such as 1000 or 0.5",
+        )
     wanted = Quantity.of(1.0, "" if unit == "ratio" else unit)
     if not said:
         return number
@@ -118,7 +127,7 @@ def read_quantity(given: str | float, unit: str) -> float:
 
 def _amount(number: float, unit: str) -> Quantity:
     """A number with a unit as people write it; unknown words stay, so that a message can name them."""
-    above, _, below = unit.replace("per", "/").replace(" ", "").partition("/")
+    above, _, below = unit.replace("per", "/").translate(_NO_MARKS).partition("/")
     powers: dict[str, int] = {}
     for words, sign in ((above, 1), (below, -1)):
         for word in filter(None, re.split(r"[*·/]", words)):

@@ -12,6 +12,7 @@ _PATTERNS = {
     r"^https?://": "expected an address that begins with http:// or https://",
     r"^[^/]+$": "expected a name without a slash",
 }
+_SHOULD = re.compile(r"^(?:Input|Value|Datetime|Date|Time|Tuple|Set|URL) should (?:be |have )?")
 _Words = Callable[[Mapping[str, Any], str], str]
 
 
@@ -19,7 +20,8 @@ def said(detail: Mapping[str, Any]) -> str:
     """One finding of ``ValidationError.errors()`` as a sentence without its full stop."""
     words = _WORDS.get(detail["type"])
     if words is None:
-        message: str = detail["msg"].removeprefix("Value error, ")
+        message: str = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        message = _SHOULD.sub("expected ", message)
         return message[:1].lower() + message[1:]
     return words(detail.get("ctx", {}), shown(detail.get("input")))
 
@@ -64,6 +66,13 @@ def _one_of(key: str) -> _Words:
 
 
 _WORDS: dict[str, _Words] = {
+    "missing": lambda _ctx, _given: "is missing",
+    "extra_forbidden": lambda _ctx, _given: "is not known here",
+    "timezone_aware": _expected("an instant with its time zone, such as 2026-11-21T08:00:00Z"),
+    "datetime_parsing": _expected("an instant, such as 2026-11-21T08:00:00Z"),
+    "datetime_from_date_parsing": _expected("an instant, such as 2026-11-21T08:00:00Z"),
+    "datetime_type": _expected("an instant, such as 2026-11-21T08:00:00Z"),
+    "json_invalid": lambda ctx, _: f"is not JSON ({ctx.get('error', '')})",
     "string_pattern_mismatch": _pattern,
     "string_type": lambda _, given: f"expected text, not {given}; put it in quotes",
     "string_too_short": lambda _, given: f"expected text, not {given}",

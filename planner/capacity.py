@@ -9,7 +9,7 @@ instead of changing the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any, Literal
@@ -91,7 +91,7 @@ def formula(
     if set(given) not in ({"tokens", "tokens_per_second"}, {"seconds"}):
         raise UsageError(
             "the work of one request is --tokens with --tokens-per-second, or --seconds in service",
-            hint="give one of the two readings, not both",
+            hint=_work_hint(given.keys()),
         )
     _check(qps=qps, batch=batch, buffer=buffer, tp=tp, pp=pp, **given)
     if batch_per not in ("replica", "gpu"):
@@ -127,6 +127,15 @@ def formula(
     }
     derivation["lines"] = list(derivation_lines(derivation))
     return Formula(raw, batch_per, replicas, gpus, sequences.expect("sequence"), derivation)
+
+
+def _work_hint(given: Collection[str]) -> str:
+    if "seconds" in given:
+        return "give one of the two readings, not both: leave --seconds out, or the tokens"
+    if given:
+        (missing,) = {"tokens", "tokens_per_second"} - set(given)
+        return f"give --{missing.replace('_', '-')} too"
+    return "give --tokens and --tokens-per-second, or --seconds alone"
 
 
 def buffer_of(errors: Sequence[float] | Floats, quantile: float = 0.95) -> float | None:
@@ -245,7 +254,10 @@ def _check(**inputs: float) -> None:
             raise UsageError(f"{option} must be a finite number, not {value!r}", hint=f"give {option} as a number")
         if name in ("tp", "pp"):
             if value < 1 or value != int(value):
-                raise UsageError(f"{option} must be a whole number of GPUs from 1 up, not {value:g}", hint="1 is none")
+                raise UsageError(
+                    f"{option} must be a whole number of GPUs from 1 up, not {value:g}",
+                    hint=f"{option} 1 is without such groups",
+                )
         elif name == "buffer" and value > BUFFER_MOST:
             raise UsageError(
                 f"{option} is a ratio up to {BUFFER_MOST:g}, not {value:g}",

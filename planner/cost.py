@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import product
+from math import inf
 from typing import Any
 
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
+from outrider.i18n import Language
 from outrider.model import Calibration
 from planner import measured, queueing, roofline
 from planner.fit import Fit, NoFit, Setup, fit
-from planner.gpus import Cut, source_text
+from planner.gpus import Cut
 from planner.mix import Demand, Mix, NoMix, Option, Pool, cheapest, front
-from planner.offers import Offer, cuts_of, default_offers, with_parts
+from planner.offers import DEFAULT_CURRENCY, Offer, cuts_of, default_offers, with_parts
 from planner.queueing import AtSlo, Bounds, Slo, StepTimes, Work
 from planner.shapes import ModelShape
 
@@ -31,7 +32,8 @@ LOADS = (1.0, 0.85, 0.7, 0.5, 0.3)
 MOST_LOAD = 1e9
 """Requests a second: what is above is a slip of the pen."""
 SAFE_LOAD = 0.8
-"""Of what the engine can carry at all, where no load keeps the promise and the best has to do."""
+"""Of what the engine can carry at all: as much as is given to it where no promise ends its load, or where none can be
+kept and the best has to do. Right at that limit its queue has no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +106,13 @@ class Way:
             "binds": self.binds,
             "source": self.source,
             "price_source": self.offer.gpu.price_source if self.offer.price is None else "given",
+            "price_assumed": self.offer.assumed,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The front, cheapest first, the ways its mixes count, and why other offers are not in it.
+    """The front, cheapest first, the ways its mixes count, and why others of the ``offers`` are not in it.
 
     ``slo_kept`` is False when no offer keeps the promise at any load: then the front shows what loads that leave the
     engines stable would cost, and nothing is to be pinned to it.
@@ -121,6 +124,12 @@ class Answer:
     slo_kept: bool
     nothing: NoMix | None = None
     need: float = 0.0
+    offers: tuple[Offer, ...] = ()
+
+    @property
+    def currency(self) -> str:
+        """What prices are in: one of all offers."""
+        return self.offers[0].currency if self.offers else DEFAULT_CURRENCY
 
     @property
     def cheapest(self) -> Mix | None:
@@ -129,8 +138,17 @@ class Answer:
 
 
 def compare(request: Request, offers: Sequence[Offer]) -> Answer:
-    """Every way to serve the request, and the front of cost against the latency of a usual answer."""
+    """Every way to serve the request, and the front of cost against the latency of a usual answer.
+
+    Raises UsageError for a request that means nothing, and for prices in several currencies.
+    """
     _usable(request)
+    currencies = sorted({offer.currency for offer in offers})
+    if len(currencies) > 1:
+        raise UsageError(
+            f"prices in {' and '.join(currencies)} cannot be compared",
+            hint="give every offer under gpus: a price_per_gpu_hour in one currency; prices that are not given are USD",
+        )
     ways, refused = _ways(request, offers, keep_slo=True)
     kept = bool(ways) or not any(reason is Refusal.SLO for _, reason, _ in refused)
     if not kept:
@@ -139,8 +157,8 @@ def compare(request: Request, offers: Sequence[Offer]) -> Answer:
     pools, options = _problem(request, ways)
     found = front(options, pools, demand)
     if isinstance(found, NoMix):
-        return Answer((), tuple(ways), tuple(refused), kept, found, demand.need)
-    return Answer(tuple(found), tuple(ways), tuple(refused), kept, None, demand.need)
+        return Answer((), tuple(ways), tuple(refused), kept, found, demand.need, tuple(offers))
+    return Answer(tuple(found), tuple(ways), tuple(refused), kept, None, demand.need, tuple(offers))
 
 
 def _usable(request: Request) -> None:
@@ -180,58 +198,6 @@ def describe(request: Request, answer: Answer, mix: Mix) -> dict[str, Any]:
     }
 
 
-def lines(request: Request, answer: Answer, language: Language = "en") -> tuple[str, ...]:
-    """The answer as a manager follows it."""
-    said = [
-        translate(
-            "capacity.cost_need",
-            language,
-            qps=f"{request.qps:g}",
-            buffer=f"{request.buffer:g}",
-            need=f"{answer.need:g}",
-        )
-    ]
-    if not answer.slo_kept:
-        said.append(translate("capacity.cost_slo_missed", language))
-    if answer.nothing is not None:
-        text = f"capacity.cost_nothing_{answer.nothing.reason.value}"
-        said.append(translate(text, language, most=f"{answer.nothing.most:.4g}"))
-    for mix in answer.front:
-        parts = []
-        for place, count in mix.replicas.items():
-            way = answer.ways[place]
-            text = f"{group_text(way.setup)}, {way.rate:.3g} req/s"
-            if way.offer.name in mix.slices:
-                cut = {"gpus": mix.gpus[way.offer.name], "parts": way.offer.gpu.parts}
-                text = translate("capacity.cost_cut", language, way=text, **cut)
-            parts.append(f"{count} x {way.offer.name} ({text})")
-        tokens = cost_per_1k_tokens(mix.cost_per_hour, request.qps * request.work.output) or 0.0
-        said.append(
-            translate(
-                "capacity.cost_mix",
-                language,
-                cost=f"{mix.cost_per_hour:.2f}",
-                latency=f"{mix.latency:.2f}",
-                mix=" + ".join(parts),
-                tokens=f"{tokens:.5f}",
-            )
-        )
-    said += [translate(f"capacity.cost_note_{kind}", language) for kind in _cuts_of(answer)]
-    said += _source_lines(request, answer, language)
-    said += [
-        translate(f"capacity.refused_{why.value}", language, offer=name, detail=text)
-        for name, why, text in answer.refused
-    ]
-    return tuple(said)
-
-
-def _cuts_of(answer: Answer) -> list[Cut]:
-    """How GPUs of the front are cut."""
-    used_types = {answer.ways[place].offer.gpu for mix in answer.front for place in mix.replicas}
-    cuts: set[Cut] = {spec.cut for spec in used_types if spec.cut is not None}
-    return sorted(cuts)
-
-
 def _ways(
     request: Request, offers: Sequence[Offer], *, keep_slo: bool
 ) -> tuple[list[Way], list[tuple[str, Refusal, str]]]:
@@ -264,6 +230,7 @@ def _not_allowed(request: Request, offer: Offer) -> tuple[Refusal, str] | None:
 def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[Way], list[tuple[Refusal, str]]]:
     ways: list[Way] = []
     reasons: list[tuple[Refusal, str]] = [(Refusal.NO_FIT, "")]
+    nearest = inf
     for tp, pp in product(request.groups, request.pipelines):
         if not _possible(request, offer, tp, pp):
             continue
@@ -278,9 +245,12 @@ def _of_offer(request: Request, offer: Offer, *, keep_slo: bool) -> tuple[list[W
             continue
         found = _at_loads(request, offer, setup, held, keep_slo=keep_slo)
         if not found:
-            reasons.append((Refusal.SLO, _best(request, offer, setup, held)))
+            misses, text = _alone(request, offer, setup, held)
+            reasons += [(Refusal.SLO, text)] if misses < nearest else []
+            nearest = min(nearest, misses)
         ways += found
-    # what came nearest to serving says most
+    # what came nearest to serving says most: the sort keeps the order of equals, and groups that miss the promise by
+    # more than one before them were left out
     order = [Refusal.NO_FIT, Refusal.QUOTA, Refusal.SLO]
     return ways, sorted(reasons, key=lambda reason: order.index(reason[0]))
 
@@ -312,12 +282,13 @@ def _engine(request: Request, offer: Offer, setup: Setup, held: Fit) -> tuple[St
 
 def _at_loads(request: Request, offer: Offer, setup: Setup, held: Fit, *, keep_slo: bool) -> list[Way]:
     times, limits = _engine(request, offer, setup, held)
+    rate, binds = 0.0, "stability"
     if keep_slo:
         top = queueing.at_slo(times, limits, request.work, request.slo)
         if not isinstance(top, AtSlo):
             return []
         rate, binds = top.prediction.rate, top.binds
-    else:
+    if not keep_slo or binds == "stability":
         rate, binds = SAFE_LOAD * queueing.most(times, limits, request.work), "stability"
     ways = []
     for share in LOADS:
@@ -327,10 +298,12 @@ def _at_loads(request: Request, offer: Offer, setup: Setup, held: Fit, *, keep_s
     return ways
 
 
-def _best(request: Request, offer: Offer, setup: Setup, held: Fit) -> str:
+def _alone(request: Request, offer: Offer, setup: Setup, held: Fit) -> tuple[float, str]:
+    """How many times the promised time a request takes that is alone, and its times."""
     times, limits = _engine(request, offer, setup, held)
     idle = queueing.predict(times, limits, request.work, 0.0, request.slo.quantile)
-    return f"{group_text(setup)}: TTFT {idle.ttft:.3g} s, TPOT {idle.tpot:.3g} s"
+    misses = max(idle.ttft / request.slo.ttft, idle.tpot / request.slo.tpot)
+    return misses, f"{group_text(setup)}: TTFT {idle.ttft:.3g} s, TPOT {idle.tpot:.3g} s"
 
 
 def _problem(request: Request, ways: Sequence[Way]) -> tuple[list[Pool], list[Option]]:
@@ -351,26 +324,6 @@ def _problem(request: Request, ways: Sequence[Way]) -> tuple[list[Pool], list[Op
 def group_text(setup: Setup) -> str:
     """A replica's GPUs as people write them: ``TP 4``, ``TP 4 PP 2``."""
     return f"TP {setup.tp}" + (f" PP {setup.pp}" if setup.pp > 1 else "")
-
-
-def _source_lines(request: Request, answer: Answer, language: Language) -> list[str]:
-    """Where the step times and prices of the front come from, each source once."""
-    ways = [answer.ways[place] for mix in answer.front for place in mix.replicas]
-    times: dict[str, list[str]] = {}
-    for way in ways:
-        name = f"{way.offer.gpu.name} {group_text(way.setup)}"
-        source = way.source
-        if way.offer.step_times is None:
-            asked = (request.shape, way.offer.gpu, way.setup, request.work, request.tests)
-            source = measured.step_times(*asked, language).source
-        if name not in times.setdefault(source, []):
-            times[source].append(name)
-    prices = sorted({source_text(way.offer.gpu.price_source, language) for way in ways if way.offer.price is None})
-    said = [
-        translate("capacity.cost_source", language, ways=", ".join(names), source=source)
-        for source, names in times.items()
-    ]
-    return said + ([translate("capacity.cost_prices", language, sources="; ".join(prices))] if prices else [])
 
 
 __all__ = [

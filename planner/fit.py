@@ -59,7 +59,8 @@ class Setup:
         """Refuse settings that no engine takes."""
         if min(self.tp, self.pp, self.block, self.token_budget, self.sequences) < 1:
             raise UsageError(
-                "TP, PP, block size, token budget and sequences are whole numbers from 1 up", hint="1 is none"
+                "TP, PP, block size, token budget and sequences are whole numbers from 1 up",
+                hint="TP 1 and PP 1 are without such groups",
             )
         if not 0 < self.utilisation <= 1:
             raise UsageError(
@@ -114,7 +115,8 @@ class NoFit:
         said = translate(f"capacity.no_fit_{self.reason.value}", language, **self.arguments)
         if not self.remedies:
             return said
-        return said + " " + translate("capacity.would_fit", language, remedies=", ".join(self.remedies))
+        either = translate("capacity.would_fit_or", language)
+        return said + " " + translate("capacity.would_fit", language, remedies=either.join(self.remedies))
 
 
 def fit(

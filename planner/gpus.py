@@ -18,6 +18,7 @@ Purchase = Literal["on_demand", "spot", "reserved", "owned"]
 Cut = Literal["mig", "mps"]
 PURCHASES: tuple[Purchase, ...] = ("on_demand", "spot", "reserved", "owned")
 MEBIBYTE = 2**20
+_FAMILIES = ("ascend", "rtx")
 _PROFILE = re.compile(r"\b\d+g\.\d+gb(?:\+\w+)*", re.IGNORECASE)  # as nvidia-smi and DCGM write it: 1g.10gb+me
 
 
@@ -37,7 +38,8 @@ class GpuSpec:
 
     Of a part of a device ``whole`` names it, ``parts`` says how many it makes, ``cut`` how it is cut, and every
     figure is the part's own. ``mps``: processes can share it by CUDA MPS. ``specs_source`` and ``price_source`` say
-    where the figures come from; they begin with "prior" until an operator's own replace them.
+    where the figures come from; they begin with "prior" until an operator's own replace them. ``price_assumed``: no
+    list has the device, its price is made of another's.
     """
 
     name: str
@@ -56,6 +58,7 @@ class GpuSpec:
     whole: str = ""
     parts: int = 1
     cut: Cut | None = None
+    price_assumed: bool = False
 
     def flops(self, bits: float) -> float:
         """Dense arithmetic for weights of so many bits: what the device cannot do natively runs as 16 bit."""
@@ -136,6 +139,7 @@ def gpus() -> Mapping[str, GpuSpec]:
                 for cut, (share, size, most) in row.get("mig", {}).items()
             ),
             mps=bool(row.get("mps", True)),
+            price_assumed=row["price_source"] in document["assumed_prices"],
         )
         for name, row in document["gpus"].items()
     }
@@ -166,14 +170,29 @@ def gpu(name: str) -> GpuSpec:
     """
     known = gpus()
     profile = _PROFILE.search(name)
-    wanted = _plain(name if profile is None else name.replace(profile.group(0), " "))
-    if not wanted:
+    wanted = (name if profile is None else name.replace(profile.group(0), " ")).lower()
+    if not any(letter.isalnum() for letter in wanted):
         raise UsageError("a GPU type without a name", hint=f"known types: {', '.join(known)}")
-    # the longest name first, so that an A100 is no A10
+    # the longest name first, so that an L40S is found before a shorter name in it
     for short in sorted(known, key=len, reverse=True):
-        if _plain(short) in wanted or wanted == _plain(short).removeprefix("ascend").removeprefix("rtx"):
+        if _spelt(short).search(wanted):
             return known[short] if profile is None else _slice_of(known[short], profile.group(0).lower())
     raise UsageError(f"no GPU type is known as {name!r}", hint=f"known types: {', '.join(known)}")
+
+
+@cache
+def _spelt(short: str) -> re.Pattern[str]:
+    """A name as it stands in the names that exporters, clouds and people use, with any marks between its parts.
+
+    Where a digit ends it none may follow, and none go before one that begins it: an H1000 is no H100, an A3000 no A30.
+    Ascend and RTX are left out by people who write the number alone.
+    """
+    parts = re.findall(r"[a-z]+|[0-9]+", short.lower())
+    body = r"[\W_]*".join(parts)
+    if parts[0] in _FAMILIES:
+        number = r"[\W_]*".join(parts[1:])
+        body = rf"(?:{body}|^[\W_]*{number}[\W_]*$)"
+    return re.compile(body + (r"(?![0-9])" if parts[-1].isdigit() else ""))
 
 
 def _slice_of(device: GpuSpec, profile: str) -> GpuSpec:
@@ -185,7 +204,3 @@ def _slice_of(device: GpuSpec, profile: str) -> GpuSpec:
         f"{device.name} has no MIG profile {profile!r}",
         hint=f"its profiles: {has}" if has else f"{device.name} has no MIG; A30, A100, H100, H200 and B200 have",
     )
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -13,10 +13,13 @@ from planner.queueing import StepTimes
 MPS_SHARES = (2, 3, 4)
 """Processes that may share a GPU: with more of them each has less time than the launches of a step take."""
 
+DEFAULT_CURRENCY = "USD"
+"""That of the priors."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """GPUs that can be had. ``price`` is per GPU-hour; ``quota`` GPUs at most, None: no limit.
+    """GPUs that can be had. ``price`` is per GPU-hour, in ``currency``; ``quota`` GPUs at most, None: no limit.
 
     ``latency`` seconds are added to every answer for the way to ``region``. ``step_times`` are measured ones.
     ``cut``: a part of a GPU that is offered whole too; its quota counts whole GPUs, and is that of all their parts.
@@ -31,6 +34,7 @@ class Offer:
     lead_seconds: float | None = None
     step_times: StepTimes | None = None
     cut: bool = False
+    currency: str = DEFAULT_CURRENCY
 
     def __post_init__(self) -> None:
         """Refuse prices and quotas that nobody has."""
@@ -53,6 +57,11 @@ class Offer:
     def hourly(self) -> float:
         """Price of a GPU-hour: the given one, else the prior under this contract."""
         return self.gpu.price * terms()[self.purchase].price_ratio if self.price is None else self.price
+
+    @property
+    def assumed(self) -> bool:
+        """Whether the price is another device's: no public list has this one."""
+        return self.price is None and self.gpu.price_assumed
 
     @property
     def lead(self) -> float:

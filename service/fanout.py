@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
-from outrider import log
+from outrider import extras, log
 from outrider.errors import UsageError
 
 _log = log.get("fanout")
@@ -79,7 +79,7 @@ def _over_ray(function: Callable[[Given], Found], inputs: Sequence[Given], addre
         import ray  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise UsageError(
-            "Ray is asked for and not installed", hint="pip install 'outrider[ray]', or take ray_address away"
+            "Ray is asked for and not installed", hint=f"{extras.how('ray')}; or take ray_address away"
         ) from error
     started = not ray.is_initialized()
     if started:

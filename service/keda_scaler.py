@@ -14,6 +14,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from outrider import extras
 from outrider.errors import UnavailableError
 
 SERVICE = "externalscaler.ExternalScaler"
@@ -89,7 +90,7 @@ class KedaScaler:
         try:
             grpc = import_module("grpc")  # an extra that a site without KEDA does without
         except ImportError as error:
-            hint = "install outrider[grpc], or remove planner.scaling.external_scaler_port"
+            hint = f"{extras.how('grpc')}; or remove planner.scaling.external_scaler_port"
             raise UnavailableError("the external scaler needs grpcio", hint=hint) from error
         self._grpc, self._wanted, self._look = grpc, wanted, look_seconds
         self._stopped = threading.Event()

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
+from outrider import extras
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import Interval
 from planner.knee import Knee, LoadPoint, NoKnee, bent, knee, resampled
@@ -97,9 +98,7 @@ def run(plan: LoadPlan, told: Callable[[LoadPoint], None] | None = None) -> tupl
     Raises UnavailableError without Locust, or when the endpoint answers nothing.
     """
     if importlib.util.find_spec("locust") is None:
-        raise UnavailableError(
-            "a load test needs Locust, which is not installed", hint="install it: pip install 'outrider[loadtest]'"
-        )
+        raise UnavailableError("a load test needs Locust, which is not installed", hint=extras.how("loadtest"))
     model = plan.model or _model(plan)
     points: list[LoadPoint] = []
     for users in plan.steps:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pydantic
 
 from collectors.probing.outcome import Probe, Result
-from outrider import jsonable, yamlfile
+from outrider import jsonable, yaml_words, yamlfile
 from outrider.clock import Clock, rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
@@ -106,7 +106,7 @@ def _valid(document: Mapping[str, Any]) -> ProbeSettings:
     except pydantic.ValidationError as error:
         said = error.errors()[0]
         option = "-".join(str(part).replace("_", "-") for part in said["loc"][:1])
-        raise UsageError(f"--{option}: {said['msg'].removeprefix('Value error, ')}") from error
+        raise UsageError(f"--{option}: {yaml_words.said(said)}") from error
     for problem in probes_usable([probe], yamlfile.Document("", {}, {})):
         raise UsageError(f"--{problem.key.split('.')[-1].replace('_', '-')} {problem.message}")
     return probe

@@ -39,7 +39,7 @@ class ServiceSettings(Section):
     batch: Annotated[float, Field(gt=0), amount_in("sequence/replica")] | None = Field(
         None, description="sequences running at once in one replica; measured when not given"
     )
-    tokens_per_second_per_sequence: Annotated[float, Field(gt=0), amount_in("token/second*sequence")] | None = Field(
+    tokens_per_second_per_sequence: Annotated[float, Field(gt=0), amount_in("token/(second*sequence)")] | None = Field(
         None, description="measured when not given"
     )
     model: str | None = Field(

@@ -26,7 +26,7 @@ from service.detect_settings import DetectSettings
 from service.discovery_settings import discover_usable
 from service.event_settings import EventSettings, events_usable
 from service.explainer_settings import ExplainerSettings
-from service.gpu_settings import GpuOfferSettings
+from service.gpu_settings import GpuOfferSettings, types_doubted
 from service.planner_settings import PlannerSettings
 from service.probe_settings import ProbeSettings, probes_usable
 from service.receive_settings import ReceiveSettings, receive_usable
@@ -268,7 +268,7 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     if settings is not None:
         problems += _consistency(settings, document)
         problems += _game_days_usable(settings, document, fleet)
-    return settings, problems, doubts(value, document)
+    return settings, problems, [*doubts(value, document), *types_doubted(value, document)]
 
 
 def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, problems: list[ConfigProblem]) -> Any:

@@ -10,6 +10,7 @@ import hashlib
 
 import sqlalchemy as sa
 
+from outrider import extras
 from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
 from store.backend import BUSY_TIMEOUT, Opened
 
@@ -69,7 +70,7 @@ def open_server(url: sa.URL, area: str) -> Opened:
     except ModuleNotFoundError as error:
         raise StoreError(
             "PostgreSQL needs the driver psycopg, which is not installed.",
-            hint="Install it: pip install 'outrider[postgresql]'",
+            hint=extras.how("postgresql"),
         ) from error
     readers = pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return Opened(pool, readers, pool, place, _sentence, lambda: _vacuum(pool), writer_lock=writer_key(area))

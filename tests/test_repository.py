@@ -137,6 +137,17 @@ def test_both_languages_have_the_same_texts_with_the_same_placeholders() -> None
     assert differing == []
 
 
+def test_nothing_sends_people_to_a_registry_that_has_no_such_package() -> None:
+    tracked = subprocess.run(("git", "ls-files"), cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    named = [
+        name
+        for name in tracked
+        if name.endswith((".py", ".md", ".yaml", ".toml", "Makefile")) and not name.startswith("tests/")
+        if "outrider[" in (ROOT / name).read_text(encoding="utf-8")
+    ]
+    assert named == []
+
+
 # --- vocabularies ---------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """The health check of gRPC (``grpc.health.v1.Health/Check``), which Triton, TensorRT-LLM and gateways offer.
 
-Its libraries are those of the extra ``outrider[grpc]``: they weigh 20 MB, and most sites have no such door.
+Its libraries are those of the extra ``grpc``: they weigh 20 MB, and most sites have no such door.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from collectors.probing.base import Asked, ProbeError, result_of
 from collectors.probing.outcome import Outcome, Result
+from outrider import extras
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.units import format_duration
 
@@ -108,9 +109,7 @@ def _libraries() -> tuple[Any, Any, Any]:
         grpc = import_module("grpc")
         messages, stubs = import_module("grpc_health.v1.health_pb2"), import_module("grpc_health.v1.health_pb2_grpc")
     except ImportError as error:
-        raise UsageError(
-            "gRPC probes need libraries that are not installed", hint="pip install 'outrider[grpc]'"
-        ) from error
+        raise UsageError("gRPC probes need libraries that are not installed", hint=extras.how("grpc")) from error
     return grpc, messages, stubs.HealthStub
 
 

@@ -1,11 +1,13 @@
 """Texts that people read, in English and Chinese.
 
 One YAML file an area (``en/alerts.yaml``, ``zh/alerts.yaml``); a key is ``area.name``. Both languages
-carry the same keys with the same placeholders, which a test checks.
+carry the same keys with the same placeholders, which a test checks. Behind a number ``[replica|replicas]`` is the
+word for one and that for all others: ``{n} [replica|replicas]``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -15,6 +17,7 @@ import yaml
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
+_COUNTED = re.compile(r"\{(\w+)\} \[([^|\[\]]+)\|([^|\[\]]+)\]")
 
 
 @cache
@@ -30,11 +33,15 @@ def texts(language: Language) -> Mapping[str, str]:
     return found
 
 
-def translate(key: str, language: Language = "en", **arguments: object) -> str:
+def translate(key: str, language: Language = "en", /, **arguments: object) -> str:
     """The text of a key with its placeholders filled; the key itself when there is no such text."""
     text = texts(language).get(key)
     if text is None:
         return key
+    if "|" in text:
+        text = _COUNTED.sub(
+            lambda found: f"{{{found[1]}}} {found[2 if str(arguments.get(found[1])) == '1' else 3]}", text
+        )
     return text.format_map(_Missing(arguments))
 
 

@@ -20,7 +20,7 @@ from collectors.kube_actors import kind_of
 from collectors.redact import redacted
 from collectors.sightings import FIRST_LOOK
 from collectors.webhooks import Delivery
-from outrider import jsonable, yamlfile
+from outrider import jsonable, yaml_words, yamlfile
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.ledger import CHANGE_CODES, ActorKind, Change, ChangeEnd, Ended, Ledger, event_of
@@ -257,7 +257,7 @@ def _of_announcements(said: Any, ctx: Context, by: str, now: datetime) -> _Taken
             first = error.errors()[0]
             where = ".".join(str(part) for part in (place, *first["loc"]))
             hint = "GET /docs shows the fields; a delivery of a tool needs its own header, such as X-GitHub-Event"
-            raise UsageError(f"change {where}: {first['msg']}", hint=hint) from error
+            raise UsageError(f"change {where}: {yaml_words.said(first)}", hint=hint) from error
         change = _of_announcement(place, one, ctx, by, now)
         made.append(change)
         if one.outcome is not None:

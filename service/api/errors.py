@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from outrider import log
+from outrider import log, yaml_words
 from outrider.errors import OutriderError, StoreError, UnavailableError, UsageError
 
 _log = log.get("api")
@@ -67,7 +67,9 @@ async def _invalid(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     found: dict[str, Any] = error.errors()[0]
     where = ".".join(str(part) for part in found["loc"][1:]) or str(found["loc"][0])
-    return JSONResponse(body(f"{where}: {found['msg']}", "GET /docs shows every parameter with its type"), 422)
+    return JSONResponse(
+        body(f"{where}: {yaml_words.said(found)}", "GET /docs shows every parameter with its type"), 422
+    )
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:

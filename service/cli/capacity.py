@@ -74,7 +74,7 @@ def formula(
     batch: Annotated[float, amount("--batch", "sequence", "sequences running at once")],
     tokens: Annotated[float | None, amount("--tokens", "token/request", "tokens generated per request")] = None,
     tokens_per_second: Annotated[
-        float | None, amount("--tokens-per-second", "token/second*sequence", "of one running sequence")
+        float | None, amount("--tokens-per-second", "token/(second*sequence)", "of one running sequence")
     ] = None,
     seconds: Annotated[
         float | None, amount("--seconds", "second/request", "in service, instead of tokens and their speed")

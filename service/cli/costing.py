@@ -74,6 +74,7 @@ def cost(
 ) -> int | None:
     """Compare GPU types: the front of cost against latency, exact; exit 1 when nothing serves the load."""
     from planner import cost as costs  # noqa: PLC0415 - numpy, which --help does without
+    from planner import cost_text  # noqa: PLC0415
     from planner.fit import Setup  # noqa: PLC0415
     from planner.gpus import gpu, gpus  # noqa: PLC0415
     from planner.offers import chosen  # noqa: PLC0415
@@ -105,10 +106,11 @@ def cost(
         cuts=costs.cuts_of(mig=slices, mps=mps),
     )
     answer = costs.compare(request, offers)
-    lines = costs.lines(request, answer, context.language)
+    lines = cost_text.lines(request, answer, context.language)
     result = {
         "model": request.shape.name,
         "need_requests_per_second": answer.need,
+        "currency": answer.currency,
         "slo_kept": answer.slo_kept,
         "front": [costs.describe(request, answer, mix) for mix in answer.front],
         "refused": [{"offer": name, "reason": why.value, "detail": text} for name, why, text in answer.refused],

@@ -21,7 +21,7 @@ def run(app: typer.Typer) -> None:
     try:
         code = app(standalone_mode=False)
     except _WRONG_USAGE as error:
-        said = error.format_message() or "name a command"
+        said = _in_words(error) or "name a command"
         where = getattr(getattr(error, "ctx", None), "command_path", "") or "outrider"
         code = common.fail(said, f"{where} --help shows what there is", common.USAGE)
     except OutriderError as error:
@@ -29,3 +29,15 @@ def run(app: typer.Typer) -> None:
     except (KeyboardInterrupt, typer.Abort) as error:
         code = common.fail(str(error) or "interrupted", "", INTERRUPTED)
     sys.exit(code or 0)
+
+
+def _in_words(error: Any) -> str:
+    """What is wrong with the call; newer typers give the sentence of pydantic's that they are caused by."""
+    message: str = error.format_message()
+    found = getattr(error.__cause__, "errors", None)
+    if found is None:
+        return message
+    from outrider import yaml_words  # noqa: PLC0415 - only where a call is wrong
+
+    detail = found()[0]
+    return message.replace(str(detail["msg"]), yaml_words.said(detail))

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from outrider import extras
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.units import format_duration
@@ -90,7 +91,7 @@ def forecast_backtest(
         backtest.joined(parts).as_dict(),
         lambda shown: tables.table(
             tables.heads(context.language, *_COLUMNS),
-            [[_figure(row[key]) for key in _COLUMNS] for row in shown["series"]],
+            [[_figure(key, row[key]) for key in _COLUMNS] for row in shown["series"]],
             empty="-",
         ),
     )
@@ -123,7 +124,7 @@ def forecast_kept(
         rows,
         lambda shown: tables.table(
             tables.heads(context.language, *heads),
-            [[_figure(row[key]) for key in heads] for row in shown],
+            [[_figure(key, row[key]) for key in heads] for row in shown],
             empty=translate("cli.no_kept_forecasts", context.language),
         ),
     )
@@ -144,7 +145,7 @@ def _forecasters(text: str) -> list[str]:
         if known is None:
             raise UsageError(f"no forecaster is named {name!r}", hint=f"known: {', '.join(FORECASTERS)}")
         if known.is_absent():
-            raise UsageError(f"{known.title} is not installed", hint=f"pip install 'outrider[{known.extra}]'")
+            raise UsageError(f"{known.title} is not installed", hint=extras.how(known.extra))
     return found
 
 
@@ -153,5 +154,9 @@ def _trace(path: Path) -> backtest.Trace:
     return backtest.parse_trace(reading.text_of(path, hint), path.stem, str(path))
 
 
-def _figure(value: float | str | None) -> str:
-    return "-" if value is None else (f"{value:.3f}" if isinstance(value, float) and value < 1000 else str(value))
+def _figure(column: str, value: float | str | None) -> str:
+    if value is None:
+        return "-"
+    if column in ("horizon", "horizon_seconds"):
+        return format_duration(float(value))
+    return f"{value:.3f}" if isinstance(value, float) and value < 1000 else str(value)

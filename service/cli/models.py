@@ -9,19 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
-from service.cli.amounts import amount
+from service.cli.amounts import amount, one_of
 
 ModelOption = Annotated[str | None, typer.Option("--model", help="a known model, such as Llama-3.1-70B")]
 ConfigOption = Annotated[Path | None, typer.Option("--config-json", help="the model's own config.json")]
 ParametersOption = Annotated[
     float | None, typer.Option("--parameters", help="billions, where config.json does not tell", min=0.0)
 ]
-BitsOption = Annotated[float, typer.Option("--bits", help="of a weight: 16, 8 or 4")]
-KvBitsOption = Annotated[float, typer.Option("--kv-bits", help="of a value in the KV cache")]
+WIDTHS = (16.0, 8.0, 4.0)
+BitsOption = Annotated[float, one_of("--bits", "of a weight", WIDTHS)]
+KvBitsOption = Annotated[float, one_of("--kv-bits", "of a value in the KV cache", WIDTHS)]
 UtilisationOption = Annotated[float, amount("--utilisation", "ratio", "share of GPU memory the engine takes")]
 SequencesOption = Annotated[int, typer.Option("--max-sequences", help="the engine's own limit", min=1)]
-TtftOption = Annotated[float | None, amount("--ttft", "second", "promised time to first token")]
-TpotOption = Annotated[float | None, amount("--tpot", "second", "promised time per further token")]
+TtftOption = Annotated[float | None, amount("--ttft", "second", "promised time to first token", doubted_from=60.0)]
+TpotOption = Annotated[float | None, amount("--tpot", "second", "promised time per further token", doubted_from=5.0)]
 
 
 def slo_of(ttft: float | None, tpot: float | None) -> Any:

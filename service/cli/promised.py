@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outrider.errors import UsageError
-from service.cli.amounts import amount
-from service.cli.models import shape_of, slo_of
+from service.cli.amounts import amount, one_of
+from service.cli.models import WIDTHS, shape_of, slo_of
 
 if TYPE_CHECKING:
     from service.refining import Asked
@@ -25,7 +25,7 @@ CachedOption = Annotated[
     float | None, amount("--cached", "ratio", "of prompts found in the prefix cache; measured when not given")
 ]
 WeightBitsOption = Annotated[
-    float | None, typer.Option("--bits", help="of a weight; what the model's name tells, else 16, when not given")
+    float | None, one_of("--bits", "of a weight; what the model's name tells, else 16, when not given", WIDTHS)
 ]
 LimitOption = Annotated[
     int | None, typer.Option("--max-sequences", help="the engine's own limit; the batch when not given", min=1)
@@ -81,8 +81,6 @@ class Options:
             )
         if self.cached is not None and not 0 <= self.cached < 1:
             raise UsageError(f"--cached is a share below 1, not {self.cached:g}", hint="30 % is written 0.3 or 30%")
-        if self.bits is not None and not 2 <= self.bits <= 32:
-            raise UsageError(f"--bits must be 2 to 32, not {self.bits:g}", hint="16, 8 and 4 are usual")
         of_one = {
             "--model": self.model, "--config-json": self.config_json, "--prompt": self.prompt,
             "--cached": self.cached, "--bits": self.bits, "--max-sequences": self.max_sequences,

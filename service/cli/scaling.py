@@ -55,39 +55,59 @@ def startup_option(text: str) -> timedelta:
 
 
 def _replay_table(shown: dict[str, Any], context: Context) -> str:
-    rivals = list(shown["rival_settings"])
-    heads = ["name", "gpu_hours_ratio", "requests_waiting_over_2s_ratio", "oracle_ratio", "times_oracle"]
-    rows = [
-        [
-            row["name"],
-            *(shared(row[head]) for head in heads[1:]),
-            *(_rival(row[f"{name}_ratio"], row[f"{name}_waiting_over_2s_ratio"]) for name in rivals),
-            shared(row["reversals_within_30min"]),
+    named = ["name", "strategy", "setting", "gpu_hours", "waiting_over_2s", "times_oracle", "reversals_30min"]
+    settings = {name: _shown_setting(shown, name) for name in shown["rival_settings"]}
+    rows = []
+    for trace in shown["traces"]:
+        oracle = trace["oracle_ratio"]
+        ours = trace["strategies"][0]
+        rivals = [
+            row
+            for name, setting in settings.items()
+            for row in trace["strategies"]
+            if (row["name"], row["setting"]) == (name, setting)
         ]
-        for row in shown["traces"]
-    ]
-    named = ["name", "gpu_hours", "waiting_over_2s", "oracle", "times_oracle"]
-    headings = [*tables.heads(context.language, *named), *rivals, *tables.heads(context.language, "reversals_30min")]
-    table = tables.table(headings, rows, empty="-")
+        rows += [_strategy_row(trace["name"], row, oracle) for row in (ours, *rivals)]
+        best = translate("cli.oracle", context.language)
+        rows.append([trace["name"], best, "-", percent(oracle), percent(0.0, 2), "1.00", "-"])
+    table = tables.table(tables.heads(context.language, *named), rows, empty="-")
     said = translate(
         "cli.replay_summary",
         context.language,
-        mean=shared(shown["mean_gpu_hours_ratio"]),
+        mean=percent(shown["mean_gpu_hours_ratio"]),
         times=f"{shown['mean_times_oracle']:.2f}",
-        worst=f"{shown['worst_requests_waiting_over_2s_ratio']:.2%}",
+        worst=percent(shown["worst_requests_waiting_over_2s_ratio"], 2),
     )
-    how = translate("cli.replay_rivals", context.language, goal=f"{score.WAITING_GOAL:.1%}")
-    return "\n".join([table, how, said, *shown["plots"]])
+    rivals_said = translate("cli.replay_rivals", context.language, goal=percent(1 - score.WAITING_GOAL))
+    return "\n".join([table, said, rivals_said, *shown["plots"]])
 
 
-def _rival(cost: float | None, waiting: float | None) -> str:
-    """``0.7297 (0.31%)``: what a rival costs, and the requests that wait for it."""
-    return "-" if cost is None or waiting is None else f"{cost:.4f} ({waiting:.2%})"
+def _strategy_row(name: str, row: dict[str, Any], oracle: float) -> list[str]:
+    return [
+        name,
+        row["name"],
+        "-" if row["setting"] is None else f"{row['setting']:g}",
+        percent(row["gpu_hours_ratio"]),
+        percent(row["requests_waiting_over_2s_ratio"], 2),
+        f"{row['gpu_hours_ratio'] / oracle:.2f}",
+        str(row["reversals_within_30min"]),
+    ]
 
 
-def shared(value: float | None) -> str:
-    """A share of a table."""
-    return "-" if value is None else (str(value) if isinstance(value, int) else f"{value:.4f}")
+def _shown_setting(shown: dict[str, Any], name: str) -> float | None:
+    """A rival's setting that kept the goal everywhere at the least cost; without one, that whose worst waits least."""
+    kept: float | None = shown["rival_settings"][name]
+    if kept is not None:
+        return kept
+    worst: dict[float | None, float] = {}
+    for row in (row for trace in shown["traces"] for row in trace["strategies"] if row["name"] == name):
+        worst[row["setting"]] = max(worst.get(row["setting"], 0.0), row["requests_waiting_over_2s_ratio"])
+    return min(worst, key=lambda setting: worst[setting])
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share of a table, such as ``73.0 %``."""
+    return f"{value * 100:.{digits}f} %"
 
 
 def traces_of(paths: list[Path]) -> list[Trace]:

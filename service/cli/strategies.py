@@ -15,7 +15,7 @@ from planner.backtest import Trace
 from service.cli import tables
 from service.cli.common import NO, Context, duration_of, instant_of, leaf
 from service.cli.progress import bars
-from service.cli.scaling import shared, startup_option, traces_of
+from service.cli.scaling import percent, startup_option, traces_of
 
 _USUAL_STARTUP = "5m"
 
@@ -106,15 +106,16 @@ def _table(shown: dict[str, Any], context: Context) -> str:
             [
                 row["name"],
                 "-" if row["setting"] is None else f"{row['setting']:g}",
-                shared(row["gpu_hours_ratio"]),
-                shared(row["requests_waiting_over_2s_ratio"]),
+                percent(row["gpu_hours_ratio"]),
+                percent(row["requests_waiting_over_2s_ratio"], 2),
                 f"{row['first_request_delay_seconds']:g}",
                 keeps if row["keeps_goal"] else fails,
                 "*" if row["name"] == trace["recommended"] else "",
             ]
             for row in trace["strategies"]
         ]
-        title = f"{trace['name']} ({trace['traffic_class']}): {trace['why']}"
+        kind = translate(f"plan.traffic_{trace['traffic_class']}", context.language)
+        title = f"{trace['name']} ({kind}): {trace['why']}"
         blocks.append(title + "\n" + tables.table(heads, rows, empty="-"))
     blocks += [f"{one['why']}; {one['hint']}" for one in shown["refused"]]
     return "\n\n".join(blocks) or translate("cli.no_services", context.language)

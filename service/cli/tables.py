@@ -6,27 +6,29 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from outrider.i18n import Language, translate
 from outrider.model import EntityKind, EntityRef
-from outrider.summaries import entity_name
+from outrider.summaries import entity_name, word
 
 Rows = Sequence[Sequence[str]]
 _PIPED = 120  # cells, where nobody's window says how wide a line may be
 _GAP = 2
 _LEAST = 8  # cells that even the narrowest window gives a column
-_WORD = re.compile(r"[^\s\u2e80-\u9fff\uff00-\uffef]+")  # Chinese text breaks between any two characters
+_WORD = r"[^\s\u2e80-\u9fff\uff00-\uffef]+"  # Chinese text breaks between any two characters
+_PIECE = re.compile(rf"\s+|[（《【]*(?:{_WORD}|\S)[）》】，。：；、！？]*")  # marks stay with what they belong to
+_PART = re.compile(r"[^_\-/.:,=]*[_\-/.:,=]+|[^_\-/.:,=]+")
 
 
 def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
     """Aligned columns as wide as the terminal allows; ``empty`` when there is nothing to show.
 
-    Text wraps between words. A word, an id or an instant is broken only where there is no room for it, and
-    nothing is ever left out.
+    Text wraps between words. A word, an id or an instant is broken only where there is no room for it, after a mark
+    such as ``_`` or ``-`` where it has one, and nothing is ever left out.
     """
     if not rows:
         return empty
@@ -36,31 +38,65 @@ def table(headings: Sequence[str], rows: Rows, *, empty: str) -> str:
     widths = _widths(columns, across - _GAP * (len(columns) - 1))
     drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for heading, width in zip(headings, widths, strict=True):
-        drawn.add_column(heading, overflow="fold", width=width)
+        drawn.add_column(_wrapped(heading, width), overflow="fold", width=width)
     for row in rows:
-        drawn.add_row(*(escape(cell) for cell in row))
+        drawn.add_row(*(escape(_wrapped(cell, width)) for cell, width in zip(row, widths, strict=True)))
     console = Console(width=sum(widths) + _GAP * len(widths), emoji=False)  # ":a:" is a name, no picture
     with console.capture() as capture:
         console.print(drawn)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
 
 
+def _wrapped(cell: str, width: int) -> str:
+    """The lines of a cell, each no wider than ``width`` cells of the terminal."""
+    return "\n".join(part for line in cell.splitlines() for part in _lines(line, width))
+
+
+def _lines(line: str, width: int) -> list[str]:
+    lines, now = [], ""
+    for piece in _PIECE.findall(line):
+        parts = (
+            [piece] if cell_len(piece) <= width else [cut for part in _PART.findall(piece) for cut in _cut(part, width)]
+        )
+        for part in parts:
+            if now and not part.isspace() and cell_len(now) + cell_len(part) > width:
+                lines.append(now.rstrip())
+                now = ""
+            now += part
+    return [*lines, now.rstrip()]
+
+
+def _parts(text: str) -> list[str]:
+    return [part for piece in _PIECE.findall(text) for part in _PART.findall(piece)]
+
+
+def _cut(part: str, width: int) -> list[str]:
+    return [part] if cell_len(part) <= width else chop_cells(part, width)
+
+
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Cells for each column: all it wants where that fits, else a share for its prose, its words whole, then more."""
-    wanted = [max((cell_len(line) for cell in column for line in cell.splitlines()), default=1) for column in columns]
-    wanted = [max(1, width) for width in wanted]
+    """Cells for each column: all it wants where that fits, else a share for its prose, its words whole, then more.
+
+    The first cell is the heading: it takes no share, and its words may end at a mark.
+    """
+    wanted = [_longest(column) for column in columns]
     if sum(wanted) <= room:
         return wanted
-    words = [max((cell_len(word) for cell in column for word in _WORD.findall(cell)), default=1) for column in columns]
+    words = [_longest([*_parts(column[0]), *_PIECE.findall(" ".join(column[1:]))]) for column in columns]
     share = max(_LEAST, room // (len(columns) + 2))
-    whole = _shared([min(width, share) for width in wanted], words, room)
+    least = [min(share, max(word, _longest(column[1:]))) for word, column in zip(words, columns, strict=True)]
+    whole = _shared(least, words, room)
     return _shared(whole, wanted, room)
+
+
+def _longest(cells: Sequence[str]) -> int:
+    return max((cell_len(line) for cell in cells for line in cell.splitlines()), default=0) or 1
 
 
 def _shared(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
     """Widths between least and most, the widest ones cut to one common limit so that all fit into the room."""
     limit = max(most)
-    while limit > _LEAST and sum(max(low, min(high, limit)) for low, high in zip(least, most, strict=True)) > room:
+    while limit > 1 and sum(max(low, min(high, limit)) for low, high in zip(least, most, strict=True)) > room:
         limit -= 1
     return [max(low, min(high, limit)) for low, high in zip(least, most, strict=True)]
 
@@ -122,6 +158,7 @@ def actions(found: list[dict[str, Any]], language: Language = "en") -> str:
 
 def recommendations(found: list[dict[str, Any]], language: Language = "en") -> str:
     """Recommendations, one a line."""
+    found = [r | {"reason": word("plan_reason", r["reason"], language)} for r in found]
     rows = [
         [
             r["service"],

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from outrider.errors import UnitMismatchError, UsageError
-from outrider.units import format_duration, parse_duration, read_quantity
+from outrider.units import Quantity, format_duration, parse_duration, read_quantity
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,9 @@ def test_what_was_read_is_told_the_same(text):
         ("40 req/min", "request/second", 40 / 60),
         ("600 rpm", "request/second", 10),
         ("25 tok/s", "token/second*sequence", 25),
+        ("25 tok/s", "token/(second*sequence)", 25),
+        ("25 token/(second*sequence)", "token/(second*sequence)", 25),
+        ("25 token/second*sequence", "token/(second*sequence)", 25),
         ("1500 tokens/min/seq", "token/second*sequence", 25),
         ("300 tokens per request", "token/request", 300),
         ("60ms", "second", 0.06),
@@ -51,6 +54,18 @@ def test_an_amount_in_another_unit_is_refused_with_both_named(given, unit):
         read_quantity(given, unit)
     assert unit in caught.value.message
     assert "is in " in caught.value.message
+
+
+def test_a_unit_over_two_things_stands_in_parentheses():
+    assert Quantity.of(1, "token/second*sequence").unit_text == "token/(second*sequence)"
+    assert Quantity.of(1, "token/(second*sequence)") == Quantity.of(1, "token/second*sequence")
+
+
+@pytest.mark.parametrize("given", ["1,000", "0,5", "1,000 rps"])
+def test_a_comma_in_a_number_is_refused_for_what_it_is(given):
+    with pytest.raises(UsageError, match="has a comma") as caught:
+        read_quantity(given, "request/second")
+    assert "1000" in caught.value.hint
 
 
 @pytest.mark.parametrize("given", ["", "many", "--", "1.2.3"])

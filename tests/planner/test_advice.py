@@ -39,6 +39,7 @@ def _other_levels():
     [
         (np.full(SLOTS.size, 20.0), TrafficClass.CONSTANT),
         (20.0 + 12.0 * np.sin(DAY), TrafficClass.DIURNAL),
+        ((30.0 + 12.0 * np.sin(DAY)) * np.where((SLOTS // 144) % 7 < 2, 0.5, 1.0), TrafficClass.DIURNAL),
         (_other_levels(), TrafficClass.DIURNAL),
         (_bursts(), TrafficClass.BURSTY),
         (_silent_nights(), TrafficClass.INTERMITTENT),

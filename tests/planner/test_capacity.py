@@ -157,3 +157,18 @@ def test_the_configured_buffer_counts_until_an_error_is_known_so_far_ahead():
     for known in ({}, {600.0: 0.1}):
         found = buffer_for(known, 900.0, 0.25)
         assert (found.value, found.source, found.measured) == (0.25, "configured", None)
+
+
+@pytest.mark.parametrize(
+    ("work", "hint"),
+    [
+        ({}, "--tokens and --tokens-per-second, or --seconds"),
+        ({"tokens": 300}, "give --tokens-per-second too"),
+        ({"tokens_per_second": 25}, "give --tokens too"),
+        ({"tokens": 300, "tokens_per_second": 25, "seconds": 12}, "not both"),
+    ],
+)
+def test_the_work_of_a_request_is_asked_for_by_what_is_missing_of_it(work, hint):
+    with pytest.raises(UsageError) as caught:
+        formula(qps=40, batch=32, **work)
+    assert hint in caught.value.hint

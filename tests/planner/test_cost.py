@@ -4,7 +4,7 @@ import pytest
 
 from outrider.errors import UsageError
 from outrider.i18n import LANGUAGES
-from planner import cost, roofline
+from planner import cost, cost_text, roofline
 from planner.cost import Offer, Refusal, Request, compare, cost_per_1k_tokens
 from planner.fit import Setup
 from planner.gpus import gpu, gpus, source_text
@@ -27,11 +27,11 @@ def test_the_front_trades_cost_for_latency_and_every_point_carries_the_need():
     for mix in answer.front:
         assert sum(answer.ways[place].rate * count for place, count in mix.replicas.items()) >= 50 * (1 - 1e-9)
     for language in LANGUAGES:
-        said = cost.lines(CHAT, answer, language)
+        said = cost_text.lines(CHAT, answer, language)
         sources = {source_text(spec.price_source, language) for spec in gpus().values()}
         sources |= {roofline.source_in(language, tp) for tp in (1, 8)}
         told = [line for line in said if any(source in line for source in sources)]
-        assert 2 <= len(told) <= 4
+        assert 2 <= len(told) <= 6
         assert len(said) == 1 + len(answer.front) + len(answer.refused) + len(told)
         assert not [line for line in said if line.startswith("capacity.") or "{" in line]
 
@@ -56,7 +56,7 @@ def test_a_promise_that_nobody_keeps_is_a_warning_and_not_a_size():
     answer = compare(Request(**{**_fields(CHAT), "slo": Slo(tpot=1e-4)}), [Offer(gpu("T4"))])
     assert not answer.slo_kept
     assert [why for _, why, _ in answer.refused] == [Refusal.SLO]
-    assert "do not size by it" in cost.lines(CHAT, answer)[1]
+    assert "do not size by it" in cost_text.lines(CHAT, answer)[1]
 
 
 def test_a_model_too_large_for_every_offer_serves_nothing():
@@ -112,6 +112,61 @@ def test_a_setup_that_no_engine_takes_is_refused():
     for wrong in ({"tp": 0}, {"utilisation": 1.5}, {"bits": 1}):
         with pytest.raises(UsageError):
             Setup(**wrong)
+
+
+@pytest.mark.parametrize("slo", [Slo(), Slo(tpot=60.0)])
+def test_without_a_promise_that_ends_its_load_an_engine_is_not_loaded_to_where_its_queue_has_no_end(slo):
+    answer = compare(Request(**{**_fields(CHAT), "slo": slo}), [Offer(gpu("H100"))])
+    assert answer.slo_kept
+    assert answer.cheapest.latency < 30
+    assert {answer.ways[place].binds for mix in answer.front for place in mix.replicas} == {"stability"}
+
+
+def test_the_lines_count_gpus_name_the_currency_and_mark_prices_of_no_list():
+    answer = compare(CHAT, [Offer(gpu("MI300X")), Offer(gpu("H100"), price=20.0)])
+    assert set(answer.cheapest.gpus) == {"MI300X on_demand"}
+    for language, words in (("en", "on demand"), ("zh", "按需")):
+        said = cost_text.lines(CHAT, answer, language)
+        assert f"{sum(answer.cheapest.gpus.values())} " in said[1]
+        assert "USD" in said[1]
+        assert f"MI300X* {words}" in said[1]
+        assert [line for line in said if line.startswith("* ") and "MI300X" in line]
+        assert "on_demand" not in "".join(said)
+    yuan = [Offer(gpu("MI300X"), price=20.0, currency="CNY"), Offer(gpu("H100"), price=30.0, currency="CNY")]
+    own = "".join(cost_text.lines(CHAT, compare(CHAT, yuan)))
+    assert "CNY" in own
+    assert "*" not in own
+    with pytest.raises(UsageError, match="CNY and USD"):
+        compare(CHAT, [yuan[0], Offer(gpu("H100"))])
+
+
+def test_the_group_that_comes_nearest_to_a_promise_is_quoted():
+    asked = Request(**{**_fields(CHAT), "shape": model("Llama-3.1-70B"), "slo": Slo(tpot=0.001)})
+    ((_, why, text),) = compare(asked, [Offer(gpu("B200"))]).refused
+    assert why is Refusal.SLO
+    single = [compare(Request(**{**_fields(asked), "groups": (tp,), "pipelines": (pp,)}), [Offer(gpu("B200"))])
+              for tp in (2, 4, 8) for pp in (1, 2, 4)]  # fmt: skip
+    told = [one.refused[0][2] for one in single]
+    assert text == min(told, key=lambda line: float(line.rsplit("TPOT ", 1)[1].removesuffix(" s")))
+
+
+@pytest.mark.parametrize("name", ["H1000", "A1000", "RTX A3000", "T400", "B2000", "40900", "910"])
+def test_a_name_that_only_begins_like_a_known_one_is_another_device(name):
+    with pytest.raises(UsageError, match="no GPU type is known"):
+        gpu(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", "H100"), ("gpu_1x_h100", "H100"), ("NVIDIA A10G", "A10"),
+        ("Ascend910B2", "Ascend 910B"),
+        ("910B", "Ascend 910B"), ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("4090", "RTX 4090"),
+        ("amd_mi300x_oam", "MI300X"), ("Tesla T4", "T4"), ("H20-3e", "H20"),
+    ],
+)  # fmt: skip
+def test_a_device_is_known_by_the_names_that_exporters_and_clouds_give_it(name, known):
+    assert gpu(name).name == known
 
 
 def _fields(request):

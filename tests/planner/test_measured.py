@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outrider.model import Calibration, EntityKind, EntityRef
-from planner import cost, measured, roofline
+from planner import cost, cost_text, measured, roofline
 from planner.cost import Offer, Request, compare
 from planner.fit import Setup
 from planner.gpus import gpu
@@ -90,7 +90,7 @@ def test_cost_counts_with_a_test_and_says_so() -> None:
     assert by_prior.cheapest is not None
     assert by_prior.cheapest.cost_per_hour < (by_test.cheapest.cost_per_hour if by_test.slo_kept else 1e9)
     assert all(way.source.startswith("measured: load_test of chat") for way in by_test.ways)
-    said = "\n".join(cost.lines(replace(asked, tests=(slow,)), by_test))
+    said = "\n".join(cost_text.lines(replace(asked, tests=(slow,)), by_test))
     assert "step times of H100 TP 1: measured: load_test of chat" in said
     assert roofline.SOURCE not in said
 
@@ -108,5 +108,5 @@ def test_stages_of_a_pipeline_carry_what_no_node_holds() -> None:
     (place,) = mix.replicas
     way = staged.ways[place]
     assert way.setup.gpus == way.setup.tp * way.setup.pp > H100.node
-    assert f"TP {way.setup.tp} PP {way.setup.pp}" in "\n".join(cost.lines(asked, staged))
+    assert f"TP {way.setup.tp} PP {way.setup.pp}" in "\n".join(cost_text.lines(asked, staged))
     assert cost.describe(asked, staged, mix)["replicas"][0]["pp"] == way.setup.pp

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from outrider.errors import UsageError
 from outrider.i18n import LANGUAGES
 from outrider.model import Calibration, EntityKind, EntityRef
-from planner import cost, measured, offers, roofline
+from planner import cost, cost_text, measured, offers, roofline
 from planner.cost import Offer, Refusal, Request, compare
 from planner.fit import Fit, Setup, fit
 from planner.gpus import gpu, gpus
@@ -104,7 +104,7 @@ def test_a_small_load_of_a_small_model_is_cheapest_on_a_slice():
     assert (replica["gpu_type"], replica["cut_from"], replica["parts_per_gpu"]) == ("H100 1g.10gb", "H100", 7)
     assert isinstance(fit(SMALL.shape, way.offer.gpu, way.setup, context=851), Fit)
     for language in LANGUAGES:
-        said = cost.lines(SMALL, answer, language)
+        said = cost_text.lines(SMALL, answer, language)
         assert any("H100 1g.10gb" in line for line in said)
         assert sum("MIG" in line for line in said) == 1
         assert not [line for line in said if "{" in line or line.startswith("capacity.")]

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from dataclasses import replace
 from datetime import timedelta
 from unittest import mock
@@ -324,6 +325,23 @@ def test_bad_questions_get_one_sentence(busy, path, status):
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["message"]
     assert set(answer.json()["error"]) == {"message", "hint"}
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/alerts?limit=0", "limit: expected at least 1, not '0'"),
+        ("/alerts?limit=many", "limit: expected a whole number, not 'many'"),
+        ("/alerts?lang=fr", "lang"),
+        ("/forecasts/-/chat/kept?hours=0", "hours: expected more than 0"),
+        ("/signals/engine_up/series?start=2026-05-04T13:00:00", "start: expected an instant with its time zone"),
+        ("/signals/engine_up/series?start=soon", "start: expected an instant"),
+    ],
+)
+def test_a_wrong_parameter_is_told_in_words_of_ours(busy, path, said):
+    message = busy.http.get(f"/api/v1{path}").json()["error"]["message"]
+    assert said in message
+    assert not re.search("Value error|should be|valid (integer|datetime)", message)
 
 
 def test_language_comes_from_the_query_then_the_header(busy):

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -127,6 +128,9 @@ def test_the_formula_with_both_readings_of_batch(tmp_path):
         (("capacity", "plan", "--service", "none"), "none"),
         (("report", "weekly", "--week", "soon"), "soon"),
         (("report", "weekly", "--format", "papyrus"), "papyrus"),
+        (("version", "--lang", "fr"), "'fr' is not one of 'en', 'zh'"),
+        (("forecast", "kept", "--hours", "0.1"), "--hours"),
+        (("alerts", "list", "--limit", "many"), "--limit"),
     ],
 )
 def test_wrong_usage_is_told_in_one_sentence_with_a_hint(tmp_path, arguments, said):
@@ -136,6 +140,7 @@ def test_wrong_usage_is_told_in_one_sentence_with_a_hint(tmp_path, arguments, sa
     assert said in error["message"]
     assert error["hint"]
     assert "Traceback" not in done.stderr
+    assert not re.search(r"Value error|Input should", done.stderr + done.stdout), "words of a library"
 
 
 def test_a_written_configuration_is_valid_and_a_broken_one_says_where(tmp_path):

@@ -246,6 +246,16 @@ def test_what_is_hardly_meant_is_a_doubt_and_no_fault(tmp_path):
     assert "collect.targets[0]" in doubts[1].message
 
 
+def test_a_gpu_type_that_no_data_sheet_is_known_of_is_a_doubt(tmp_path):
+    types = ("H100", "H1000", "NVIDIA H100 80GB HBM3", "unknown")
+    text = "".join(f"  - {{name: s{place}, gpu_type: {kind}}}\n" for place, kind in enumerate(types))
+    (tmp_path / "outrider.yaml").write_text(f"services:\n{text}", encoding="utf-8")
+    _, problems_, doubts = settings.review(tmp_path / "outrider.yaml")
+    assert problems_ == []
+    assert [(one.line, one.key) for one in doubts] == [(3, "services[1].gpu_type")]
+    assert "H100" in doubts[0].message.split(";")[1]
+
+
 @pytest.mark.parametrize("content", [b"\x7fELF\x00\x01\xff", "cluster: c".encode("utf-16"), b"a: \x00b"])
 def test_a_file_that_is_no_text_is_said_to_be_none(tmp_path, content):
     (tmp_path / "outrider.yaml").write_bytes(content)

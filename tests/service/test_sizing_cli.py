@@ -268,7 +268,7 @@ def test_a_gpu_that_is_unknown_and_a_rate_in_another_unit_are_refused_with_their
         (5, "services[0].tokens_per_second_per_sequence"),
     ]
     assert "gpu" in errors[1]["message"]
-    assert "token/second*sequence" in errors[1]["message"]
+    assert "token/(second*sequence)" in errors[1]["message"]
 
 
 def test_buy_plans_from_a_file(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -91,6 +92,24 @@ def test_the_same_trace_is_advised_alike_from_a_file(advised, tmp_path: Path) ->
     assert of_file["startup_source"] == "given"
     for row, same in zip(of_file["strategies"], of_store["strategies"], strict=True):
         assert row["gpu_hours_ratio"] == pytest.approx(same["gpu_hours_ratio"], rel=1e-3)
+
+
+def test_a_replay_shows_the_waiting_of_every_strategy_beside_its_cost(tmp_path: Path) -> None:
+    begin = NOW - timedelta(days=5)
+    waves = [40.0 + 30.0 * np.sin(2 * np.pi * slot / 144) for slot in range(5 * 144)]
+    lines = [
+        f"{begin + timedelta(minutes=10 * slot):%Y-%m-%dT%H:%M:%SZ},{value:.3f}" for slot, value in enumerate(waves)
+    ]
+    (tmp_path / "chat.csv").write_text("\n".join(["time_utc,requests_per_second", *lines]))
+    asked = ("capacity", "replay", "chat.csv", "--no-prophet", "-o", "table")
+    said = run(*asked, cwd=tmp_path).stdout
+    rows = {line.split()[1]: line for line in said.splitlines() if line.startswith("chat ")}
+    assert list(rows) == ["outrider", "keda", "hpa", "cron", "knative", "oracle"]
+    assert all(len(re.findall(r"\d %", row)) == 2 for row in rows.values()), said
+    assert "static" in said.splitlines()[0] + said.splitlines()[1]
+    chinese = run(*asked, "--lang", "zh", cwd=tmp_path).stdout
+    assert "占静态峰值" in chinese.replace(" ", "").replace("\n", "")
+    assert "最优解" in chinese
 
 
 def test_an_empty_store_and_wrong_questions(stored: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -38,6 +40,36 @@ def test_an_id_stays_whole_where_there_is_room(monkeypatch: pytest.MonkeyPatch) 
     assert any("2026-03-04T12:00:00Z" in line for line in wide)
     narrow = drawn(monkeypatch, 40, [[UUID, prose]])
     assert "".join(line[:20].strip() for line in narrow).count("4fa1b2c3") == 1
+
+
+def test_a_name_without_room_is_broken_after_a_mark_and_a_heading_takes_no_room_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tables, "_PIPED", 0)
+    heads, rows = ["name", "WAPE seasonal naive", "over-provision"], [["azure2024_conversation", "0.123", "0.1"]]
+    monkeypatch.setenv("COLUMNS", "46")
+    assert "azure2024_conversation" in tables.table(heads, rows, empty="")
+    monkeypatch.setenv("COLUMNS", "36")
+    lines = [line.split()[0] for line in tables.table(heads, rows, empty="").splitlines() if line[:1].strip()]
+    assert lines == ["name", "azure2024_", "conversation"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_reason_of_a_plan_is_told_in_words(language, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    keys = ("gpu_type", "current_replicas", "target_replicas", "gpus", "needed_by", "need_at")
+    made = {"service": "chat", "reason": "survivors_too_busy", "derivation": {}} | dict.fromkeys(keys)
+    drawn = tables.recommendations([made], language)
+    assert "survivors_too_busy" not in drawn
+    assert texts(language)["words.plan_reason.survivors_too_busy"] in drawn
+
+
+def test_a_word_in_chinese_text_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_PIPED", 0)
+    monkeypatch.setenv("COLUMNS", "40")
+    drawn = tables.table(["WAPE（Prophet）", "WAPE（前一日）", "说明"], [["1", "2", CHINESE]], empty="")
+    assert "（Prophet）" in drawn
+    assert not re.search(r"（\s*$|^\s*[）。；]", drawn, re.MULTILINE)
 
 
 def test_chinese_is_measured_in_cells(monkeypatch: pytest.MonkeyPatch) -> None:

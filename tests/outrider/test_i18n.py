@@ -1,0 +1,32 @@
+"""Texts with counts in them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from outrider.i18n import LANGUAGES, texts, translate
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(1, "x.yaml has 1 fault"), ("1", "x.yaml has 1 fault"), (0, "x.yaml has 0 faults"), (21, "x.yaml has 21 faults")],
+)
+def test_the_word_behind_a_count_is_that_of_one_or_of_many(count, said):
+    assert translate("cli.config_invalid", file="x.yaml", count=count) == said
+
+
+def test_several_counts_in_a_text_have_words_of_their_own():
+    said = translate("plan.step_round_replica", replicas=1, tp=1, pp=1, group=1, gpus=2)
+    assert "1 replica of 1 x 1 = 1 GPU: 2 GPUs" in said
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_choice_of_words_stands_behind_its_count(language):
+    written = re.compile(r"\[[^\]]*\|[^\]]*\]")
+    for key, text in texts(language).items():
+        for found in written.finditer(text):
+            assert re.search(r"\{\w+\} $", text[: found.start()]), key
+        given = dict.fromkeys(re.findall(r"\{(\w+)\}", text), "7")
+        assert not written.search(translate(key, language, **given)), key
