@@ -90,6 +90,13 @@ def test_no_work_is_left_in_comments() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("suffix", [".md", ".py", ".yaml", ".yml", ".toml"])
+def test_no_merge_was_left_half_done(suffix: str) -> None:
+    marks = re.compile(r"^(<{7} |>{7} |={7}$)", re.MULTILINE)
+    held = [path for path in tracked(suffix) if marks.search(path.read_text(encoding="utf-8"))]
+    assert [str(path.relative_to(ROOT)) for path in held] == []
+
+
 def test_the_packages_of_the_wheel_are_the_folders_on_disk() -> None:
     on_disk = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert on_disk == set(PACKAGES)
