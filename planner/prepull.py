@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from outrider.errors import UsageError
+from planner import kube_gpus
 from planner.kube_names import LABEL, PART_OF, name_of, short
 
 Document = Mapping[str, Any]
@@ -26,7 +27,7 @@ LASTS_SECONDS, KEPT_SECONDS = 3600, 3600
 """A pull that takes longer is given up; an ended Job is kept so long to be looked at, then removed by the cluster."""
 PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 _PULL, _IMAGE, _NODE = "outrider.io/pull", "outrider.io/image", "outrider.io/node"
-_MOST_NAME = 24  # with "-pull-", two digests and the index of a pod within 63
+_MOST_NAME = 20  # with "-pull-", two digests and the index of a pod within 63
 _HOLD_SECONDS = 30  # a pod that has ended keeps no other off its node: stay until the rest are placed
 _TRIES = 3
 
@@ -60,12 +61,15 @@ TO_COME = PrePull("daemonset", PrePullReason.NO_NODE_KNOWN)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is pulled, for whom. ``gpu_resource`` names the taint that nodes with such GPUs usually bear."""
+    """What is pulled, for whom, onto nodes with ``gpu_resource``, whose taints are tolerated.
+
+    ``node_selector`` are the labels of these nodes; without it those that the vendor's programs give them.
+    """
 
     service: str
     namespace: str
     image: str
-    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resource: str = kube_gpus.NVIDIA
     node_selector: Mapping[str, str] | None = None
 
 
@@ -103,6 +107,8 @@ def documents(subject: Subject, how: PrePull) -> tuple[Document, ...]:
 
     Names hold a digest of all that is pulled and how: the same documents once more change nothing, another image or
     another toleration makes other Jobs (a Job's template cannot be changed), and the DaemonSet rolls over to it.
+    Nodes that nobody named are chosen by their labels: no other node pulls. Raises UsageError without a selector for
+    a resource whose labels are not known.
     """
     if how.kind == "daemonset":
         return _priority(), _daemon_set(subject, how)
@@ -140,7 +146,7 @@ def _container(subject: Subject, seconds: int = 0) -> dict[str, Any]:
 
 def _pod(subject: Subject, how: PrePull, **spec: Any) -> dict[str, Any]:
     """A pod that any GPU node takes, and that takes nothing of it. Taints are met whatever their effect."""
-    keys = dict.fromkeys((subject.gpu_resource, *how.taints))
+    keys = dict.fromkeys((*kube_gpus.taints_of(subject.gpu_resource), *how.taints))
     return {
         "priorityClassName": PRIORITY_CLASS,
         "tolerations": [{"key": key, "operator": "Exists"} for key in keys],
@@ -151,6 +157,11 @@ def _pod(subject: Subject, how: PrePull, **spec: Any) -> dict[str, Any]:
         **({"imagePullSecrets": [{"name": how.secret}]} if how.secret else {}),
         **spec,
     }
+
+
+def _nodes_of(subject: Subject) -> dict[str, Any]:
+    """Affinity to nodes with GPUs: a pod that asks for none would go to any node. A selector stands in for it."""
+    return {} if subject.node_selector else {"nodeAffinity": kube_gpus.affinity_to(subject.gpu_resource)}
 
 
 def _labels(subject: Subject) -> dict[str, str]:
@@ -168,15 +179,16 @@ def _job_of(subject: Subject, how: PrePull, node: str) -> Document:
     field = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     wanted = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [field]}}
     placed = {**spec, "affinity": {"nodeAffinity": wanted}}
-    return _job(subject, key, f"-{short(node)}", {_NODE: node}, placed, {"backoffLimit": _TRIES})
+    return _job(subject, key, f"-{short(node, 10)}", {_NODE: node}, placed, {"backoffLimit": _TRIES})
 
 
 def _indexed_job(subject: Subject, how: PrePull) -> Document:
     """One pod on each of ``count`` nodes that nobody named: all at once, each keeping the others off its node."""
+    nodes = _nodes_of(subject)
     spec = _pod(subject, how, restartPolicy="Never", containers=[_container(subject, _HOLD_SECONDS)])
-    key = _key(subject, spec)
+    key = _key(subject, {**spec, "affinity": nodes})
     term = {"labelSelector": {"matchLabels": {_PULL: key}}, "topologyKey": "kubernetes.io/hostname"}
-    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    apart = {**nodes, "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     each = {
         "completionMode": "Indexed",
         "completions": how.count,
@@ -215,7 +227,14 @@ def _daemon_set(subject: Subject, how: PrePull) -> Document:
         "resources": {"requests": {"cpu": "1m", "memory": "8Mi"}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    spec = _pod(subject, how, initContainers=[_container(subject)], containers=[keep])
+    nodes = _nodes_of(subject)
+    spec = _pod(
+        subject,
+        how,
+        initContainers=[_container(subject)],
+        containers=[keep],
+        **({"affinity": nodes} if nodes else {}),
+    )
     labels = _labels(subject)
     return {
         "apiVersion": "apps/v1",

@@ -7,6 +7,8 @@ subset of the service (Istio). Numbers follow Gateway API 1 and Istio's networki
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -22,13 +24,18 @@ POD_LABEL = "statefulset.kubernetes.io/pod-name"
 """Set by Kubernetes on the pods of StatefulSets, so also on the leaders of LeaderWorkerSets."""
 MOST_BACKENDS = {"gateway": 16}
 """backendRefs of one rule, by the schema of HTTPRoute."""
+ANY_HOST = "*"
+_HOST = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _SERVERS = ("managedFields", "resourceVersion", "uid", "generation", "creationTimestamp", "selfLink")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a new route is. ``pods`` of the replicas by name; ``gateway`` as name or namespace/name, else the mesh."""
+    """Where a new route is. ``pods`` of the replicas by name; ``gateway`` as name or namespace/name, else the mesh.
+
+    ``hosts`` are the names that requests to the gateway bear, any name when none is given.
+    """
 
     service: str
     namespace: str
@@ -36,12 +43,14 @@ class Place:
     port: int = 8000
     pod_label: str = POD_LABEL
     gateway: str | None = None
+    hosts: tuple[str, ...] = ()
 
 
 def current(route: Document, source: str) -> dict[str, float]:
     """The backends of a route and their weights as they are.
 
-    Raises UsageError for what is no route, and for one whose rules share requests out among different backends.
+    Raises UsageError for what is no route, for one whose rules share requests out among different backends, and for
+    backends that only their namespace, host or port tells apart.
     """
     rules = [{_name(one): _weight(one, route) for one in rule} for rule in _rules(route, source) if len(rule) > 1]
     if not rules:
@@ -73,8 +82,9 @@ def backends(replicas: Sequence[str]) -> dict[str, str]:
 def documents(kind: Kind, place: Place, weights: Mapping[str, int]) -> tuple[Document, ...]:
     """A new route for replicas, whose names ``weights`` and ``place.pods`` have, with what it needs beside it.
 
-    Raises UsageError for more replicas than a rule may have.
+    Raises UsageError for more replicas than a rule may have and for hosts that are none, or are of no gateway.
     """
+    _check_hosts(place)
     most = MOST_BACKENDS.get(kind)
     if most is not None and len(weights) > most:
         said = f"a rule of an HTTPRoute has at most {most} backends, here are {len(weights)}"
@@ -100,12 +110,14 @@ def _gateway(place: Place, weights: Mapping[str, int]) -> tuple[Document, ...]:
     if place.gateway is not None:
         space, _, name = place.gateway.rpartition("/")
         parent = {"name": name, **({"namespace": space} if space else {})}
+    # without any, a route has the hosts of its gateway; the definition knows no name for all of them
+    hosts = {} if not place.hosts or ANY_HOST in place.hosts else {"hostnames": list(place.hosts)}
     refs = [{"name": named[replica], "port": place.port, "weight": weight} for replica, weight in weights.items()]
     route = {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
         "metadata": _meta(place),
-        "spec": {"parentRefs": [parent], "rules": [{"backendRefs": refs}]},
+        "spec": {"parentRefs": [parent], **hosts, "rules": [{"backendRefs": refs}]},
     }
     return *services, route
 
@@ -118,13 +130,24 @@ def _istio(place: Place, weights: Mapping[str, int]) -> tuple[Document, ...]:
         {"destination": {"host": host, "subset": named[each], "port": {"number": place.port}}, "weight": weight}
         for each, weight in weights.items()
     ]
-    gateways = {} if place.gateway is None else {"gateways": [place.gateway]}
+    # no request from outside names the service as the cluster does: at a gateway its own names count
+    at_gateway = {} if place.gateway is None else {"gateways": [place.gateway]}
+    hosts = [host] if place.gateway is None else list(place.hosts) or [ANY_HOST]
     rule = {"apiVersion": "networking.istio.io/v1", "kind": "DestinationRule", "metadata": _meta(place)}
     route = {"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": _meta(place)}
     return (
         {**rule, "spec": {"host": host, "subsets": subsets}},
-        {**route, "spec": {"hosts": [host], **gateways, "http": [{"route": routes}]}},
+        {**route, "spec": {"hosts": hosts, **at_gateway, "http": [{"route": routes}]}},
     )
+
+
+def _check_hosts(place: Place) -> None:
+    if place.hosts and place.gateway is None:
+        raise UsageError("--host is of a gateway's route", hint="give --gateway too, or leave --host out")
+    for host in place.hosts:
+        if host != ANY_HOST and (len(host) > 253 or not _HOST.fullmatch(host)):
+            hint = "such as chat.example.com, *.example.com, or * for all"
+            raise UsageError(f"--host {host!r} is no host", hint=hint)
 
 
 def _meta(place: Place) -> dict[str, Any]:
@@ -149,6 +172,10 @@ def _rules(route: Document, source: str) -> Iterator[list[dict[str, Any]]]:
         listed = found if isinstance(found, list) else []
         if not all(isinstance(one, dict) and _name(one) for one in listed):
             raise UsageError(f"{source}, rule {number}: a backend has no name", hint="give the route unchanged")
+        twice = next((name for name, count in Counter(_name(one) for one in listed).items() if count > 1), None)
+        if twice is not None:
+            said = f"{source}, rule {number}: {twice} stands there twice, of another namespace, host or port"
+            raise UsageError(said, hint="a weight belongs to one: steer by names that differ")
         yield listed
 
 

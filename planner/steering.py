@@ -2,7 +2,8 @@
 
 ``balance`` says what would be best for the traffic to come; what is proposed here stands until somebody changes it.
 So the weights are those for as long as they stand, no replica gets less or more than its bounds, one without values
-keeps what it has, and nothing is proposed that a replay of the same arrivals does not show to be better.
+keeps what it has, one that somebody drained stays drained, and nothing is proposed that a replay of the same arrivals
+does not show to be better, nor for more traffic than the others can take.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LEAST_OF_EVEN, MOST_OF_EVEN = 0.25, 2.0
 LEAST_GAIN = 0.05
 """Prior: of the p95 wait. What is less, other arrivals would turn round."""
 _FINE = 10_000  # weights are bounded and rounded once, here
-_MOST_LOAD = 0.9  # of all speed: what is above grows without end in any replay
+_MOST_LOAD = 0.9  # of all speed: what is above waits without end sooner or later, and no weights help
 
 
 class SteerReason(StrEnum):
@@ -35,13 +36,17 @@ class SteerReason(StrEnum):
     BY_WAIT = "by_wait"
     NO_GAIN = "no_gain"
     ALL_FULL = "all_full"
+    OVERLOAD = "overload"  # those that admit cannot generate what arrives: replicas are missing, not weights
     BOUNDS = "bounds"  # those that admit cannot take the rest within their bounds
     NOTHING_TO_STEER = "nothing_to_steer"  # fewer than two replicas, or values of none
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How weights may be changed. ``least`` and ``most`` are weights of 100, by the even share when not given."""
+    """How weights may be changed. ``least`` and ``most`` are weights of 100, by the even share when not given.
+
+    ``refill`` names backends that are at 0 now and may get traffic again.
+    """
 
     stands_seconds: float = 300.0
     watermark: float = WATERMARK
@@ -49,11 +54,12 @@ class Rules:
     tokens_per_request: float = 250.0
     least: int | None = None
     most: int | None = None
+    refill: tuple[str, ...] = ()
 
     def bounds(self, count: int) -> tuple[int, int]:
         """Least and most weight of one of ``count``. Raises UsageError for bounds that no weights can keep."""
         even = TOTAL / count
-        least = int(even * LEAST_OF_EVEN) if self.least is None else self.least
+        least = max(1, int(even * LEAST_OF_EVEN)) if self.least is None else self.least  # 0 would be drained
         most = min(TOTAL, ceil(even * MOST_OF_EVEN)) if self.most is None else self.most
         if not 0 <= least <= most <= TOTAL:
             said = f"weights from {least} to {most}"
@@ -65,7 +71,8 @@ class Rules:
 class Steering:
     """``weights`` of every backend, whole numbers that add up to 100; those of ``current`` where none are proposed.
 
-    ``kept`` have no values, ``closed`` are above the watermark. Waits are p95 of the replay over all that admit, of
+    ``kept`` have no values, ``drained`` were set to 0 and stay there, ``closed`` are above the watermark. ``arriving``
+    tokens a second are for the others, which generate ``speed``. Waits are p95 of the replay over all that admit, of
     even weights, of those set now (None where none of them admits) and of those proposed.
     """
 
@@ -73,10 +80,13 @@ class Steering:
     weights: Mapping[str, int]
     current: Mapping[str, int]
     kept: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
     least: int = 0
     most: int = TOTAL
     waits: Mapping[str, float] = field(default_factory=dict)
+    arriving: float = 0.0
+    speed: float = 0.0
     affinity_loss_seconds: float = 0.0
     even_seconds: float | None = None
     current_seconds: float | None = None
@@ -94,7 +104,10 @@ class Steering:
             "weights": dict(self.weights),
             "current": dict(self.current),
             "kept": list(self.kept),
+            "drained": list(self.drained),
             "closed": list(self.closed),
+            "arriving_tokens_per_second": self.arriving,
+            "speed_tokens_per_second": self.speed,
             "bounds": {"least": self.least, "most": self.most},
             "waits_seconds": dict(self.waits),
             "affinity_loss_seconds": self.affinity_loss_seconds,
@@ -113,8 +126,9 @@ def propose(
 ) -> Steering:
     """Weights for ``backends``, of which ``loads`` has the values of some, by name.
 
-    ``current`` weights of any sum, even ones when not given. Raises UsageError for more backends than whole weights
-    can tell apart, for names that do not match and for what ``balance.weigh`` refuses.
+    ``current`` weights of any sum, even ones when not given; what is at 0 among others stays there unless ``rules``
+    name it. Raises UsageError for more backends than whole weights can tell apart, for names that do not match and for
+    what ``balance.weigh`` refuses.
     """
     rules = rules or Rules()
     _check(backends, loads, rules)
@@ -122,27 +136,44 @@ def propose(
     before = dict(zip(backends, now.tolist(), strict=True))
     known = {one.name: one for one in loads}
     kept = tuple(name for name in backends if name not in known)
-    least, most = rules.bounds(max(len(backends), 1))
-    none = Steering(SteerReason.NOTHING_TO_STEER, before, before, kept, (), least, most)
-    if len(backends) < 2 or not known:
-        return none
+    drained = tuple(name for name in known if not before[name] and name not in rules.refill)
+    open_ = [one for one in loads if one.name not in drained]
+    least, most = rules.bounds(max(sum(1 for name in backends if before[name] or name in rules.refill), 1))
+    told: dict[str, Any] = {"kept": kept, "drained": drained, "least": least, "most": most}
+    if len(backends) < 2 or not open_:
+        return Steering(SteerReason.NOTHING_TO_STEER, before, before, **told)
+    rest = TOTAL - sum(before[name] for name in kept)
+    rate = arriving_tokens_per_second * rest / TOTAL  # those without values take their share of all that arrives
     made = balance.weigh(
-        loads, arriving_tokens_per_second, horizon=rules.stands_seconds, watermark=rules.watermark,
+        open_, rate, horizon=rules.stands_seconds, watermark=rules.watermark,
         prefill_seconds=rules.prefill_seconds, total=_FINE,
     )  # fmt: skip
-    told: dict[str, Any] = {"kept": kept, "closed": made.closed, "least": least, "most": most, "waits": made.waits}
+    admitting = [name for name in backends if name in known and name not in (*drained, *made.closed)]
+    speed = sum(known[name].tokens_per_second for name in admitting)
+    waits_now = {one.name: one.wait_seconds for one in loads}
+    told |= {"closed": made.closed, "waits": waits_now, "arriving": rate, "speed": speed}
     if made.reason is balance.BalanceReason.ALL_FULL:
         return Steering(SteerReason.ALL_FULL, before, before, **told)
-    admitting = [name for name in backends if name in known and name not in made.closed]
-    rest = TOTAL - sum(before[name] for name in kept)
+    if rate > _MOST_LOAD * speed:
+        return Steering(SteerReason.OVERLOAD, before, before, **told)
     wanted = np.array([max(made.weights[name], 1e-6 * _FINE) for name in admitting], dtype=np.float64)
     bounded = _bounded(wanted, rest, least, most)
     if bounded is None:
         return Steering(SteerReason.BOUNDS, before, before, **told)
     weights = dict.fromkeys(backends, 0) | {name: before[name] for name in kept}
     weights |= dict(zip(admitting, bounded.tolist(), strict=True))
-    rate = arriving_tokens_per_second * rest / TOTAL
     waits = _replayed([known[name] for name in admitting], rate, before, weights, rules)
+    return _judged(weights, before, waits, made, told)
+
+
+def _judged(
+    weights: Mapping[str, int],
+    before: Mapping[str, int],
+    waits: tuple[float | None, float | None, float | None],
+    made: balance.Weights,
+    told: Mapping[str, Any],
+) -> Steering:
+    """The weights where the replay gains by them, else those of before."""
     sheltered = any(before[name] for name in made.closed)  # a full cache is left whatever the queues say
     beside = waits[0] if waits[1] is None else waits[1]
     gains = waits[2] is not None and beside is not None and waits[2] <= (1.0 - LEAST_GAIN) * beside
@@ -169,6 +200,9 @@ def _check(backends: Sequence[str], loads: Iterable[ReplicaLoad], rules: Rules) 
     strange = [one.name for one in loads if one.name not in backends]
     if strange:
         raise UsageError(f"{strange[0]} is no backend", hint=f"backends are {', '.join(backends)}")
+    for name in rules.refill:
+        if name not in backends:
+            raise UsageError(f"--refill: {name} is no backend", hint=f"backends are {', '.join(backends)}")
     if not rules.stands_seconds > 0:
         raise UsageError(f"--stands is {rules.stands_seconds:g} s", hint="how long the weights are to stand: 5m")
     if not rules.tokens_per_request >= 1.0:
@@ -177,9 +211,12 @@ def _check(backends: Sequence[str], loads: Iterable[ReplicaLoad], rules: Rules) 
 
 
 def _shared(shares: Floats) -> np.ndarray:
-    """Whole weights of 100 in proportion, even ones where all are zero."""
-    found = _bounded(shares if shares.sum() > 0 else np.ones_like(shares), TOTAL, 0, TOTAL)
-    assert found is not None  # nothing is bounded
+    """Whole weights of 100 in proportion, even ones where all are zero; who has any has 1 or more."""
+    wanted = shares if shares.sum() > 0 else np.ones_like(shares)
+    found = np.zeros(wanted.size, dtype=int)
+    some = _bounded(wanted[wanted > 0], TOTAL, 1, TOTAL)
+    assert some is not None  # at most as many as weights
+    found[wanted > 0] = some
     return found
 
 

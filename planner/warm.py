@@ -5,17 +5,19 @@ Documents are Kubernetes objects as plain values; nothing is sent from here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from outrider.ledger import StartPhase, Startup, lead_time_quantile
-from planner import prepull
-from planner.kube_names import LABEL, PART_OF, name_of
+from planner import kube_gpus, prepull
+from planner.kube_names import LABEL, PART_OF, name_of, short
 
 Document = Mapping[str, Any]
 
+_MOST_NAME = 24  # with "-warm-up-", two digests and the suffix of a pod within 63
 BALLOON_PRIORITY = -10
 """Below every pod without a priority class, so that any of those pushes a balloon out."""
 
@@ -24,7 +26,8 @@ BALLOON_PRIORITY = -10
 class WarmSettings:
     """One service. ``gpu_resource`` is what its pods ask for; ``spare`` replicas are kept ahead.
 
-    ``pre_pull`` says how ``image`` is pulled ahead; a DaemonSet, which needs to know no node, when it is not given.
+    ``node_selector`` are the labels of the nodes for balloons and for the image. ``pre_pull`` says how ``image`` is
+    pulled ahead; a DaemonSet, which needs to know no node, when it is not given.
     """
 
     service: str
@@ -33,7 +36,7 @@ class WarmSettings:
     url: str | None = None
     model: str | None = None
     gpus: int = 1
-    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resource: str = kube_gpus.NVIDIA
     node_selector: Mapping[str, str] | None = None
     spare: int = 1
     price_per_gpu_hour: float | None = None
@@ -164,15 +167,17 @@ def _priority() -> Document:
 
 
 def _pod(settings: WarmSettings, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    chosen = {"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}
-    tolerations = [{"key": settings.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}]
-    return {"metadata": {"labels": _labels(settings, name)}, "spec": {**chosen, "tolerations": tolerations, **spec}}
+    keys = kube_gpus.taints_of(settings.gpu_resource)
+    tolerations = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
+    return {"metadata": {"labels": _labels(settings, name)}, "spec": {"tolerations": tolerations, **spec}}
 
 
 def _balloons(settings: WarmSettings) -> Document:
     resources = {"limits": {settings.gpu_resource: settings.gpus}, "requests": {"cpu": "10m", "memory": "16Mi"}}
     container = {"name": "balloon", "image": prepull.PAUSE_IMAGE, "resources": resources}
-    spec = {"priorityClassName": "outrider-balloon", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    chosen = {"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}
+    priority = {"priorityClassName": "outrider-balloon", "terminationGracePeriodSeconds": 0}
+    spec = {**chosen, **priority, "containers": [container]}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -186,6 +191,7 @@ def _balloons(settings: WarmSettings) -> Document:
 
 
 def _prompts(settings: WarmSettings, url: str) -> Document:
+    """A Job named by a digest of what it asks and whom: a Job's template cannot be changed. Any node takes its pod."""
     script = (
         "import json, os, urllib.request as r\n"
         "for n in (16, 512, 2048):\n"
@@ -203,9 +209,10 @@ def _prompts(settings: WarmSettings, url: str) -> Document:
         ],
     }
     pod = _pod(settings, "warm-up", {"restartPolicy": "OnFailure", "containers": [container]})
+    name = f"{name_of(settings.service, _MOST_NAME)}-warm-up-{short(json.dumps(pod, sort_keys=True), 10)}"
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _meta(settings, "warm-up"),
+        "metadata": {**_meta(settings, "warm-up"), "name": name},
         "spec": {"backoffLimit": 4, "ttlSecondsAfterFinished": 3600, "template": pod},
     }

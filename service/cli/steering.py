@@ -41,8 +41,14 @@ def steer(
     prefill: Annotated[float, amount("--prefill", "second", "of a usual prompt that no cache holds")] = 0.0,
     least: Annotated[int | None, typer.Option("--least", help="weight of 100 that none gets less than")] = None,
     most: Annotated[int | None, typer.Option("--most", help="weight of 100 that none gets more than")] = None,
+    refill: Annotated[
+        list[str] | None, typer.Option("--refill", help="backend at 0 that may get traffic again; others stay at 0")
+    ] = None,
     gateway: Annotated[
         str | None, typer.Option("--gateway", help="of a new route, name or namespace/name; else the mesh")
+    ] = None,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="that requests to the gateway name, else all of the gateway's")
     ] = None,
     port: Annotated[int, typer.Option("--port", help="of the replicas, for a new route", min=1, max=65535)] = 8000,
     pod_label: Annotated[
@@ -61,7 +67,8 @@ def steer(
     if route is not None and form is not None:
         raise UsageError("--format and --current exclude each other", hint="a route that exists has its own format")
     now = None if route is None else routes.current(route, str(current))
-    rules = Rules(duration_of("--stands", stands).total_seconds(), watermark, prefill, tokens, least, most)
+    rules = Rules(duration_of("--stands", stands).total_seconds(), watermark, prefill, tokens, least, most,
+                  tuple(refill or ()))  # fmt: skip
     fleet = _fleet(context, service, file, arriving)
     made = steering.propose(fleet, rules, now)
     found: list[Any] = []
@@ -75,6 +82,7 @@ def steer(
             port,
             pod_label or routes.POD_LABEL,
             gateway,
+            tuple(host or ()),
         )
         weights = {one.name: made.found.weights[name] for name, one in made.replica_of.items()}
         found = list(routes.documents("istio" if form == "istio" else "gateway", place, weights))
@@ -116,8 +124,9 @@ def _lines(context: Context, shown: dict[str, Any]) -> str:
     def said(key: str, **numbers: Any) -> str:
         return translate(f"capacity.steer_{key}", context.language, **numbers)
 
-    marks = {name: said(mark) for mark in ("kept", "closed") for name in shown[mark]}
-    lines = [said(shown["reason"], **shown["bounds"])]
+    marks = {name: said(mark) for mark in ("kept", "drained", "closed") for name in shown[mark]}
+    rates = {name: f"{shown[f'{name}_tokens_per_second']:g}" for name in ("arriving", "speed")}
+    lines = [said(shown["reason"], **shown["bounds"], **rates)]
     for name, weight in shown["weights"].items():
         wait = shown["waits_seconds"].get(name)
         seconds = "-" if wait is None else f"{wait:.2f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import yaml
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.ledger import StartPhase, Startup
-from planner import prepull
+from planner import kube_gpus, prepull
 from planner.warm import WarmSettings, phases_of, warm
 from service import gpu_nodes, reading, wiring
 from service.cli import tables
@@ -44,6 +45,13 @@ def warming(
     tolerate: Annotated[
         list[str] | None, typer.Option("--tolerate", help="key of a taint of the nodes, beside that of GPUs")
     ] = None,
+    node_selector: Annotated[
+        list[str] | None,
+        typer.Option("--node-selector", help="KEY=VALUE of the nodes; else those that the GPUs' vendor labels"),
+    ] = None,
+    gpu_resource: Annotated[
+        str | None, typer.Option("--gpu-resource", help="that pods ask for; else by the service's GPU type")
+    ] = None,
     url: Annotated[str | None, typer.Option("--url", help="of the service, for warm-up prompts")] = None,
     model: Annotated[str | None, typer.Option("--model", help="name that the prompts ask for")] = None,
     spare: Annotated[int, typer.Option("--spare", help="replicas kept ahead by balloons or a warm pool", min=1)] = 1,
@@ -55,6 +63,8 @@ def warming(
     settings = context.settings()
     known = next((one for one in settings.services if one.name == service), ServiceSettings(name=service))
     starts: tuple[Startup, ...] = () if phase else _starts(context, service)
+    resource = kube_gpus.resource_of(known.gpu_type) if gpu_resource is None else gpu_resource
+    selector = kube_gpus.selector_of(node_selector or [])
     how = _how(context, known, image, pre_pull, node or [], nodes, pull_secret, tolerate or [])
     planned = warm(
         WarmSettings(
@@ -64,6 +74,8 @@ def warming(
             url=url,
             model=model,
             gpus=known.tensor_parallel * known.pipeline_parallel,
+            gpu_resource=kube_gpus.checked_resource(resource),
+            node_selector=selector or None,
             spare=spare,
             price_per_gpu_hour=known.price_per_gpu_hour,
             pre_pull=how or prepull.TO_COME,
@@ -75,7 +87,11 @@ def warming(
         reading.write(out, yaml.safe_dump_all(planned.documents, sort_keys=False, allow_unicode=True))
     shown = {
         **planned.as_dict(),
-        "pre_pull": None if how is None else _told(context, how, str(image)),
+        "gpu_resource": resource,
+        "node_selector": selector,
+        "pre_pull": None
+        if how is None
+        else _told(context, how, str(image), () if selector else kube_gpus.labels_of(resource)),
         "currency": known.currency,
         "written": None if out is None else str(out),
     }
@@ -111,17 +127,21 @@ def _how(
     return prepull.choose(checked, named, count, secret=secret, taints=taints)
 
 
-def _told(context: Context, how: prepull.PrePull, image: str) -> dict[str, Any]:
-    """What was chosen and why, with when to take the other."""
+def _told(context: Context, how: prepull.PrePull, image: str, labels: Sequence[str]) -> dict[str, Any]:
+    """What was chosen and why, with when to take the other; ``labels`` choose nodes that nobody named."""
     nodes = how.count or len(how.nodes)
+    why = [translate(f"cli.pre_pull_{how.kind}", context.language, count=nodes)]
+    if labels and not how.nodes:
+        why.append(translate("cli.pre_pull_labels", context.language, labels=", ".join(labels)))
+    if not prepull.pinned(image):
+        why.append(translate(f"cli.pre_pull_tag_{how.kind}", context.language))
     return {
         "kind": how.kind,
         "reason": how.reason.value,
         "nodes": list(how.nodes),
         "count": nodes if how.kind == "job" else None,
         "pinned": prepull.pinned(image),
-        "why": translate(f"cli.pre_pull_{how.kind}", context.language, count=nodes)
-        + ("" if prepull.pinned(image) else " " + translate("cli.pre_pull_tag", context.language)),
+        "why": " ".join(why),
     }
 
 

@@ -62,6 +62,48 @@ def test_each_node_has_one_job_that_asks_for_no_gpu_and_bears_its_taints() -> No
         assert job["spec"]["ttlSecondsAfterFinished"] > 0
 
 
+def nodes_of(body: Any) -> list[dict[str, Any]]:
+    affinity = body["spec"]["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
+    found: list[dict[str, Any]] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get(
+        "nodeSelectorTerms", []
+    )
+    return found
+
+
+@pytest.mark.parametrize("how", [choose("job", [], 3), choose("daemonset")])
+@pytest.mark.parametrize(
+    ("resource", "label"),
+    [
+        ("nvidia.com/gpu", "nvidia.com/gpu.present"),
+        ("nvidia.com/mig-1g.10gb", "nvidia.com/gpu.product"),
+        ("amd.com/gpu", "amd.com/gpu.product-name"),
+        ("huawei.com/Ascend910", "node.kubernetes.io/npu.chip.name"),
+    ],
+)
+def test_nodes_that_nobody_named_are_those_with_gpus(how: Any, resource: str, label: str) -> None:
+    body = documents(replace(CHAT, gpu_resource=resource), how)[1]
+    keys = [one["key"] for term in nodes_of(body) for one in term["matchExpressions"]]
+    assert label in keys
+    tolerated = [one["key"] for one in body["spec"]["template"]["spec"]["tolerations"]]
+    assert tolerated[0] == resource
+    assert ("nvidia.com/gpu" in tolerated) == resource.startswith("nvidia.com/")
+
+
+@pytest.mark.parametrize("how", [choose("job", [], 3), choose("daemonset")])
+def test_a_selector_stands_in_for_the_labels_of_vendors(how: Any) -> None:
+    body = documents(replace(CHAT, gpu_resource="vendor.io/card", node_selector={"pool": "gpu"}), how)[1]
+    assert body["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+    assert nodes_of(body) == []
+    with pytest.raises(UsageError, match=r"no label of nodes with vendor\.io/card is known") as caught:
+        documents(replace(CHAT, gpu_resource="vendor.io/card"), how)
+    assert "--node-selector" in caught.value.hint
+
+
+def test_nodes_whose_names_are_alike_have_jobs_of_their_own() -> None:
+    nodes = ["ip-10-0-15-245.ec2.internal", "ip-10-0-16-239.ec2.internal"]  # the same six digits of SHA-256
+    assert len(set(named(CHAT, "job", nodes))) == 2
+
+
 def test_a_name_is_that_of_what_is_pulled_and_how() -> None:
     jobs = ("job", ["a"])
     assert named(CHAT, *jobs) == named(CHAT, *jobs)
@@ -83,9 +125,9 @@ def test_more_nodes_keep_the_jobs_of_those_before() -> None:
 
 def test_names_fit_whatever_a_service_is_called() -> None:
     for service in ("a" * 200, "Org/Qwen_2.5-72B", "模型"):
-        for name in (*named(replace(CHAT, service=service), "job", ["n" * 250]),
-                     *named(replace(CHAT, service=service), "job", [], 100_000)):  # fmt: skip
-            assert len(name) + len("-99999-xxxxx") <= 63 or len(name) + len("-xxxxx") <= 63
+        for how, pod in ((("job", ["n" * 250]), "-xxxxx"), (("job", [], 100_000), "-99999-xxxxx")):
+            (name,) = named(replace(CHAT, service=service), *how)
+            assert len(name + pod) <= 63
 
 
 def test_a_tag_is_looked_up_anew_and_a_digest_is_not() -> None:

@@ -99,6 +99,12 @@ def test_a_mesh_route_is_reweighted_by_its_subsets() -> None:
         (lambda one: one["spec"]["rules"][0]["backendRefs"][0].update(name=""), "rule 1: a backend has no name"),
         (lambda one: one["spec"]["rules"][0]["backendRefs"][0].update(weight=-1), "has the weight -1"),
         (lambda one: one["spec"]["rules"][0]["backendRefs"][0].update(weight="half"), "has the weight 'half'"),
+        (
+            lambda one: one["spec"]["rules"][0]["backendRefs"].append(
+                {"name": "chat-0", "namespace": "canary", "port": 8000}
+            ),
+            "rule 1: chat-0 stands there twice",
+        ),
     ],
 )
 def test_what_is_no_route_is_refused(change: Any, said: str) -> None:
@@ -128,6 +134,35 @@ def test_a_new_mesh_route_has_a_subset_for_each_replica() -> None:
     assert shared.keys() == subsets.keys()
     assert list(shared.values()) == [20, 80]
     assert list(subsets.values()) == [{routes.POD_LABEL: "chat-0"}, {routes.POD_LABEL: "chat-1"}]
+
+
+def test_at_a_gateway_a_route_takes_the_names_that_people_ask_for() -> None:
+    def spec(kind: routes.Kind, *hosts: str, gateway: str | None = "infra/edge") -> Any:
+        return routes.documents(kind, Place("chat", "prod", PLACE.pods, gateway=gateway, hosts=hosts), WEIGHTS)[-1][
+            "spec"
+        ]
+
+    assert (spec("istio")["gateways"], spec("istio")["hosts"]) == (["infra/edge"], ["*"])
+    assert spec("istio", "chat.example.com")["hosts"] == ["chat.example.com"]
+    assert spec("istio", gateway=None)["hosts"] == ["chat.prod.svc.cluster.local"]
+    assert spec("gateway", "chat.example.com", "*.example.org")["hostnames"] == ["chat.example.com", "*.example.org"]
+    assert "hostnames" not in spec("gateway", "*"), "a route without any has those of its gateway"
+
+
+@pytest.mark.parametrize(
+    ("host", "gateway", "said"),
+    [
+        ("chat.example.com", None, "--host is of a gateway"),
+        ("Chat.example.com", "edge", "'Chat.example.com' is no host"),
+        ("chat.*.com", "edge", "is no host"),
+        ("https://chat.example.com", "edge", "is no host"),
+        ("", "edge", "'' is no host"),
+    ],
+)
+def test_what_is_no_host_of_a_gateway_is_refused(host: str, gateway: str | None, said: str) -> None:
+    place = Place("chat", "prod", PLACE.pods, gateway=gateway, hosts=(host,))
+    with pytest.raises(UsageError, match=said):
+        routes.documents("istio", place, WEIGHTS)
 
 
 def test_more_replicas_than_a_rule_takes_go_to_the_mesh() -> None:

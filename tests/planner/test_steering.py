@@ -77,6 +77,57 @@ def test_a_full_cache_is_left_even_where_no_queue_gains() -> None:
     assert propose(names(*loads), loads, 100, drained).reason is SteerReason.NO_GAIN
 
 
+def test_more_than_the_others_can_take_is_not_put_on_them() -> None:
+    loads = (FULL, ReplicaLoad("open", 0, 1000))
+    found = propose(names(*loads), loads, 1900)
+    assert (found.reason, found.weights) == (SteerReason.OVERLOAD, {"full": 50, "open": 50})
+    assert (found.arriving, found.speed) == (1900, 1000)
+    assert propose(names(*loads), loads, 800).weights == {"full": 0, "open": 100}
+
+
+def test_what_the_silent_ones_take_is_no_load_of_the_others() -> None:
+    loads, now = (FULL, ReplicaLoad("open", 0, 1000)), {"full": 25, "open": 25, "mute": 50}
+    found = propose([*names(*loads), "mute"], loads, 1600, now)
+    assert found.arriving == 800
+    assert found.weights == {"full": 0, "open": 50, "mute": 50}
+
+
+def test_waits_are_filled_with_what_is_left_by_the_silent_ones() -> None:
+    rules = Rules(least=0, most=100)
+    alone = propose(names(LONG, FREE), (LONG, FREE), 300, rules=rules)
+    beside = propose([*names(LONG, FREE), "mute"], (LONG, FREE), 600, {"long": 25, "free": 25, "mute": 50}, rules)
+    assert alone.weights == {"long": 0, "free": 100}
+    assert beside.weights == {"long": 0, "free": 50, "mute": 50}
+
+
+def test_one_that_was_drained_stays_so_until_it_is_named() -> None:
+    now = {"long": 50, "free": 50, "fast": 0}
+    found = propose(list(now), (LONG, FREE, FAST), 800, now)
+    assert (found.drained, found.weights["fast"]) == (("fast",), 0)
+    assert found.waits["fast"] == 0.0, "told all the same"
+    again = propose(list(now), (LONG, FREE, FAST), 800, now, Rules(refill=("fast",)))
+    assert again.drained == ()
+    assert again.weights["fast"] > again.weights["long"] > 0
+    only = propose(["long", "fast"], (FAST,), 800, {"long": 1, "fast": 0})
+    assert only.reason is SteerReason.NOTHING_TO_STEER
+
+
+def test_a_small_share_is_not_rounded_away() -> None:
+    loads = (ReplicaLoad("a", 90_000, 1000), ReplicaLoad("b", 0, 1000))
+    found = propose(["a", "b", "canary"], loads, 1500, {"a": 500, "b": 495, "canary": 3})
+    assert found.current == {"a": 50, "b": 49, "canary": 1}
+    assert found.proposed
+    assert found.weights["canary"] == 1
+
+
+def test_of_many_replicas_none_is_drained_by_its_bounds() -> None:
+    loads = [ReplicaLoad(f"r{n}", 90_000.0 * (n < 15), 1000) for n in range(30)]
+    found = propose(names(*loads), loads, 10_000, rules=Rules(stands_seconds=60))
+    assert found.proposed
+    assert (found.least, found.most) == (1, 7)
+    assert min(found.weights.values()) == 1
+
+
 def test_no_values_of_anybody_is_nothing_to_steer() -> None:
     found = propose(["a", "b"], (), 100, {"a": 1, "b": 3})
     assert (found.reason, dict(found.weights)) == (SteerReason.NOTHING_TO_STEER, {"a": 25, "b": 75})
@@ -93,6 +144,7 @@ def test_no_values_of_anybody_is_nothing_to_steer() -> None:
         (["long", "b"], Rules(least=60, most=50), "are no bounds"),
         (["long", "b"], Rules(most=101), "are no bounds"),
         (["long", "b"], Rules(watermark=90), "--watermark"),
+        (["long", "b"], Rules(refill=("c",)), "--refill: c is no backend"),
     ],
 )
 def test_what_makes_no_sense_is_refused(backends: list[str], rules: Rules, said: str) -> None:
@@ -117,7 +169,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
     current = {f"r{number}": draw(st.integers(0, 1000)) for number in range(count)}
     rules = Rules(
         stands_seconds=10, prefill_seconds=draw(st.floats(0, 5)), least=draw(st.integers(0, 20)),
-        most=draw(st.integers(20, 100)),
+        most=draw(st.integers(20, 100)), refill=tuple(name for name in current if draw(st.booleans())),
     )  # fmt: skip
     return {"backends": list(current), "loads": loads, "current": current, "rules": rules}
 
@@ -125,7 +177,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(fleets(), st.floats(0, 1e4))
 def test_whatever_is_proposed_keeps_the_rules(fleet: dict[str, Any], arriving: float) -> None:
-    """1 whole weights of 100; 2 silent ones as before; 3 full ones none; 4 the others within bounds; 5 a gain."""
+    """1 whole weights of 100; 2 silent ones as before; 3 full and drained ones none; 4 others in bounds; 5 a gain."""
     found = propose(fleet["backends"], fleet["loads"], arriving, fleet["current"], fleet["rules"])
     assert list(found.weights) == fleet["backends"]
     assert sum(found.weights.values()) == sum(found.current.values()) == TOTAL
@@ -134,9 +186,10 @@ def test_whatever_is_proposed_keeps_the_rules(fleet: dict[str, Any], arriving: f
     if not found.proposed:
         assert found.weights == found.current
         return
-    assert all(found.weights[name] == 0 for name in found.closed)
+    assert all(found.weights[name] == 0 for name in (*found.closed, *found.drained))
+    assert all(fleet["current"][name] == 0 for name in found.drained)
     for one in fleet["loads"]:
-        if one.name not in found.closed:
+        if one.name not in (*found.closed, *found.drained):
             assert found.least <= found.weights[one.name] <= found.most
     if not any(found.current[name] for name in found.closed):
         beside = found.even_seconds if found.current_seconds is None else found.current_seconds

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from outrider.errors import UsageError
 from outrider.ledger import PhaseTime, StartPhase, Startup
 from outrider.model import EntityKind, EntityRef
+from planner.kube_gpus import checked_resource, resource_of, selector_of
 from planner.warm import WarmSettings, documents, phases_of, warm
 
 BEGAN = datetime(2026, 5, 1, tzinfo=UTC)
@@ -68,3 +72,49 @@ def test_balloons_yield_to_every_replica_and_hold_its_gpus():
 
 def test_without_image_and_door_only_balloons_are_written():
     assert [one["kind"] for one in documents(WarmSettings("chat"))] == ["PriorityClass", "Deployment"]
+
+
+def test_warm_up_prompts_to_another_door_or_model_are_another_job():
+    def job(**settings):
+        return documents(WarmSettings(**{"service": "chat", "url": "http://chat:8000", **settings}))[-1]
+
+    jobs = [job(), job(url="http://other:8000"), job(model="org/chat-70b"), job(service="a" * 90)]
+    assert job() == jobs[0]
+    assert len({one["metadata"]["name"] for one in jobs}) == len(jobs)
+    assert all(len(one["metadata"]["name"] + "-xxxxx") <= 63 for one in jobs)
+
+
+def test_balloons_go_where_the_selector_says_and_prompts_anywhere():
+    made = documents(WarmSettings("chat", url="http://chat:8000", node_selector={"pool": "gpu"}))
+    _, balloons, prompts = (one.get("spec", {}).get("template", {}).get("spec") for one in made)
+    assert balloons["nodeSelector"] == {"pool": "gpu"}
+    assert "nodeSelector" not in prompts
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "resource"),
+    [
+        ("H100", "nvidia.com/gpu"),
+        ("NVIDIA A100-SXM4-40GB", "nvidia.com/gpu"),
+        ("unknown", "nvidia.com/gpu"),
+        ("Ascend 910B", "huawei.com/Ascend910"),
+        ("910b", "huawei.com/Ascend910"),
+        ("Ascend910B3", "huawei.com/Ascend910"),
+        ("MI300X", "amd.com/gpu"),
+        ("AMD Instinct MI300X", "amd.com/gpu"),
+    ],
+)
+def test_the_gpu_type_says_what_pods_ask_for(gpu_type, resource):
+    assert resource_of(gpu_type) == resource
+
+
+def test_labels_of_nodes_are_read_as_kubernetes_takes_them():
+    given = ["nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3", "pool=", "pool="]
+    assert selector_of(given) == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "pool": ""}
+    for wrong in ("pool", "=gpu", "po ol=gpu", "pool=a b", "a/b/c=d", f"pool={'x' * 64}"):
+        with pytest.raises(UsageError, match="is no label with its value"):
+            selector_of([wrong])
+    with pytest.raises(UsageError, match="gives pool two values"):
+        selector_of(["pool=a", "pool=b"])
+    with pytest.raises(UsageError, match="is no resource"):
+        checked_resource("gpu")

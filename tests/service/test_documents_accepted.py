@@ -93,6 +93,17 @@ def test_warm_start_documents_are_taken_whatever_a_service_is_called(cluster: Cl
         taken(cluster, body)
 
 
+def test_prompts_to_another_door_are_taken_beside_the_first(cluster: Cluster) -> None:
+    for url in ("http://chat:8000", "http://chat-new:8000"):
+        taken(cluster, warm_documents(replace(WARM, service="doors", url=url))[-1])
+
+
+@pytest.mark.parametrize("resource", ["amd.com/gpu", "huawei.com/Ascend910", "nvidia.com/mig-1g.10gb"])
+def test_balloons_and_pulls_of_other_vendors_are_taken(cluster: Cluster, resource: str) -> None:
+    for body in warm_documents(replace(WARM, service="vendors", gpu_resource=resource, node_selector=None)):
+        taken(cluster, body)
+
+
 def test_balloons_and_their_priority_are_what_the_scheduler_sees(cluster: Cluster) -> None:
     for body in warm_documents(replace(WARM, service="aloft"))[:2]:
         taken(cluster, body)

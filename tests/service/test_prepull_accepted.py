@@ -88,6 +88,28 @@ def test_a_job_for_any_nodes_puts_its_pods_on_as_many(cluster: Cluster) -> None:
     assert cluster.get(where("Job", job["metadata"]["name"]))["status"]["completedIndexes"] == "0-2"
 
 
+@pytest.mark.parametrize("how", [choose("job", [], 2), choose("daemonset")])
+def test_nodes_without_gpus_pull_nothing(cluster: Cluster, how: PrePull) -> None:
+    """By the label that NVIDIA's programs give: neither a node for other work nor the pools of others."""
+    labelled = {"nvidia.com/gpu.present": "true"}
+    cluster.node("pull-gpu-1", **labelled)
+    cluster.node("pull-gpu-2", **labelled)
+    cluster.node("pull-cpu", gpus=0)
+    try:
+        put(cluster, replace(CHAT, node_selector=None), how)
+        wait_for("a pod on each node with GPUs", lambda: placed(cluster) == ["pull-gpu-1", "pull-gpu-2"])
+        assert len(pulling(cluster)) == 2, "and none that waits for another"
+    finally:
+        for name in ("pull-gpu-1", "pull-gpu-2", "pull-cpu"):
+            cluster.delete(f"/api/v1/nodes/{name}")
+
+
+def test_nodes_whose_names_are_alike_both_pull(cluster: Cluster) -> None:
+    alike = ("ip-10-0-15-245.ec2.internal", "ip-10-0-16-239.ec2.internal")
+    made = put(cluster, CHAT, choose("job", alike))
+    assert len({one["metadata"]["uid"] for one in made}) == 2
+
+
 def test_another_image_is_another_job_beside_the_first(cluster: Cluster) -> None:
     put(cluster, CHAT, choose("job", NODES[:1]))
     taken(cluster, documents(replace(CHAT, image=IMAGE.replace("0a", "0b")), choose("job", NODES[:1]))[1])

@@ -27,9 +27,17 @@ def cluster(control_plane: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("kind", ["gateway", "istio"])
-@pytest.mark.parametrize("gateway", [None, "infra/edge"])
-def test_new_routes_are_taken(cluster: Cluster, kind: Kind, gateway: str | None) -> None:
-    for body in routes.documents(kind, Place("chat", SPACE, PLACE.pods, gateway=gateway), WEIGHTS):
+@pytest.mark.parametrize(
+    ("gateway", "hosts"),
+    [
+        (None, ()),
+        ("infra/edge", ()),
+        ("infra/edge", ("*",)),
+        ("infra/edge", ("chat.example.com", "*.example.org")),
+    ],
+)
+def test_new_routes_are_taken(cluster: Cluster, kind: Kind, gateway: str | None, hosts: tuple[str, ...]) -> None:
+    for body in routes.documents(kind, Place("chat", SPACE, PLACE.pods, gateway=gateway, hosts=hosts), WEIGHTS):
         taken(cluster, body)
 
 

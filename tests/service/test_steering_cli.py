@@ -111,6 +111,31 @@ def test_a_replica_of_the_store_that_tells_nothing_is_not_taken_for_idle(tmp_pat
     )
 
 
+def test_more_traffic_than_replicas_take_is_told_as_such(folder: Path) -> None:
+    full = {"name": "chat-70b-0", "queued_tokens": 0, "tokens_per_second": 1000, "kv_ratio": 0.95}
+    (folder / "r.json").write_text(json.dumps([full, REPLICAS[1]]))
+    found = answer(*STEER, "--arriving", "1900", cwd=folder, code=1)
+    assert (found["reason"], found["documents"], found["actions"]) == ("overload", [], [])
+    assert (found["arriving_tokens_per_second"], found["speed_tokens_per_second"]) == (1900, 1000)
+    assert "add replicas" in run(*STEER, "--arriving", "1900", "-o", "table", cwd=folder).stdout
+    assert "1900" in run(*STEER, "--arriving", "1900", "-o", "table", "--lang", "zh", cwd=folder).stdout
+
+
+def test_a_drained_backend_gets_traffic_when_it_is_named(folder: Path) -> None:
+    answer(*STEER, "--format", "istio", "--gateway", "edge", "--host", "chat.example.com", "--documents", "out.yaml",
+           cwd=folder)  # fmt: skip
+    _, route = yaml.safe_load_all((folder / "out.yaml").read_text(encoding="utf-8"))
+    assert route["spec"]["hosts"] == ["chat.example.com"]
+    for one, weight in zip(route["spec"]["http"][0]["route"], (50, 50, 0), strict=True):
+        one["weight"] = weight
+    (folder / "now.yaml").write_text(yaml.safe_dump(route))
+    now = (*STEER, "--arriving", "800", "--current", "now.yaml")
+    found = answer(*now, cwd=folder)
+    assert (found["drained"], found["weights"]["chat-70b-2"]) == (["chat-70b-2"], 0)
+    assert "--refill" in run(*now, "-o", "table", cwd=folder).stdout
+    assert answer(*now, "--refill", "chat-70b-2", cwd=folder)["weights"]["chat-70b-2"] > 0
+
+
 def test_people_read_it_in_their_language(folder: Path) -> None:
     told = run(*STEER, "-o", "table", cwd=folder).stdout
     assert "proposed, not applied" in told
@@ -129,6 +154,8 @@ def test_people_read_it_in_their_language(folder: Path) -> None:
         (("--current", "other.yaml", "--format", "istio"), "--format and --current exclude each other"),
         (("--least", "60", "--most", "20"), "are no bounds"),
         (("--stands", "0s"), "--stands"),
+        (("--refill", "x"), "--refill: x is no backend"),
+        (("--host", "chat.example.com"), "--host is of a gateway"),
     ],
 )
 def test_what_cannot_be_steered_says_why(folder: Path, arguments: tuple[str, ...], said: str) -> None:
