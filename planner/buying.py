@@ -97,11 +97,13 @@ def plan(
     weeks: int = 8,
     lead: timedelta = timedelta(days=14),
     quota: int | None = None,
+    group: int = 1,
 ) -> BuyPlan:
     """Buy or burst over the next ``weeks`` (4 to 12).
 
     ``hourly_gpus`` is the GPUs needed in each past hour, the newest last, NaN where unknown, a week of it at least.
-    Until ``lead`` is over everything is on demand. ``quota`` is the most that can be held.
+    Until ``lead`` is over everything is on demand. ``quota`` is the most that can be held. GPUs are counted in whole
+    replicas of ``group``: part of one serves nothing.
     """
     if not _LEAST_WEEKS <= weeks <= _MOST_WEEKS:
         raise UsageError(f"a plan over {weeks} weeks", hint=f"give {_LEAST_WEEKS} to {_MOST_WEEKS} weeks")
@@ -114,11 +116,13 @@ def plan(
     if np.nanmax(hourly_gpus) > MOST_GPUS:
         said = f"{np.nanmax(hourly_gpus):.3g} GPUs are needed in an hour, more than anyone has"
         raise UsageError(said, hint="check the loads, and what one GPU carries (--per-gpu)")
+    if group < 1:
+        raise UsageError(f"a replica of {group} GPUs", hint="give 1 or more")
     grows = growth(hourly_gpus)
-    middle, low, high = (_ahead(hourly_gpus, rate, weeks) for rate in (grows.middle, grows.low, grows.high))
+    middle, low, high = (_ahead(hourly_gpus, rate, weeks, group) for rate in (grows.middle, grows.low, grows.high))
     first = min(ceil(lead.total_seconds() / 3600.0), middle.size)
     ratio = min(held_price / burst_price, 1.0)
-    held = _hold(middle[first:], ratio, quota)
+    held = _hold(middle[first:], ratio, None if quota is None else quota // group * group)
     return BuyPlan(
         held=held,
         burst=int(middle.max(initial=0)),
@@ -202,20 +206,40 @@ def troughs(
     ]
 
 
-def _ahead(hourly: Floats, rate: float, weeks: int) -> Floats:
-    """GPUs of each coming hour: the usual hour of the week, grown week by week, in whole GPUs."""
+def coming_day(hourly_gpus: Floats, grows: Growth, group: int = 1) -> Floats:
+    """The most GPUs that each of the coming 24 hours may need: the highest of these hours of the last four weeks.
+
+    Past weeks are brought to the coming one's level where the load grows; a load that shrinks is not trusted to go on.
+    NaN where no week knows the hour. ``hourly_gpus`` ends now and has a week at least; counts are whole replicas.
+    """
+    level = _levelled(hourly_gpus, max(grows.middle, 0.0))[:, :24]
+    most = np.where(np.isnan(level), -np.inf, level).max(axis=0)
+    return np.where(np.isfinite(most), _whole(most, group), np.nan)
+
+
+def _levelled(hourly: Floats, rate: float) -> Floats:
+    """The last four weeks, a row each, at the level that the coming one has when they grow by ``rate`` a week."""
     known = hourly[-(hourly.size // _WEEK_HOURS) * _WEEK_HOURS :].reshape(-1, _WEEK_HOURS)[-4:]
     back = np.arange(known.shape[0])[::-1] + 1.0
-    level = known * (1.0 + rate) ** back[:, None]  # each past week brought to the coming one's level
+    return np.asarray(known * (1.0 + rate) ** back[:, None], dtype=np.float64)
+
+
+def _whole(gpus: Floats, group: int) -> Floats:
+    return np.asarray(np.ceil(gpus / group - 1e-9) * group, dtype=np.float64)
+
+
+def _ahead(hourly: Floats, rate: float, weeks: int, group: int) -> Floats:
+    """GPUs of each coming hour: the usual hour of the week, grown week by week, in whole replicas."""
+    level = _levelled(hourly, rate)
     count = np.maximum((~np.isnan(level)).sum(axis=0), 1)
     usual = np.nansum(level, axis=0) / count
     usual = np.where(np.isnan(level).all(axis=0), np.nanmean(level), usual)
     grown = usual[None, :] * (1.0 + rate) ** np.arange(weeks)[:, None]
-    return np.asarray(np.ceil(grown.ravel() - 1e-9), dtype=np.float64)
+    return _whole(grown.ravel(), group)
 
 
 def _hold(demand: Floats, ratio: float, quota: int | None) -> int:
-    """The number that is busy for ``ratio`` of the hours: exact for whole GPUs."""
+    """The number that is busy for ``ratio`` of the hours: exact for whole replicas."""
     if demand.size == 0 or ratio >= 1.0:
         return 0
     ordered = np.sort(demand)[::-1]

@@ -21,7 +21,7 @@ from planner.fit import Fit, NoFit, Setup, fit
 from planner.gpus import Cut
 from planner.mix import Demand, Mix, NoMix, Option, Pool, cheapest, front
 from planner.offers import DEFAULT_CURRENCY, Offer, cuts_of, default_offers, with_parts
-from planner.queueing import AtSlo, Bounds, Slo, StepTimes, Work
+from planner.queueing import SAFE_LOAD, AtSlo, Bounds, Slo, StepTimes, Work
 from planner.shapes import ModelShape
 
 GROUPS = (1, 2, 4, 8)
@@ -31,9 +31,6 @@ LOADS = (1.0, 0.85, 0.7, 0.5, 0.3)
 """Loads at which a replica may run, relative to the largest that keeps the promise: less load answers sooner."""
 MOST_LOAD = 1e9
 """Requests a second: what is above is a slip of the pen."""
-SAFE_LOAD = 0.8
-"""Of what the engine can carry at all: as much as is given to it where no promise ends its load, or where none can be
-kept and the best has to do. Right at that limit its queue has no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +311,9 @@ def _problem(request: Request, ways: Sequence[Way]) -> tuple[list[Pool], list[Op
         node = offer.gpu.node if request.whole_nodes else 1
         parts = offer.gpu.parts if offer.cut else 1
         spot = offer.purchase == "spot"
-        pools[offer.name] = Pool(offer.name, offer.hourly, offer.quota, node, spot, parts, offer.device)
+        pools[offer.name] = Pool(
+            offer.name, offer.hourly, offer.quota, node, spot, parts, offer.device, per_gpu=offer.gpu.parts
+        )
         options.append(
             Option(f"{offer.name} {group_text(way.setup)}", offer.name, way.setup.gpus, way.rate, way.latency)
         )

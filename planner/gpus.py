@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -18,8 +18,13 @@ Purchase = Literal["on_demand", "spot", "reserved", "owned"]
 Cut = Literal["mig", "mps"]
 PURCHASES: tuple[Purchase, ...] = ("on_demand", "spot", "reserved", "owned")
 MEBIBYTE = 2**20
+GIBIBYTE = 2**30
 _FAMILIES = ("ascend", "rtx")
+_BRANDS = ("nvidia", "tesla", "geforce", "amd", "instinct", "huawei")  # may stand right before a name
 _PROFILE = re.compile(r"\b\d+g\.\d+gb(?:\+\w+)*", re.IGNORECASE)  # as nvidia-smi and DCGM write it: 1g.10gb+me
+_SIZE = re.compile(r"(?<![a-z0-9.])([0-9]+)[ _-]?gi?b?(?![a-z0-9])")  # of the memory: 40GB, 80 GiB, 80G
+_SIZE_SLACK = 0.15
+"""A size in a name and what the driver reports differ by so much at most: 16 GB of a T4 are 15 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,8 @@ def terms() -> Mapping[Purchase, Terms]:
 def gpu(name: str) -> GpuSpec:
     """The device that a name means: ``H100``, ``h100``, ``NVIDIA H100 80GB HBM3``; a slice: ``H100 1g.10gb``.
 
-    Raises UsageError for another device, and for a MIG profile that the device has not.
+    A memory size in the name chooses among devices of one name (an A100 is one of 80 GB unless 40 is said). Raises
+    UsageError for another device, for a size that the device has not, and for a MIG profile that it has not.
     """
     known = gpus()
     profile = _PROFILE.search(name)
@@ -174,21 +180,46 @@ def gpu(name: str) -> GpuSpec:
     if not any(letter.isalnum() for letter in wanted):
         raise UsageError("a GPU type without a name", hint=f"known types: {', '.join(known)}")
     # the longest name first, so that an L40S is found before a shorter name in it
-    for short in sorted(known, key=len, reverse=True):
+    for short in sorted(map(_plain, known), key=len, reverse=True):
         if _spelt(short).search(wanted):
-            return known[short] if profile is None else _slice_of(known[short], profile.group(0).lower())
+            mine = [spec for spec in known.values() if _plain(spec.name) == short]
+            cut = None if profile is None else profile.group(0).lower()
+            device = _of_size(name, mine, _SIZE.search(wanted), cut)
+            return device if cut is None else _slice_of(device, cut)
     raise UsageError(f"no GPU type is known as {name!r}", hint=f"known types: {', '.join(known)}")
+
+
+def _plain(short: str) -> str:
+    """A device's name without the memory size by which the table tells it from another of that name."""
+    return _SIZE.sub("", short.lower()).strip()
+
+
+def _of_size(name: str, devices: Sequence[GpuSpec], size: re.Match[str] | None, cut: str | None) -> GpuSpec:
+    """That of the devices of one name which has the size, else the profile, that a name tells; the first by default."""
+    if size is None:
+        return next((spec for spec in devices if cut in [each.name for each in spec.slices]), devices[0])
+    told = float(size.group(1))
+    nearest = min(devices, key=lambda spec: abs(spec.memory_bytes / GIBIBYTE - told))
+    if abs(told * GIBIBYTE / nearest.memory_bytes - 1.0) > _SIZE_SLACK:
+        has = " or ".join(f"{spec.memory_bytes / GIBIBYTE:.0f} GiB" for spec in devices)
+        raise UsageError(
+            f"{name!r} has {told:g} GB of memory; the {devices[0].name} that is known has {has}",
+            hint=f"known types: {', '.join(gpus())}",
+        )
+    return nearest
 
 
 @cache
 def _spelt(short: str) -> re.Pattern[str]:
     """A name as it stands in the names that exporters, clouds and people use, with any marks between its parts.
 
-    Where a digit ends it none may follow, and none go before one that begins it: an H1000 is no H100, an A3000 no A30.
-    Ascend and RTX are left out by people who write the number alone.
+    Where a digit ends it none may follow, and no letter goes before one that begins with a letter: an H1000 is no H100,
+    an A3000 no A30, a GH200 no H200. Ascend and RTX are left out by people who write the number alone.
     """
     parts = re.findall(r"[a-z]+|[0-9]+", short.lower())
     body = r"[\W_]*".join(parts)
+    if parts[0].isalpha():
+        body = rf"(?:(?<![a-z])|{'|'.join(f'(?<={brand})' for brand in _BRANDS)}){body}"
     if parts[0] in _FAMILIES:
         number = r"[\W_]*".join(parts[1:])
         body = rf"(?:{body}|^[\W_]*{number}[\W_]*$)"

@@ -19,7 +19,7 @@ from outrider.model import Calibration, EntityRef, Floats, Forecast
 from planner import prescale
 from planner.capacity import whole
 from planner.needs import sized
-from planner.waiting import Waiting, waiting
+from planner.waiting import Waiting, beyond, waiting
 
 Forecaster = Callable[[Floats, Floats, datetime], Forecast | None]
 """(times, values before the instant, the instant) -> what a plan of that instant would have known."""
@@ -53,11 +53,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What became of a day under one policy."""
+    """What became of a day under one policy. ``broken``: requests that came while the load was above the promised."""
 
     orders: tuple[Order, ...]
     waited: Waiting
     replica_hours: float
+    broken: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,11 @@ def hindsight(
     rules: Rules,
     now: datetime,
     forecaster: Forecaster,
+    serves: Calibration | None = None,
 ) -> Hindsight | None:
     """Lead all policies through the last climb to a day's peak; None where half of its load is missing.
 
+    Policies order by ``calibration``, which a promise may bound; replicas carry what ``serves`` says (None: the same).
     The peak is the highest load of the last 24 hours, the trough the lowest of the hours before it. ``times``
     are unix seconds, rising; missing values are NaN.
     """
@@ -125,9 +128,9 @@ def hindsight(
         from_unix(trough_at),
         from_unix(peak_at),
         float(np.nanmax(day)),
-        _led(planned, climb_times, climb, calibration),
-        _led(reactive, climb_times, climb, calibration),
-        _led([night], climb_times[low:], climb[low:], calibration),
+        _led(planned, climb_times, climb, calibration, serves),
+        _led(reactive, climb_times, climb, calibration, serves),
+        _led([night], climb_times[low:], climb[low:], calibration, serves),
     )
 
 
@@ -177,16 +180,20 @@ def _orders(
     return orders
 
 
-def _led(orders: list[Order], times: Floats, values: Floats, calibration: Calibration) -> Led:
+def _led(
+    orders: list[Order], times: Floats, values: Floats, calibration: Calibration, serves: Calibration | None
+) -> Led:
     """Who waited, and what it cost: replicas are paid for from their order on, and serve when they are ready."""
     end = float(times[-1])
     serving = _levels(orders, [one.ready_at.timestamp() for one in orders])
     begins, counts = np.array([at for at, _ in serving]), np.array([count for _, count in serving], dtype=np.float64)
-    each = prescale.capacity_per_second(calibration, 1, 0.0)
+    promised = prescale.capacity_per_second(calibration, 1, 0.0)
+    each = promised if serves is None else prescale.capacity_per_second(serves, 1, 0.0)
     paid = [(one.at.timestamp(), one.replicas) for one in orders]
     ends = [at for at, _ in paid[1:]] + [end]
     hours = sum(count * max(0.0, stop - at) for (at, count), stop in zip(paid, ends, strict=True)) / 3600.0
-    return Led(tuple(orders[1:]), waiting(times, values, begins, counts * each), hours)
+    broken = beyond(times, values, begins, counts * promised)
+    return Led(tuple(orders[1:]), waiting(times, values, begins, counts * each), hours, broken)
 
 
 def _levels(orders: list[Order], ready: list[float]) -> list[tuple[float, int]]:

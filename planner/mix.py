@@ -1,12 +1,13 @@
 """The cheapest mix of GPU types for a load, exactly: a covering problem in whole replicas, solved by HiGHS.
 
     minimise    sum over pools of price x GPUs bought
-    subject to  sum of capacity x replicas - losses >= need
+    subject to  sum of capacity x replicas - losses x the most that one of them takes along >= need
                 GPUs of a pool's replicas <= GPUs bought <= quota         (whole nodes where asked for)
                 GPUs of a device, whole and cut into slices (each GPU of one profile) <= its quota
                 capacity on spot <= share of all capacity
 
-and the front of cost against latency by the epsilon constraint: solve, forbid what is as slow as the answer, repeat.
+A replica that is lost takes its capacity along; slices go with the GPU that they are on, as many as it can hold.
+And the front of cost against latency by the epsilon constraint: solve, forbid what is as slow as the answer, repeat.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from outrider.model import Floats
 
 _SAME_COST = 1e-9
 _SECONDS = 0.5  # of one solution; what is best by then is taken, with its gap
+_OUT_OF_TIME = 1  # as scipy.optimize.milp numbers how it ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Pool:
     """GPUs of one type in one place under one contract. ``quota`` None: no limit. ``node`` GPUs are bought at once.
 
     Of slices, ``parts`` of which make one GPU, price, node and the GPUs of an option count slices, the quota whole
-    GPUs; pools of one ``device`` share it.
+    GPUs; pools of one ``device`` share it. ``per_gpu`` replicas go with a GPU that is lost, ``parts`` where it
+    is 0: slices that are offered by themselves are counted singly and lost together.
     """
 
     name: str
@@ -40,6 +43,12 @@ class Pool:
     spot: bool = False
     parts: int = 1
     device: str = ""
+    per_gpu: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Replicas that go with one GPU, or with one group of GPUs."""
+        return self.per_gpu or self.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a mix must do: ``need`` requests a second, also when any ``losses`` replicas are gone.
+    """What a mix must do: ``need`` requests a second, also when any ``losses`` replicas or GPUs of slices are gone.
 
     ``spot_ratio`` is the largest share of capacity that may be taken away at short notice.
     """
@@ -95,6 +104,7 @@ class NoMixReason(StrEnum):
 
     NOTHING_SERVES = "nothing_serves"
     QUOTA = "quota"
+    TIME = "time"  # none was found in the time that a solution is given; there may be one
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +171,8 @@ def _undominated(
             return False
         if one.pool == two.pool:
             return one.gpus <= two.gpus
+        if demand.losses and pools[one.pool].lost > 1:  # more of them are lost at once
+            return False
         free = pools[one.pool].quota is None and not pools[one.pool].spot
         singly = pools[one.pool].node == pools[two.pool].node == 1  # in a node that is paid for, one more is free
         return free and singly and cost(other) <= cost(place)
@@ -182,18 +194,23 @@ def _solve(options: Sequence[Option], kept: Sequence[int], pools: Mapping[str, P
     shared = _shared(names, pools)
     opened = {name: count + len(names) + place for place, name in enumerate(_cut_pools(shared, names, pools))}
     first = count + len(names) + len(opened)  # of what losses add
-    width = first + (count + 1 if demand.losses else 0)
+    cut = [name for name in names if pools[name].lost > 1]
+    width = first + (count + len(cut) + 1 if demand.losses else 0)
     cost, whole, upper = np.zeros(width), np.ones(width), np.full(width, np.inf)
     cost[count : count + len(names)] = [pools[name].price * unit for name, unit in zip(names, units, strict=True)]
-    upper[:count] = np.ceil(demand.need / capacity) + demand.losses + 1
+    parts = np.array([pools[options[place].pool].lost for place in kept])
+    upper[:count] = np.ceil(demand.need / capacity) + demand.losses * parts + 1
     for place, name in enumerate(names):
         quota = pools[name].quota
         if quota is not None:
             upper[count + place] = quota * pools[name].parts // units[place]
-    rows, low, high = _rows(options, kept, names, units, pools, capacity, gpus, demand, width, first)
+    rows, low, high = _rows(options, kept, names, units, pools, capacity, gpus, demand, width)
     _share_quotas(rows, low, high, names, units, pools, shared, opened, count, width)
     if demand.losses:
         whole[-1], upper[first:-1] = 0, 1
+        pool_of = [options[place].pool for place in kept]
+        lost = _lost(pool_of, cut, parts, capacity, upper[:count], width, first)
+        rows, low, high = rows + lost, low + [-np.inf] * len(lost), high + _ends(lost, cut, first + count)
     found = milp(
         cost,
         constraints=LinearConstraint(np.array(rows), np.array(low), np.array(high)),
@@ -202,7 +219,10 @@ def _solve(options: Sequence[Option], kept: Sequence[int], pools: Mapping[str, P
         options={"mip_rel_gap": 0.0, "time_limit": _SECONDS},
     )
     if found.x is None:
-        return NoMix(NoMixReason.QUOTA, _most(capacity, gpus, names, units, pools, options, kept))
+        late = found.status == _OUT_OF_TIME
+        return NoMix(
+            NoMixReason.TIME if late else NoMixReason.QUOTA, _most(capacity, gpus, names, units, pools, options, kept)
+        )
     amounts = np.rint(found.x[:count]).astype(int)
     bought = np.rint(found.x[count : count + len(names)]) * units
     paid = {name: int(amount) for name, amount in zip(names, bought, strict=True) if amount}
@@ -273,7 +293,6 @@ def _rows(
     gpus: Floats,
     demand: Demand,
     width: int,
-    first: int,
 ) -> tuple[list[Floats], list[float], list[float]]:
     count = len(kept)
     rows: list[Floats] = []
@@ -299,16 +318,42 @@ def _rows(
         spot = np.array([pools[options[place].pool].spot for place in kept])
         row[:count] = capacity * (spot - demand.spot_ratio)
         add(row, -np.inf, 0.0)
-    if demand.losses:  # the last variable is the largest replica in use, told by one switch an option
-        for i in range(count):
-            switch = first + i
-            row = np.zeros(width)
-            row[i], row[switch] = 1.0, -(np.ceil(demand.need / capacity[i]) + demand.losses + 1)
-            add(row, -np.inf, 0.0)
-            row = np.zeros(width)
-            row[switch], row[-1] = capacity[i], -1.0
-            add(row, -np.inf, 0.0)
     return rows, low, high
+
+
+def _lost(
+    pool_of: Sequence[str], cut: Sequence[str], parts: Floats, capacity: Floats, most: Floats, width: int, first: int
+) -> list[Floats]:
+    """Rows that hold the last variable at or above what one loss takes along.
+
+    From ``first`` on stands one switch an option, 1 where it is in use, then one a pool of slices: 1 where all slices
+    of the pool may be on one GPU, so that no more than they are is lost; else a GPU full of the largest.
+    """
+    count = len(pool_of)
+    rows: list[Floats] = []
+    place = {name: first + count + at for at, name in enumerate(cut)}
+    for i in range(count):
+        row = np.zeros(width)
+        row[i], row[first + i] = 1.0, -most[i]
+        rows.append(row)
+        row = np.zeros(width)
+        row[first + i], row[-1] = capacity[i] * parts[i], -1.0
+        if pool_of[i] in place:
+            row[place[pool_of[i]]] = -capacity[i] * parts[i]
+        rows.append(row)
+    for name in cut:
+        mine = np.array([pool == name for pool in pool_of])
+        row = np.zeros(width)
+        row[:count], row[-1] = capacity * mine, -1.0
+        row[place[name]] = float((capacity * most)[mine].sum())
+        rows.append(row)
+    return rows
+
+
+def _ends(rows: Sequence[Floats], cut: Sequence[str], first: int) -> list[float]:
+    """Upper ends of those rows: what all slices of a pool can carry where its switch may lift the row, else 0."""
+    pools = len(cut)
+    return [0.0] * (len(rows) - pools) + [float(row[first + at]) for at, row in enumerate(rows[len(rows) - pools :])]
 
 
 def _most(

@@ -25,6 +25,9 @@ import numpy as np
 from outrider.errors import UsageError
 from outrider.model import Floats
 
+SAFE_LOAD = 0.8
+"""Of what an engine can carry at all: as much as is given to it where no promise ends its load, or where none can be
+kept and the best has to do. Right at that limit its queue has no end."""
 _DRAWS = 2048
 _NEVER_FULL = 1e-12
 _CLOSE = 1e-3

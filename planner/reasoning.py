@@ -16,8 +16,8 @@ from outrider.summaries import because, word
 from outrider.units import format_duration
 from planner import nodes, prescale, refine
 from planner.capacity import Buffer, buffer_for, derivation_lines
-from planner.needs import KV_WATERMARK, Case, Counted, sized
-from planner.waiting import waiting
+from planner.needs import KV_WATERMARK, Case, Counted, bound, sized
+from planner.waiting import beyond, waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,8 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
         key = "plan.without" if waited["waited"] >= 1 else "plan.without_none"
         figures = {"waited": f"{waited['waited']:,.0f}", "replicas": found.current_replicas}
         said.append(translate(key, language, **figures))
+        if waited.get("beyond_promise"):
+            said.append(translate("plan.without_promise", language, broken=f"{waited['beyond_promise']:,.0f}"))
     return said + [caution(each, language) for each in facts.get("cautions", ())]
 
 
@@ -157,6 +159,11 @@ def _need_lines(facts: Mapping[str, Any], language: Language) -> list[str]:
     if day:
         figures = {"rate": f"{day['peak']:.4g}", "at": _clock(day["at"]) if day["at"] else "-", "n": day["replicas"]}
         said.append(translate("plan.step_next_day", language, **figures, gpus=day["gpus"]))
+        if day.get("limited_by"):
+            limit = word("binding", day["limited_by"], language)
+            said.append(
+                translate("plan.step_next_day_limited", language, needed=day["needed"], by=limit, n=figures["n"])
+            )
     return said
 
 
@@ -211,17 +218,32 @@ def _survivors(told: Told) -> dict[str, Any]:
 
 
 def _next_day(told: Told) -> dict[str, Any]:
+    """The most of the coming day, by the formula or the replayed bound, within the limits of the service.
+
+    ``needed`` is the count without the limits, ``limited_by`` which of them changed it.
+    """
     said = _from(told.case.said, told.case.now)
     day = prescale.peak(said, told.case.now + told.horizon, told.count.level)
     buffer = told.buffer.value
     if told.buffer.source == "measured":
         buffer = buffer_for(said.buffers, min(told.horizon.total_seconds(), max(said.buffers)), buffer).value
-    needed = sized(told.case.calibration, day.value, buffer)
+    by_formula = sized(told.case.calibration, day.value, buffer).replicas
+    planned = bound(told.case, told.case.now + told.horizon, timedelta(0))
+    by_bound = sized(told.case.calibration, max(planned.hold, planned.out), 0.0).replicas
+    needed, service, group = max(by_formula, by_bound), told.case.service, _group(told.case)
+    quota = None if service.quota_gpus is None else service.quota_gpus // group
+    most, limit = service.ceiling, "ceiling"
+    if quota is not None and quota < most:
+        most, limit = quota, "quota"
+    replicas = min(max(needed, service.floor), most)
+    changed = limit if replicas < needed else "floor"
     return {
         "peak": day.value,
         "at": _instant(day.at),
-        "replicas": needed.replicas,
-        "gpus": needed.gpus,
+        "replicas": replicas,
+        "gpus": replicas * group,
+        "needed": needed,
+        "limited_by": None if replicas == needed else changed,
     }
 
 
@@ -249,13 +271,27 @@ def _from(said: Forecast, now: datetime) -> Forecast:
 
 
 def _without(told: Told) -> dict[str, Any]:
-    """Requests that wait longer than two seconds if the replicas of now stay as they are, by the median forecast."""
+    """Requests that wait longer than two seconds if the replicas of now stay as they are, by the median forecast.
+
+    Replicas carry what was calibrated, whatever they are promised; requests that come while the load is above what
+    keeps the promise are told apart, None where none bounds the count.
+    """
     said, case = told.case.said, told.case
-    serves = prescale.capacity_per_second(case.calibration, case.service.current_replicas, 0.0)
-    begins, carries = np.array([case.now.timestamp()]), np.array([serves])
-    found = waiting(said.times, said.quantiles[0.5], begins, carries)
+    replicas = case.service.current_replicas
+    promised = serves = prescale.capacity_per_second(case.calibration, replicas, 0.0)
+    bounded = case.promise is not None and case.promise.verdict is refine.Verdict.BOUNDED
+    if case.promise is not None and bounded:
+        serves = replicas * case.promise.facts["calibrated"]["requests_per_second"]
+    begins, median = np.array([case.now.timestamp()]), said.quantiles[0.5]
+    found = waiting(said.times, median, begins, np.array([serves]))
     first = None if found.first_at is None else rfc3339(from_unix(found.first_at))
-    return {"waited": round(found.waited), "requests": round(found.requests), "first_at": first}
+    broken = round(beyond(said.times, median, begins, np.array([promised]))) if bounded else None
+    return {
+        "waited": round(found.waited),
+        "requests": round(found.requests),
+        "first_at": first,
+        "beyond_promise": broken,
+    }
 
 
 def _lead(lead: LeadTime) -> dict[str, Any]:
@@ -303,8 +339,8 @@ def _cautions(told: Told) -> list[dict[str, Any]]:
         note("spike_doubted", load=f"{case.load.load.newest:.4g}", believed=f"{case.load.newest:.4g}")
     if service.quota_gpus is not None and service.quota_gpus < service.floor * _group(case):
         note("quota_below_floor", quota=service.quota_gpus, floor=service.floor)
-    if case.promise is not None and case.promise.verdict is refine.Verdict.OUT_OF_REACH:
-        missed = case.promise.facts["binds"]
+    for each in () if case.promise is None else case.promise.facts.get("missed", ()):
+        missed = each["binds"]
         promise = {"sli": missed["sli"].upper(), "seconds": f"{missed['seconds']:g}"}
         note("slo_out_of_reach", **promise, share=f"{missed['quantile']:.4g}")
     if lead.gpus_free is not None and lead.gpus_free < _group(case):

@@ -8,7 +8,8 @@ smaller one, the formula counts with the n sequences that run then and with thei
 
     batch = n        tokens per second of a sequence = r L / n        so that batch x speed / L = r
 
-A promise that no load keeps bounds nothing: the calibration counts as it is, with a warning.
+A promise that no load keeps bounds nothing and is told with a warning; the others bound as if it were not made. One
+that is kept until every seat is taken is counted at ``SAFE_LOAD`` of that, as ``cost`` does: there queues never end.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from math import inf, isfinite
 from typing import Any, Literal
 
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
-from outrider.model import Calibration
+from outrider.model import LIVE, Calibration
 from planner import measured, queueing, roofline
 from planner.fit import NoFit, Setup, fit
 from planner.gpus import GpuSpec, gpu
-from planner.queueing import AtSlo, Bounds, Prediction, Slo, StepTimes, Work
+from planner.queueing import SAFE_LOAD, AtSlo, Bounds, Prediction, Slo, StepTimes, Work
 from planner.shapes import ModelShape
 
 LEAST_RATIO = 0.05
 """A rate below this share of the calibrated one is that of an idle replica: the model errs by more than it tells."""
 _MOST_CACHED = 0.99  # of a prompt, at least its last block is computed
+
+_at_slo = lru_cache(maxsize=4096)(queueing.at_slo)  # a bisection of 10 ms, asked again by every plan and command
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Known:
     ``model`` is what engines call it, ``shape`` what that is (``no_shape``: why it is not known). ``prompt`` is tokens
     of a prompt, ``cached_ratio`` the share of them that the prefix cache holds, ``kv_tokens`` the KV cache of a
     replica as its page tells, ``sequences`` the engine's own limit. ``pool``: it does prefill or decode only.
+    ``as_run``: prompts are those of the running service, so that what runs at once there has room; not of a question.
     """
 
     objectives: tuple[Objective, ...] = ()
@@ -75,6 +80,7 @@ class Known:
     sequences: int | None = None
     bits: float = 16.0
     pool: bool = False
+    as_run: bool = True
 
 
 class Verdict(StrEnum):
@@ -82,7 +88,7 @@ class Verdict(StrEnum):
 
     BOUNDED = "bounded"
     LOOSE = "loose"  # the calibrated load keeps the promise
-    OUT_OF_REACH = "out_of_reach"  # no load keeps it, or next to none
+    OUT_OF_REACH = "out_of_reach"  # no load keeps any of them, or next to none
     NO_OBJECTIVE = "no_objective"
     POOL = "pool"
     NO_CALIBRATION = "no_calibration"
@@ -117,7 +123,10 @@ class _Case:
 
 
 def refined(calibration: Calibration, known: Known) -> Refined:
-    """The calibration bounded by what keeps the promise, or as it is with the reason. Raises nothing."""
+    """The calibration bounded by what keeps the promise, or as it is with the reason. Raises nothing.
+
+    Of several objectives the one with the least rate binds; those that no load keeps are in ``missed`` of the facts.
+    """
     told = {"objectives": [_told(one) for one in known.objectives]}
     missing = _missing(calibration, known)
     if missing is not None:
@@ -130,23 +139,34 @@ def refined(calibration: Calibration, known: Known) -> Refined:
         return Refined(calibration, Verdict.NO_FIT, {**told, "arguments": named, **why})
     limit = calibration.batch * calibration.tokens_per_second_per_sequence / calibration.tokens_per_request
     told |= _basis(calibration, known, case, limit)
-    worst: tuple[float, Objective, AtSlo] | None = None
+    kept: list[tuple[Objective, Prediction]] = []
+    missed: list[dict[str, Any]] = []
     for one in known.objectives:
-        found = queueing.at_slo(case.times, case.bounds, case.work, one.slo)
+        found = _at_slo(case.times, case.bounds, case.work, one.slo)
         if not isinstance(found, AtSlo) or found.prediction.rate < LEAST_RATIO * limit:
-            idle = found.prediction if isinstance(found, AtSlo) else found.best
-            return Refined(calibration, Verdict.OUT_OF_REACH, {**told, **_missed(one, idle)})
-        if worst is None or found.prediction.rate < worst[0]:
-            worst = (found.prediction.rate, one, found)
-    assert worst is not None  # without objectives there is nothing to ask
-    rate, binding, at = worst
-    told |= _answer(binding, at.prediction)
-    if rate >= limit:
+            missed.append(_missed(one, found.prediction if isinstance(found, AtSlo) else found.best))
+        else:
+            kept.append((one, _counted(case, one, found, limit)))
+    told["missed"] = missed
+    if not kept:
+        return Refined(calibration, Verdict.OUT_OF_REACH, {**told, **missed[0]})
+    binding, at = min(kept, key=lambda each: each[1].rate)
+    told |= _answer(binding, at)
+    if at.rate >= limit:
         return Refined(calibration, Verdict.LOOSE, told)
-    running = at.prediction.running
-    speed = rate * calibration.tokens_per_request / running
+    running = at.running
+    speed = at.rate * calibration.tokens_per_request / running
     bounded = replace(calibration, batch=running, tokens_per_second_per_sequence=speed)
     return Refined(bounded, Verdict.BOUNDED, {**told, "batch": running, "tokens_per_second_per_sequence": speed})
+
+
+def _counted(case: _Case, one: Objective, found: AtSlo, limit: float) -> Prediction:
+    """What a replica does at the load that an objective allows; one that ends no load cuts nothing calibrated."""
+    most = found.prediction.rate
+    if found.binds != "stability":
+        return found.prediction
+    rate = SAFE_LOAD * most if most < limit else max(SAFE_LOAD * most, limit)
+    return queueing.predict(case.times, case.bounds, case.work, rate, one.quantile)
 
 
 def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
@@ -179,16 +199,17 @@ def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
     for name in ("requests_per_second", "batch", "tokens_per_second_per_sequence", "ttft_seconds", "tpot_seconds"):
         figures[name] = f"{facts[name]:.4g}" if name in facts else ""
     figures["binds"] = _promise([facts["binds"]], language)
-    return [*said, translate(f"plan.slo_{verdict.value}", language, **figures)]
+    said.append(translate(f"plan.slo_{verdict.value}", language, **figures))
+    return said + [_out_of_reach(one, language, "plan.slo_missed") for one in facts.get("missed", ())]
 
 
-def _out_of_reach(facts: Mapping[str, Any], language: Language) -> str:
+def _out_of_reach(facts: Mapping[str, Any], language: Language, key: str = "plan.slo_out_of_reach") -> str:
     """That no size keeps the promise, with what an idle replica does."""
     promise, best = _promise([facts["binds"]], language), facts["best"]
     if best["ttft_seconds"] is None or best["tpot_seconds"] is None:
         return translate("plan.slo_no_seat", language, promise=promise)
     figures = {"ttft": f"{best['ttft_seconds']:.3g}", "tpot": f"{best['tpot_seconds']:.3g}"}
-    return translate("plan.slo_out_of_reach", language, promise=promise, **figures)
+    return translate(key, language, promise=promise, **figures)
 
 
 def _missing(calibration: Calibration, known: Known) -> tuple[Verdict, dict[str, str]] | None:
@@ -235,8 +256,10 @@ def _case(calibration: Calibration, known: Known) -> _Case | NoFit:
         kv_tokens, source = float(held.kv_tokens), "sheets"
     bounds = Bounds(most, kv_tokens, max(setup.token_budget, 2 * most), setup.block)
     needed = calibration.batch * (work.context + setup.block / 2.0)
-    if calibration.origin == "measured" and source == "sheets" and kv_tokens < needed:
-        # so many were seen running at once: they had room, whatever data sheets say
+    seen = calibration.origin == "measured" and (source == "sheets" or (calibration.source == LIVE and known.as_run))
+    if seen and kv_tokens < needed:
+        # so many were seen running at once: they had room, whatever data sheets say, and the page's cache holds more
+        # of them than their lengths tell where prompts share what is cached
         bounds, source = replace(bounds, kv_tokens=needed * (1.0 + 1e-9)), "seen"
     prior = roofline.step_times(shape, spec, setup)
     factor = measured.factor(prior, calibration, work)

@@ -26,6 +26,15 @@ class Waiting:
     first_at: float | None
 
 
+def beyond(times: Floats, rates: Floats, begins: Floats, keeps: Floats) -> float:
+    """Requests that arrive while more come a second than ``keeps`` says the replicas may have; as in ``waiting``."""
+    known = np.isfinite(rates)
+    if not known.any() or times.size < 2:
+        return 0.0
+    arriving, kept = _steps(times, rates, begins, keeps)
+    return float(arriving[arriving > kept * (1.0 + 1e-9)].sum())
+
+
 def waiting(times: Floats, rates: Floats, begins: Floats, carries: Floats) -> Waiting:
     """Requests that wait longer than two seconds.
 
@@ -35,10 +44,8 @@ def waiting(times: Floats, rates: Floats, begins: Floats, carries: Floats) -> Wa
     known = np.isfinite(rates)
     if not known.any() or times.size < 2:
         return Waiting(0.0, 0.0, None)
-    grid = np.arange(times[0], times[-1], STEP_SECONDS)
-    arriving = np.interp(grid, times[known], rates[known]) * STEP_SECONDS
-    place = np.clip(np.searchsorted(begins, grid, side="right") - 1, 0, None)
-    served = carries[place] * STEP_SECONDS
+    arriving, served = _steps(times, rates, begins, carries)
+    grid = _grid(times)
     backlog, waited, first = 0.0, 0.0, None
     for at, coming, room in zip(grid.tolist(), arriving.tolist(), served.tolist(), strict=True):
         backlog = max(0.0, backlog + coming - room)
@@ -48,3 +55,14 @@ def waiting(times: Floats, rates: Floats, begins: Floats, carries: Floats) -> Wa
             waited += coming
             first = at if first is None else first
     return Waiting(float(arriving.sum()), waited, first)
+
+
+def _grid(times: Floats) -> Floats:
+    return np.arange(times[0], times[-1], STEP_SECONDS)
+
+
+def _steps(times: Floats, rates: Floats, begins: Floats, carries: Floats) -> tuple[Floats, Floats]:
+    """Requests that come in each step of the grid, and those that can be served in it."""
+    known, grid = np.isfinite(rates), _grid(times)
+    place = np.clip(np.searchsorted(begins, grid, side="right") - 1, 0, None)
+    return np.interp(grid, times[known], rates[known]) * STEP_SECONDS, carries[place] * STEP_SECONDS

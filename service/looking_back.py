@@ -45,10 +45,12 @@ def look(history: Window, made: Plan, now: datetime, buffer: float, limits: Scal
     for one in planned[:_MOST_SERVICES]:
         row = clean.entities.index(one.service)
         rules = Rules(one.floor, one.ceiling, one.lead_time, buffer, limits=limits)
-        counted = _counted(known[one.service], one)
-        told = _one(clean.times, clean.column(LOAD)[row], one.service, counted, rules, now)
+        serves = known[one.service]
+        counted = _counted(serves, one)
+        told = _one(clean.times, clean.column(LOAD)[row], one.service, counted, rules, now, serves)
         if told is not None:
-            found.append(as_dict(told, rules))
+            bounded = bool((one.derivation.get("slo") or {}).get("refines"))
+            found.append(as_dict(told, rules, bounded=bounded))
     return found
 
 
@@ -62,7 +64,13 @@ def _counted(calibration: Calibration, planned: Recommendation) -> Calibration:
 
 
 def _one(
-    times: Floats, values: Floats, service: EntityRef, calibration: Calibration, rules: Rules, now: datetime
+    times: Floats,
+    values: Floats,
+    service: EntityRef,
+    calibration: Calibration,
+    rules: Rules,
+    now: datetime,
+    serves: Calibration,
 ) -> Hindsight | None:
     ahead = max(_AHEAD, rules.lead + 2 * rules.scaling_window)
 
@@ -81,11 +89,14 @@ def _one(
         )
         return answer if isinstance(answer, Forecast) else None
 
-    return hindsight(service, times, values, calibration, rules, now, said)
+    return hindsight(service, times, values, calibration, rules, now, said, serves)
 
 
-def as_dict(found: Hindsight, rules: Rules) -> dict[str, Any]:
-    """One service's climb: when the plan would have started, and how many requests would have waited how."""
+def as_dict(found: Hindsight, rules: Rules, *, bounded: bool = False) -> dict[str, Any]:
+    """One service's climb: when the plan would have started, and how many requests would have waited how.
+
+    ``bounded``: a promise bounds the count, and requests that came while it could not be kept are told apart.
+    """
     first = found.first_start
     return {
         "service": found.service.name,
@@ -104,14 +115,15 @@ def as_dict(found: Hindsight, rules: Rules) -> dict[str, Any]:
             if one.replicas > one.before
         ],
         "requests": round(found.planned.waited.requests),
-        "with_plan": _led(found.planned),
-        "without_forecast": _led(found.reactive),
-        "without_starts": _led(found.held),
+        "with_plan": _led(found.planned, bounded),
+        "without_forecast": _led(found.reactive, bounded),
+        "without_starts": _led(found.held, bounded),
     }
 
 
-def _led(led: Led) -> dict[str, Any]:
-    return {"waited": round(led.waited.waited), "replica_hours": round(led.replica_hours, 1)}
+def _led(led: Led, bounded: bool) -> dict[str, Any]:
+    broken = {"beyond_promise": round(led.broken)} if bounded else {}
+    return {"waited": round(led.waited.waited), "replica_hours": round(led.replica_hours, 1), **broken}
 
 
 def sentence(found: Mapping[str, Any], language: Language = "en") -> str:
@@ -128,4 +140,8 @@ def sentence(found: Mapping[str, Any], language: Language = "en") -> str:
         "reactive": f"{found['without_forecast']['waited']:,}",
     }
     key = "plan.looking_back_calm" if first is None else "plan.looking_back"
-    return translate(key, language, **arguments)
+    said = translate(key, language, **arguments)
+    if "beyond_promise" not in found["with_plan"]:
+        return said
+    broken = {name: f"{found[name]['beyond_promise']:,}" for name in ("with_plan", "without_starts")}
+    return said + translate("plan.looking_back_promise", language, **broken)

@@ -17,9 +17,9 @@ from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner import calibrate, loads, prescale
 from planner.balance import ReplicaLoad
-from planner.gpus import GpuSpec, terms
+from planner.gpus import GpuSpec, Purchase, terms
 from planner.needs import sized
-from planner.offers import Offer
+from planner.offers import DEFAULT_CURRENCY, Offer
 from service import reading
 
 HOUR = timedelta(hours=1)
@@ -114,36 +114,55 @@ def prices_of(
     """What is given, else what the configuration says (offers of the type, the service's own price), else priors.
 
     A price held that nobody tells is the contract's usual share of the one on demand. Raises UsageError where no
-    price is known.
+    price is known, where offers of several regions tell several, and for prices in two currencies.
     """
     mine = [one for one in offers if spec is not None and one.gpu.name == spec.name and one.price is not None]
-    told = {one.purchase: one.price for one in mine}
-    configured = told.get("on_demand", demand.price)
-    sources = []
+    own = None if demand.price is None else (demand.price, demand.currency or DEFAULT_CURRENCY)
+    sources: list[str] = []
+    currencies: set[str] = set()
     if burst is not None:
         sources.append("given")
-    elif configured is not None:
-        burst = configured
+    elif (configured := _offered(mine, "on_demand") or own) is not None:
+        burst = configured[0]
         sources.append("configured")
+        currencies.add(configured[1])
     elif spec is not None:
         burst = spec.price
         sources.append(spec.price_source)
+        currencies.add(DEFAULT_CURRENCY)
     else:
         raise UsageError("what do the GPUs cost?", hint="give --held-price and --burst-price, or --gpu for priors")
     share = terms()["reserved"].price_ratio
     if held is not None:
         sources.append("given")
-    elif (reserved := told.get("reserved")) is not None:
-        held = reserved
+    elif (reserved := _offered(mine, "reserved")) is not None:
+        held = reserved[0]
         sources.append("configured")
+        currencies.add(reserved[1])
     elif spec is None and "configured" not in sources:
         raise UsageError("what do the GPUs cost?", hint="give --held-price and --burst-price, or --gpu for priors")
     else:
         base = burst if "configured" in sources or spec is None else spec.price
+        currencies |= set() if "configured" in sources else {DEFAULT_CURRENCY}
         held = share * base
         sources.append(f"prior: held at {share:g} of the price on demand")
-    currency = demand.currency if "configured" in sources and demand.currency else "USD"
+    if len(currencies) > 1:
+        raise UsageError(
+            f"prices in {' and '.join(sorted(currencies))} cannot be compared",
+            hint="give both prices in one currency: under gpus:, or with --held-price and --burst-price",
+        )
+    currency = currencies.pop() if currencies else demand.currency or DEFAULT_CURRENCY
     return Prices(held, burst, "; ".join(dict.fromkeys(sources)), currency)
+
+
+def _offered(offers: Sequence[Offer], purchase: Purchase) -> tuple[float, str] | None:
+    """The price of a contract with its currency, None where no offer tells one. Raises UsageError for several."""
+    found = {(one.price, one.currency): one.region for one in offers if one.purchase == purchase}
+    if len(found) > 1:
+        said = " and ".join(f"{price:g} {currency} in {region or '-'}" for (price, currency), region in found.items())
+        option = "--held-price" if purchase == "reserved" else "--burst-price"
+        raise UsageError(f"{offers[0].gpu.name} {purchase} costs {said}", hint=f"say which with {option}")
+    return next(((price, currency) for price, currency in found if price is not None), None)
 
 
 def replicas_of_file(path: Path) -> list[ReplicaLoad]:

@@ -117,6 +117,7 @@ class Promises:
             kv_tokens=seen.kv_tokens,
             sequences=asked.sequences or setting.max_sequences,
             bits=_first(asked.bits, *said) or 16.0,
+            as_run=asked.prompt is None and asked.cached_ratio is None,
         )
 
     def _shape(self, setting: ServiceSettings, name: str) -> tuple[ModelShape | None, str]:

@@ -16,11 +16,12 @@ from planner import imports
 from planner.calibrate import CalibrationRefusal, NotCalibrated
 from planner.knee import Knee, LoadPoint, NoKnee, knee
 from planner.queueing import Slo
-from service import planned_fleet, pools, reading
+from service import planned_fleet, reading
 from service.service_settings import ServiceSettings
 from service.settings import Settings
 
-_GROUP_LABELS = ("model", "gpu_type", "version")
+_DEGREES = ("tensor_parallel", "pipeline_parallel")
+_GROUP_LABELS = ("model", "gpu_type", "version", *_DEGREES)
 
 
 def of_store(
@@ -33,9 +34,9 @@ def of_store(
     namespace: str | None = None,
     span: timedelta | None = None,
 ) -> list[Calibration | NotCalibrated]:
-    """One calibration for each group of alike replicas (model, GPU type, version) of each service.
+    """One calibration for each group of alike replicas (model, GPU type, version, TP and PP) of each service.
 
-    Replicas of two versions or on two types of GPU are two groups: their mean is nobody's figure. (The plan counts a
+    Replicas of two versions, types of GPU or sizes are two groups: their mean is nobody's figure. (The plan counts a
     service's replicas as they run, all types together: its number is of that mixture.) ``span`` None reads what the
     plan reads: a day, and eight where that day showed no load worth measuring.
     """
@@ -46,9 +47,9 @@ def of_store(
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
     answers: list[Calibration | NotCalibrated] = []
     for entity in services:
-        setting = _setting(settings, entity, topology)
+        setting = _setting(settings, entity)
         found = []
-        for labels, replicas in _groups(topology, entity).items():
+        for labels, replicas in _groups(topology, entity, setting).items():
             told = dict(zip(_GROUP_LABELS, labels, strict=True))
             found.append(_of_group(metrics, entity, setting, told, replicas, now, span))
         answers += [one for one in found if not _is_silent(one)] or found
@@ -128,23 +129,30 @@ def point_dict(point: LoadPoint) -> dict[str, Any]:
     return found | {"intervals": spans}
 
 
-def _setting(settings: Settings, service: EntityRef, topology: Topology) -> ServiceSettings:
-    """What the configuration says of a service; how its replicas are split, else by its engines, as the plan has it."""
-    own = next(
+def _setting(settings: Settings, service: EntityRef) -> ServiceSettings:
+    """What the configuration says of a service."""
+    return next(
         (one for one in settings.services if one.name == service.name and one.namespace in (None, service.namespace)),
         ServiceSettings(name=service.name, namespace=service.namespace),
     )
-    split = pools.split_of(service, topology)
-    return own.model_copy(update={name: each for name, each in split.items() if name not in own.model_fields_set})
 
 
-def _groups(topology: Topology, service: EntityRef) -> Mapping[tuple[str, ...], Sequence[EntityRef]]:
+def _groups(
+    topology: Topology, service: EntityRef, setting: ServiceSettings
+) -> Mapping[tuple[str, ...], Sequence[EntityRef]]:
     """Replicas by what the topology says of them; what it does not say is the service's own label."""
     groups: dict[tuple[str, ...], list[EntityRef]] = {}
     for replica in topology.below(service, EntityKind.REPLICA):
-        labels = tuple(_label(topology, (replica, service), label) for label in _GROUP_LABELS)
-        groups.setdefault(labels, []).append(replica)
-    return groups or {("", "", ""): []}
+        labels = [_label(topology, (replica, service), label) for label in _GROUP_LABELS if label not in _DEGREES]
+        labels += [_degree(topology.label(replica, name), setting, name) for name in _DEGREES]
+        groups.setdefault(tuple(labels), []).append(replica)
+    return groups or {("", "", "", *(_degree("", setting, name) for name in _DEGREES)): []}
+
+
+def _degree(said: str, setting: ServiceSettings, name: str) -> str:
+    """How a replica is split over GPUs: as configured, else as its engine's command line says, else not at all."""
+    is_told = said.isdecimal() and int(said) > 0
+    return str(int(said)) if is_told and name not in setting.model_fields_set else str(getattr(setting, name))
 
 
 def _label(topology: Topology, entities: Iterable[EntityRef], label: str) -> str:
@@ -158,7 +166,8 @@ def _label(topology: Topology, entities: Iterable[EntityRef], label: str) -> str
 def _one(
     window: Window, service: EntityRef, setting: ServiceSettings, labels: Mapping[str, str], now: datetime
 ) -> Calibration | NotCalibrated:
-    found = planned_fleet.calibrated(service, setting, window, labels["gpu_type"] or setting.gpu_type)
+    split = setting.model_copy(update={name: int(labels[name]) for name in _DEGREES})
+    found = planned_fleet.calibrated(service, split, window, labels["gpu_type"] or setting.gpu_type)
     if isinstance(found, NotCalibrated) or found.origin != "measured":
         return found
     return replace(found, model=labels["model"], engine_version=labels["version"], measured_at=now)

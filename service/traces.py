@@ -56,13 +56,24 @@ def of_store(
             continue
         part = slice(int(known[0]), int(known[-1]) + 1)
         trace = Trace(service.name, history.times[part], values[part], HISTORY_STEP)
-        found.append(Traffic(service, trace, *startup_of(settings, service, starts)))
+        found.append(
+            Traffic(service, trace, *startup_of(settings, service, starts, pools.parent_of(service, topology)))
+        )
     return found
 
 
-def startup_of(settings: Settings, service: EntityRef, starts: Sequence[Startup]) -> tuple[timedelta, str]:
-    """The p95 of a service's own starts, else what is configured; an hour at most, which is what a replay takes."""
-    own = [one for one in starts if service.name in (one.service, one.workload)]
-    known = next((one for one in settings.services if one.name == service.name), ServiceSettings(name=service.name))
+def startup_of(
+    settings: Settings, service: EntityRef, starts: Sequence[Startup], parent: EntityRef | None = None
+) -> tuple[timedelta, str]:
+    """The p95 of a service's own starts, else what is configured; an hour at most, which is what a replay takes.
+
+    A pool without starts of its own takes those of ``parent``, the service that it is of, as the plan does.
+    """
+    names = [one.name for one in (service, parent) if one is not None]
+    by_name = [[one for one in starts if name in (one.service, one.workload)] for name in names]
+    own = next((found for found in by_name if found), [])
+    said = [one for name in names for one in settings.services if one.name == name]
+    told = [one for one in said if "startup" in one.model_fields_set] or said
+    known = told[0] if told else ServiceSettings(name=service.name)
     found = lead_time(own, configured_seconds=known.startup.total_seconds(), settings=settings.planner.scaling.lead)
     return min(timedelta(seconds=found.seconds), MOST_STARTUP), found.source

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from math import ceil, floor
 from typing import Any
 
-from outrider.clock import SystemClock, rfc3339
+from outrider.clock import SystemClock, from_unix, rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
+from outrider.ports import StateReader
 from outrider.units import format_duration
 from service import wiring
 from service.settings import Settings
 
 LATE = timedelta(minutes=5)
 _LATE_INTERVALS = 5
-_MOST_CYCLES = 10_000
 
 
 def check(settings: Settings, at: datetime) -> None:
@@ -28,11 +29,20 @@ def check(settings: Settings, at: datetime) -> None:
             said = f"--at {rfc3339(at)} lies in the future: what is known ends at {rfc3339(newest[0].at)}"
             raise UsageError(said, hint="leave --at out for the plan of now, which looks a day ahead")
         if not state.topology(at).entities:
-            first = state.cycles(limit=_MOST_CYCLES)[-1].at
+            first = _watched_since(state, at, newest[0].at)
             raise UsageError(
                 f"which services ran at {rfc3339(at)} is not known: this store has watched them since {rfc3339(first)}",
                 hint="give --at from then on; an older history of load says nothing of replicas",
             )
+
+
+def _watched_since(state: StateReader, before: datetime, newest: datetime) -> datetime:
+    """The first instant, in whole seconds, of which the topology is known: none is ``before``; by bisection."""
+    low, high = floor(before.timestamp()), ceil(newest.timestamp())
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if state.topology(from_unix(middle)).entities else (middle, high)
+    return min(newest, from_unix(high))
 
 
 def age_seconds(made_at: datetime) -> float:

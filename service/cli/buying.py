@@ -59,11 +59,12 @@ def buy(
         weeks=weeks,
         lead=duration_of("--lead", lead),
         quota=quota,
+        group=demand.group,
     )
-    day = hourly[-24:]
-    times = now.timestamp() + 3600.0 * _hours(day.size)
-    fleet = max(made.held, 1)
-    free = buying.troughs(times, day.tolist(), fleet, startup=duration_of("--startup", startup)) if made.held else []
+    end = now.replace(minute=0, second=0, microsecond=0)  # of the last hour that is counted
+    day = buying.coming_day(hourly, made.growth, demand.group)
+    times = end.timestamp() + 3600.0 * _hours(day.size)
+    free = buying.troughs(times, day.tolist(), made.held, startup=duration_of("--startup", startup), group=demand.group)
     result = {
         "held_gpus": made.held,
         "burst_gpus": made.burst,
@@ -87,7 +88,7 @@ def buy(
             "gpus_per_replica": demand.group,
         },
         "spikes": [
-            {"at": rfc3339(now - timedelta(hours=hourly.size - place)), "gpus": float(hourly[place])}
+            {"at": rfc3339(end - timedelta(hours=hourly.size - place)), "gpus": float(hourly[place])}
             for place in buying.spikes(hourly)
         ],
         "offline": [
@@ -154,14 +155,14 @@ def _demand(context: Context, service: str | None, csv: Path | None, per_gpu: fl
     with wiring.stores(settings) as (state, metrics):
         entity, calibrations, now = calibrated(settings, state, metrics, service)
         loads = purchasing.hourly_of_store(metrics, entity, now)
-    counted, price = _counted(settings, entity, calibrations[0])
-    return purchasing.demand_of(loads, now, counted, settings.planner.buffer, price)
+    counted, buffer, price = _counted(settings, entity, calibrations[0])
+    return purchasing.demand_of(loads, now, counted, buffer, price)
 
 
 def _counted(
     settings: Any, entity: EntityRef, known: Calibration
-) -> tuple[Calibration, tuple[float | None, str | None]]:
-    """What the plan counts a replica of the service with (promises and load tests included), and its price."""
+) -> tuple[Calibration, float, tuple[float | None, str | None]]:
+    """What the plan counts a replica of the service with (promises and load tests included), its buffer and price."""
     from service.cli.newest import newest_plan  # noqa: PLC0415
 
     said = [one for one in settings.services if one.name == entity.name and one.namespace in (None, entity.namespace)]
@@ -170,7 +171,7 @@ def _counted(
     item = next((one for one in plan.recommendations if one.service == entity), None)
     inputs = item.derivation.get("inputs") if isinstance(item, Recommendation) else None
     if not inputs or "tokens_per_second" not in inputs:
-        return known, price
+        return known, settings.planner.buffer, price
     figures = {name: inputs[name]["value"] for name in ("tokens", "batch", "tokens_per_second", "tp", "pp")}
     counted = replace(
         known,
@@ -180,7 +181,9 @@ def _counted(
         tensor_parallel=int(figures["tp"]),
         pipeline_parallel=int(figures["pp"]),
     )
-    return counted, price
+    assert isinstance(item, Recommendation)  # its inputs were found above
+    buffer = item.derivation.get("buffer") or {}
+    return counted, float(buffer.get("value", settings.planner.buffer)), price
 
 
 def _replicas(context: Context, service: str | None) -> tuple[list[Any], float]:
@@ -198,8 +201,12 @@ def _replicas(context: Context, service: str | None) -> tuple[list[Any], float]:
 def calibrated(
     settings: Any, state: Any, metrics: Any, service: str | None
 ) -> tuple[EntityRef, list[Calibration], datetime]:
-    """The service meant, its calibrations and the newest instant. Raises UsageError with the reason there are none."""
+    """The service meant, its calibrations and the newest instant. Raises UsageError with the reason there are none.
+
+    Where its engines show nothing the plan's own counts: that of a load test which the store keeps.
+    """
     from service import sizing  # noqa: PLC0415
+    from service.cli.newest import newest_plan  # noqa: PLC0415
 
     newest, topology = state.cycles(limit=1), state.topology()
     services = topology.of_kind(EntityKind.SERVICE)
@@ -210,6 +217,8 @@ def calibrated(
         raise UsageError(said, hint=f"known services: {names}")
     found = sizing.of_store(settings, metrics, topology, newest[0].at, service=meant[0].name)
     known = [one for one in found if isinstance(one, Calibration)]
+    if not known:
+        known = [one for one in newest_plan(settings).calibrations if one.service == meant[0]]
     if not known:
         said = found[0].text() if found and not isinstance(found[0], Calibration) else "nothing was measured"
         raise UsageError(f"{meant[0].name} is not calibrated: {said}", hint="configure it, or run capacity calibrate")

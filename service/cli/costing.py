@@ -53,7 +53,9 @@ def cost(
     ] = None,
     regions: Annotated[list[str] | None, typer.Option("--region", help="where the data may go")] = None,
     within: Annotated[str | None, typer.Option("--within", help="the GPUs must be there, such as 1h")] = None,
-    losses: Annotated[int, typer.Option("--losses", help="replicas that may be lost at any time", min=0)] = 0,
+    losses: Annotated[
+        int, typer.Option("--losses", help="replicas (of slices: whole GPUs) that may be lost at any time", min=0)
+    ] = 0,
     spot_ratio: Annotated[float, amount("--spot-ratio", "ratio", "most capacity on spot")] = 1.0,
     whole_nodes: Annotated[bool, typer.Option("--whole-nodes", help="GPUs come as whole nodes")] = False,
     tp: Annotated[

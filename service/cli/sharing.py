@@ -86,7 +86,10 @@ def spares(
         str, typer.Option("--domain", help="node, or a label of nodes (zone, nvlink_domain), with --service")
     ] = "node",
     gpus_per_replica: Annotated[int | None, typer.Option("--gpus-per-replica", help="TP x PP", min=1)] = None,
-    gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node", help="to count whole nodes", min=1)] = None,
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option("--gpus-per-node", help="to count whole nodes; with --service those of the plan", min=1),
+    ] = None,
 ) -> None:
     """Count replicas so that enough are left when nodes, racks or zones are gone, and the whole nodes for them."""
     from planner import redundancy  # noqa: PLC0415
@@ -95,8 +98,9 @@ def spares(
         raise UsageError("how many replicas are needed?", hint="give --needed, or --service for those of its plan")
     wanted = 0
     if service is not None:
-        needed, seen, group, wanted = _planned(context, service, domain)
+        needed, seen, group, size, wanted = _planned(context, service, domain)
         domains, gpus_per_replica = domains or seen, gpus_per_replica or group
+        gpus_per_node = gpus_per_node or (size if gpus_per_replica else None)
     if domains is None:
         raise UsageError("over how many failure domains?", hint="give --domains: nodes, racks or zones")
     found = redundancy.with_spares(int(needed or 0), domains=domains, losses=losses)
@@ -113,8 +117,8 @@ def spares(
     context.show({**result, "derivation": lines}, lambda shown: "\n".join(shown["derivation"]))
 
 
-def _planned(context: Context, service: str, domain: str) -> tuple[int, int | None, int | None, int]:
-    """The newest plan's target, the domains that the service rests on, GPUs of a replica, and what the load needs."""
+def _planned(context: Context, service: str, domain: str) -> tuple[int, int | None, int | None, int | None, int]:
+    """The newest plan's target, the service's domains, GPUs of a replica and of a node, and what the load needs."""
     from service import wiring  # noqa: PLC0415
     from service.cli.newest import newest_plan  # noqa: PLC0415
 
@@ -131,7 +135,8 @@ def _planned(context: Context, service: str, domain: str) -> tuple[int, int | No
         raise UsageError(f"no node of {service} has the label {domain!r}", hint="give --domains, or --domain node")
     group = item.gpus // item.target_replicas if item.target_replicas else None
     needs = [item.derivation.get(name) or 0 for name in ("need_now", "need_forecast")]
-    return item.target_replicas, len(places) or None, group, max(needs)
+    size = (item.derivation.get("nodes") or {}).get("gpus_per_node")
+    return item.target_replicas, len(places) or None, group, size, max(needs)
 
 
 def _service(known: Any, name: str) -> EntityRef:

@@ -41,6 +41,31 @@ def test_half_busy_is_worth_holding_at_half_the_price():
     assert made.cost < made.all_burst
 
 
+def test_parts_of_replicas_are_neither_held_nor_rented():
+    busy = np.where(np.arange(336) % 3 == 0, 16.0, 8.0)
+    for held_price in (0.2, 0.7, 0.9):
+        made = plan(busy, held_price=held_price, burst_price=1.0, group=8, quota=20)
+        assert made.held % 8 == made.burst % 8 == 0
+        assert made.held <= 16
+    grown = plan(np.concatenate([busy[:168] * 1.1**n for n in range(6)]), group=8)
+    assert grown.burst % 8 == grown.demand_high[1] % 8 == 0
+    with pytest.raises(UsageError):
+        plan(busy, group=0)
+
+
+def test_the_coming_day_is_the_highest_of_its_hours_of_the_week_and_not_yesterday():
+    week = np.r_[np.full(24, 40.0), np.full(120, 20.0), np.full(24, 8.0)]  # begins and ends with the coming weekday
+    last = np.where(np.arange(168) == 3, 48.0, week)
+    hourly = np.concatenate([week, last])
+    found = buying.coming_day(hourly, buying.growth(hourly), 8)
+    assert found.tolist() == [40.0] * 3 + [48.0] + [40.0] * 20
+    grows = buying.Growth(0.1, 0.05, 0.15, 5)
+    assert buying.coming_day(week, grows).tolist() == [44.0] * 24
+    assert buying.coming_day(week, buying.Growth(-0.1, -0.2, 0.0, 5)).tolist() == [40.0] * 24
+    unknown = np.where(np.arange(168) < 2, np.nan, week)
+    assert np.isnan(buying.coming_day(unknown, grows)).tolist() == [True] * 2 + [False] * 22
+
+
 def test_growth_is_told_by_weeks_and_widens_the_interval_where_it_is_not():
     grown = np.concatenate([WEEK * 1.1**n for n in range(6)])
     found = buying.growth(grown)

@@ -130,7 +130,7 @@ def test_small_models_share_a_gpu():
 
 
 def test_every_device_is_a_prior_with_its_source():
-    wanted = "A10 A30 A100 A800 T4 L40S|RTX 4090|H20 H100 H800 H200 B200|Ascend 910B|MI300X"
+    wanted = "A10 A30 A100 A800 T4 L40S|A100 40GB|RTX 4090|H20 H100 H800 H200 B200|Ascend 910B|MI300X"
     names = [name for part in wanted.split("|") for name in ([part] if part in gpus() else part.split())]
     assert sorted(gpus()) == sorted(names)
     for spec in gpus().values():
@@ -152,13 +152,35 @@ def test_every_device_is_a_prior_with_its_source():
         ("910b", "Ascend 910B"),
         ("4090", "RTX 4090"),
         ("NVIDIA H200", "H200"),
+        ("NVIDIA A100-SXM4-40GB", "A100 40GB"),
+        ("A100-PCIE-40GB", "A100 40GB"),
+        ("A100_NVLINK_80GB", "A100"),
+        ("Tesla T4 16GB", "T4"),
+        ("TeslaT4", "T4"),
+        ("NVIDIA-B200-192GB", "B200"),
     ],
 )
 def test_devices_are_known_by_what_their_tools_call_them(text, name):
     assert gpu(text).name == name
 
 
-@pytest.mark.parametrize("text", ["", "V100", "potato"])
+def test_a_device_has_the_memory_that_its_name_says():
+    assert gpu("NVIDIA A100-SXM4-40GB").memory_bytes == 40 * GIBIBYTE
+    assert gpu("A100").memory_bytes == 80 * GIBIBYTE
+    assert gpu("NVIDIA A100-SXM4-40GB MIG 1g.5gb").whole == gpu("A100 1g.5gb").whole == "A100 40GB"
+    assert gpu("A100 1g.10gb").whole == "A100"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("A100-SXM-64GB", "64 GB"), ("H100 NVL 94GB", "94 GB"), ("L40S 96GB", "96 GB")]
+)
+def test_a_device_with_another_memory_is_refused_and_never_taken_for_one_known(text, told):
+    with pytest.raises(UsageError, match=told) as caught:
+        gpu(text)
+    assert "known types" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "V100", "potato", "NVIDIA GH200 480GB", "NVIDIA GB200"])
 def test_an_unknown_device_is_refused_with_those_known(text):
     with pytest.raises(UsageError) as caught:
         gpu(text)

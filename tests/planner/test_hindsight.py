@@ -11,7 +11,7 @@ from outrider.clock import from_unix
 from outrider.model import BacktestScore, Forecast
 from planner.hindsight import Rules, hindsight
 from planner.prescale import ScaleLimits
-from planner.waiting import waiting
+from planner.waiting import beyond, waiting
 
 
 def test_an_overloaded_queue_is_counted_by_hand():
@@ -59,6 +59,30 @@ def test_the_plan_starts_replicas_before_the_rise_and_nobody_waits(build):
     assert found.held.waited.waited > found.reactive.waited.waited
     assert found.peak == 80.0
     assert all(one.at < one.ready_at for one in found.planned.orders if one.replicas > one.before)
+
+
+def test_replicas_carry_what_was_calibrated_and_broken_promises_are_told_apart(build):
+    """A promise that halves what a replica is counted with makes nobody wait two seconds at the load it allows."""
+    times, values = _step_day(build)
+    rules = Rules(2, 100, timedelta(minutes=10), limits=ScaleLimits(step_ratio=10))
+    whole = build.calibration()
+    half = build.calibration(batch=whole.batch / 2)
+    args = (rules, build.now, _oracle(times, values))
+    strict = hindsight(build.service, times, values, half, *args)
+    found = hindsight(build.service, times, values, half, *args, serves=whole)
+    assert found.planned.orders == strict.planned.orders
+    assert found.held.waited.waited <= strict.held.waited.waited
+    assert found.reactive.waited.waited < strict.reactive.waited.waited
+    assert found.reactive.broken == strict.reactive.broken > found.reactive.waited.waited
+    assert found.planned.broken < found.reactive.broken
+
+
+def test_requests_beyond_a_promise_are_those_that_come_meanwhile():
+    times, rates = np.array([0.0, 100.0]), np.array([10.0, 10.0])
+    assert beyond(times, rates, np.array([0.0]), np.array([10.0])) == 0.0
+    assert beyond(times, rates, np.array([0.0]), np.array([5.0])) == pytest.approx(1000.0)
+    assert beyond(times, rates, np.array([0.0, 50.0]), np.array([5.0, 20.0])) == pytest.approx(500.0)
+    assert beyond(times, np.full(2, np.nan), np.array([0.0]), np.array([1.0])) == 0.0
 
 
 def test_a_day_without_values_has_no_hindsight(build):

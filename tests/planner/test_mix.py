@@ -95,6 +95,15 @@ def test_no_load_costs_nothing():
     assert cheapest([Option("o", "a", 1, 1.0, 1.0)], POOLS, Demand(0.0)).cost_per_hour == 0
 
 
+def test_a_solver_that_ran_out_of_time_is_no_quota_that_does_not_suffice(monkeypatch):
+    """Many alike options that are lost two at a time, in next to no time."""
+    pools = [Pool(f"p{n}", 1.0 + n / 100, quota=50) for n in range(12)]
+    options = [Option("o", f"p{n}", 1 + n % 3, 1.0 + n / 7, 1.0 + n) for n in range(12)]
+    monkeypatch.setattr("planner.mix._SECONDS", 0.0)
+    found = cheapest(options, pools, Demand(300.0, losses=2))
+    assert found.reason is NoMixReason.TIME
+
+
 def test_a_quota_of_nothing_serves_nothing_and_says_so():
     found = cheapest([Option("o", "z", 1, 1.0, 1.0)], [Pool("z", 1.0, quota=0)], Demand(5.0))
     assert (found.reason, found.most) == (NoMixReason.QUOTA, 0.0)

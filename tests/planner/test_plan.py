@@ -64,6 +64,27 @@ def test_a_rise_to_come_is_bought_before_it_comes(build):
     assert before.derivation["next_24h"]["replicas"] >= before.target_replicas
 
 
+def test_the_next_day_keeps_the_limits_and_says_which_changed_it(build):
+    values = build.wave(6.0, level=40.0, noise=0.0)
+    free = _plan(build, values, current_replicas=24, ceiling=400).derivation["next_24h"]
+    assert free["limited_by"] is None
+    assert free["replicas"] == free["needed"] > 20
+    for limits, name, count in (({"ceiling": 20}, "ceiling", 20), ({"quota_gpus": 43, "ceiling": 400}, "quota", 10),
+                                ({"floor": 300, "ceiling": 400}, "floor", 300)):  # fmt: skip
+        made = _plan(build, values, current_replicas=24, **limits)
+        day = made.derivation["next_24h"]
+        assert (day["limited_by"], day["replicas"], day["gpus"]) == (name, count, 4 * count)
+        assert day["needed"] == free["needed"]
+        for language in ("en", "zh"):
+            told = [line for line in reasoning.lines(made, language) if str(free["needed"]) in line and "24" in line]
+            assert any(str(count) in line for line in told)
+
+
+def test_the_next_day_counts_what_came_above_such_forecasts(build):
+    found = _plan(build, build.wave(6.0, level=40.0), current_replicas=24, ceiling=400)
+    assert found.derivation["next_24h"]["replicas"] >= found.derivation["need_by_bound"]
+
+
 def test_the_ceiling_binds_and_says_so(build):
     found = _plan(build, _steady(build, 40.0), current_replicas=10, ceiling=12)
     assert (found.target_replicas, found.reason, found.binding) == (12, PlanReason.AT_CEILING, "ceiling")

@@ -76,7 +76,7 @@ def test_a_wide_group_says_that_less_was_reached() -> None:
     [
         ("Llama-2-70B", "A100", 2, 16, 64, 803, 64, (0.65, 1.0)),
         ("Llama-2-70B", "H100", 2, 16, 64, 1294, 64, (0.85, 1.15)),
-        ("Llama-3.1-8B", "A100", 1, 16, 8, 500, 8, (0.95, 1.2)),
+        ("Llama-3.1-8B", "A100 40GB", 1, 16, 8, 500, 8, (0.75, 1.0)),
         # the widest group: a step took 40 ms, of which memory, links and prompts explain 18
         ("Llama-2-70B", "H100", 8, 16, 64, 1613, 64, (2.0, 2.5)),
         # 65.7 GiB of weights leave 2.4 GiB for KV: 64 sequences were sent, a third of them runs at once

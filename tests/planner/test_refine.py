@@ -114,8 +114,9 @@ def test_a_loose_promise_leaves_the_calibration(build):
 
 
 def test_the_kv_cache_bounds_the_seats(build):
-    whole = refined(build.calibration(), replace(KNOWN, objectives=(TTFT,)))
-    small = refined(build.calibration(), replace(KNOWN, objectives=(TTFT,), kv_tokens=12_000.0))
+    told = build.calibration(origin="configured")
+    whole = refined(told, replace(KNOWN, objectives=(TTFT,)))
+    small = refined(told, replace(KNOWN, objectives=(TTFT,), kv_tokens=12_000.0))
     assert small.facts["seats"] == int(12_000 / (1200 + 8))
     assert capacity(small.calibration) < capacity(whole.calibration)
 
@@ -128,6 +129,66 @@ def test_what_was_seen_to_run_had_room_and_what_is_configured_must_fit(build):
     told = refined(replace(crowded, origin="configured"), known)
     assert told.facts["kv_source"] == "sheets"
     assert told.facts["seats"] < 2000
+
+
+def test_what_runs_at_once_has_room_also_where_prompts_share_what_the_page_counts_once(build):
+    live = build.calibration(batch=64.0)
+    known = replace(KNOWN, objectives=(TPOT,), prompt=8000.0, cached_ratio=0.9, kv_tokens=300_000.0)
+    found = refined(live, known)
+    assert (found.facts["kv_source"], found.facts["seats"]) == ("seen", 64)
+    # a question about other prompts, and a test with prompts of its own, say nothing of the room for these
+    for calibration, asked in (
+        (live, replace(known, as_run=False)),
+        (replace(live, source="vllm"), known),
+        (replace(live, origin="configured"), known),
+    ):
+        other = refined(calibration, asked)
+        assert (other.facts["kv_source"], other.facts["seats"]) == ("page", 36)
+
+
+def test_a_promise_out_of_reach_leaves_the_others_binding_and_is_told(build):
+    tight = Objective("tpot", 0.034)
+    alone = refined(build.calibration(), replace(KNOWN, objectives=(tight,)))
+    impossible = Objective("ttft", 0.001, 0.99, "fast")
+    for objectives in ((tight, impossible), (impossible, tight)):
+        both = refined(build.calibration(), replace(KNOWN, objectives=objectives))
+        assert (both.verdict, both.calibration) == (Verdict.BOUNDED, alone.calibration)
+        assert [each["binds"]["name"] for each in both.facts["missed"]] == ["fast"]
+        for language in LANGUAGES:
+            told = refine.lines(both.as_dict(), language)
+            assert len(told) == 3
+            assert "TTFT" in told[-1]
+            assert not told[-1].startswith("plan.")
+    load = np.full(5 * 144, 40.0)
+    (planned,) = plan(
+        build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=19)], build.now,
+        settings=PlanSettings(promises={build.service: replace(KNOWN, objectives=(tight, impossible))}),
+    ).recommendations  # fmt: skip
+    assert [each["code"] for each in planned.derivation["cautions"]] == ["slo_out_of_reach"]
+
+
+OBJECTIVES = st.builds(
+    Objective, st.sampled_from(["ttft", "tpot"]), st.floats(1e-4, 20.0), st.sampled_from([0.5, 0.9, 0.99])
+)
+
+
+@given(st.lists(OBJECTIVES, min_size=1, max_size=3), OBJECTIVES)
+def test_one_promise_more_never_lets_a_replica_carry_more(build, some, another):
+    before = capacity(refined(build.calibration(), replace(KNOWN, objectives=tuple(some))).calibration)
+    after = capacity(refined(build.calibration(), replace(KNOWN, objectives=(*some, another))).calibration)
+    assert after <= before * (1 + 1e-9)
+
+
+def test_a_promise_kept_until_the_seats_are_taken_is_counted_below_that(build):
+    """Right at the last seat the queue has no end: facts told a first token after three days."""
+    known = replace(KNOWN, objectives=(Objective("tpot", 10.0),), kv_tokens=12_000.0)
+    found = refined(build.calibration(origin="configured"), known)
+    assert found.verdict is Verdict.BOUNDED
+    assert found.facts["ttft_seconds"] < 60.0
+    loose = refined(build.calibration(), replace(known, kv_tokens=200_000.0, sequences=64))
+    assert loose.verdict is Verdict.LOOSE
+    assert loose.facts["requests_per_second"] >= capacity(build.calibration())
+    assert loose.facts["ttft_seconds"] < 60.0
 
 
 def test_a_promise_that_no_size_keeps_warns_and_does_not_pin_the_count(build):
@@ -159,7 +220,7 @@ def test_next_to_no_load_is_out_of_reach_too(build):
 
 
 def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(build):
-    found = refined(build.calibration(), replace(KNOWN, kv_tokens=100.0))
+    found = refined(build.calibration(origin="configured"), replace(KNOWN, kv_tokens=100.0))
     assert found.verdict is Verdict.OUT_OF_REACH
     assert found.facts["best"] == {"ttft_seconds": None, "tpot_seconds": None}
     json.dumps(found.as_dict(), allow_nan=False)
@@ -219,6 +280,30 @@ def test_the_bound_changes_the_count_and_every_figure_that_follows_from_it(build
         assert "TTFT" in lines[0]
         assert f"{rate:.4g}" in lines[1]
         assert not [line for line in lines if "{" in line or line.startswith("plan.")]
+
+
+def test_requests_that_wait_are_counted_at_what_replicas_carry_and_broken_promises_apart(build):
+    load = np.full(5 * 144, 40.0)
+    tight = replace(KNOWN, objectives=(Objective("tpot", 0.034),))
+    rate = refined(build.calibration(), tight).facts["requests_per_second"]
+    limit = capacity(build.calibration())
+    replicas = int(np.ceil(40.0 * 1.1 / limit))
+    assert rate * replicas < 39.0, "the promise is broken with so many, and nobody waits"
+
+    def planned(promises):
+        (found,) = plan(
+            build.history(load), {build.service: build.calibration()}, [build.fleet(current_replicas=replicas)],
+            build.now, settings=PlanSettings(promises=promises),
+        ).recommendations  # fmt: skip
+        return found
+
+    plain, found = planned({}), planned({build.service: tight})
+    assert plain.derivation["without"]["beyond_promise"] is None
+    told = found.derivation["without"]
+    assert told["waited"] == plain.derivation["without"]["waited"] == 0
+    assert told["beyond_promise"] == pytest.approx(told["requests"], rel=0.01)
+    for language, said in (("en", "what keeps the promise"), ("zh", "守住承诺的上限")):
+        assert any(said in line and f"{told['beyond_promise']:,}" in line for line in reasoning.lines(found, language))
 
 
 def test_a_calibration_that_cannot_be_counted_with_is_refused_by_its_field_and_not_by_the_promise(build):

@@ -65,7 +65,7 @@ def test_a_slice_is_known_by_what_tools_call_it(said, name):
     ("said", "message", "hint"),
     [
         ("H100 9g.99gb", "H100 has no MIG profile '9g.99gb'", "1g.10gb"),
-        ("A100 1g.5gb", "A100 has no MIG profile '1g.5gb'", "1g.10gb"),  # of the A100 with 40 GB
+        ("A100 80GB 1g.5gb", "A100 has no MIG profile '1g.5gb'", "1g.10gb"),  # of the A100 with 40 GB
         ("H100 1g.10gb+me", "H100 has no MIG profile '1g.10gb+me'", "1g.10gb"),
         ("L40S 1g.10gb", "L40S has no MIG profile", "has no MIG"),
         ("1g.10gb", "without a name", "H100"),
@@ -211,13 +211,36 @@ _options = st.lists(
 )
 
 
+def _taken(options, counts, pool):
+    """The most that one loss takes of a pool: a GPU full of the largest slices in use, and no more than there are."""
+    mine = [(one.capacity, n) for one, n in zip(options, counts, strict=True) if one.pool == pool.name and n]
+    if pool.parts == 1:
+        return max((capacity for capacity, _ in mine), default=0.0)
+    full = pool.parts * max((capacity for capacity, _ in mine), default=0.0)
+    return min(full, sum(capacity * n for capacity, n in mine))
+
+
+def test_a_gpu_that_is_lost_takes_its_slices_along():
+    """Two slices on one GPU are none when it is gone."""
+    for cuts in (MIG, MPS):
+        answer = compare(replace(SMALL, qps=2.0, cuts=cuts, losses=1), [Offer(gpu("H100"))])
+        mix = answer.cheapest
+        carried = {answer.ways[place].offer: 0.0 for place in mix.replicas}
+        largest = 0.0
+        for place, count in mix.replicas.items():
+            way = answer.ways[place]
+            carried[way.offer] += way.rate * count
+            largest = max(largest, way.rate * min(count, way.offer.gpu.parts if way.offer.cut else 1))
+        assert sum(carried.values()) - largest >= answer.need - 1e-9
+        assert sum(mix.gpus.values()) >= 2
+
+
 @settings(max_examples=80, deadline=None)
 @given(_options, st.integers(1, 20).map(float), st.integers(0, 1))
 def test_no_mix_within_the_shared_quota_is_cheaper(options, need, losses):
     costs = []
     for counts in product(range(7), repeat=len(options)):
-        used = [one for one, count in zip(options, counts, strict=True) if count]
-        lost = losses * max((one.capacity for one in used), default=0.0)
+        lost = losses * max((_taken(options, counts, pool) for pool in POOLS), default=0.0)
         if sum(one.capacity * count for one, count in zip(options, counts, strict=True)) - lost < need - 1e-9:
             continue
         held = {

@@ -68,6 +68,10 @@ def test_spares_keep_the_replicas_of_the_plan_that_is_made_now(folder):
     found = answer("capacity", "spares", "--service", "chat", cwd=where)
     assert found["needed"] == planned["target_replicas"] != 3
     assert found["domains"] == 4
+    nodes = planned["derivation"]["nodes"]
+    assert found["nodes"]["nodes"] == -(-found["replicas"] * 4 // nodes["gpus_per_node"])
+    other = answer("capacity", "spares", "--service", "chat", "--gpus-per-node", "4", cwd=where)
+    assert other["nodes"]["nodes"] == other["replicas"]
 
 
 def test_spares_say_when_a_limit_leaves_less_than_the_load_needs(folder):
@@ -109,10 +113,12 @@ def test_buying_counts_whole_replicas_at_what_the_plan_says_they_carry(folder):
     (planned,) = answer("capacity", "plan", cwd=where)
     inputs = {name: entry["value"] for name, entry in planned["derivation"]["inputs"].items()}
     found = answer("capacity", "buy", "--service", "chat", cwd=where)
-    each = inputs["batch"] * inputs["tokens_per_second"] / inputs["tokens"] / 1.25 / 4
+    buffer = planned["derivation"]["buffer"]["value"]
+    each = inputs["batch"] * inputs["tokens_per_second"] / inputs["tokens"] / (1 + buffer) / 4
     assert found["load"]["gpus_per_replica"] == inputs["tp"] == 4
     assert found["load"]["requests_per_second_per_gpu"] == pytest.approx(each)
     assert found["burst_gpus"] >= found["load"]["peak_requests_per_second"] / each
+    assert found["held_gpus"] % 4 == found["burst_gpus"] % 4 == 0
 
 
 def test_buying_takes_the_prices_of_the_configuration_and_says_the_currency(folder):
@@ -165,6 +171,19 @@ def test_an_instant_that_nothing_is_known_of_is_refused_with_what_is(folder):
         before = answer("capacity", command, "--at", "2026-05-10T00:00:00Z", cwd=where, code=2)["error"]
         assert "since 2026-05-20T09:00:00Z" in before["message"]
         assert "history" in before["hint"]
+
+
+def test_since_when_services_were_watched_is_told_by_what_is_known_of_them(tmp_path):
+    """The history of cycles reaches further back than what is known of the fleet."""
+    url = f"sqlite:///{tmp_path}/s.db"
+    (tmp_path / "outrider.yaml").write_text(f"store: {{url: '{url}'}}\n{SERVICES}}}\n")
+    with wiring.stores(Settings(store=StoreSettings(url=url))) as (state, _):
+        for number, hours in enumerate((30, 20, 10, 0)):
+            record = CycleRecord(f"c{number}", NOW - timedelta(hours=hours), 1.0, 2, 2, 0, 0, 0, 0)
+            known = Topology.build([(REPLICAS[0], CHAT)]) if hours <= 10 else None
+            state.commit(CycleCommit(record, topology=known))
+    found = answer("capacity", "plan", "--at", "2026-05-19T20:00:00Z", cwd=tmp_path, code=2)["error"]
+    assert "since 2026-05-19T23:00:00Z" in found["message"]
 
 
 def test_without_configuration_and_store_nothing_is_made_and_the_hint_says_why(tmp_path):

@@ -71,6 +71,20 @@ def test_replicas_on_two_types_of_gpu_are_two_calibrations():
     assert {"service", "gpu_type", "tokens_per_request", "batch", "samples"} < set(shown)
 
 
+def test_replicas_split_over_other_numbers_of_gpus_are_two_calibrations():
+    metrics = memory.MemoryMetricStore()
+    filled(metrics)
+    labels = {replica(name): {"gpu_type": "H100", "model": "m", "tensor_parallel": degree, "pipeline_parallel": "1"}
+              for name, degree in (("h-0", "4"), ("h-1", "4"), ("a-0", "2"))}  # fmt: skip
+    topology = Topology.build([(one, SERVICE) for one in labels], labels=labels)
+    found = {one.tensor_parallel: one for one in sizing.of_store(Settings(), metrics, topology, NOW)}
+    assert found[4].tokens_per_second_per_sequence == pytest.approx(25, rel=0.01)
+    assert found[2].tokens_per_second_per_sequence == pytest.approx(10, rel=0.01)
+    configured = Settings(services=[ServiceSettings(name="chat", tensor_parallel=8)])
+    (one,) = sizing.of_store(configured, metrics, topology, NOW)
+    assert one.tensor_parallel == 8
+
+
 def test_the_command_and_the_plan_count_with_the_same_figures():
     metrics = memory.MemoryMetricStore()
     filled(metrics)

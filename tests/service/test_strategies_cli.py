@@ -134,6 +134,9 @@ def test_the_start_up_time_is_that_of_the_services_own_starts() -> None:
     assert chat.startup == timedelta(seconds=105 * 1.1)
     assert chat.startup_source == "measured"
     assert (fresh.startup, fresh.startup_source) == (timedelta(minutes=5), "configured")
+    pool = EntityRef("default", EntityKind.SERVICE, "serving", "chat-prefill")
+    assert traces.startup_of(settings, pool, starts, CHAT) == (chat.startup, "measured")
+    assert traces.startup_of(settings, pool, (), CHAT) == (timedelta(minutes=8), "configured")
     slow = traces.startup_of(settings, CHAT, [start(number, 9000.0) for number in range(6)])
     assert slow == (timedelta(hours=1), "measured")
     assert np.isfinite(chat.trace.values).sum() == chat.trace.values.size
