@@ -26,6 +26,7 @@ HORIZON_SECONDS = 15.0
 _DIGITS = re.compile(r"(\d+)")
 MOST_TOKENS = 1e12
 """A second: what is above is a slip of the pen."""
+MOST_LOAD = 0.9  # of all speed: what is above waits without end sooner or later, and no weights help
 _MOST_REQUESTS = 20_000  # of a replay: enough for a p95, and less than a second
 
 
@@ -214,6 +215,12 @@ def split_point(prompt_tokens: Sequence[float], long_ratio: float) -> float | No
     """``split`` as its length alone."""
     found = split(prompt_tokens, long_ratio)
     return None if found is None else found.split_tokens
+
+
+def replay_rate(replicas: Sequence[ReplicaLoad], arriving_tokens_per_second: float, tokens_per_request: float) -> float:
+    """Tokens a second at which a replay shows something: a request a minute or more, and what ``replicas`` can do."""
+    speed = sum(one.tokens_per_second for one in replicas)
+    return min(max(arriving_tokens_per_second, tokens_per_request / 60.0), MOST_LOAD * speed)
 
 
 def gain(

@@ -189,6 +189,14 @@ def gpu(name: str) -> GpuSpec:
     raise UsageError(f"no GPU type is known as {name!r}", hint=f"known types: {', '.join(known)}")
 
 
+def known_gpu(name: str) -> GpuSpec | None:
+    """The same, None for what ``gpu`` refuses."""
+    try:
+        return gpu(name)
+    except UsageError:
+        return None
+
+
 def _plain(short: str) -> str:
     """A device's name without the memory size by which the table tells it from another of that name."""
     return _SIZE.sub("", short.lower()).strip()

@@ -18,12 +18,11 @@ from dataclasses import replace
 from math import log
 
 from outrider.clock import rfc3339
-from outrider.errors import UsageError
 from outrider.i18n import Language, translate
 from outrider.model import Calibration
 from planner import roofline
 from planner.fit import Setup
-from planner.gpus import GpuSpec, gpu
+from planner.gpus import GpuSpec, gpu, known_gpu
 from planner.queueing import StepTimes, Work
 from planner.shapes import ModelShape
 
@@ -127,10 +126,8 @@ def _far(test: Calibration, setup: Setup) -> float:
 
 
 def _type_of(test: Calibration) -> str:
-    try:
-        return gpu(test.gpu_type).name
-    except UsageError:
-        return ""
+    spec = known_gpu(test.gpu_type)
+    return "" if spec is None else spec.name
 
 
 def _plain(name: str) -> str:

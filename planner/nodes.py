@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outrider.errors import UsageError
 from outrider.i18n import Language, translate
 from outrider.model import FleetService
 from planner import redundancy
-from planner.gpus import gpu
+from planner.gpus import known_gpu
 
 
 def size_of(service: FleetService) -> tuple[int | None, str]:
     """GPUs of a node and where that is from: what the fleet tells, else the usual server of the type; else nothing."""
     if service.gpus_per_node is not None:
         return service.gpus_per_node, service.node_source
-    try:
-        return gpu(service.gpu_type).node, "prior"
-    except UsageError:
-        return None, "unknown"
+    spec = known_gpu(service.gpu_type)
+    return (None, "unknown") if spec is None else (spec.node, "prior")
 
 
 def rounded(replicas: int, group: int, service: FleetService) -> dict[str, Any]:

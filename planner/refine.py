@@ -26,7 +26,7 @@ from outrider.i18n import Language, translate
 from outrider.model import LIVE, Calibration
 from planner import measured, queueing, roofline
 from planner.fit import NoFit, Setup, fit
-from planner.gpus import GpuSpec, gpu
+from planner.gpus import known_gpu
 from planner.queueing import SAFE_LOAD, AtSlo, Bounds, Prediction, Slo, StepTimes, Work
 from planner.shapes import ModelShape
 
@@ -220,7 +220,7 @@ def _missing(calibration: Calibration, known: Known) -> tuple[Verdict, dict[str,
         return Verdict.POOL, {}
     if calibration.origin == "prior":
         return Verdict.NO_CALIBRATION, {}
-    if _spec(calibration) is None:
+    if known_gpu(calibration.gpu_type) is None:
         return Verdict.NO_GPU, {"gpu": calibration.gpu_type or "unknown"}
     if known.shape is None:
         return Verdict.NO_SHAPE, {"model": known.model or "-", "why": known.no_shape}
@@ -229,16 +229,9 @@ def _missing(calibration: Calibration, known: Known) -> tuple[Verdict, dict[str,
     return None
 
 
-def _spec(calibration: Calibration) -> GpuSpec | None:
-    try:
-        return gpu(calibration.gpu_type)
-    except UsageError:
-        return None
-
-
 def _case(calibration: Calibration, known: Known) -> _Case | NoFit:
     """Step times through the calibrated point, and seats within the KV cache."""
-    spec, shape = _spec(calibration), known.shape
+    spec, shape = known_gpu(calibration.gpu_type), known.shape
     assert spec is not None  # _missing has looked
     assert shape is not None
     work = Work(

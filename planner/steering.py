@@ -27,7 +27,6 @@ LEAST_OF_EVEN, MOST_OF_EVEN = 0.25, 2.0
 LEAST_GAIN = 0.05
 """Prior: of the p95 wait. What is less, other arrivals would turn round."""
 _FINE = 10_000  # weights are bounded and rounded once, here
-_MOST_LOAD = 0.9  # of all speed: what is above waits without end sooner or later, and no weights help
 
 
 class SteerReason(StrEnum):
@@ -154,7 +153,7 @@ def propose(
     told |= {"closed": made.closed, "waits": waits_now, "arriving": rate, "speed": speed}
     if made.reason is balance.BalanceReason.ALL_FULL:
         return Steering(SteerReason.ALL_FULL, before, before, **told)
-    if rate > _MOST_LOAD * speed:
+    if rate > balance.MOST_LOAD * speed:
         return Steering(SteerReason.OVERLOAD, before, before, **told)
     wanted = np.array([max(made.weights[name], 1e-6 * _FINE) for name in admitting], dtype=np.float64)
     bounded = _bounded(wanted, rest, least, most)
@@ -253,8 +252,7 @@ def _replayed(
     admitting: Sequence[ReplicaLoad], rate: float, before: Mapping[str, int], after: Mapping[str, int], rules: Rules
 ) -> tuple[float | None, float | None, float | None]:
     """The p95 wait with even weights, those set now and those proposed, on the same arrivals."""
-    speed = sum(one.tokens_per_second for one in admitting)
-    rate = min(max(rate, rules.tokens_per_request / 60.0), _MOST_LOAD * speed)
+    rate = balance.replay_rate(admitting, rate, rules.tokens_per_request)
 
     def waits(weights: Mapping[str, int]) -> tuple[float | None, float | None]:
         some = {one.name: weights[one.name] for one in admitting}

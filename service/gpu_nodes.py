@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from outrider.errors import UsageError
 from outrider.model import EntityKind
 from outrider.topology import Topology
-from planner.gpus import gpu
 from service import wiring
+from service.node_sizes import known_as
 from service.settings import Settings
 from store import migrate
 
@@ -37,7 +36,4 @@ def fitting(topology: Topology, cluster: str, gpu_type: str) -> tuple[str, ...]:
 
 def _type(name: str) -> str:
     """The table's name of a type of GPU, the name itself where the table has none, empty for an unknown one."""
-    try:
-        return gpu(name).name
-    except UsageError:
-        return "" if name in ("", "unknown") else name
+    return "" if name in ("", "unknown") else known_as(name)

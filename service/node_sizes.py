@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from outrider.errors import UsageError
 from outrider.model import EntityKind
 from outrider.topology import Topology
-from planner.gpus import gpu
+from planner.gpus import known_gpu
 from service.service_settings import ServiceSettings
 
 
@@ -39,10 +38,8 @@ def node_of(gpu_type: str, setting: ServiceSettings, sizes: dict[str, int]) -> t
 
 def known_as(gpu_type: str) -> str:
     """A type by its short name: exporters, clouds and people call one device by several."""
-    try:
-        return gpu(gpu_type).name
-    except UsageError:
-        return gpu_type
+    spec = known_gpu(gpu_type)
+    return gpu_type if spec is None else spec.name
 
 
 def _usual(sizes: Counter[int]) -> int:

@@ -29,7 +29,7 @@ from outrider.windows import believed
 from planner import calibrate, prescale
 from planner.lead import LeadSettings, lead_time
 from service import node_sizes, pools
-from service.service_settings import ServiceSettings
+from service.service_settings import ServiceSettings, setting_of
 
 _log = log.get("plan")
 CALIBRATION_SPAN = timedelta(hours=24)
@@ -126,10 +126,7 @@ class PlannedFleet:
 
     def setting(self, service: EntityRef) -> ServiceSettings:
         """What the configuration says of a service; one without a namespace speaks for every namespace."""
-        for setting in self._services:
-            if setting.name == service.name and setting.namespace in (None, service.namespace):
-                return setting
-        return ServiceSettings(name=service.name, namespace=service.namespace)
+        return setting_of(self._services, service)
 
     def _known_tests(self) -> Sequence[Calibration]:
         """What load tests say; none while they cannot be read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -69,6 +69,14 @@ class ServiceSettings(Section):
     def entity(self, cluster: str) -> EntityRef:
         """The service as an entity."""
         return EntityRef(cluster, EntityKind.SERVICE, self.namespace, self.name)
+
+
+def setting_of(services: Iterable[ServiceSettings], service: EntityRef) -> ServiceSettings:
+    """What the configuration says of a service; an entry without a namespace speaks for every namespace."""
+    for setting in services:
+        if setting.name == service.name and setting.namespace in (None, service.namespace):
+            return setting
+    return ServiceSettings(name=service.name, namespace=service.namespace)
 
 
 def services_usable(services: Sequence[ServiceSettings], document: yamlfile.Document) -> Iterator[ConfigProblem]:

@@ -17,7 +17,7 @@ from planner.calibrate import CalibrationRefusal, NotCalibrated
 from planner.knee import Knee, LoadPoint, NoKnee, knee
 from planner.queueing import Slo
 from service import planned_fleet, reading
-from service.service_settings import ServiceSettings
+from service.service_settings import ServiceSettings, setting_of
 from service.settings import Settings
 
 _DEGREES = ("tensor_parallel", "pipeline_parallel")
@@ -47,7 +47,7 @@ def of_store(
         raise UsageError(f"no service is named {service!r}", hint=f"known services: {', '.join(names) or 'none yet'}")
     answers: list[Calibration | NotCalibrated] = []
     for entity in services:
-        setting = _setting(settings, entity)
+        setting = setting_of(settings.services, entity)
         found = []
         for labels, replicas in _groups(topology, entity, setting).items():
             told = dict(zip(_GROUP_LABELS, labels, strict=True))
@@ -127,14 +127,6 @@ def point_dict(point: LoadPoint) -> dict[str, Any]:
     found = {name: getattr(point, name) for name in LoadPoint.__slots__}
     spans = {name: {"low": span.low, "high": span.high} for name, span in point.intervals.items()}
     return found | {"intervals": spans}
-
-
-def _setting(settings: Settings, service: EntityRef) -> ServiceSettings:
-    """What the configuration says of a service."""
-    return next(
-        (one for one in settings.services if one.name == service.name and one.namespace in (None, service.namespace)),
-        ServiceSettings(name=service.name, namespace=service.namespace),
-    )
 
 
 def _groups(

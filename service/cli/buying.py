@@ -16,8 +16,8 @@ from outrider.model import Calibration, EntityKind, EntityRef, Recommendation
 from service.cli.amounts import amount
 from service.cli.common import NO, Context, duration_of, leaf
 
-USUAL_LOAD, _MOST_LOAD = 0.7, 0.9
-"""Of all speed: what a file's replicas are replayed at, and what those that admit can be."""
+USUAL_LOAD = 0.7
+"""Of all speed: what a file's replicas are replayed at."""
 
 
 def add(app: typer.Typer) -> None:
@@ -125,8 +125,7 @@ def balance(
         rate = seen if arriving is None else arriving
     made = weighing.weigh(replicas, rate, watermark=watermark, prefill_seconds=prefill)
     admitting = [replica for replica in replicas if replica.name not in made.closed] or replicas
-    speed = sum(replica.tokens_per_second for replica in admitting)
-    before, after = weighing.gain(admitting, min(max(rate, tokens / 60.0), _MOST_LOAD * speed), tokens)
+    before, after = weighing.gain(admitting, weighing.replay_rate(admitting, rate, tokens), tokens)
     by_wait, key = after, "balance_gain"
     # with --prefill weights also keep caches warm, which a replay of waits does not show
     if prefill == 0.0 and made.reason is weighing.BalanceReason.BY_WAIT and after >= before:
@@ -164,9 +163,10 @@ def _counted(
 ) -> tuple[Calibration, float, tuple[float | None, str | None]]:
     """What the plan counts a replica of the service with (promises and load tests included), its buffer and price."""
     from service.cli.newest import newest_plan  # noqa: PLC0415
+    from service.service_settings import setting_of  # noqa: PLC0415
 
-    said = [one for one in settings.services if one.name == entity.name and one.namespace in (None, entity.namespace)]
-    price = (said[0].price_per_gpu_hour, said[0].currency) if said else (None, None)
+    setting = setting_of(settings.services, entity)
+    price = (setting.price_per_gpu_hour, setting.currency)
     plan = newest_plan(settings)
     item = next((one for one in plan.recommendations if one.service == entity), None)
     inputs = item.derivation.get("inputs") if isinstance(item, Recommendation) else None

@@ -10,7 +10,7 @@ from outrider.clock import SystemClock, rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.model import Calibration, EntityKind, EntityRef
-from planner.gpus import gpu
+from planner.gpus import known_gpu
 from planner.kept_tests import KeptTest
 from planner.knee import LoadPoint
 from planner.queueing import Slo
@@ -56,11 +56,8 @@ def entity_of(context: Context, name: str, namespace: str | None, *, stored: boo
 
 def note_of(context: Context, gpu_type: str) -> str | None:
     """What to know of a test on this type of GPU before ``capacity cost`` is asked; None for a known one."""
-    try:
-        gpu(gpu_type)
-    except UsageError:
-        return translate("capacity.test_gpu_unknown", context.language, gpu_type=gpu_type)
-    return None
+    known = known_gpu(gpu_type) is not None
+    return None if known else translate("capacity.test_gpu_unknown", context.language, gpu_type=gpu_type)
 
 
 def keep(context: Context, found: Calibration) -> None:

@@ -21,7 +21,8 @@ def newest_plan(settings: Settings) -> Plan:
     known = {item.service for item in planned}
     older = [item for item in kept.recommendations if item.service not in known]
     told = known | {item.service for item in older}
-    foreseen = [said for said in kept.forecasts if said.entity not in {one.entity for one in made.forecasts}]
+    spoken_of = {one.entity for one in made.forecasts}
+    foreseen = [said for said in kept.forecasts if said.entity not in spoken_of]
     return Plan(
         (*made.forecasts, *foreseen),
         (*planned, *older, *(item for item in made.recommendations if item.service not in told)),
