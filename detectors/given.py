@@ -170,7 +170,7 @@ class Given(Remembering):
             told = self._tells(memory)[rows] @ (width >> np.arange(1, len(self.maybe) + 1))
             none = told == 0
             if none.any():  # nothing can be said of a card that is silent, nor of its class
-                none &= ~self._known(window, memory, slice(None)).any(axis=1)[rows]
+                none &= ~np.any(self._known(window, memory, slice(None))[rows], axis=1)
             code = code * width + np.where(none, before % width, told)
             moved = (before != code) & (carries | (before == 0))
             gone = rows[moved & (before != 0)]
