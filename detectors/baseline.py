@@ -142,6 +142,22 @@ class Baseline:
             **(self._week.empty(count) if self._week is not None else {}),
         }
 
+    def rest(self, memory: Arrays, seconds: Floats) -> None:
+        """Bring the memory of entities that were away for ``seconds``, (entities,), up to now. Changes ``memory``.
+
+        How far the recent hours lay off fades. What was usual an hour ago is no level of now where not every time of
+        day is known; peers and the part of the week are asked for anew.
+        """
+        if "offset" in memory:
+            memory["offset"] = memory["offset"] * np.exp(-seconds / OFFSET_TAU_SECONDS)[:, None]
+            ripe = (memory["slot_seconds"] >= MATURE_SLOT_SECONDS).all(axis=2)
+            stale = (seconds > LEVEL_TAU_SECONDS)[:, None] & ~ripe
+            for name in RECENT:
+                memory[name] = np.where(stale, 0, memory[name]).astype(memory[name].dtype)
+        for name in ("week_knot", "week_group"):
+            if name in memory:
+                memory[name] = np.full_like(memory[name], -1)
+
     def usual(self, memory: Arrays, at: float) -> Usual:
         """What is expected at unix second ``at``; for the week, ``turn`` comes first."""
         return self._expect(memory, at)[0]

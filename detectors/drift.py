@@ -12,8 +12,10 @@ Misleads in a store that is meant to fill and is emptied by hand, and where Mond
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +110,8 @@ class DriftDetector(Paced):
     state_version = 1
     beat_seconds, instants = BEAT_SECONDS, 5
     replaced = ("points", "blocks")
+    rings: ClassVar[Mapping[str, float]] = {"points": 1.0, "blocks": float(BLOCK_BEATS)}
+    passing = (*Paced.passing, *_TOLD)
 
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
         """As ``Paced``; the name defaults to ``drift-<kind>``."""

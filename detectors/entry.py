@@ -15,8 +15,10 @@ from typing import ClassVar
 import numpy as np
 
 from detectors import arrivals, probes, readings, traffic
+from detectors.attic import Absence, begin_anew
 from detectors.baseline import Baseline, follow
 from detectors.memory import Arrays, align
+from detectors.pasts import newest_of
 from detectors.probes import Probes
 from detectors.spells import Flags, newest, silences, unusable
 from detectors.traffic import Expected
@@ -94,8 +96,23 @@ class EntryDetector:
 
     def initial(self) -> DetectorState:
         """Nothing learnt."""
-        arrays = {name: np.full(0, value) for name, value in self._defaults.items()}
-        return DetectorState(self.state_version, (), {**arrays, **self._baseline.empty(0), "last": np.array([-np.inf])})
+        return DetectorState(self.state_version, (), {**self.of_entities(0), "last": np.array([-np.inf])})
+
+    def of_entities(self, count: int) -> Arrays:
+        """Memory of ``count`` services that nothing is known about."""
+        return {
+            **{name: np.full(count, value) for name, value in self._defaults.items()},
+            **self._baseline.empty(count),
+        }
+
+    def clock(self, state: DetectorState) -> float:
+        """The newest unix second that was seen."""
+        return newest_of(state)
+
+    def resume(self, memory: Arrays, away: Absence) -> None:
+        """Bring services that return up to now: of what goes on there nothing is known, of their days all."""
+        begin_anew(memory, self.of_entities(away.seconds.size), tuple(self._defaults))
+        self._baseline.rest(memory, away.seconds)
 
     def warm(self, state: DetectorState, window: Window) -> DetectorState:
         """Learn the hours of the day from history, oldest first."""

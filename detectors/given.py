@@ -8,15 +8,16 @@ store included; how far is far follows its budget of false alarms.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import pasts, peers, readings
+from detectors import learnt, pasts, peers, readings
+from detectors.attic import Absence, begin_anew
 from detectors.calibrator import Calibrator
 from detectors.memory import Arrays, align
 from detectors.remembering import Remembering
@@ -26,6 +27,7 @@ from outrider.model import (
     CellStatus,
     DetectorState,
     EntityKind,
+    Finding,
     Floats,
     NoVerdict,
     NoVerdictReason,
@@ -35,8 +37,10 @@ from outrider.model import (
 from outrider.topology import Topology
 
 LONGEST_STEP_SECONDS = 600.0  # a reading after a gap speaks for no more than this
+TELLS_SECONDS = 86400.0  # an engine's page that is away for an afternoon makes no other class of its card
 REGROUP_SECONDS = 300.0  # pods move rarely; of a card that is far off it is asked at once
 _BLOCK = 48  # columns of history that are learnt at once
+_TOLD = "seen_"  # before the name of a signal: when a card told it last
 DEFAULTS = {"class": 0, "grouped_at": -np.inf, "learnt_until": -np.inf, "seconds": 0.0, "alarmed": False}
 
 
@@ -57,6 +61,25 @@ class Given(Remembering):
         """With the usual budget."""
         self._calibrator = Calibrator(pasts.ALARMS_PER_ENTITY_DAY)
 
+    def initial(self) -> DetectorState:
+        """Nothing learnt."""
+        return DetectorState(self.state_version, (), {**self.of_entities(0), **self._signals()})
+
+    def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
+        """A check-point as far as it can be used: a line between other signals is not ours; older ones name none."""
+        fits = learnt.SIGNALS not in state.arrays or learnt.same_signals(state, [key.name for key in self.keys])
+        return (state, "") if fits else (self.initial(), "it was learnt of other signals")
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """As every detector with a memory; the state names the signals that it was learnt of."""
+        state, verdicts = super().detect(self.restored(state)[0], window, topology, now)
+        return replace(state, arrays={**state.arrays, **self._signals()}), verdicts
+
+    def _signals(self) -> Arrays:
+        return learnt.of_signals([key.name for key in self.keys])
+
     def set_budget(self, alarms_per_entity_day: float) -> None:
         """Replace the default budget; before the first cycle."""
         self._calibrator = Calibrator(alarms_per_entity_day)
@@ -68,6 +91,18 @@ class Given(Remembering):
     def alarm_rate(self, state: DetectorState) -> AlarmRate:
         """Cards that began to be far off per card and day against the budget."""
         return self._calibrator.rate(pasts.scalars(state, self.of_class()))
+
+    def of_entities(self, count: int) -> Arrays:
+        """Memory of ``count`` cards that nothing is known about."""
+        return {name: np.full(count, default) for name, default in self.defaults.items()}
+
+    def clock(self, state: DetectorState) -> float:
+        """The newest unix second that was seen."""
+        return pasts.newest_of(state)
+
+    def resume(self, memory: Arrays, away: Absence) -> None:
+        """Bring cards that return up to now: what they learnt holds, what went on has passed. Changes ``memory``."""
+        begin_anew(memory, self.of_entities(away.seconds.size), (*self.odd, "alarmed", "grouped_at"))
 
     def of_class(self) -> Arrays:
         """How much was lived, and the alarms counted."""
@@ -83,59 +118,92 @@ class Given(Remembering):
                 window, times=window.times[span], values=window.values[:, span], status=window.status[:, span]
             )
             self._live(part, memory)
-            self._teach(part, memory, alone)
-        return DetectorState(self.state_version, window.entities, memory)
+            self._relive(part, memory, alone)
+        return DetectorState(self.state_version, window.entities, {**memory, **self._signals()})
 
     @abstractmethod
-    def _known(self, window: Window, columns: slice) -> Flags:
+    def _known(self, window: Window, memory: Arrays, columns: slice) -> Flags:
         """The cells that say something of a card, (entities, columns)."""
 
     @abstractmethod
     def _teach(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
         """Learn the readings of a window that are old enough. Changes ``memory``."""
 
+    def _relive(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
+        """Learn a part of history. Changes ``memory``."""
+        self._teach(window, memory, group)
+
     def _live(self, window: Window, memory: Arrays) -> float:
         """Count the columns that are new; returns the seconds that they stand for, a gap as one step."""
         first = int(np.searchsorted(window.times, memory["last"][0], side="right"))
-        known, seconds = self._known(window, slice(first, None)), readings.spacing(window)[first:]
+        for name in self.maybe:
+            when = np.where(np.isfinite(window.column(name)[:, first:]), window.times[first:], -np.inf)
+            memory[_TOLD + name] = np.maximum(memory[_TOLD + name], when.max(axis=1, initial=-np.inf))
+        memory["last"] = np.maximum(memory["last"], window.times[-1:].max(initial=-np.inf))
+        known, seconds = self._known(window, memory, slice(first, None)), readings.spacing(window)[first:]
         for place, long in enumerate(seconds):
             pasts.lived(memory, known[:, place], float(long))
-        memory["last"] = np.maximum(memory["last"], window.times[-1:].max(initial=-np.inf))
         return float(np.minimum(seconds, LONGEST_STEP_SECONDS).sum())
+
+    def _tells(self, memory: Arrays) -> Flags:
+        """Which of ``maybe`` a card has told within a day, (entities, maybe)."""
+        told = np.stack([memory[_TOLD + name] for name in self.maybe], axis=1)
+        return np.asarray(np.isfinite(told) & (told >= memory["last"][0] - TELLS_SECONDS), dtype=np.bool_)
+
+    def _read(self, window: Window, memory: Arrays, columns: slice) -> list[Floats]:
+        """The signals by name, ``maybe`` last, (entities, columns), NaN unknown; what a card never tells is zero."""
+        always = [key.name for key in self.keys if key.name not in self.maybe]
+        return believed(window, columns, always, self.maybe, self._tells(memory))
 
     def _sort(self, window: Window, memory: Arrays, topology: Topology) -> NDArray[np.intp]:
         """Remember the class of each card, and forget what one of another class has taught; the groups, (entities,).
 
         A card that nothing runs on for a while stays in its class: its pod will be back. What a card's exporter
-        tells is part of the class.
+        told within a day is part of the class: one that is silent has not become another.
         """
         at = float(window.times[-1])
         doubted = np.logical_or.reduce([np.isfinite(memory[name]) for name in self.odd])
         rows = np.flatnonzero(doubted | (at - memory["grouped_at"] >= REGROUP_SECONDS))
         if rows.size:
             code, carries = peers.classes([window.entities[row] for row in rows], topology)
-            for name in self.maybe:
-                code = code * 2 + np.isfinite(window.column(name)[rows]).any(axis=1)
-            before = memory["class"][rows]
+            before, width = memory["class"][rows], 2 ** len(self.maybe)
+            told = self._tells(memory)[rows] @ (width >> np.arange(1, len(self.maybe) + 1))
+            none = told == 0
+            if none.any():  # nothing can be said of a card that is silent, nor of its class
+                none &= ~np.any(self._known(window, memory, slice(None))[rows], axis=1)
+            code = code * width + np.where(none, before % width, told)
             moved = (before != code) & (carries | (before == 0))
             gone = rows[moved & (before != 0)]
             for name, default in self.defaults.items():
-                memory[name][gone] = default
+                if not name.startswith(_TOLD):
+                    memory[name][gone] = default
             memory["class"][rows[moved]] = code[moved]
             memory["learnt_until"][gone] = at  # what it did before was of the other class
             memory["grouped_at"][rows] = at
         return peers.numbered(memory["class"])
 
-    def _silences(self, window: Window, blind: Flags, status: Statuses, learnt: Flags, told: Flags) -> list[NoVerdict]:
-        """Why nothing is said: no values, too few of them to go by, or a class that nobody has learnt yet."""
-        learning = ~learnt & ~blind
+    def _silences(
+        self, window: Window, blind: Flags, status: Statuses, ripe: Flags, told: Flags, young: Flags | None = None
+    ) -> list[NoVerdict]:
+        """Why nothing is said: no values, too few of them to go by, a class that nobody has learnt yet.
+
+        Cards that are ``young`` have values that are not gone by yet.
+        """
+        learning = ~ripe & ~blind
         found = list(silences(self.name, window.entities, status, blind))
-        if learning.any() and not (learnt & ~blind).any():
+        if learning.any() and not (ripe & ~blind).any():
             return [*found, NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
-        few = learnt & ~blind & ~told
+        few = ripe & ~blind & ~told
+        if young is not None:
+            learning, few = learning | (few & young), few & ~young
         for rows, reason in ((few, NoVerdictReason.NO_VALUES), (learning, NoVerdictReason.WARMING_UP)):
             found += [NoVerdict(self.name, window.entities[row], reason) for row in np.flatnonzero(rows)]
         return found
+
+
+def told(names: Iterable[str]) -> dict[str, float]:
+    """Defaults of when a card told each of ``maybe`` last."""
+    return dict.fromkeys([_TOLD + name for name in names], -np.inf)
 
 
 def of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
@@ -148,15 +216,19 @@ def of_class(how: np.ufunc, values: Floats, group: NDArray[np.intp]) -> Floats:
     return np.where(grouped, found[np.maximum(group, 0)], values)
 
 
-def believed(window: Window, columns: slice, names: Sequence[str], maybe: Sequence[str]) -> list[Floats]:
-    """Signals by name, (entities, columns) each, NaN unknown; what a card never tells of ``maybe`` is zero."""
+def believed(
+    window: Window, columns: slice, names: Sequence[str], maybe: Sequence[str] = (), tells: Flags | None = None
+) -> list[Floats]:
+    """Signals by name, (entities, columns) each, NaN unknown; what a card does not tell of ``maybe`` is zero.
+
+    ``tells``, (entities, maybe), is True for what it told lately: while that is away, it is unknown.
+    """
     found = []
     for name in (*names, *maybe):
         values = window.column(name)[:, columns]
         good = (window.column_status(name)[:, columns] <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values)
         read = np.where(good, values, np.nan)
-        if name in maybe:
-            rows = np.flatnonzero(np.isnan(read).all(axis=1))  # who tells it in these columns tells it at all
-            read[rows[~np.isfinite(window.column(name)[rows]).any(axis=1)]] = 0.0
+        if tells is not None and name in maybe:
+            read[~tells[:, maybe.index(name)]] = 0.0
         found.append(read)
     return found

@@ -92,6 +92,10 @@ class IsolationDetector(pasts.Statistical):
     window = timedelta(minutes=10)
     warm_step = timedelta(seconds=SLOT_SECONDS)
     warm_statistic = Statistic.MEAN
+    passing = (
+        *(*pasts.Statistical.passing, "score", "known", "shared", "features", "reading", "held"),
+        *("before", "lasting", "unrest", "activity"),  # the first reading after a pause is no step
+    )
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
         """``signals`` are names of the catalogue; the name defaults to ``isolation-<kind>``."""

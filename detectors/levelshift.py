@@ -11,8 +11,10 @@ Misleads within ten minutes of a shift, of which it is silent, and before the we
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +104,8 @@ class LevelShiftDetector(Paced):
     state_version = 1
     beat_seconds, instants = 60.0, 4
     replaced = ("ring",)
+    rings: ClassVar[Mapping[str, float]] = {"ring": 1.0}
+    passing = (*Paced.passing, "before", "after", "base", "by", "reach", "strength")
 
     def __init__(self, kind: EntityKind, watched: tuple[str, ...], load: str, name: str | None = None) -> None:
         """As ``Paced``; the name defaults to ``level-shift-<kind>``."""

@@ -13,8 +13,8 @@ in two days.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import peers
-from detectors.given import DEFAULTS, LONGEST_STEP_SECONDS, Given, believed, of_class
+from detectors.given import DEFAULTS, LONGEST_STEP_SECONDS, Given, believed, of_class, told
 from detectors.lines import Line, Relation
 from detectors.memory import Arrays
 from detectors.spells import Flags, newest
@@ -79,6 +79,7 @@ class MemoryUseDetector(Given):
     defaults: ClassVar[dict[str, Any]] = {
         **HELD.defaults,
         **DEFAULTS,
+        **told((CACHE, RESERVED)),
         "before": np.nan,
         "fresh_at": -np.inf,
         "own": np.nan,
@@ -93,23 +94,40 @@ class MemoryUseDetector(Given):
         used = newest(window, window.column(USED))
         _note_process(memory, used, at)
         line, learnt = _usual(memory, group)
-        sight = _look(window, memory, line, learnt, self._calibrator.factor(memory))
+        columns = _trailing(window)
+        read = self._read(window, memory, columns)
+        sight = _look(read, window.times[columns], memory, line, learnt, self._calibrator.factor(memory))
         off = np.isfinite(memory["since"])
         far = _far(sight, group, off)
         memory["since"] = np.where(sight.told, np.where(far, np.fmin(memory["since"], at), np.nan), memory["since"])
         lasting = np.asarray(far & (at - memory["since"] >= LASTING.total_seconds()), dtype=np.bool_)
         self._calibrator.count(memory, memory, lasting, sight.told, elapsed)
+        cached = self._tells(memory)[:, self.maybe.index(CACHE)]
         found = [
-            self._finding(window.entities[row], sight, int(row), float(memory["since"][row]), now)
+            self._finding(window.entities[row], sight, int(row), float(memory["since"][row]), now, cached=cached[row])
             for row in np.flatnonzero(lasting)
         ]
         _settle(memory, sight, elapsed, at)
         self._teach(window, memory, group)
         blind = np.isnan(used) | _untold(window)
-        return (*found, *self._silences(window, blind, window.column_status(USED), learnt, sight.told))
+        young = np.asarray(window.times[columns][0] - memory["fresh_at"] < YOUNG.total_seconds(), dtype=np.bool_)
+        return (*found, *self._silences(window, blind, window.column_status(USED), learnt, sight.told, young))
 
-    def _known(self, window: Window, columns: slice) -> Flags:
-        used, *drivers = _read(window, columns)
+    def _relive(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
+        """As lived: readings of a young process teach nothing, and the last ones may be of one."""
+        (used,) = believed(window, slice(None), (USED,))
+        started = _starts(used, window.times)
+        young = window.times - started < YOUNG.total_seconds()
+        values = window.values.copy()
+        values[:, :, window.keys.index(SignalKey(USED))][young] = np.nan
+        self._teach(replace(window, values=values), memory, group)
+        if used.shape[1]:
+            memory["fresh_at"] = np.maximum(memory["fresh_at"], started[:, -1])
+            newest_used = _carried(used)[:, -1]
+            memory["before"] = np.where(np.isnan(newest_used), memory["before"], newest_used)
+
+    def _known(self, window: Window, memory: Arrays, columns: slice) -> Flags:
+        used, *drivers = self._read(window, memory, columns)
         engine = np.isfinite(window.column(CACHE)[:, columns]) | np.isfinite(window.column(RESERVED)[:, columns])
         known: Flags = engine & np.logical_and.reduce([np.isfinite(one) for one in (used, *drivers)])
         return known
@@ -120,13 +138,15 @@ class MemoryUseDetector(Given):
         if first >= stop:
             return
         columns = slice(int(first), int(stop))
-        used, *drivers = _read(window, columns)
+        used, *drivers = self._read(window, memory, columns)
         line, learnt = _usual(memory, group)
         due, _ = line.expected(drivers)
         wide = CLIP * np.nan_to_num(line.noise * line.mean)[:, None]
         near = np.where(learnt[:, None] & np.isfinite(due), np.clip(used, due - wide, due + wide), used)
         frozen = memory["since"] >= times[-1] - FROZEN_AT_MOST.total_seconds()
-        where = self._known(window, columns) & ~frozen[:, None] & (times[columns] > memory["learnt_until"][:, None])
+        where = (
+            self._known(window, memory, columns) & ~frozen[:, None] & (times[columns] > memory["learnt_until"][:, None])
+        )
         where &= times[columns] - memory["fresh_at"][:, None] >= YOUNG.total_seconds()
         elapsed = np.maximum(until - memory["learnt_until"], 0.0)
         HELD.learn(memory, drivers, near, where, np.exp(-elapsed / MEMORY.total_seconds()))
@@ -134,14 +154,18 @@ class MemoryUseDetector(Given):
         memory["seconds"] = memory["seconds"] + np.where(where.any(axis=1) & np.isfinite(elapsed), stood_for, 0.0)
         memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
 
-    def _finding(self, entity: EntityRef, sight: _Sight, row: int, since: float, now: datetime) -> Finding:
+    def _finding(
+        self, entity: EntityRef, sight: _Sight, row: int, since: float, now: datetime, *, cached: bool
+    ) -> Finding:
+        """``cached`` False: the engine tells nothing of its cache."""
         used, due, beyond, reach = (float(one[row]) for one in (sight.used, sight.due, sight.beyond, sight.reach))
         usual = used - beyond * due
         limit = Interval(None, usual + reach * due)
-        told = {"gigabytes": used / 1e9, "usual": usual / 1e9, "grown": beyond * due / 1e9}
-        because = evidence(
-            USED, used, "memory_above_its_use", limit, card=entity.name, percent=100.0 * float(sight.cache[row]), **told
-        )
+        figures = {"gigabytes": used / 1e9, "usual": usual / 1e9, "grown": beyond * due / 1e9}
+        if cached:
+            figures["percent"] = 100.0 * float(sight.cache[row])
+        text = "memory_above_its_use" if cached else "memory_above_its_engine"
+        because = evidence(USED, used, text, limit, card=entity.name, **figures)
         return oddity(
             self.name,
             entity,
@@ -154,11 +178,6 @@ class MemoryUseDetector(Given):
             now=now,
             because=(because,),
         )
-
-
-def _read(window: Window, columns: slice) -> list[Floats]:
-    """Bytes used, the cache in use and the share reserved, (entities, columns); what a card never tells is zero."""
-    return believed(window, columns, (USED,), (CACHE, RESERVED))
 
 
 def _usual(memory: Arrays, group: NDArray[np.intp]) -> tuple[Line, Flags]:
@@ -179,22 +198,47 @@ def _untold(window: Window) -> Flags:
     return never
 
 
+def _carried(used: Floats) -> Floats:
+    """The last known value at each instant, (entities, times); NaN before the first."""
+    places = np.where(np.isnan(used), 0, np.arange(used.shape[1]))
+    return np.take_along_axis(used, np.maximum.accumulate(places, axis=1), axis=1)
+
+
+def _starts(used: Floats, times: Floats) -> Floats:
+    """When the process of each instant began as far as a jump tells, (entities, times); minus infinity unknown."""
+    after = _carried(used)
+    before = np.concatenate((np.full((used.shape[0], 1), np.nan), after[:, :-1]), axis=1)
+    began = np.where(_jumps(before, after), times, -np.inf)
+    return np.asarray(np.maximum.accumulate(began, axis=1), dtype=np.float64)
+
+
+def _jumps(before: Floats, after: Floats) -> Flags:
+    with np.errstate(invalid="ignore"):
+        found: Flags = np.abs(after - before) > NEW_PROCESS_RATIO * np.fmax(after, before)
+    return found
+
+
 def _note_process(memory: Arrays, used: Floats, at: float) -> None:
     """A jump of the memory in use is another process: that is young for a while. Changes ``memory``."""
-    with np.errstate(invalid="ignore"):
-        jumps = np.abs(used - memory["before"]) > NEW_PROCESS_RATIO * np.fmax(used, memory["before"])
-    memory["fresh_at"] = np.where(jumps, at, memory["fresh_at"])
+    memory["fresh_at"] = np.where(_jumps(memory["before"], used), at, memory["fresh_at"])
     memory["before"] = np.where(np.isnan(used), memory["before"], used)
 
 
-def _look(window: Window, memory: Arrays, line: Line, learnt: Flags, factor: float) -> _Sight:
-    """What the trailing minutes show; ``factor`` is what the budget makes of the limit."""
+def _trailing(window: Window) -> slice:
+    """The columns of the trailing minutes."""
     trailing = max(TRAILING_SECONDS, LEAST_CELLS * window.step.total_seconds())
-    columns = slice(int(np.searchsorted(window.times, window.times[-1] - trailing, side="right")), None)
-    used, *drivers = _read(window, columns)
+    return slice(int(np.searchsorted(window.times, window.times[-1] - trailing, side="right")), None)
+
+
+def _look(read: Sequence[Floats], times: Floats, memory: Arrays, line: Line, learnt: Flags, factor: float) -> _Sight:
+    """What the trailing minutes show: bytes used and their drivers as ``read`` at ``times``.
+
+    ``factor`` is what the budget makes of the limit.
+    """
+    used, *drivers = read
     due, error = line.expected(drivers)
     known = np.isfinite(used) & np.isfinite(due) & learnt[:, None]
-    known &= window.times[columns] - memory["fresh_at"][:, None] >= YOUNG.total_seconds()
+    known &= times - memory["fresh_at"][:, None] >= YOUNG.total_seconds()
     count = known.sum(axis=1)
     took, should, unsure, cache = (
         np.where(known, one, 0.0).sum(axis=1) / np.maximum(count, 1) for one in (used, due, error, drivers[0])

@@ -8,7 +8,7 @@ nor what more or less load explains: more of it makes higher what is better low,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import learnt, pasts, peers, readings, streaks
+from detectors.attic import Absence, moved_on
 from detectors.baseline import held
 from detectors.memory import Arrays
 from detectors.trend import means
@@ -71,6 +72,8 @@ class Paced(pasts.Statistical):
     beat_seconds: ClassVar[float]
     instants: ClassVar[int]  # of a beat, whose mean is its reading
     replaced: ClassVar[tuple[str, ...]] = ()  # arrays that a beat replaces and does not change in place
+    rings: ClassVar[Mapping[str, float]] = {}  # arrays (entities, signals, columns), and how many beats a column is
+    passing = (*pasts.Statistical.passing, "known")
     window = timedelta(minutes=10)
 
     def __init__(
@@ -118,6 +121,18 @@ class Paced(pasts.Statistical):
         found = self._findings(window, memory, pool, topology, now)
         silent = pasts.silences(self.name, window, np.asarray(~memory["known"].any(axis=1)))
         return self._state(window.entities, memory, pool), (*found, *silent)
+
+    def clock(self, state: DetectorState) -> float:
+        """The number of the newest beat."""
+        return pasts.newest_of(state, "beat")
+
+    def resume(self, memory: Arrays, away: Absence) -> None:
+        """Bring the rows of entities that return up to now; rings move on by the beats that were missed."""
+        super().resume(memory, away)
+        for name, beats in self.rings.items():
+            with np.errstate(invalid="ignore"):
+                missed = np.floor((away.reached + 1.0) / beats) - np.floor((away.left + 1.0) / beats)
+            memory[name] = moved_on(memory[name], missed)
 
     @abstractmethod
     def _fresh(self, count: int) -> Arrays:

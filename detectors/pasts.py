@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import peers, readings
+from detectors.attic import Absence, begin_anew
 from detectors.baseline import Baseline, Span
 from detectors.calibrator import AlarmCount, Calibrator
 from detectors.learnt import same_signals
@@ -56,6 +57,8 @@ class Statistical:
 
     family: ClassVar[str]
     weekly = True
+    passing: ClassVar[tuple[str, ...]] = ("since", "alarmed")
+    """Arrays that say what goes on: they begin anew with an entity that was away."""
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
         """``signals`` are names of the catalogue; the name defaults to ``<family>-<kind>``."""
@@ -69,6 +72,23 @@ class Statistical:
     def initial(self) -> DetectorState:
         """Nothing learnt."""
         raise NotImplementedError
+
+    def _fresh(self, count: int) -> Arrays:
+        """Memory of so many entities that nothing is known about."""
+        raise NotImplementedError
+
+    def of_entities(self, count: int) -> Arrays:
+        """Memory of ``count`` entities that nothing is known about."""
+        return self._fresh(count)
+
+    def clock(self, state: DetectorState) -> float:
+        """The newest unix second that was seen."""
+        return newest_of(state)
+
+    def resume(self, memory: Arrays, away: Absence) -> None:
+        """Bring the rows of entities that return up to now. Changes ``memory``."""
+        begin_anew(memory, self._fresh(away.seconds.size), self.passing)
+        self._baseline.rest(memory, away.seconds)
 
     def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
         """A check-point as far as it can be used, and why the rest cannot: levels of other signals are not ours."""
@@ -147,6 +167,12 @@ def learnt(state: DetectorState) -> timedelta:
     held = state.arrays.get(LEARNT)
     seconds = float(held[0]) if held is not None and held.size == 1 else 0.0
     return timedelta(seconds=seconds if np.isfinite(seconds) else 0.0)
+
+
+def newest_of(state: DetectorState, name: str = "last") -> float:
+    """An array of one number, how far the state has come; minus infinity where it has not begun."""
+    held = state.arrays.get(name)
+    return float(held[0]) if held is not None and held.shape == (1,) else -np.inf
 
 
 def scalars(state: DetectorState, defaults: Arrays) -> Arrays:

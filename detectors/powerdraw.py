@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import peers
-from detectors.given import DEFAULTS, LONGEST_STEP_SECONDS, Given, believed, of_class
+from detectors.given import DEFAULTS, LONGEST_STEP_SECONDS, Given, believed, of_class, told
 from detectors.lines import Line, Relation
 from detectors.memory import Arrays
 from detectors.spells import Flags, newest
@@ -111,6 +111,7 @@ class PowerDrawDetector(Given):
     defaults: ClassVar[dict[str, Any]] = {
         **DRAW.defaults,
         **DEFAULTS,
+        **told((TENSOR, TRAFFIC)),
         "least": np.nan,
         "most": np.nan,
         "idlest": np.nan,
@@ -125,7 +126,7 @@ class PowerDrawDetector(Given):
         elapsed = self._live(window, memory)
         group = self._sort(window, memory, topology)
         usual, at = _usual(memory, group), float(window.times[-1])
-        sight = _look(window, usual, self._calibrator.factor(memory))
+        sight = _look(self._read(window, memory, _trailing(window)), usual, self._calibrator.factor(memory))
         alarmed = np.zeros(len(window.entities), dtype=np.bool_)
         found: list[Finding | NoVerdict] = []
         memory["told_at"] = np.where(sight.told, at, memory["told_at"])
@@ -137,18 +138,50 @@ class PowerDrawDetector(Given):
             alarmed |= lasting
             found += self._findings(window.entities, sight, memory[name], lasting, topology, now)
         self._calibrator.count(memory, memory, alarmed, sight.told, elapsed)
-        _learn(window, memory, usual, group)
+        self._learn(window, memory, usual, group)
         blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
         status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
         return (*found, *self._silences(window, blind, status, usual.learnt, sight.told))
 
-    def _known(self, window: Window, columns: slice) -> Flags:
-        power, (busy, _, _) = _read(window, columns)
+    def _known(self, window: Window, _memory: Arrays, columns: slice) -> Flags:
+        power, busy = believed(window, columns, (POWER, BUSY))
         known: Flags = np.isfinite(power) & np.isfinite(busy)
         return known
 
     def _teach(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
-        _learn(window, memory, _usual(memory, group), group)
+        self._learn(window, memory, _usual(memory, group), group)
+
+    def _learn(self, window: Window, memory: Arrays, usual: _Usual, group: NDArray[np.intp]) -> None:
+        """Take up readings that are old enough, of cards that are as expected."""
+        times, until = window.times, float(window.times[-1]) - LAG_SECONDS
+        first, stop = np.searchsorted(times, (memory["learnt_until"].min(initial=until), until), side="right")
+        if first >= stop:
+            return
+        power, *drivers = self._read(window, memory, slice(int(first), int(stop)))
+        due, wide = usual.expected(drivers)[0], CLIP * usual.scatter[:, None]
+        with np.errstate(invalid="ignore"):
+            inside = (drivers[0] >= usual.idlest[:, None]) & (drivers[0] <= usual.busiest[:, None])
+        inside &= usual.learnt[:, None] & np.isfinite(due)
+        near = np.where(inside, np.clip(power, due - wide, due + wide), power)
+        odd_since = np.fmin(memory["low_since"], memory["high_since"])
+        frozen: Flags = odd_since >= times[-1] - FROZEN_AT_MOST.total_seconds()
+        where = (times[first:stop] > memory["learnt_until"][:, None]) & ~frozen[:, None]
+        where &= np.logical_and.reduce([np.isfinite(values) for values in (power, *drivers)])
+        where &= inside | ~_slips(window, power, np.asarray(~inside.all(axis=1)), group)
+        elapsed = np.maximum(until - memory["learnt_until"], 0.0)
+        forget = np.exp(-elapsed / MEMORY.total_seconds())
+        DRAW.learn(memory, drivers, near, where, forget)
+        stood_for = np.clip(elapsed, 0.0, LONGEST_STEP_SECONDS)
+        memory["seconds"] = memory["seconds"] + np.where(where.any(axis=1) & np.isfinite(elapsed), stood_for, 0.0)
+        for names, values, mean in (
+            (("least", "most"), near, usual.line.mean),
+            (("idlest", "busiest"), drivers[0], usual.line.drivers[:, 0]),
+        ):
+            for name, how, none in zip(names, (np.fmin, np.fmax), (np.inf, -np.inf), strict=True):
+                extreme = how.reduce(np.where(where, values, none), axis=1)
+                faded = np.where(np.isfinite(mean), mean + forget * (memory[name] - mean), memory[name])
+                memory[name] = how(faded, np.where(np.isfinite(extreme), extreme, np.nan))
+        memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
 
     def _findings(
         self,
@@ -177,9 +210,9 @@ class PowerDrawDetector(Given):
         limit = Interval(due - reach, None) if low else Interval(None, due + reach)
         text = "power_low_on_all_cards" if whole else "power_low_for_its_work" if low else "power_high_for_its_work"
         percent = 100.0 * float(sight.busy[rows].mean())
-        told = {"watts": took, "due": due, "percent": percent}
+        figures = {"watts": took, "due": due, "percent": percent}
         because = evidence(
-            POWER, took, text, limit, **told, **({"cards": rows.size} if whole else {"card": entity.name})
+            POWER, took, text, limit, **figures, **({"cards": rows.size} if whole else {"card": entity.name})
         )
         strength = abs(took - due) / reach
         return oddity(
@@ -204,17 +237,18 @@ def _usual(memory: Arrays, group: NDArray[np.intp]) -> _Usual:
     return _Usual(line, learnt, least, most, idlest, busiest)
 
 
-def _read(window: Window, columns: slice) -> tuple[Floats, tuple[Floats, Floats, Floats]]:
-    """Power and its drivers, (entities, columns), NaN unknown; a driver that a card never tells is zero."""
-    power, busy, tensor, traffic = believed(window, columns, (POWER, BUSY), (TENSOR, TRAFFIC))
-    return power, (busy, tensor, traffic)
-
-
-def _look(window: Window, usual: _Usual, factor: float) -> _Sight:
-    """What the trailing minutes show; ``factor`` is what the budget makes of the limit."""
+def _trailing(window: Window) -> slice:
+    """The columns of the trailing minutes."""
     trailing = max(TRAILING_SECONDS, LEAST_CELLS * window.step.total_seconds())
-    first = int(np.searchsorted(window.times, window.times[-1] - trailing, side="right"))
-    power, drivers = _read(window, slice(first, None))
+    return slice(int(np.searchsorted(window.times, window.times[-1] - trailing, side="right")), None)
+
+
+def _look(read: Sequence[Floats], usual: _Usual, factor: float) -> _Sight:
+    """What the trailing minutes show, ``read`` as power and drivers.
+
+    ``factor`` is what the budget makes of the limit.
+    """
+    power, *drivers = read
     due, error = usual.expected(drivers)
     known = np.isfinite(power) & np.isfinite(due) & usual.learnt[:, None]
     count = known.sum(axis=1)
@@ -243,39 +277,6 @@ def _far(sight: _Sight, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, 
     middle = np.nan_to_num(peers.medians(over[:, None], group)[:, 0])
     over = np.nan_to_num(over)
     return low & (over - np.minimum(middle, 0.0) < -APART), high & (over - np.maximum(middle, 0.0) > APART)
-
-
-def _learn(window: Window, memory: Arrays, usual: _Usual, group: NDArray[np.intp]) -> None:
-    """Take up readings that are old enough, of cards that are as expected."""
-    times, until = window.times, float(window.times[-1]) - LAG_SECONDS
-    first, stop = np.searchsorted(times, (memory["learnt_until"].min(initial=until), until), side="right")
-    if first >= stop:
-        return
-    power, drivers = _read(window, slice(int(first), int(stop)))
-    due, wide = usual.expected(drivers)[0], CLIP * usual.scatter[:, None]
-    with np.errstate(invalid="ignore"):
-        inside = (drivers[0] >= usual.idlest[:, None]) & (drivers[0] <= usual.busiest[:, None])
-    inside &= usual.learnt[:, None] & np.isfinite(due)
-    near = np.where(inside, np.clip(power, due - wide, due + wide), power)
-    odd_since = np.fmin(memory["low_since"], memory["high_since"])
-    frozen: Flags = odd_since >= times[-1] - FROZEN_AT_MOST.total_seconds()
-    where = (times[first:stop] > memory["learnt_until"][:, None]) & ~frozen[:, None]
-    where &= np.logical_and.reduce([np.isfinite(values) for values in (power, *drivers)])
-    where &= inside | ~_slips(window, power, np.asarray(~inside.all(axis=1)), group)
-    elapsed = np.maximum(until - memory["learnt_until"], 0.0)
-    forget = np.exp(-elapsed / MEMORY.total_seconds())
-    DRAW.learn(memory, drivers, near, where, forget)
-    stood_for = np.clip(elapsed, 0.0, LONGEST_STEP_SECONDS)
-    memory["seconds"] = memory["seconds"] + np.where(where.any(axis=1) & np.isfinite(elapsed), stood_for, 0.0)
-    for names, values, mean in (
-        (("least", "most"), near, usual.line.mean),
-        (("idlest", "busiest"), drivers[0], usual.line.drivers[:, 0]),
-    ):
-        for name, how, none in zip(names, (np.fmin, np.fmax), (np.inf, -np.inf), strict=True):
-            extreme = how.reduce(np.where(where, values, none), axis=1)
-            faded = np.where(np.isfinite(mean), mean + forget * (memory[name] - mean), memory[name])
-            memory[name] = how(faded, np.where(np.isfinite(extreme), extreme, np.nan))
-    memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
 
 
 def _slips(window: Window, power: Floats, rows: Flags, group: NDArray[np.intp]) -> Flags:

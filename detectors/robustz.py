@@ -57,6 +57,7 @@ class RobustZDetector(Paced):
     family = "robust-z"
     state_version = 2  # of 1, limits and scales may be those of means of ten minutes
     beat_seconds, instants = BEAT_SECONDS, 5
+    passing = (*Paced.passing, "value", "usual", "scale_now", "crossed")
     warm_step = timedelta(seconds=BEAT_SECONDS)
     warm_statistic = Statistic.MEAN
 

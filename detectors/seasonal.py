@@ -77,6 +77,7 @@ class SeasonalDetector(pasts.Statistical):
     family = "seasonal"
     state_version = 3
     window = timedelta(minutes=10)
+    passing = (*pasts.Statistical.passing, "hits")
 
     def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
         """``signals`` are names of the catalogue; the name defaults to ``seasonal-<kind>``."""

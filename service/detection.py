@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from detectors.attic import Attic, Resuming
 from detectors.lessons import Lesson
 from outrider import log, windows
 from outrider.model import (
@@ -30,6 +31,7 @@ from service.window_cache import WindowCache
 _log = log.get("detect")
 STANDINGS_EVERY = timedelta(minutes=1)
 RAW = timedelta(days=2)  # how long values are kept as they were collected, where nobody says otherwise
+AWAY = "/away"  # after the name of a detector: the check-point of what it remembers of those that are away
 WARM_STEP = timedelta(minutes=10)  # not finer than the roll-up that is left of most of the history
 
 
@@ -75,6 +77,7 @@ class Detection:
         slots = max(3, int(longest / interval) + 2)
         self._cache = WindowCache(needs, slots)
         self._states: dict[str, DetectorState] = {}
+        self._attics = {one.name: Attic(one, interval) for one in self._detectors if isinstance(one, Resuming)}
         self._stages = stages.Stages(trial)
         self._told: dict[str, tuple[Stage, StageReason]] = {}
         self._told_at: datetime | None = None
@@ -88,7 +91,10 @@ class Detection:
             window = self._cache.window(detector.kind, detector.keys, detector.window, self._interval)
             if detector.kind is EntityKind.SERVICE:
                 window = replace(window, foreseen=foreseen)
-            state, verdicts = detector.detect(self._state_of(detector), window, topology, now)
+            state = self._state_of(detector)
+            if (attic := self._attics.get(detector.name)) is not None:
+                state = attic.exchange(state, window.entities, now.timestamp())
+            state, verdicts = detector.detect(state, window, topology, now)
             state, verdicts = self._placed(detector, state, verdicts, window, topology, now)
             self._states[detector.name] = state
             standing = self._stages.judge(stages.Said(detector, state, len(window.entities), verdicts), now)
@@ -150,22 +156,35 @@ class Detection:
         self._stages.restore(one for one in store.standings() if one.detector in known)
         self._states = {}
         for detector in self._detectors:
-            state = held.get(detector.name)
-            if state is None:
-                continue
-            if state.version != detector.state_version:
-                _dropped(detector, f"it is of version {state.version}, this program's is {detector.state_version}")
-                continue
-            restored = getattr(detector, "restored", None)
-            state, because = (state, "") if restored is None else restored(state)
-            if because:
-                _dropped(detector, because)
-            if not because or state.entities:
-                self._states[detector.name] = state
+            self._take_up(detector, held.get(detector.name), held.get(detector.name + AWAY))
+
+    def _take_up(self, detector: Detector, state: DetectorState | None, away: DetectorState | None) -> None:
+        """One detector's part of a check-point; of ``away`` nothing where the rest of it cannot be used."""
+        if (attic := self._attics.get(detector.name)) is not None:
+            attic.restore(None, stored=away is not None)
+        if state is None:
+            return
+        if state.version != detector.state_version:
+            _dropped(detector, f"it is of version {state.version}, this program's is {detector.state_version}")
+            return
+        restored = getattr(detector, "restored", None)
+        state, because = (state, "") if restored is None else restored(state)
+        if because:
+            _dropped(detector, because)
+        if not because or state.entities:
+            self._states[detector.name] = state
+            if attic is not None and away is not None and away.version == state.version:
+                attic.restore(away)
 
     def checkpoint(self, store: StateStore, now: datetime) -> None:
-        """Write what the detectors remember."""
-        store.save_detector_states(self._states, now)
+        """Write what the detectors remember, of those that are away, too."""
+        away = {
+            name + AWAY: stored
+            for name, attic in self._attics.items()
+            if name in self._states
+            and (stored := attic.stored(self._states[name].version, now.timestamp())) is not None
+        }
+        store.save_detector_states({**self._states, **away}, now)
 
     def warm(self, metrics: MetricStore, now: datetime, history: timedelta, raw: timedelta = RAW) -> None:
         """Teach detectors that learn from history (those with ``warm``) what the store knows.

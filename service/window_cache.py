@@ -1,7 +1,8 @@
 """Rings of the recent past in memory, so that detectors do not read the store every cycle.
 
 One ring per kind of entity, with a column per signal that some detector asked for and a slot per
-cycle. Entities that stay silent for a whole ring are forgotten.
+cycle. Entities that stay silent for a whole ring leave it; what was learnt of them is kept in
+``detectors/attic.py``.
 """
 
 from __future__ import annotations

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detectors.attic import Resuming
 from detectors.burnrate import compile_slos
 from detectors.drift import DriftDetector
+from detectors.given import Given
 from detectors.paced import Paced
 from detectors.pasts import NeedsPast, Statistical
 from detectors.registry import ABSOLUTE, DETECTORS, LEARNT_BYTES, STATE_BYTES, SYMPTOMS
@@ -38,6 +40,7 @@ from outrider.rules import Rule
 from outrider.slo import Slo
 from outrider.topology import Topology
 from service.detection import Detection
+from store.memory_state import MemoryStateStore
 
 ROOT = Path(__file__).parents[2]
 STEP = timedelta(seconds=15)
@@ -220,6 +223,51 @@ def test_entities_come_and_go(detector):
     run(detector, values[:0], (), state, start=START + 600)
 
 
+MEASURES = ("updates", "sum_n", "points")  # of how much was learnt of an entity: the first that a detector has
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_who_is_silent_for_longer_than_the_window_and_returns(detector, restarts):
+    """As the engine hands it on: the window forgets who is silent, and what was learnt waits."""
+    step = timedelta(minutes=1)
+    silent = 2 * (int(detector.window / step) + 2) + 1
+    entities, store = refs(detector, "abcd"), MemoryStateStore()
+    values = 3.0 + 0.1 * likely(detector, 4, 40 + silent + 3, seed=13)  # no leap is another process
+    if detector.name == "entry":  # it learns of a service that is well
+        values[:, :, [one.name in ("svc_failed_total", "svc_queue_requests") for one in detector.keys]] = 0.0
+    detection, known = Detection([detector], step), {}
+    for column in range(values.shape[1]):
+        at = datetime.fromtimestamp(START, tz=UTC) + column * step
+        there = 3 if 40 <= column < 40 + silent else 4
+        if restarts and column == 40 + silent - 2:
+            detection.checkpoint(store, at)
+            detection = Detection([detector], step)
+            detection.restore(store)
+        status = np.full((there, len(detector.keys)), CellStatus.PRESENT, np.uint8)
+        batch = SampleBatch("t", at, detector.kind, detector.keys, entities[:there], values[:there, column], status)
+        looked = detection.look(at, Collected((batch,)), Topology.build(()))
+        state = detection._states[detector.name]
+        known[column] = measured(detector, state, entities[3])
+        if column == 40 + silent - 1:
+            assert entities[3] not in {one.entity for one in looked.heard}, "nothing is said of who is away"
+            assert entities[3] not in detection.window(detector.kind, detector.keys, detector.window).entities
+    learns = isinstance(detector, NeedsPast) or detector.name == "entry"
+    assert learns == isinstance(detector, Resuming)
+    if learns:
+        assert known[39] > 0, "else nothing was shown"
+        assert known[40 + silent] >= 0.9 * known[39]
+        assert all(len(one) == 4 for name, one in state.arrays.items() if name in detector.of_entities(0))
+
+
+def measured(detector, state, entity):
+    """How much of an entity's past a state holds."""
+    name = next((name for name in MEASURES if name in state.arrays), None)
+    if name is None or entity not in state.entities:
+        return 0.0
+    mine = state.arrays[name][state.entities.index(entity)]
+    return float(np.isfinite(mine).sum() if name == "points" else mine.sum())
+
+
 def test_order_of_entities_does_not_matter(detector):
     values = likely(detector, 4, 12, seed=3)
     _, straight = run(detector, values, refs(detector, "abcd"))
@@ -381,6 +429,40 @@ def test_values_in_another_unit_are_judged_alike(name):
     assert past_and_present(FACTORIES[name](), 1024.0) == plain
 
 
+GIVEN = [name for name, make in FACTORIES.items() if isinstance(make(), Given)]
+
+
+def lines_past_and_present(detector, scale=1.0):
+    """Hours in which a value follows what drives it, learnt; then one card's is off. In other units.
+
+    The first key is the value, the others are shares, which have no unit.
+    """
+    assert all(catalog.signal(key.name).unit == "ratio" for key in detector.keys[1:])
+    entities, rng, step = refs(detector, "abcdef"), np.random.default_rng(14), timedelta(minutes=1)
+    drive = 0.6 + 0.3 * np.sin(np.arange(150) / 60.0 * 2 * np.pi)
+    drivers = drive[None, :, None] * rng.normal(1.0, 0.02, (6, 150, len(detector.keys) - 1))
+    value = WELL_ABOVE * (0.4 + 0.6 * drive) * rng.normal(1.0, 0.005, (6, 150))
+    value[2, 110:] *= 1.2 if detector.name == "memory-use" else 0.5
+    live = np.concatenate((scale * value[:, :, None], np.clip(drivers, 0.0, 1.0)), axis=2)
+    state, found = detector.initial(), []
+    for end in range(1, 151):
+        begin = max(0, end - 12)
+        times = START + step.total_seconds() * np.arange(begin, end)
+        state, verdicts = detect(
+            detector, state, window(detector, entities, live[:, begin:end], times=times, step=step)
+        )
+        found.append([(one.entity.name, one.signals) for one in verdicts if isinstance(one, Finding)])
+    return found
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_lines_in_another_unit_are_judged_alike(name):
+    """As above, of detectors that learn what drives a value."""
+    plain = lines_past_and_present(FACTORIES[name]())
+    assert any(plain), "else nothing was shown"
+    assert lines_past_and_present(FACTORIES[name](), 1024.0) == plain
+
+
 def test_who_goes_by_a_unit_of_its_own_says_so(detector):
     """Whoever has no past compares with limits of the signal's unit: declared, and not by accident."""
     learns = isinstance(detector, NeedsPast)
@@ -407,6 +489,20 @@ def test_a_catalogue_that_changed_since_is_learnt_anew(name):
         kept, _ = changed.restored(state)
         values = likely(changed, 3, 6)
         run(changed, values, refs(changed, "abc"), kept)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_line_between_other_signals_is_learnt_anew(name):
+    """As above, of detectors that learn what drives a value."""
+    detector = FACTORIES[name]()
+    state, _ = run(detector, likely(detector, 3, 6), refs(detector, "abc"))
+    assert detector.restored(state) == (state, "")
+    one, *others = detector.keys
+    for keys in ((one, *others[:-1]), (one, *others, SignalKey("target_up")), (*others, one)):
+        changed = type("Changed", (type(detector),), {"keys": keys})()
+        kept, because = changed.restored(state)
+        assert because, "a check-point of other signals is dropped with its reason"
+        assert kept.entities == ()
 
 
 _TOLD = """

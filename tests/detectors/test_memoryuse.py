@@ -139,7 +139,7 @@ def test_a_process_that_starts_is_young_and_neither_judged_nor_learnt_from():
     state, said = lived(used, in_use)
     assert not any(found(verdicts) for verdicts in said)
     young = [one for one in said[FAULT + 10] if isinstance(one, NoVerdict)]
-    assert [(one.entity.name, one.reason) for one in young] == [("g4", NoVerdictReason.NO_VALUES)]
+    assert [(one.entity.name, one.reason) for one in young] == [("g4", NoVerdictReason.WARMING_UP)]
     mean = state.arrays["sum_y"][4] / state.arrays["sum_n"][4]
     # what was learnt is still that of a warm engine
     assert mean == pytest.approx(used[4, :FAULT].mean(), rel=0.005)
@@ -185,3 +185,82 @@ def test_a_new_card_of_a_known_class_has_the_line_at_once_and_a_habit_after_half
     _, said = lived(used, in_use)
     assert not any(found(verdicts) for verdicts in said[:158])
     assert [one.entity.name for one in found(said[-1])] == ["g5"]
+
+
+def test_engines_whose_pages_are_away_are_no_other_class():
+    in_use = cache(6, 200)
+    used, reserved = reserving(in_use), np.full((6, 200), 0.9)
+    in_use[:, LEARN : LEARN + 40], reserved[:, LEARN : LEARN + 40] = np.nan, np.nan
+    before, _ = lived(used[:, :LEARN], in_use[:, :LEARN], reserved=reserved[:, :LEARN])
+    state, said = lived(used, in_use, reserved=reserved)
+    assert (state.arrays["sum_n"] > before.arrays["sum_n"]).all()
+    assert {one.reason for one in said[LEARN + 35]} == {NoVerdictReason.NO_VALUES}
+    assert said[LEARN + 45] == (), "all are judged at once"
+
+
+def test_what_began_while_its_engine_was_silent_is_told_when_that_speaks_again():
+    in_use = cache(6, 200)
+    used, reserved = reserving(in_use), np.full((6, 200), 0.9)
+    in_use[3, FAULT : FAULT + 30], reserved[3, FAULT : FAULT + 30] = np.nan, np.nan
+    used[3, FAULT + 5 :] += 5.0 * GB
+    _, said = lived(used, in_use, reserved=reserved)
+    assert not any(found(verdicts) for verdicts in said[: FAULT + 30])
+    assert [one.entity.name for one in found(said[FAULT + 45])] == ["g3"]
+
+
+def test_a_page_that_fails_as_the_program_starts_costs_nobody_what_was_learnt():
+    in_use = cache(6, LEARN + 2)
+    used, reserved = reserving(in_use), np.full((6, LEARN + 2), 0.9)
+    state, _ = lived(used[:, :LEARN], in_use[:, :LEARN], reserved=reserved[:, :LEARN])
+    in_use[2, LEARN], reserved[2, LEARN] = np.nan, np.nan
+    reserved[4, LEARN] = np.nan
+    detector, entities = MemoryUseDetector(), cards(6)
+    values = np.stack((used, reserved, in_use), axis=2)[:, LEARN:]
+    status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+    times = START + STEP * (LEARN + 10 + np.arange(2))  # five minutes and more later: classes are asked for
+    for end in (1, 2):
+        window = Window(GPU, entities, times[:end], KEYS, values[:, :end], status[:, :end], timedelta(seconds=STEP))
+        now = datetime.fromtimestamp(times[end - 1], tz=UTC)
+        before, (state, _) = state, detector.detect(state, window, served(entities), now)
+        assert (state.arrays["sum_n"] > 0.9 * before.arrays["sum_n"]).all()
+
+
+def test_a_driver_that_stays_away_for_a_day_is_part_of_the_class_no_longer():
+    in_use = cache(3, 40)
+    state, _ = lived(reserving(in_use), in_use)
+    told, entities = state.arrays["class"].copy(), cards(3)
+    for hours in (20, 30):
+        times = START + 3600.0 * hours + STEP * np.arange(5)
+        values = np.stack((reserving(in_use), np.full(in_use.shape, np.nan), in_use), axis=2)[:, :5]
+        status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
+        window = Window(GPU, entities, times, KEYS, values, status, timedelta(seconds=STEP))
+        now = datetime.fromtimestamp(times[-1], tz=UTC)
+        state, _ = MemoryUseDetector().detect(state, window, served(entities), now)
+        assert (state.arrays["class"] == told).all() == (hours == 20)
+
+
+def test_history_teaches_nothing_of_a_young_process():
+    count = 150
+    used, times = np.full((3, count), 72.0 * GB), START + 600.0 * np.arange(count)
+    used[1, 60], used[1, 61] = 25.0 * GB, 60.0 * GB  # its engine left, and loads again
+    used[2, -1] = 30.0 * GB
+    values = np.stack((used, np.full(used.shape, 0.9), np.full(used.shape, 0.5)), axis=2)
+    status = np.full(values.shape, CellStatus.PRESENT, np.uint8)
+    detector = MemoryUseDetector()
+    window = Window(GPU, cards(3), times, KEYS, values, status, timedelta(minutes=10))
+    state = detector.warm(detector.initial(), window)
+    mean = state.arrays["sum_y"] / state.arrays["sum_n"]
+    np.testing.assert_allclose(mean[:2], 72.0 * GB, rtol=1e-9)
+    assert state.arrays["sum_n"][1] > 0.8 * state.arrays["sum_n"][0], "the rest of the block is learnt"
+    assert state.arrays["fresh_at"].tolist() == [-np.inf, times[61], times[-1]]
+    assert state.arrays["before"].tolist() == [72.0 * GB, 72.0 * GB, 30.0 * GB]
+
+
+def test_an_engine_that_tells_nothing_of_its_cache_is_told_without_it():
+    in_use = np.full((6, 200), np.nan)
+    used = reserving(cache(6, 200))
+    used[3, FAULT:] += 0.12 * GB * np.arange(100)
+    _, said = lived(used, in_use)
+    (one,) = found(said[-1])
+    assert one.evidence[0].text == "findings.memory_above_its_engine"
+    assert "percent" not in one.evidence[0].arguments

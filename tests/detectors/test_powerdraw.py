@@ -473,3 +473,24 @@ def test_history_teaches_the_line_and_how_much_was_lived():
     power[2] *= 0.5
     _, said = lived(power, activity, served(cards(8)), state=state)
     assert findings(said[-1]) == [("g2", "findings.power_low_for_its_work")]
+
+
+def test_an_exporter_that_leaves_out_some_counters_for_a_while_changes_no_class():
+    activity = work(6, 240)
+    power = drawn(activity)
+    before, _ = lived(power[:, :140], activity[:, :140], served(cards(6)))
+    activity[:, 140:190, 1:] = np.nan
+    state, said = lived(power, activity, served(cards(6)))
+    assert (state.arrays["sum_n"] > 0.9 * before.arrays["sum_n"]).all()
+    assert not [one for verdicts in said for one in findings(verdicts)]
+    assert said[-1] == ()
+
+
+def test_an_exporter_that_is_silent_for_longer_than_the_window_costs_nothing():
+    activity = work(6, 240)
+    power = drawn(activity)
+    before, _ = lived(power[:, :140], activity[:, :140], served(cards(6)))
+    power[:, 140:184], activity[:, 140:184] = np.nan, np.nan
+    state, said = lived(power, activity, served(cards(6)))
+    assert (state.arrays["sum_n"] > 0.9 * before.arrays["sum_n"]).all()
+    assert said[-1] == ()

@@ -1,0 +1,153 @@
+"""What was learnt of entities that are away, and what of it holds when they come back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from detectors import attic
+from detectors.attic import KEPT, Attic
+from detectors.drift import BLOCK_BEATS
+from detectors.registry import DETECTORS
+from outrider.model import DetectorState, EntityKind, EntityRef
+
+STEP = timedelta(seconds=15)
+START = 1_800_000_000.0
+NAME = "seasonal-node"
+
+
+def nodes(*names):
+    return tuple(EntityRef("lab", EntityKind.NODE, None, name) for name in names)
+
+
+def remembering(name, entities, at=START):
+    """A state in which every array of entities says which row it is of."""
+    detector = DETECTORS[name]()
+    arrays = {}
+    for key, fresh in detector.of_entities(len(entities)).items():
+        rows = np.arange(1, len(entities) + 1).reshape(-1, *[1] * (fresh.ndim - 1))
+        arrays[key] = np.broadcast_to(rows, fresh.shape).astype(fresh.dtype)
+    rest = {key: one for key, one in detector.initial().arrays.items() if key not in arrays}
+    rest["last"] = np.array([at])
+    return detector, DetectorState(detector.state_version, entities, {**rest, **arrays})
+
+
+def after(state, entities):
+    """As a detector leaves it that followed its window."""
+    rows = [state.entities.index(one) for one in entities]
+    count = len(state.entities)
+    names = DETECTORS[NAME]().of_entities(0)
+    arrays = {key: one[rows] if key in names and len(one) == count else one for key, one in state.arrays.items()}
+    return DetectorState(state.version, entities, arrays)
+
+
+def test_nothing_is_copied_while_everybody_stays_or_is_new():
+    detector, state = remembering(NAME, nodes("a", "b"))
+    held = Attic(detector, STEP)
+    for entities in (nodes("a", "b"), nodes("a", "b", "c"), ()):
+        assert held.exchange(state, entities, START) is state
+    assert held.entities == ()
+    assert held.stored(state.version, START) is None
+
+
+def test_what_is_usual_comes_back_and_what_went_on_has_passed():
+    detector, state = remembering(NAME, nodes("a", "b", "c"))
+    held = Attic(detector, STEP)
+    state = after(held.exchange(state, nodes("a", "c"), START), nodes("a", "c"))
+    assert held.entities == nodes("b")
+    back = held.exchange(state, nodes("b", "c", "a"), START + 1200.0)
+    assert back.entities == nodes("a", "c", "b")
+    assert held.entities == ()
+    assert back.arrays["updates"][:, 0].tolist() == [1, 3, 2]
+    assert (back.arrays["slot_seconds"][2] == 2).all()
+    assert np.isnan(back.arrays["since"][2]).all()
+    assert (back.arrays["hits"][2] == 0).all()
+    assert (back.arrays["week_knot"][2] == -1).all()
+    np.testing.assert_allclose(back.arrays["offset"][2], 2.0 * np.exp(-1200.0 / 7200.0))
+
+
+def test_the_level_of_hours_ago_is_none_of_now_until_all_of_the_day_is_known():
+    detector, state = remembering(NAME, nodes("a", "b", "c"))
+    state.arrays["slot_seconds"][1] = 1e6
+    held = Attic(detector, STEP)
+    state = after(held.exchange(state, nodes("a"), START), nodes("a"))
+    back = held.exchange(state, nodes("a", "b", "c"), START + 6 * 3600.0)
+    assert back.arrays["updates"][:, 0].tolist() == [1, 2, 0]
+    assert (back.arrays["slot_level"][2] == 3).all()
+
+
+def test_it_is_bounded_in_time_and_in_number(monkeypatch):
+    monkeypatch.setattr(attic, "MOST", 3)
+    detector, state = remembering(NAME, nodes("a", "b", "c", "d", "e", "f"))
+    held = Attic(detector, STEP)
+    held.exchange(state, nodes("f"), START)
+    assert held.entities == nodes("c", "d", "e")
+    _, other = remembering(NAME, nodes("x", "f"))
+    held.exchange(other, nodes("f"), START + 10.0)
+    assert held.entities == nodes("d", "e", "x")
+    assert len(held.stored(1, START + KEPT.total_seconds()).entities) == 3
+    assert held.stored(1, START + KEPT.total_seconds() + 5.0).entities == nodes("x")
+    assert held.stored(1, START + KEPT.total_seconds() + 11.0).entities == ()
+
+
+def test_a_window_that_was_refused_puts_nobody_aside_twice():
+    """The detector leaves its state as it was: who is gone stands in it still."""
+    detector, state = remembering(NAME, nodes("a", "b"))
+    held = Attic(detector, STEP)
+    for second in (0.0, 15.0):
+        assert held.exchange(state, nodes("a"), START + second).entities == nodes("a", "b")
+        assert held.entities == nodes("b")
+    assert held.exchange(state, nodes("b", "a", "c"), START + 30.0).entities == nodes("a", "b")
+
+
+def test_a_clock_that_was_ahead_keeps_nobody_for_ever():
+    detector, state = remembering(NAME, nodes("a", "b"))
+    held = Attic(detector, STEP)
+    held.exchange(state, nodes("a"), START + 1e8)
+    assert held.stored(1, START).entities == nodes("b")
+    assert held.stored(1, START + KEPT.total_seconds() + 1.0).entities == ()
+
+
+def test_a_restart_keeps_it_and_what_does_not_fit_is_left():
+    detector, state = remembering(NAME, nodes("a", "b"))
+    held = Attic(detector, STEP)
+    state = after(held.exchange(state, nodes("a"), START), nodes("a"))
+    stored = held.stored(detector.state_version, START)
+
+    def restored(one, step=STEP):
+        other = Attic(detector, step)
+        other.restore(one)
+        return other
+
+    back = restored(stored).exchange(state, nodes("a", "b"), START + 60.0)
+    assert back.arrays["updates"][:, 0].tolist() == [1, 2]
+    assert restored(stored, 2 * STEP).entities == ()
+    cut = DetectorState(stored.version, stored.entities, {**stored.arrays, "left_at": np.zeros(5)})
+    assert restored(cut).entities == ()
+    less = DetectorState(stored.version, stored.entities, {**stored.arrays, "level": np.zeros((1, 99))})
+    back = restored(less).exchange(state, nodes("a", "b"), START + 60.0)
+    assert (back.arrays["level"][1] == 0.0).all()
+    empty = restored(None)
+    empty.restore(None, stored=True)
+    assert empty.stored(1, START).entities == (), "the one that lies in the store must be replaced"
+
+
+@pytest.mark.parametrize("missed", [0, 3, 10_000])
+def test_rings_move_on_by_the_beats_that_were_missed(missed):
+    entities = nodes("a", "b")
+    detector, state = remembering("drift-node", entities)
+    points, blocks = state.arrays["points"].shape[2], state.arrays["blocks"].shape[2]
+    state.arrays["points"] = np.broadcast_to(np.arange(points, dtype=np.float32), state.arrays["points"].shape).copy()
+    state.arrays["beat"] = np.array([BLOCK_BEATS - 1.0])
+    held = Attic(detector, STEP)
+    held.exchange(state, nodes("a"), START)
+    later = DetectorState(state.version, nodes("a"), {**state.arrays, "beat": np.array([BLOCK_BEATS - 1.0 + missed])})
+    for name in detector.of_entities(0):
+        later.arrays[name] = state.arrays[name][:1]
+    back = held.exchange(later, entities, START + 60.0)
+    ring = back.arrays["points"][1, 0]
+    assert np.isnan(ring).sum() == min(missed, points)
+    assert ring[~np.isnan(ring)].tolist() == list(range(points))[missed:]
+    assert np.isnan(back.arrays["blocks"][1, 0]).sum() == min(missed // BLOCK_BEATS, blocks)
