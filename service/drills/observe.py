@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from detectors.incidents import ABSORBED_INTO
@@ -158,9 +158,15 @@ def opened(state: StateReader, since: datetime | None = None) -> tuple[Opened, .
     entity_of = {alert.fingerprint: alert.entity for alert in state.alerts(limit=ALL)}
     messages = state.messages(limit=ALL)
     told = _first(messages, also=True)
-    paged = _first([message for message in messages if message.is_page])
+    pages = [message for message in messages if message.is_page]
+    paged, called = _first(pages), _first(pages, also=True)
     return tuple(
-        _opened(incident, entity_of, paged.get(incident.id), told.get(incident.id))
+        replace(
+            _opened(incident, entity_of),
+            paged_at=paged.get(incident.id),
+            called_at=called.get(incident.id),
+            notified_at=told.get(incident.id),
+        )
         for incident in state.incidents(since=since, limit=ALL)
     )
 
@@ -178,9 +184,7 @@ def _was_done(action: Action) -> bool:
     return action.status is ActionStatus.DONE and not action.dry_run
 
 
-def _opened(
-    incident: Incident, entity_of: dict[str, EntityRef], paged_at: datetime | None, notified_at: datetime | None
-) -> Opened:
+def _opened(incident: Incident, entity_of: dict[str, EntityRef]) -> Opened:
     causes = tuple((one.entity, one.fault) for one in incident.hypotheses)
     folded = {entity_of[fingerprint] for fingerprint in incident.alerts if fingerprint in entity_of}
     return Opened(
@@ -190,8 +194,6 @@ def _opened(
         priority=incident.priority,
         hypotheses=causes,
         entities=frozenset(folded | {entity for entity, _ in causes[:1]}),
-        paged_at=paged_at,
-        notified_at=notified_at,
         confidences=tuple(one.confidence for one in incident.hypotheses),
     )
 

@@ -101,3 +101,4 @@ def test_one_call_about_two_incidents_is_one_page_and_both_were_told():
     seen = {found.id: found for found in observe.opened(state)}
     assert (seen["one"].paged_at, seen["one"].notified_at) == (at(1), at(1))
     assert (seen["other"].paged_at, seen["other"].notified_at) == (None, at(1))
+    assert (seen["one"].called_at, seen["other"].called_at) == (at(1), at(1))
