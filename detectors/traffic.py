@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors import readings
 from detectors.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Usual
 from detectors.memory import Arrays
 from detectors.spells import Flags
@@ -40,6 +41,7 @@ PERSISTS = timedelta(minutes=5)  # outside until it is told, and inside until it
 MORE, FEWER = 1.3, 0.6  # of the median: above the scatter of arrivals, and below a day the calendar names
 SCALES = 3.0  # about usual, where that stands in for the forecast
 SEEN_SHARE = 0.5  # of the ten minutes: a mean of fewer is no level
+STRETCH = 2.0  # of the usual time between readings: no reading speaks for more of a gap before it
 DEFAULTS: dict[str, Any] = {"off_side": 0, "off_since": np.nan, "off_back": np.nan, "off_told": False}
 
 
@@ -175,8 +177,11 @@ def silences(window: Window, memory: Arrays, near: Floats, due: Expected) -> lis
 
 
 def _near(window: Window) -> Floats:
-    values = windows.believed(window, RATE)[:, windows.recent(window, SPAN)]
-    seconds = (~np.isnan(values)).sum(axis=1) * window.step.total_seconds()
+    columns = windows.recent(window, SPAN)
+    values = windows.believed(window, RATE)[:, columns]
+    each = readings.spacing(window)[columns]  # cycles may come slower than they were ordered
+    stands = np.minimum(each, STRETCH * np.median(each))
+    seconds = np.where(np.isnan(values), 0.0, stands).sum(axis=1)
     return np.where(seconds >= SEEN_SHARE * SPAN.total_seconds(), windows.row_means(values), np.nan)
 
 

@@ -39,16 +39,17 @@ def said(*entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, sig
     return Foreseen(entities, (signal,) * count, *arrays)
 
 
-def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), detector=None):
-    """One cycle every 15 seconds; ``rates`` is (entities, cycles) or one row. Returns (state, verdicts by cycle)."""
+def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), detector=None, apart=STEP):
+    """One cycle every ``apart`` seconds of an interval of 15; ``rates`` is (entities, cycles) or one row. Returns (state, verdicts by cycle)."""
     detector = detector or EntryDetector()
     state, told = state or detector.initial(), []
     rates = np.atleast_2d(np.asarray(rates, dtype=np.float64))
     for cycle in range(rates.shape[1]):
-        seen = rates[:, max(0, cycle - 39) : cycle + 1]
+        first = max(0, cycle + 1 - int(600 / apart))
+        seen = rates[:, first : cycle + 1]
         values = np.stack([seen, seen * STEP, 0.0 * seen, 0.0 * seen + 4.0], axis=2)
         status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-        times = start + STEP * np.arange(max(0, cycle - 39), cycle + 1)
+        times = start + apart * np.arange(first, cycle + 1)
         window = Window(
             EntityKind.SERVICE, entities, times, KEYS, values, status, timedelta(seconds=STEP), events,
             foreseen(times[-1]) if callable(foreseen) else foreseen,
@@ -92,6 +93,18 @@ def test_fewer_than_was_forecast_is_told_though_they_went_away_slowly():
 @pytest.mark.parametrize("rate", [7.0, 12.9, 13.5])  # outside the lowest quantile, inside, and outside the highest
 def test_what_is_near_the_median_is_not_told_however_narrow_the_forecast_is(rate):
     assert not any(off(verdicts) for verdicts in live([rate] * minutes(20), said(A, middle=10.5))[1])
+
+
+@pytest.mark.parametrize("apart", [40.0, 90.0, 200.0])
+def test_cycles_slower_than_their_interval_are_judged_as_well(apart):
+    _, told = live([20.0] * int(1500 / apart), said(A), apart=apart)
+    assert off(told[-1])
+
+
+def test_some_readings_about_a_long_gap_are_no_level_of_ten_minutes():
+    rates = np.full(minutes(30), np.nan)
+    rates[::20] = 20.0  # one each five minutes
+    assert not any(off(verdicts) for verdicts in live(rates, said(A))[1])
 
 
 def test_a_burst_of_a_minute_is_not_told():
