@@ -41,6 +41,7 @@ class Watched:
     recovery: Recovery
     path: frozenset[EntityRef] = frozenset()
     beside: frozenset[EntityRef] = frozenset()
+    seen: Topology | None = None  # of which ``beside`` was read
 
     @property
     def truth(self) -> Truth:
@@ -51,8 +52,9 @@ class Watched:
         """Note what it does now."""
         if now >= self.truth.start and not self.path:
             self.path = path_of(self.truth, topology)
-        if self.truth.start <= now <= self.truth.end + GRACE:
+        if self.truth.start <= now <= self.truth.end + GRACE and not topology.shares_graph(self.seen):
             self.beside |= _parts_of_services(self.path, topology)
+            self.seen = topology
         self.recovery.look()
 
     def injected(self) -> Injected:
@@ -85,12 +87,15 @@ class Watch:
 
     faults: list[Watched] = field(default_factory=list)
     posts: dict[EntityRef, EntityRef] = field(default_factory=dict)
+    seen: Topology | None = None  # of which ``posts`` were read
 
     def look(self, topology: Topology, now: datetime) -> None:
         """Once a cycle."""
         for one in self.faults:
             one.look(topology, now)
-        self.posts |= {target: stands_for(target, topology) for target in topology.of_kind(EntityKind.WORKLOAD)}
+        if not topology.shares_graph(self.seen):
+            self.posts |= {target: stands_for(target, topology) for target in topology.of_kind(EntityKind.WORKLOAD)}
+            self.seen = topology
 
     def fired(self, alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Fired, ...]:
         """Alerts that fired, each with the incident that it was folded into."""
