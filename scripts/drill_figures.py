@@ -118,7 +118,10 @@ def _row(title: str, found: dict[str, Any], against: tuple[str, ...] = RIVALS) -
     unit = found["unit"]
     goal = "" if found["target"] is None else _said(found["target"], unit)
     holds = {None: "", True: "yes", False: "**no**"}[found["holds"]]
-    cells = (_said(found["value"], unit), goal, holds, *(_said(found["rivals"].get(rival), unit) for rival in against))
+    value = _said(found["value"], unit)
+    if value == goal and found["holds"] is False:  # rounded, a miss would look as good as the goal
+        value = f"{found['value']:.4f}"
+    cells = (value, goal, holds, *(_said(found["rivals"].get(rival), unit) for rival in against))
     return f"| {title} | {' | '.join(cells)} |\n"
 
 
