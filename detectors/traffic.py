@@ -38,7 +38,7 @@ PERSISTS = timedelta(minutes=5)  # outside until it is told, and inside until it
 MORE, FEWER = 1.3, 0.6  # of the median: above the scatter of arrivals, and below a day the calendar names
 SEEN_SHARE = 0.5  # of the ten minutes: a mean of fewer is no level
 STRETCH = 2.0  # of the usual time between readings: no reading speaks for more of a gap before it
-DAY_SECONDS = 86400.0  # of which less is learnt: what is usual may be known tomorrow
+LEARNING_SECONDS = 2 * 86400.0  # an hour of the day is known once it was seen on two days
 
 
 class TrafficForecastDetector(WayIn):
@@ -124,7 +124,7 @@ def _silences(window: Window, memory: Arrays, near: Floats, due: Expected) -> li
     """Of whom nobody can say, and why; what was outside is not over for that."""
     told, fit = np.isfinite(near), np.isfinite(due.middle)
     absent = ~told & np.isnan(windows.believed(window, RATE)[:, -1])
-    learning = ~told | (memory["slot_seconds"][:, 0].sum(axis=1) < DAY_SECONDS)
+    learning = ~told | (memory["slot_seconds"][:, 0].sum(axis=1) < LEARNING_SECONDS)
     rows = np.flatnonzero(absent)
     reasons = dict(zip(rows.tolist(), why_silent(window.column_status(RATE), rows), strict=True))
     for row in np.flatnonzero(~(told & fit) & ~absent).tolist():
