@@ -431,7 +431,7 @@ def test_a_scaling_replay_is_one_document_with_the_agreed_keys_and_a_picture(tmp
     assert row["keda_waiting_over_2s_ratio"] is not None
     told = run("capacity", "replay", str(file), "--no-prophet", "--lang", "en", "-o", "table", cwd=tmp_path).stdout
     assert "of static" in told
-    assert f"({row['keda_waiting_over_2s_ratio']:.2%})" in told
+    assert f"{100 * row['keda_waiting_over_2s_ratio']:.2f} %" in told
 
 
 @pytest.mark.parametrize(
