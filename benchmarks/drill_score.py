@@ -33,12 +33,14 @@ FIGURES: tuple[tuple[str, str, float | None, bool], ...] = (
     ("ac3", "ratio", 0.95, True),
     ("right_abstention", "ratio", 0.90, True),
     ("folding_ratio", "ratio", 0.95, True),
+    ("folding_ratio_by_incident", "ratio", None, True),
     ("pairwise_f1", "ratio", 0.90, True),
     ("pairwise_precision", "ratio", None, True),
     ("pairwise_recall", "ratio", None, True),
     ("remediated_ratio", "ratio", 0.90, True),
     ("distinct_incidents_lost", "faults", 0.0, False),
     ("false_pages", "pages", None, False),
+    ("false_pages_by_call", "pages", None, False),
     ("false_pages_per_target_day_upper95", "pages/day", None, False),
 )
 

@@ -20,7 +20,7 @@ from outrider.topology import Topology
 WINDOW = timedelta(minutes=15)  # what begins within it may be one thing
 PEER_LATENESS = timedelta(minutes=1)  # a lost replica is seen within two scrapes, and its peers queue after that
 TOLD_LATENESS = timedelta(minutes=3)  # load is counted as it comes: what began before it has another reason
-BEFORE = timedelta(seconds=30)  # two scrapes: what is seen so much later began later
+LATER = timedelta(seconds=30)  # at least; two scrapes, where these are slower: what is seen so much later began later
 INSTANT = timedelta(minutes=2)  # what "at the same instant" means for scrapes some seconds apart
 
 # How far from the user: a fault there can show in everything below it in this list.
@@ -276,9 +276,12 @@ def ended_before(one: Claim, other: Claim) -> bool:
     return one.over is not None and other.since - one.over > INSTANT
 
 
-def begins_later(cause: Claim, symptom: Claim) -> bool:
-    """True when a cause was seen to begin after its symptom: it may have, but one that came first is likelier."""
-    return cause.since - symptom.since > BEFORE
+def begins_later(cause: Claim, symptom: Claim, late: timedelta = LATER) -> bool:
+    """True when a cause was seen to begin after its symptom: it may have, but one that came first is likelier.
+
+    ``late`` is what two scrapes may lie apart by: no two targets are asked at one instant.
+    """
+    return cause.since - symptom.since > late
 
 
 def over(alerts: Iterable[Alert]) -> datetime | None:

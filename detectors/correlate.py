@@ -50,14 +50,15 @@ def correlate(
     topology: Topology,
     knowledge: Knowledge,
     now: datetime,
+    interval: timedelta = timedelta(0),
 ) -> tuple[Incident, ...]:
     """The incidents that changed or are new, in order of opening.
 
-    ``alerts`` are all pending and firing ones and those that resolved since the last call: a firing
-    alert that is not handed in counts as resolved. ``events`` should reach back half an hour, so that
-    changes are seen as possible causes. Calling it again on its own answer changes nothing.
+    ``alerts`` are all pending and firing ones and those that resolved since the last call: a firing alert that is not
+    handed in counts as resolved. ``events`` should reach back half an hour, so that changes are seen as possible
+    causes; ``interval`` lies between cycles. Calling it again on its own answer changes nothing.
     """
-    scene = scenes.look(alerts, findings, events, topology, knowledge, now)
+    scene = scenes.look(alerts, findings, events, topology, knowledge, now, interval)
     firing = {alert.fingerprint: alert for alert in alerts if scenes.opens_incident(alert)}
     known = {incident.id for incident in open_incidents}
     standing = {incident.id: incident for incident in open_incidents if incident.resolved_at is None}
@@ -98,7 +99,7 @@ def _with_symptoms(
     joining: dict[str, list[str]] = {}
     by_symptom, _ = gathered(list(pairs(claims, scene.reach, scene.knowledge)), len(claims))
     for number in range(len(causes), len(claims)):
-        best = min(by_symptom[number], key=partial(_nearness, claims), default=None)
+        best = min(by_symptom[number], key=partial(_nearness, claims, scene.late), default=None)
         if best is not None:
             joining.setdefault(claims[best.cause].home or "", []).extend(claims[number].alerts)
     for incident in standing:
@@ -107,10 +108,10 @@ def _with_symptoms(
             yield replace(incident, alerts=merged, updated_at=now)
 
 
-def _nearness(claims: Sequence[Claim], pair: Pair) -> tuple[Tie, bool, timedelta, int]:
+def _nearness(claims: Sequence[Claim], late: timedelta, pair: Pair) -> tuple[Tie, bool, timedelta, int]:
     """The smaller, the likelier that this cause is the one of a mere symptom."""
     cause, symptom = claims[pair.cause], claims[pair.symptom]
-    return (pair.tie, begins_later(cause, symptom), abs(symptom.since - cause.since), pair.cause)
+    return (pair.tie, begins_later(cause, symptom, late), abs(symptom.since - cause.since), pair.cause)
 
 
 def _is_symptom(alert: Alert) -> bool:
@@ -187,6 +188,7 @@ class _Board:
     already explain, which nothing may move elsewhere.
     """
 
+    late: timedelta
     claims: list[Claim] = field(default_factory=list)
     pinned: set[int] = field(default_factory=set)
     fixed: set[int] = field(default_factory=set)
@@ -234,7 +236,7 @@ def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene, now: da
 
 
 def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Board:
-    board = _Board()
+    board = _Board(late=scene.late)
     for case in cases:
         if case.closed or not case.alive:
             continue
@@ -280,7 +282,7 @@ def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], expla
         if claim.home is not None and not _may_move(cause, pair, board):
             continue
         apart = abs(claim.since - cause.since)
-        later = begins_later(cause, claim)
+        later = begins_later(cause, claim, board.late)
         choices.append((not cause.firing, apart > WINDOW, pair.tie, later, cause.depth, apart, cause.order, pair.cause))
     return min(choices)[-1] if choices else None
 

@@ -48,7 +48,8 @@ class Given(Remembering):
     """The outer half of a detector of cards that judges by a line of their class.
 
     ``maybe`` are signals that not every exporter tells: which of them a card tells is part of its class. ``odd`` names
-    the arrays of the memory that say since when a card is far off, NaN for not.
+    the arrays of the memory that say since when a card is far off, NaN for not. ``ahead_seconds`` is when within each
+    ``REGROUP_SECONDS`` cards are sorted, lest all such detectors do it in one cycle.
     """
 
     kind = EntityKind.GPU
@@ -56,6 +57,7 @@ class Given(Remembering):
     weekly = False
     maybe: ClassVar[tuple[str, ...]]
     odd: ClassVar[tuple[str, ...]]
+    ahead_seconds: ClassVar[float] = 0.0
 
     def __init__(self) -> None:
         """With the usual budget."""
@@ -163,7 +165,8 @@ class Given(Remembering):
         """
         at = float(window.times[-1])
         doubted = np.logical_or.reduce([np.isfinite(memory[name]) for name in self.odd])
-        rows = np.flatnonzero(doubted | (at - memory["grouped_at"] >= REGROUP_SECONDS))
+        turn, last = (np.floor((one - self.ahead_seconds) / REGROUP_SECONDS) for one in (at, memory["grouped_at"]))
+        rows = np.flatnonzero(doubted | (turn != last))
         if rows.size:
             code, carries = peers.classes([window.entities[row] for row in rows], topology)
             before, width = memory["class"][rows], 2 ** len(self.maybe)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import peers
-from detectors.given import DEFAULTS, LONGEST_STEP_SECONDS, Given, believed, of_class, told
+from detectors.given import DEFAULTS, LONGEST_STEP_SECONDS, REGROUP_SECONDS, Given, believed, of_class, told
 from detectors.lines import Line, Relation
 from detectors.memory import Arrays
 from detectors.spells import Flags, newest
@@ -75,6 +75,7 @@ class MemoryUseDetector(Given):
     keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (USED, RESERVED, CACHE))
     maybe = (CACHE, RESERVED)
     odd = ("since",)
+    ahead_seconds = REGROUP_SECONDS / 2.0
     state_version = 1
     defaults: ClassVar[dict[str, Any]] = {
         **HELD.defaults,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 
-from detectors import drift, isolation, levelshift, pasts, robustz, saturation, seasonal, traffic
+from detectors import drift, isolation, levelshift, pasts, robustz, saturation, seasonal
 from detectors.baseline import Span
 from detectors.batchlimit import BatchLimitDetector
 from detectors.containerfaults import ContainerFaultDetector
@@ -40,8 +40,10 @@ from detectors.slowness import SlownessDetector
 from detectors.startups import StartupDetector
 from detectors.surge import SurgeDetector
 from detectors.targets import TargetsDetector
+from detectors.traffic import TrafficForecastDetector
 from detectors.validity import ValidityDetector
 from detectors.vanished import VanishedDetector
+from detectors.wayin import WayIn
 from outrider.model import EntityKind
 from outrider.ports import Detector
 
@@ -50,6 +52,7 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "saturation": SaturationDetector,
     "surge": SurgeDetector,
     "entry": EntryDetector,
+    "traffic-forecast": TrafficForecastDetector,
     "outcomes": OutcomeDetector,
     "skew": SkewDetector,
     "kpi": KpiDetector,
@@ -99,7 +102,6 @@ ABSOLUTE = {
 SYMPTOMS = {
     "saturation": saturation.REPLICA_WAITS,
     "surge": saturation.SERVICE_WAITS,
-    "entry": traffic.NAME,
 }
 """The second name of a detector: under it a symptom is told that none of its faults explains."""
 
@@ -123,6 +125,6 @@ def make_all(
             one.set_budget(budget / shares[one.kind])
         if isinstance(one, pasts.Statistical):
             one.set_holidays(holidays)
-        if isinstance(one, pasts.Statistical | EntryDetector):
+        if isinstance(one, pasts.Statistical | WayIn):
             one.set_zone(zone)
     return made

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from detectors import hints
-from detectors.claims import WINDOW, Claim, Reach
+from detectors.claims import LATER, WINDOW, Claim, Reach
 from detectors.hints import CHANGE_STRENGTH, Hint
 from detectors.knowledge import Condition, FaultKnowledge, Knowledge, Sign, Within
 from outrider.model import Alert, AlertState, EntityKind, EntityRef, Event, Finding, Priority
@@ -23,7 +23,7 @@ FINDING_FLOOR = 0.5  # a detector less sure than this does not make a candidate
 class Scene:
     """Claims, findings and events of one cycle. ``standing`` are all claims that name a fault, by fault.
 
-    ``suggested`` are what changes and lines suggest beside them.
+    ``suggested`` are what changes and lines suggest beside them, ``late`` is as in ``claims.begins_later``.
     """
 
     reach: Reach
@@ -33,6 +33,7 @@ class Scene:
     hints: dict[EntityRef, list[Hint]] = field(default_factory=dict)
     suggested: list[Claim] = field(default_factory=list)
     standing: dict[str, list[Claim]] = field(default_factory=dict)
+    late: timedelta = LATER
 
     def claim(self, entity: EntityRef, fault: str) -> Claim | None:
         """What is claimed of one entity and fault now, an alert before a finding."""
@@ -136,9 +137,10 @@ def look(
     topology: Topology,
     knowledge: Knowledge,
     now: datetime,
+    interval: timedelta = timedelta(0),
 ) -> Scene:
-    """Index what is known."""
-    scene = Scene(Reach(topology), knowledge)
+    """Index what is known; ``interval`` is the time between cycles."""
+    scene = Scene(Reach(topology), knowledge, late=max(LATER, 2 * interval))
     for finding in findings:
         scene.findings_at.setdefault(finding.entity, []).append(finding)
     for event in events:

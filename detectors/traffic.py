@@ -2,122 +2,74 @@
 
 The mean of ten minutes, as long as a slot of the forecast, is held against the forecast's lowest and highest quantile:
 the highest is what replicas are planned for. Outside is what lies beyond them and far from the median, too, for five
-minutes; it ends after five minutes inside. A forecast counts if it is of the same signal, of slots of the same
-length, made by this process, and reaches as far as now. Else what is usual at this hour stands in, and why is told.
+minutes; it ends after five minutes inside. It names no fault, and is not told while *gateway-fault* or *traffic-drop*
+says why, nor fewer on a day that the calendar names. Where ten minutes are not known yet, or neither a forecast nor
+what is usual at this hour, no verdict is given.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from detectors.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Usual
+from detectors import readings
+from detectors.due import RATE, SPAN, Expected
 from detectors.memory import Arrays
-from detectors.spells import Flags
+from detectors.spells import Flags, unusable, why_silent
 from detectors.verdicts import evidence, oddity
-from outrider import catalog, windows
+from detectors.wayin import WayIn
+from outrider import windows
 from outrider.model import (
+    DetectorState,
     EntityRef,
-    Evidence,
     Finding,
     Floats,
-    Foreseen,
     Interval,
     NoVerdict,
     NoVerdictReason,
     Window,
 )
+from outrider.topology import Topology
 
-NAME = "traffic-forecast"  # what is told here as; no page is about it
-RATE = "svc_requests_per_second"
-SPAN = timedelta(minutes=10)  # a slot of the forecast: of longer ones the quantiles lie closer together
+NAME = "traffic-forecast"
 PERSISTS = timedelta(minutes=5)  # outside until it is told, and inside until it is over
 MORE, FEWER = 1.3, 0.6  # of the median: above the scatter of arrivals, and below a day the calendar names
-SCALES = 3.0  # about usual, where that stands in for the forecast
 SEEN_SHARE = 0.5  # of the ten minutes: a mean of fewer is no level
-DEFAULTS: dict[str, Any] = {"off_side": 0, "off_since": np.nan, "off_back": np.nan, "off_told": False}
+STRETCH = 2.0  # of the usual time between readings: no reading speaks for more of a gap before it
+LEARNING_SECONDS = 2 * 86400.0  # an hour of the day is known once it was seen on two days
 
 
-class Against(StrEnum):
-    """What traffic is held against, as the key of the text that says so."""
+class TrafficForecastDetector(WayIn):
+    """More or fewer requests than were forecast: no fault, for the report."""
 
-    FORECAST = "traffic_was_forecast"
-    NONE = "usual_no_forecast"
-    PAST = "usual_forecast_past"
-    OTHER_SIGNAL = "usual_forecast_of_other"
-    OTHER_SLOT = "usual_forecast_other_slot"
+    name = NAME
+    state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {
+        **WayIn.defaults,
+        "off_side": 0,
+        "off_since": np.nan,
+        "off_back": np.nan,
+        "off_told": False,
+    }
 
-
-_AGAINST = tuple(Against)
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What should come, in requests per second, and who says so; arrays of shape (entities,), NaN unknown.
-
-    ``against`` are places in ``Against``, ``place`` those of the entities in ``foreseen``, -1 for none.
-    """
-
-    low: Floats
-    middle: Floats
-    high: Floats
-    against: NDArray[np.intp]
-    place: NDArray[np.intp]
-    foreseen: Foreseen | None
-    at: float
-
-    @property
-    def forecast(self) -> Flags:
-        """Where the forecast speaks."""
-        found: Flags = self.against == _AGAINST.index(Against.FORECAST)
-        return found
-
-    def why(self, row: int) -> Evidence:
-        """What a row is held against: the forecast and when it was made, or why there is none."""
-        said, place, text = self.foreseen, int(self.place[row]), _AGAINST[self.against[row]]
-        if said is None or place < 0:
-            return evidence(RATE, None, text)
-        told = {"minutes": f"{(self.at - float(said.made_at[place])) / 60.0:.0f}"}
-        if text is Against.FORECAST:
-            low, middle, high = (float(one[row]) for one in (self.low, self.middle, self.high))
-            return evidence(RATE, middle, text, Interval(low, high), low=low, middle=middle, high=high, **told)
-        if text is Against.OTHER_SIGNAL:
-            other = said.signals[place]
-            units = {"unit": _unit(other), "wanted_unit": _unit(RATE)}
-            return evidence(RATE, None, text, None, other=other, wanted=RATE, **units)
-        if text is Against.OTHER_SLOT:
-            long, wanted = float(said.step_seconds[place]), SPAN.total_seconds()
-            return evidence(RATE, None, text, None, seconds=long, wanted=wanted)
-        return evidence(RATE, None, text, None, **told)
+    def detect(
+        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """A finding per service that has been outside for long, and why nothing can be said of others."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None or not window.entities:
+            return state, (NoVerdict(self.name, None, reason),) if reason else ()
+        way = self._look(state, window)
+        memory, due = way.memory, way.due
+        near = _follow(window, memory, due, way.last)
+        other = memory["shut"] | memory["dropped"] | ((memory["off_side"] < 0) & (memory["named_until"] >= due.at))
+        found = _findings(window.entities, memory, near, due, other, now)
+        return self._state(window, memory, way.last), (*found, *_silences(window, memory, near, due))
 
 
-def expected(window: Window, memory: Arrays, usual: Usual) -> Expected:
-    """What should come now; ``usual`` is of the one signal, with the ``memory`` of its baseline beside it."""
-    at, count = float(window.times[-1]), len(window.entities)
-    ripe = memory["slot_seconds"][:, 0, int(at % 86400.0 / SLOT_SECONDS) % SLOTS] >= MATURE_SLOT_SECONDS
-    level, reach = np.where(ripe, usual.level[:, 0], np.nan), SCALES * usual.scale[:, 0]
-    low, middle, high = level - reach, level, level + reach
-    said = window.foreseen
-    against, place = np.full(count, _AGAINST.index(Against.NONE)), np.full(count, -1, dtype=np.intp)
-    if said is not None:
-        rows = {entity: row for row, entity in enumerate(said.entities)}
-        place = np.fromiter((rows.get(one, -1) for one in window.entities), dtype=np.intp, count=count)
-        there = place >= 0
-        against = np.where(there, _judged(said, at)[place], against) if there.any() else against
-        use = against == _AGAINST.index(Against.FORECAST)
-        low, middle, high = (
-            np.where(use, one[place], other) if there.any() else other
-            for one, other in ((said.low, low), (said.middle, middle), (said.high, high))
-        )
-    return Expected(low, middle, high, np.asarray(against, dtype=np.intp), place, said, at)
-
-
-def follow(window: Window, memory: Arrays, due: Expected, last: float) -> Floats:
+def _follow(window: Window, memory: Arrays, due: Expected, last: float) -> Floats:
     """Take up the mean of the last ten minutes, (entities,) per second, and return it. Changes ``memory``.
 
     ``last`` is the newest instant that was taken up before: what is not told yet does not outlast a gap.
@@ -140,7 +92,7 @@ def follow(window: Window, memory: Arrays, due: Expected, last: float) -> Floats
     return near
 
 
-def findings(
+def _findings(
     entities: tuple[EntityRef, ...], memory: Arrays, near: Floats, due: Expected, silent: Flags, now: datetime
 ) -> list[Finding]:
     """What is outside, but for entities of which something else says so (``silent``); no fault and no page."""
@@ -168,30 +120,22 @@ def findings(
     return found
 
 
-def silences(window: Window, memory: Arrays, near: Floats, due: Expected) -> list[NoVerdict]:
-    """What was outside and of which nobody can say any more: it is not over for that."""
-    unsure = np.flatnonzero(memory["off_told"] & ~(np.isfinite(near) & np.isfinite(due.middle)))
-    return [NoVerdict(NAME, window.entities[row], NoVerdictReason.NO_VALUES) for row in unsure]
+def _silences(window: Window, memory: Arrays, near: Floats, due: Expected) -> list[NoVerdict]:
+    """Of whom nobody can say, and why; what was outside is not over for that."""
+    told, fit = np.isfinite(near), np.isfinite(due.middle)
+    absent = ~told & np.isnan(windows.believed(window, RATE)[:, -1])
+    learning = ~told | (memory["slot_seconds"][:, 0].sum(axis=1) < LEARNING_SECONDS)
+    rows = np.flatnonzero(absent)
+    reasons = dict(zip(rows.tolist(), why_silent(window.column_status(RATE), rows), strict=True))
+    for row in np.flatnonzero(~(told & fit) & ~absent).tolist():
+        reasons[row] = NoVerdictReason.WARMING_UP if learning[row] else NoVerdictReason.NO_EXPECTATION
+    return [NoVerdict(NAME, window.entities[row], reasons[row]) for row in sorted(reasons)]
 
 
 def _near(window: Window) -> Floats:
-    values = windows.believed(window, RATE)[:, windows.recent(window, SPAN)]
-    seconds = (~np.isnan(values)).sum(axis=1) * window.step.total_seconds()
+    columns = windows.recent(window, SPAN)
+    values = windows.believed(window, RATE)[:, columns]
+    each = readings.spacing(window)[columns]  # cycles may come slower than they were ordered
+    stands = np.minimum(each, STRETCH * np.median(each))
+    seconds = np.where(np.isnan(values), 0.0, stands).sum(axis=1)
     return np.where(seconds >= SEEN_SHARE * SPAN.total_seconds(), windows.row_means(values), np.nan)
-
-
-def _judged(said: Foreseen, at: float) -> NDArray[np.intp]:
-    """Whether each forecast counts, as a place in ``Against``."""
-    same = np.array([signal == RATE for signal in said.signals], dtype=np.bool_)
-    reaches = np.isfinite(said.low) & np.isfinite(said.middle) & np.isfinite(said.high) & (said.made_at <= at)
-    slots = np.isclose(said.step_seconds, SPAN.total_seconds())
-    kinds = [Against.OTHER_SIGNAL, Against.OTHER_SLOT, Against.PAST]
-    places = np.array([_AGAINST.index(one) for one in kinds], dtype=np.intp)
-    return np.asarray(
-        np.select([~same, ~slots, ~reaches], list(places), _AGAINST.index(Against.FORECAST)), dtype=np.intp
-    )
-
-
-def _unit(signal: str) -> str:
-    known = catalog.signals().get(signal)
-    return known.unit if known else "?"

@@ -12,6 +12,7 @@ from typing import TypeGuard
 
 from generated import write_or_check
 
+from detectors import due, wayin
 from detectors.registry import DETECTORS
 from outrider.ports import Detector
 from outrider.units import format_duration
@@ -26,7 +27,10 @@ EXPLAINED = {
         ),
         "engines",
     ),
-    **dict.fromkeys(("saturation", "surge", "skew", "outcomes", "entry", "kpi", "scaling", "outside"), "load"),
+    **dict.fromkeys(
+        ("saturation", "surge", "skew", "outcomes", "entry", "traffic", "kpi", "scaling", "outside"),
+        "load",
+    ),
     **dict.fromkeys(
         (
             "hardfaults", "nodefaults", "devicememory", "powercap", "powerdraw", "memoryuse", "targets", "hostfaults",
@@ -37,6 +41,9 @@ EXPLAINED = {
     **dict.fromkeys(("seasonal", "isolation", "robustz", "levelshift", "drift"), "statistics"),
 }  # fmt: skip
 """Which page of docs/explanation/detection/ tells of a detector, by its file."""
+
+SHARED = {"detectors.entry": (wayin,), "detectors.traffic": (due,)}
+"""Files beside a detector's own that hold limits of it."""
 
 HEAD = """\
 # Detectors
@@ -81,23 +88,26 @@ def _section(module: ModuleType, found: dict[str, Detector]) -> str:
             first.replace("``", "`"),
             *((f"\n{said}",) if said else ()),
             f"\nReads {_told(signals)}.\n",
-            *_limits(module),
+            *_limits(module, *SHARED.get(module.__name__, ())),
             page,
         )
     )
 
 
-def _limits(module: ModuleType) -> Iterable[str]:
-    """The numbers of a detector with the reasons beside them, as the file says."""
+def _limits(*modules: ModuleType) -> Iterable[str]:
+    """The numbers of a detector with the reasons beside them, as its files say."""
+    rows = [row for module in modules for row in _rows(module)]
+    return ("| limit | is | because |", "|---|---|---|", *rows, "") if rows else ()
+
+
+def _rows(module: ModuleType) -> Iterable[str]:
     lines = inspect.getsource(module).splitlines()
-    rows = []
     for node in ast.parse("\n".join(lines)).body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.Call | ast.Tuple | ast.BinOp):
             names = ", ".join(f"`{one.id}`" for target in node.targets for one in ast.walk(target) if _is_limit(one))
             code, _, reason = lines[node.lineno - 1].partition("  # ")
             if names and reason and node.lineno == node.end_lineno:
-                rows.append(f"| {names} | `{code.partition(' = ')[2].strip()}` | {reason.strip()} |")
-    return ("| limit | is | because |", "|---|---|---|", *rows, "") if rows else ()
+                yield f"| {names} | `{code.partition(' = ')[2].strip()}` | {reason.strip()} |"
 
 
 def _is_limit(node: ast.AST) -> TypeGuard[ast.Name]:

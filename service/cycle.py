@@ -273,7 +273,9 @@ class Cycle:
         before = facts.open_incidents(self.parts.state)
         events = self.parts.metrics.events(now - EVENTS_LOOKED_BACK, now + timedelta(seconds=1))
         recent = self._lately.widened(topology, now)
-        changed = correlate.correlate(before, alerts, findings, events, recent, self.parts.knowledge, now)
+        changed = correlate.correlate(
+            before, alerts, findings, events, recent, self.parts.knowledge, now, self.parts.detection.interval
+        )
         by_id = {incident.id: incident for incident in before} | {incident.id: incident for incident in changed}
         return before, tuple(by_id.values())
 

@@ -135,6 +135,11 @@ class Detection:
         self._told, self._told_at = told, now
         return tuple(stages.as_stored(one) for one in found)
 
+    @property
+    def interval(self) -> timedelta:
+        """The time between cycles, as it was ordered."""
+        return self._interval
+
     def window(self, kind: EntityKind, keys: Sequence[SignalKey], span: timedelta) -> Window:
         """The recent past of keys that some detector watches; for facts beside detection."""
         return self._cache.window(kind, keys, span, self._interval)

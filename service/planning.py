@@ -93,7 +93,8 @@ class Planning:
         """A new plan when one is due (or has just been finished in the background), else None."""
         if self._running is not None:
             return self._take()
-        if self._next_at is not None and now < self._next_at:
+        wait = timedelta(0) if self._next_at is None else self._next_at - now
+        if timedelta(0) < wait <= self._settings.every:  # a longer one is of a clock that was set back since
             return None
         self._next_at = now + self._settings.every
         if self._pool is not None:

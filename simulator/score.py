@@ -9,7 +9,7 @@ incident to one fault, earliest first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
@@ -53,6 +53,8 @@ class Opened:
 
     ``hypotheses`` are (entity, fault id), best first, ``confidences`` what was said of each, 0-1; what is left of 1
     was said of "none of these". ``notified_at`` is the first message to a person, ``paged_at`` the first of P0 or P1.
+    One call may tell of several incidents. It is a page of the one it goes out under; ``called_at`` is the first page
+    that tells of this one, under whichever it goes out.
     """
 
     id: str
@@ -64,6 +66,12 @@ class Opened:
     paged_at: datetime | None = None
     notified_at: datetime | None = None
     confidences: tuple[float, ...] = ()
+    called_at: datetime | None = None
+
+    @property
+    def is_called(self) -> bool:
+        """True when a page told of it."""
+        return self.paged_at is not None or self.called_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +207,12 @@ def score(runs: Sequence[Run]) -> dict[str, Any]:
         "ac1": _share(_ranked(verdict, 1) for verdict in detected),
         "ac3": _share(_ranked(verdict, 3) for verdict in detected),
         "right_abstention": _share(not any(i.priority in LOUD for i in run.incidents) for run in negative),
-        "folding_ratio": _folding(storms),
+        "folding_ratio": _folding(storms, pages_of),
+        "folding_ratio_by_incident": _folding(storms, called_of),
         **sum((pairs_of(run, GRACE) for run in storms), Pairs()).figures(),
         "distinct_incidents_lost": sum(verdict.lost for verdict in judged),
         "false_pages": false_pages,
+        "false_pages_by_call": sum(false_calls_of(run) for run in runs),
         "target_days": target_days,
         "false_pages_per_target_day_upper95": poisson_upper95(false_pages) / target_days if target_days else None,
         "remediated_ratio": _remediated(detected),
@@ -224,12 +234,23 @@ def _loud_and_right(run: Run) -> list[bool]:
 
 
 def pages_of(run: Run) -> int:
-    """First notifications of P0 and P1 incidents to a person."""
+    """First notifications of P0 and P1 incidents to a person: one call is one page, of however many it tells."""
     return sum(incident.paged_at is not None for incident in run.incidents)
 
 
+def called_of(run: Run) -> int:
+    """Incidents that a page told of, each counted though it came with another one's call."""
+    return sum(incident.is_called for incident in run.incidents)
+
+
 def false_pages_of(run: Run) -> int:
-    """Pages of incidents that answer to no injected fault."""
+    """Incidents that a page told of and that answer to no injected fault: joining a true one makes none true."""
+    matched = _matched(run)
+    return sum(incident.is_called and incident.id not in matched for incident in run.incidents)
+
+
+def false_calls_of(run: Run) -> int:
+    """Pages that went out under an incident that answers to no injected fault."""
     matched = _matched(run)
     return sum(incident.paged_at is not None and incident.id not in matched for incident in run.incidents)
 
@@ -251,9 +272,9 @@ def _quantile(detected: Sequence[Verdict], share: float) -> float | None:
     return median(delays) if share == 0.5 else delays[math.ceil(share * len(delays)) - 1]
 
 
-def _folding(storms: Sequence[Run]) -> float | None:
+def _folding(storms: Sequence[Run], counted: Callable[[Run], int]) -> float | None:
     fired = sum(run.alerts for run in storms)
-    return 1.0 - sum(pages_of(run) for run in storms) / fired if fired else None
+    return 1.0 - sum(counted(run) for run in storms) / fired if fired else None
 
 
 def _by_storm(storms: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -265,7 +286,9 @@ def _by_storm(storms: Sequence[Run]) -> dict[str, dict[str, Any]]:
         scenario: {
             "alerts": sum(run.alerts for run in groups[scenario]),
             "pages": sum(pages_of(run) for run in groups[scenario]),
-            "folding_ratio": _folding(groups[scenario]),
+            "incidents_paged": sum(called_of(run) for run in groups[scenario]),
+            "folding_ratio": _folding(groups[scenario], pages_of),
+            "folding_ratio_by_incident": _folding(groups[scenario], called_of),
             **sum((pairs_of(run, GRACE) for run in groups[scenario]), Pairs()).figures(),
         }
         for scenario in sorted(groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from detectors.incidents import ABSORBED_INTO
@@ -41,6 +41,7 @@ class Watched:
     recovery: Recovery
     path: frozenset[EntityRef] = frozenset()
     beside: frozenset[EntityRef] = frozenset()
+    seen: Topology | None = None  # of which ``beside`` was read
 
     @property
     def truth(self) -> Truth:
@@ -51,8 +52,9 @@ class Watched:
         """Note what it does now."""
         if now >= self.truth.start and not self.path:
             self.path = path_of(self.truth, topology)
-        if self.truth.start <= now <= self.truth.end + GRACE:
+        if self.truth.start <= now <= self.truth.end + GRACE and not topology.shares_graph(self.seen):
             self.beside |= _parts_of_services(self.path, topology)
+            self.seen = topology
         self.recovery.look()
 
     def injected(self) -> Injected:
@@ -85,12 +87,15 @@ class Watch:
 
     faults: list[Watched] = field(default_factory=list)
     posts: dict[EntityRef, EntityRef] = field(default_factory=dict)
+    seen: Topology | None = None  # of which ``posts`` were read
 
     def look(self, topology: Topology, now: datetime) -> None:
         """Once a cycle."""
         for one in self.faults:
             one.look(topology, now)
-        self.posts |= {target: stands_for(target, topology) for target in topology.of_kind(EntityKind.WORKLOAD)}
+        if not topology.shares_graph(self.seen):
+            self.posts |= {target: stands_for(target, topology) for target in topology.of_kind(EntityKind.WORKLOAD)}
+            self.seen = topology
 
     def fired(self, alerts: Sequence[Alert], incidents: Sequence[Incident]) -> tuple[Fired, ...]:
         """Alerts that fired, each with the incident that it was folded into."""
@@ -158,9 +163,15 @@ def opened(state: StateReader, since: datetime | None = None) -> tuple[Opened, .
     entity_of = {alert.fingerprint: alert.entity for alert in state.alerts(limit=ALL)}
     messages = state.messages(limit=ALL)
     told = _first(messages, also=True)
-    paged = _first([message for message in messages if message.is_page])
+    pages = [message for message in messages if message.is_page]
+    paged, called = _first(pages), _first(pages, also=True)
     return tuple(
-        _opened(incident, entity_of, paged.get(incident.id), told.get(incident.id))
+        replace(
+            _opened(incident, entity_of),
+            paged_at=paged.get(incident.id),
+            called_at=called.get(incident.id),
+            notified_at=told.get(incident.id),
+        )
         for incident in state.incidents(since=since, limit=ALL)
     )
 
@@ -178,9 +189,7 @@ def _was_done(action: Action) -> bool:
     return action.status is ActionStatus.DONE and not action.dry_run
 
 
-def _opened(
-    incident: Incident, entity_of: dict[str, EntityRef], paged_at: datetime | None, notified_at: datetime | None
-) -> Opened:
+def _opened(incident: Incident, entity_of: dict[str, EntityRef]) -> Opened:
     causes = tuple((one.entity, one.fault) for one in incident.hypotheses)
     folded = {entity_of[fingerprint] for fingerprint in incident.alerts if fingerprint in entity_of}
     return Opened(
@@ -190,8 +199,6 @@ def _opened(
         priority=incident.priority,
         hypotheses=causes,
         entities=frozenset(folded | {entity for entity, _ in causes[:1]}),
-        paged_at=paged_at,
-        notified_at=notified_at,
         confidences=tuple(one.confidence for one in incident.hypotheses),
     )
 

@@ -19,6 +19,7 @@ from detectors.paced import Paced
 from detectors.pasts import NeedsPast, Statistical
 from detectors.registry import ABSOLUTE, DETECTORS, LEARNT_BYTES, STATE_BYTES, SYMPTOMS
 from detectors.threshold import compile_rules
+from detectors.wayin import WayIn
 from outrider import catalog
 from outrider.faults import faults
 from outrider.model import (
@@ -233,7 +234,7 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, restarts
     silent = 2 * (int(detector.window / step) + 2) + 1
     entities, store = refs(detector, "abcd"), MemoryStateStore()
     values = 3.0 + 0.1 * likely(detector, 4, 40 + silent + 3, seed=13)  # no leap is another process
-    if detector.name == "entry":  # it learns of a service that is well
+    if isinstance(detector, WayIn):  # it learns of a service that is well
         values[:, :, [one.name in ("svc_failed_total", "svc_queue_requests") for one in detector.keys]] = 0.0
     detection, known = Detection([detector], step), {}
     for column in range(values.shape[1]):
@@ -251,7 +252,7 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, restarts
         if column == 40 + silent - 1:
             assert entities[3] not in {one.entity for one in looked.heard}, "nothing is said of who is away"
             assert entities[3] not in detection.window(detector.kind, detector.keys, detector.window).entities
-    learns = isinstance(detector, NeedsPast) or detector.name == "entry"
+    learns = isinstance(detector, (NeedsPast, WayIn))
     assert learns == isinstance(detector, Resuming)
     if learns:
         assert known[39] > 0, "else nothing was shown"

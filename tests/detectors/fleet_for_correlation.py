@@ -132,7 +132,8 @@ def change(entity: EntityRef, seconds: float) -> Event:
 class Desk:
     """Keeps incidents over several calls, as the cycle does."""
 
-    def __init__(self, topology: Topology | None = None) -> None:
+    def __init__(self, topology: Topology | None = None, interval: timedelta = timedelta(seconds=15)) -> None:
+        self.interval = interval
         self.topology = topology or fleet()
         self.incidents: dict[str, Incident] = {}
         self.knowledge = knowledge.load()
@@ -145,19 +146,12 @@ class Desk:
         events: Sequence[Event] = (),
     ) -> tuple[Incident, ...]:
         before = tuple(one for one in self.incidents.values() if one.resolved_at is None)
-        changed = correlate.correlate(before, alerts, findings, events, self.topology, self.knowledge, at(seconds))
+        known = (alerts, findings, events, self.topology, self.knowledge, at(seconds), self.interval)
+        changed = correlate.correlate(before, *known)
         for incident in changed:
             assert self.incidents.get(incident.id, incident).resolved_at is None, "a resolved incident was touched"
             self.incidents[incident.id] = incident
-        again = correlate.correlate(
-            tuple(one for one in self.incidents.values() if one.resolved_at is None),
-            alerts,
-            findings,
-            events,
-            self.topology,
-            self.knowledge,
-            at(seconds),
-        )
+        again = correlate.correlate(tuple(one for one in self.incidents.values() if one.resolved_at is None), *known)
         assert again == (), "the same input again changed something"
         return changed
 

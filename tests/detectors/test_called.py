@@ -74,6 +74,12 @@ def test_a_fault_is_shown_a_row_a_kind_of_edge_and_its_many_cards_are_counted(fl
     assert shown["<-- may have"].count("GPU-") == graph_words.MOST_NAMED
 
 
+def test_names_are_listed_with_the_marks_of_the_language(fleet):
+    shown = rows(KnowledgeGraph(fleet, knowledge.load()), fault_node("gpu-lost"), "zh")
+    assert shown["<-- 可能发生"].endswith(f"，以及另外 {len(GPU) - graph_words.MOST_NAMED} 个")
+    assert not any(", " in names for names in shown.values())
+
+
 def test_a_node_is_shown_with_what_it_rests_on_and_what_rests_on_it(fleet):
     shown = rows(KnowledgeGraph(fleet, knowledge.load()), entity_node(NODE[3]), "zh")
     assert shown["<-- 依托于"].count("GPU-") == 8

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -289,6 +290,16 @@ def test_of_causes_that_came_before_a_symptom_the_deeper_one_has_it():
     slow = alert(CHAT, None)  # seen within two scrapes of both: nobody can say which came first
     desk.step(330, [card, host, slow])
     assert slow.fingerprint in desk.by_cause(node(1)).alerts
+
+
+@pytest.mark.parametrize(("seconds", "place"), [(15, gpu(0)), (60, node(1))])
+def test_what_is_seen_a_scrape_later_may_have_begun_before_however_far_scrapes_lie_apart(seconds, place):
+    desk = Desk(interval=timedelta(seconds=seconds))
+    card, host = alert(gpu(0), "gpu-lost"), alert(node(1), "node-lost", since=60)
+    desk.step(75, [card, host])
+    slow = alert(CHAT, None)
+    desk.step(330, [card, host, slow])
+    assert slow.fingerprint in desk.by_cause(place).alerts
 
 
 @pytest.mark.parametrize(("since", "holder"), [(85, 0), (150, 1)])

@@ -1,4 +1,4 @@
-"""Traffic against its forecast, as the way in tells it."""
+"""Traffic against its forecast, and a drop against it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from detectors import traffic
+from detectors import due, traffic
+from detectors.baseline import SLOT_SECONDS, SLOTS
 from detectors.entry import EntryDetector
+from detectors.registry import DETECTORS
+from detectors.traffic import TrafficForecastDetector
 from outrider.model import (
     CellStatus,
     EntityKind,
@@ -19,10 +22,13 @@ from outrider.model import (
     Finding,
     Foreseen,
     NoVerdict,
+    NoVerdictReason,
     Priority,
     SignalKey,
+    Stage,
     Window,
 )
+from service.stages import Said, Stages
 
 START = 1_800_000_000.0
 STEP = 15.0
@@ -33,22 +39,23 @@ KEYS = tuple(
 A, B = (EntityRef("lab", EntityKind.SERVICE, "d", name) for name in "ab")
 
 
-def said(*entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, signal=traffic.RATE, step=600.0):
+def said(*entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, signal=due.RATE, step=600.0):
     count = len(entities)
     arrays = (np.full(count, float(one)) for one in (step, made_at, low, middle, high))
     return Foreseen(entities, (signal,) * count, *arrays)
 
 
-def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), detector=None):
-    """One cycle every 15 seconds; ``rates`` is (entities, cycles) or one row. Returns (state, verdicts by cycle)."""
-    detector = detector or EntryDetector()
+def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), detector=None, apart=STEP):
+    """One cycle every ``apart`` seconds; ``rates`` is (entities, cycles) or one row. Returns (state, verdicts)."""
+    detector = detector or TrafficForecastDetector()
     state, told = state or detector.initial(), []
     rates = np.atleast_2d(np.asarray(rates, dtype=np.float64))
     for cycle in range(rates.shape[1]):
-        seen = rates[:, max(0, cycle - 39) : cycle + 1]
+        first = max(0, cycle + 1 - int(600 / apart))
+        seen = rates[:, first : cycle + 1]
         values = np.stack([seen, seen * STEP, 0.0 * seen, 0.0 * seen + 4.0], axis=2)
         status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
-        times = start + STEP * np.arange(max(0, cycle - 39), cycle + 1)
+        times = start + apart * np.arange(first, cycle + 1)
         window = Window(
             EntityKind.SERVICE, entities, times, KEYS, values, status, timedelta(seconds=STEP), events,
             foreseen(times[-1]) if callable(foreseen) else foreseen,
@@ -94,6 +101,18 @@ def test_what_is_near_the_median_is_not_told_however_narrow_the_forecast_is(rate
     assert not any(off(verdicts) for verdicts in live([rate] * minutes(20), said(A, middle=10.5))[1])
 
 
+@pytest.mark.parametrize("apart", [40.0, 90.0, 200.0])
+def test_cycles_slower_than_their_interval_are_judged_as_well(apart):
+    _, told = live([20.0] * int(1500 / apart), said(A), apart=apart)
+    assert off(told[-1])
+
+
+def test_some_readings_about_a_long_gap_are_no_level_of_ten_minutes():
+    rates = np.full(minutes(30), np.nan)
+    rates[::20] = 20.0  # one each five minutes
+    assert not any(off(verdicts) for verdicts in live(rates, said(A))[1])
+
+
 def test_a_burst_of_a_minute_is_not_told():
     rates = [*[10.0] * minutes(12), *[25.0] * minutes(1), *[10.0] * minutes(16)]
     assert not any(off(verdicts) for verdicts in live(rates, said(A))[1])
@@ -121,14 +140,14 @@ def test_missing_values_end_nothing():
     assert off(told[-1])
 
 
-def learnt(level):
-    """A detector that has seen three days at one level."""
-    count = 3 * 144
+def learnt(level, detector=None, *, slots=3 * 144):
+    """What a detector remembers that has seen three days at one level, or ``slots`` of ten minutes."""
+    count = slots
     values = np.full((1, count, len(KEYS)), np.nan)
     values[:, :, 0] = level
     status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
     times = START - 600.0 * np.arange(count, 0, -1)
-    detector = EntryDetector()
+    detector = detector or TrafficForecastDetector()
     past = Window(EntityKind.SERVICE, (A,), times, KEYS, values, status, timedelta(minutes=10))
     return detector.warm(detector.initial(), past)
 
@@ -161,6 +180,38 @@ def test_with_neither_a_forecast_nor_a_usual_level_nothing_is_told():
     assert not any(off(verdicts) for verdicts in live([30.0] * minutes(20), None)[1])
 
 
+def why(verdicts):
+    return {one.entity: one.reason for one in verdicts if isinstance(one, NoVerdict)}
+
+
+def test_a_service_that_cannot_be_judged_says_why_before_anything_was_found():
+    _, told = live([10.0] * minutes(12), None)
+    assert why(told[-1]) == {A: NoVerdictReason.WARMING_UP}  # nobody forecasts, and no hour is known
+    _, told = live([10.0] * minutes(12), None, state=learnt(10.0, slots=6 * 20))
+    assert why(told[-1]) == {A: NoVerdictReason.WARMING_UP}
+    known, hour = learnt(10.0), int(START % 86400.0 / SLOT_SECONDS) % SLOTS
+    known.arrays["slot_seconds"][:, :, hour : hour + 3] = 0.0
+    _, told = live([10.0] * minutes(12), None, state=known)
+    assert why(told[-1]) == {A: NoVerdictReason.NO_EXPECTATION}  # days were seen, and never this hour
+    assert why(live([10.0] * minutes(12), said(A), state=known)[1][-1]) == {}
+
+
+def test_until_enough_of_ten_minutes_is_known_there_is_no_verdict():
+    _, told = live([10.0] * minutes(12), said(A))
+    assert [why(told[minutes(at)]) for at in (1, 8)] == [{A: NoVerdictReason.WARMING_UP}, {}]
+    _, told = live([10.0] * minutes(12) + [np.nan] * minutes(8), said(A))
+    assert why(told[-1]) == {A: NoVerdictReason.NO_VALUES}
+
+
+def test_it_stands_in_the_registry_with_its_stage():
+    standing = Stages().judge(
+        Said(DETECTORS[traffic.NAME](), learnt(10.0), 1, (NoVerdict(traffic.NAME, A, NoVerdictReason.WARMING_UP),)),
+        datetime.fromtimestamp(START, tz=UTC),
+    )
+    assert (standing.detector, standing.stage) == (traffic.NAME, Stage.ALERTING)
+    assert standing.silent == {NoVerdictReason.WARMING_UP: 1}
+
+
 def test_each_service_is_held_against_its_own():
     rates = np.array([[20.0] * minutes(16), [200.0] * minutes(16)])
     foreseen = said(B, A)
@@ -170,7 +221,7 @@ def test_each_service_is_held_against_its_own():
 
 
 def fell(foreseen, state=None):
-    _, told = live([*[50.0] * minutes(12), *[5.0] * minutes(3)], foreseen, state=state)
+    _, told = live([*[50.0] * minutes(12), *[5.0] * minutes(3)], foreseen, state=state, detector=EntryDetector())
     return [one for one in told[-1] if isinstance(one, Finding)]
 
 
@@ -182,14 +233,15 @@ def test_a_drop_that_was_forecast_is_none_and_one_that_was_not_says_what_was_for
 
 
 def test_a_drop_without_a_forecast_says_so():
-    (item,) = fell(None, state=learnt(50.0))
+    (item,) = fell(None, state=learnt(50.0, EntryDetector()))
     assert item.fault == "traffic-drop"
     assert item.evidence[-1].text == "findings.usual_no_forecast"
 
 
 def test_while_a_fault_says_why_fewer_come_nothing_else_does():
-    _, told = live([*[50.0] * minutes(12), *[5.0] * minutes(20)], said(A, low=40.0, middle=50.0, high=60.0))
-    assert [one.fault for one in told[-1] if isinstance(one, Finding)] == ["traffic-drop"]
+    rates, foreseen = [*[50.0] * minutes(12), *[5.0] * minutes(20)], said(A, low=40.0, middle=50.0, high=60.0)
+    found = [live(rates, foreseen, detector=one)[1][-1] for one in (EntryDetector(), TrafficForecastDetector())]
+    assert [one.fault for verdicts in found for one in verdicts if isinstance(one, Finding)] == ["traffic-drop"]
 
 
 def test_on_a_day_that_the_calendar_names_fewer_are_not_told():

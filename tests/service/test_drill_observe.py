@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 from outrider.model import (
     Alert,
@@ -20,7 +21,9 @@ from outrider.model import (
     TimelineEntry,
 )
 from outrider.ports import CycleCommit
+from outrider.topology import Topology
 from service.drills import observe
+from simulator.faults.base import Truth
 from simulator.grouping import Fired
 from store.memory import MemoryStateStore
 
@@ -90,6 +93,50 @@ def test_the_alert_of_a_scrape_target_is_about_what_it_is_the_target_of():
     assert watch.fired([alert(1, entity=TARGET)], [])[0].entity == REPLICA
 
 
+class Counted:
+    """A topology that counts what it is asked."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology, self.asked = topology, 0
+
+    def __getattr__(self, name: str) -> object:
+        self.asked += name in ("below", "of_kind", "label", "affected_by", "causes_of")
+        return getattr(self._topology, name)
+
+
+class Standing:
+    """What a drill watches of a fault that nothing cures."""
+
+    at = None
+
+    def __init__(self, truth: Truth) -> None:
+        self.injection = SimpleNamespace(truth=truth)
+
+    def look(self) -> None:
+        """Nothing changes."""
+
+
+def test_places_are_looked_up_anew_only_when_the_graph_is_another():
+    labels = {TARGET: {"stands_for": REPLICA.key}}
+    first = Counted(Topology.build([(REPLICA, CHAT)], [TARGET], labels))
+    truth = Truth("engine-dead", CHAT, at(1), at(9), (), (CHAT,))
+    watched = observe.Watched(Standing(truth))
+    watch = observe.Watch([watched])
+    watch.look(first, at(0))
+    assert watch.posts == {TARGET: REPLICA}
+    assert watched.beside == frozenset()
+    watch.look(first, at(1))
+    assert watched.beside == {REPLICA}
+    asked = first.asked
+    for minute in range(2, 6):
+        watch.look(first, at(minute))
+    assert first.asked == asked
+    other = replace(REPLICA, name="chat-1")
+    watch.look(Topology.build([(other, CHAT)], [TARGET], {TARGET: {"stands_for": other.key}}), at(6))
+    assert watch.posts == {TARGET: other}
+    assert watched.beside == {REPLICA, other}
+
+
 def test_one_call_about_two_incidents_is_one_page_and_both_were_told():
     state = MemoryStateStore()
     one, other = incident("one", 1, None), incident("other", 1, None)
@@ -101,3 +148,4 @@ def test_one_call_about_two_incidents_is_one_page_and_both_were_told():
     seen = {found.id: found for found in observe.opened(state)}
     assert (seen["one"].paged_at, seen["one"].notified_at) == (at(1), at(1))
     assert (seen["other"].paged_at, seen["other"].notified_at) == (None, at(1))
+    assert (seen["one"].called_at, seen["other"].called_at) == (at(1), at(1))

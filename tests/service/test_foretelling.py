@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -71,6 +72,41 @@ def test_the_last_plan_speaks_as_far_as_it_reaches_and_no_further():
     made.take(plan(NOW, 100.0, slots=12))
     assert made.at(NOW + timedelta(minutes=110)).middle[0] > 0
     assert np.isnan(made.at(NOW + timedelta(hours=2)).middle[0])
+
+
+def test_a_service_newer_than_the_plan_that_speaks_is_held_against_its_own_first_forecast():
+    made, new = Foretelling(), replace(SERVICE, name="new")
+    for minutes in range(0, 100, 10):
+        at = NOW + timedelta(minutes=minutes)
+        said = plan(at, 100.0).forecasts + (plan(at, 50.0, entity=new).forecasts if minutes >= 60 else ())
+        made.take(Plan(said))
+    seen = made.at(NOW + timedelta(minutes=90))
+    assert dict(zip(seen.entities, (NOW.timestamp() + 5400.0 - seen.made_at) / 60.0, strict=True)) == {
+        SERVICE: 60.0,
+        new: 30.0,
+    }
+    assert np.isfinite(seen.middle).all()
+
+
+def test_a_service_that_a_plan_leaves_out_keeps_its_last_forecast_and_is_forgotten_in_the_end():
+    made = Foretelling()
+    made.take(plan(NOW, 100.0))
+    other = replace(SERVICE, name="other")
+    made.take(plan(NOW + timedelta(minutes=10), 50.0, entity=other))
+    assert set(made.at(NOW + timedelta(hours=3)).entities) == {SERVICE, other}
+    made.take(plan(NOW + timedelta(days=3), 50.0, entity=other))
+    assert made.at(NOW + timedelta(days=3)).entities == (other,)
+
+
+def test_what_was_forecast_by_a_clock_that_was_set_back_since_is_dropped():
+    made = Foretelling()
+    made.take(plan(NOW, 100.0))
+    made.take(plan(NOW + timedelta(days=1), 900.0))
+    for minutes in range(10, 100, 10):
+        made.take(plan(NOW + timedelta(minutes=minutes), 100.0 + minutes))
+    now = NOW + timedelta(minutes=90)
+    assert made.at(now).made_at[0] == (now - timedelta(hours=1)).timestamp()
+    assert made.at(now).middle[0] < 200.0
 
 
 def test_a_forecast_that_was_never_judged_and_a_plan_without_any_say_nothing():

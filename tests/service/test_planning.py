@@ -86,6 +86,13 @@ def test_a_negative_value_of_one_service_costs_nobody_a_plan(metrics):
     assert (bare.reason, bare.detail) == (NoPlanReason.NO_CALIBRATION, "plan.refused_no_values")
 
 
+def test_a_clock_that_jumps_ahead_and_back_does_not_end_planning(metrics):
+    making = _planning(metrics, looks_back=False)
+    assert making.plan_if_due(NOW + timedelta(days=1), TOPOLOGY) is not None
+    assert making.plan_if_due(NOW, TOPOLOGY) is not None
+    assert making.plan_if_due(NOW + timedelta(minutes=1), TOPOLOGY) is None
+
+
 def test_a_planner_that_fails_costs_no_cycle(metrics, monkeypatch):
     making = _planning(metrics)
     first = making.plan_if_due(NOW, TOPOLOGY)

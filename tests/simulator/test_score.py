@@ -45,6 +45,7 @@ def incident(
     entities=(REPLICA,),
     priority=Priority.P1,
     paged=True,
+    called=False,
     told=True,
     until=None,
     confidences=(),
@@ -59,6 +60,7 @@ def incident(
         paged_at=at(minutes) if paged else None,
         notified_at=at(minutes) if told else None,
         confidences=tuple(confidences),
+        called_at=at(minutes) if called else None,
     )
 
 
@@ -128,6 +130,22 @@ def test_folding_looks_at_storms_only() -> None:
     calm = run([fault()], [incident(1, 6)], alerts=1)
     assert score([storm, calm])["folding_ratio"] == pytest.approx(0.98)
     assert score([calm])["folding_ratio"] is None
+
+
+def test_a_false_incident_that_was_told_in_the_call_of_a_true_one_is_a_false_page() -> None:
+    joined = incident(2, 6, entities=(OTHER,), paged=False, called=True)
+    seen = score([run([fault()], [incident(1, 6), joined])])
+    assert (seen["false_pages"], seen["false_pages_by_call"]) == (1, 0)
+    assert seen["false_pages_per_target_day_upper95"] == pytest.approx(4.744 / seen["target_days"], rel=1e-3)
+    silent = incident(2, 6, entities=(OTHER,), paged=False)
+    assert score([run([fault()], [incident(1, 6), silent])])["false_pages"] == 0
+
+
+def test_folding_is_told_by_the_calls_a_person_gets_and_by_the_incidents_they_tell_of() -> None:
+    joined = [incident(number, 6, paged=False, called=True) for number in (2, 3)]
+    seen = score([run([fault()], [incident(1, 6), *joined], storm=True, alerts=50)])
+    assert (seen["folding_ratio"], seen["folding_ratio_by_incident"]) == pytest.approx((0.98, 0.94))
+    assert (seen["by_storm"]["s"]["pages"], seen["by_storm"]["s"]["incidents_paged"]) == (1, 3)
 
 
 def test_a_repair_needs_an_action_before_the_recovery_and_five_minutes() -> None:
