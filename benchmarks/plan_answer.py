@@ -23,9 +23,9 @@ from planner import cost
 from planner.fit import Setup
 from planner.forecast.select import STEP
 from planner.gpus import gpus
+from planner.known import Known, Objective
 from planner.plan import KEYS, PlanSettings, plan
 from planner.queueing import Slo, Work
-from planner.refine import Known, Objective
 from planner.shapes import model
 
 TARGET, PUBLISHED = 2.0, 30.0

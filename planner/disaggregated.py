@@ -23,65 +23,15 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import Any
 
-import numpy as np
-
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
-from outrider.model import Floats
 from planner import queueing
 from planner.capacity import whole
-from planner.queueing import AtSlo, Bounds, Prediction, Slo, StepTimes, Work
+from planner.prefill import CLOSE, Bind, Link, Side, decoding, first_token, largest, prompt_seconds
+from planner.queueing import AtSlo, Prediction, Slo, Work
 
-NETWORK_BYTES = 50e9
-"""Prior: one 400 Gbit/s port a GPU, as a server of eight H100 or H200 has them."""
-TRANSFER_SECONDS = 2e-3
-"""Prior: to set a transfer up and to tell the decode replica of it."""
 _SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-_CLOSE = 1e-3
 _KEPT = 256
-_NO_BUDGET = 2**31  # no prompt competes for the steps of a decode replica
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One pool's replica: step times, what bounds it, its GPUs, and what they are called."""
-
-    times: StepTimes
-    bounds: Bounds
-    gpus: int
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What carries keys and values from a prefill replica: ``bytes_per_token`` of a prompt over ``rate`` bytes/s."""
-
-    bytes_per_token: float
-    rate: float
-    latency: float = TRANSFER_SECONDS
-
-    def __post_init__(self) -> None:
-        """Refuse links that carry nothing."""
-        each = (self.bytes_per_token, self.rate, self.latency)
-        if not all(isfinite(value) and value >= 0 for value in each) or self.rate == 0:
-            raise UsageError(
-                f"a link of {self.rate:g} bytes/s for {self.bytes_per_token:g} bytes a token",
-                hint="give --link above 0, such as 50e9 for a 400 Gbit/s port",
-            )
-
-    def seconds(self, tokens: float) -> float:
-        """One prompt's transfer on an idle link."""
-        return self.latency + tokens * self.bytes_per_token / self.rate
-
-
-class Bind(StrEnum):
-    """What ends a pool's load."""
-
-    TTFT = "ttft"
-    TPOT = "tpot"
-    LINK = "link"
-    KV = "kv"
-    STABILITY = "stability"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +108,12 @@ def size(
         raise UsageError(
             f"{qps:g} requests/s with a buffer of {buffer:g}", hint="give --qps 0 or more, --buffer as a ratio up to 1"
         )
-    idle = queueing.predict(*_decoding(decode), work, 0.0, slo.quantile)
-    if queueing.seats(_decoding(decode)[1], work) < 1:
+    idle = queueing.predict(*decoding(decode), work, 0.0, slo.quantile)
+    if queueing.seats(decoding(decode)[1], work) < 1:
         return NoPools(Missed.NO_KV, 0.0)
     if idle.tpot > slo.tpot:
         return NoPools(Missed.STEP, idle.tpot)
-    alone = _first_token(prefill, link, work, 0.0, slo.quantile) + idle.ttft
+    alone = first_token(prefill, link, work, 0.0, slo.quantile) + idle.ttft
     if alone > slo.ttft:
         return NoPools(Missed.PROMPT, alone)
     need = qps * (1.0 + buffer)
@@ -235,21 +185,21 @@ def _split(
     prefill: Side, decode: Side, link: Link, work: Work, need: float, slo: Slo, share: float, idle: float
 ) -> tuple[Pool, Pool, Prediction] | None:
     """Both pools when decode replicas may take ``share`` of the first token; None where the rest is too short."""
-    for_decode = max(slo.ttft * share, idle * (1.0 + _CLOSE)) if isfinite(slo.ttft) else inf
+    for_decode = max(slo.ttft * share, idle * (1.0 + CLOSE)) if isfinite(slo.ttft) else inf
     top = _top(decode, work, Slo(for_decode, slo.tpot, slo.quantile))
     if not isinstance(top, AtSlo):
         return None
-    rate, binds = _largest(prefill, link, work, slo.ttft - top.prediction.ttft, slo.quantile)
+    rate, binds = largest(prefill, link, work, slo.ttft - top.prediction.ttft, slo.quantile)
     if rate <= 0:
         return None
     first, second = whole(need / rate), whole(need / top.prediction.rate)
     each = (need / first, need / second) if need else (0.0, 0.0)
-    seconds = _first_token(prefill, link, work, each[0], slo.quantile)
-    said = queueing.predict(*_decoding(decode), work, each[1], slo.quantile)
+    seconds = first_token(prefill, link, work, each[0], slo.quantile)
+    said = queueing.predict(*decoding(decode), work, each[1], slo.quantile)
     limit = Bind(top.binds)
     if limit is not Bind.TPOT and queueing.seats(decode.bounds, work) < decode.bounds.sequences:
         limit = Bind.KV
-    busy = each[0] * _prompt_seconds(prefill, work)
+    busy = each[0] * prompt_seconds(prefill, work)
     return (
         Pool(rate, first, first * prefill.gpus, busy, seconds, binds),
         Pool(top.prediction.rate, second, second * decode.gpus, said.load_ratio if need else 0.0, said.ttft, limit),
@@ -270,66 +220,13 @@ def _mixed(side: Side, work: Work, need: float, slo: Slo) -> Pool | None:
 @lru_cache(_KEPT)
 def _top(side: Side, work: Work, slo: Slo) -> AtSlo | queueing.OutOfReach:
     """The same decode replica is asked for beside each size of a prefill replica."""
-    return queueing.at_slo(*_decoding(side), work, slo)
-
-
-def _decoding(side: Side) -> tuple[StepTimes, Bounds]:
-    """Steps without prompts: their seconds and their share of the budget are the other pool's."""
-    return replace(side.times, prompt=0.0, front=0.0), replace(side.bounds, token_budget=_NO_BUDGET)
-
-
-def _prompt_seconds(side: Side, work: Work) -> float:
-    """One usual prompt on an idle prefill replica, in as many steps as its budget asks for."""
-    steps = max(1.0, np.ceil(work.computed / max(side.bounds.token_budget, 1)))
-    return float(side.times.base * steps + side.times.prompt * work.computed)
-
-
-def _largest(side: Side, link: Link, work: Work, ttft: float, quantile: float) -> tuple[float, Bind]:
-    """The largest rate of a prefill replica whose part of the first token takes ``ttft`` seconds, and what ends it."""
-    per_prompt, per_transfer = _prompt_seconds(side, work), link.seconds(work.prompt)
-    slowest = max(per_prompt, per_transfer)
-    high, low = (1.0 - 1e-6) / slowest, 0.0
-    stable = Bind.LINK if per_transfer > per_prompt else Bind.STABILITY
-    if _first_token(side, link, work, high, quantile) <= ttft:
-        return high, stable
-    if _first_token(side, link, work, 0.0, quantile) > ttft:
-        return 0.0, Bind.TTFT
-    while high - low > _CLOSE * high:
-        middle = (low + high) / 2.0
-        if _first_token(side, link, work, middle, quantile) <= ttft:
-            low = middle
-        else:
-            high = middle
-    return low, Bind.LINK if per_transfer > per_prompt and low > 0.9 / slowest else Bind.TTFT
-
-
-def _first_token(side: Side, link: Link, work: Work, rate: float, quantile: float) -> float:
-    """Quantile of front, wait, prompt, wait for the link and transfer at ``rate`` requests a second of one replica.
-
-    A wait in M/G/1 is taken as zero, or else exponential with Pollaczek and Khinchine's mean, which is exact in heavy
-    traffic.
-    """
-    draws = queueing.draws()
-    sigma = np.sqrt(np.log1p(work.prompt_cv**2))
-    ratio = np.exp(sigma * draws.normal - sigma**2 / 2.0)  # of a prompt to the mean one
-    steps = np.maximum(1.0, np.ceil(work.computed * ratio / max(side.bounds.token_budget, 1)))
-    service = side.times.base * steps + side.times.prompt * work.computed * ratio
-    transfer = link.latency + (link.seconds(work.prompt) - link.latency) * ratio
-    waits = _wait(rate, service, draws.exponential, draws.chance)
-    at_link = _wait(rate, transfer, draws.ahead, draws.chance_ahead)
-    return float(np.quantile(side.times.front + waits + service + at_link + transfer, quantile))
-
-
-def _wait(rate: float, service: Floats, exponential: Floats, chance: Floats) -> Floats:
-    busy = min(rate * float(service.mean()), 1.0 - 1e-9)
-    behind = float((service**2).mean()) / (2.0 * float(service.mean())) / (1.0 - busy)
-    return np.where(chance < busy, exponential * behind, 0.0)
+    return queueing.at_slo(*decoding(side), work, slo)
 
 
 def _derivation(
     found: Pools, prefill: Side, decode: Side, link: Link, work: Work, qps: float, buffer: float, slo: Slo
 ) -> dict[str, Any]:
-    seats = queueing.seats(_decoding(decode)[1], work)
+    seats = queueing.seats(decoding(decode)[1], work)
     named: Sequence[tuple[str, Any]] = (
         ("qps", qps),
         ("buffer", buffer),
@@ -339,7 +236,7 @@ def _derivation(
         ("tokens", work.output),
         ("base", prefill.times.base),
         ("per_token", prefill.times.prompt),
-        ("prompt_seconds", _prompt_seconds(prefill, work)),
+        ("prompt_seconds", prompt_seconds(prefill, work)),
         ("prefill_type", prefill.name),
         ("prefill_rate", found.prefill.rate),
         ("prefill_replicas", found.prefill.replicas),

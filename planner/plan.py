@@ -32,6 +32,7 @@ from planner.ahead import USUAL_MARGIN
 from planner.capacity import buffer_for
 from planner.forecast.calendar import NO_CALENDAR, Calendar
 from planner.history import Facts, cleaned
+from planner.known import Known
 from planner.tiers import LOAD, Nights
 
 INFLIGHT = SignalKey("svc_inflight_requests")
@@ -62,7 +63,7 @@ class PlanSettings:
     calendar: Calendar = NO_CALENDAR
     limits: prescale.ScaleLimits = field(default_factory=prescale.ScaleLimits)
     margins: Mapping[EntityRef, float] = field(default_factory=dict)
-    promises: Mapping[EntityRef, refine.Known] = field(default_factory=dict)
+    promises: Mapping[EntityRef, Known] = field(default_factory=dict)
 
 
 def plan(
@@ -141,11 +142,11 @@ def weekly_growth(times: Floats, values: Floats, now: datetime) -> float | None:
     return float(this[both].sum() / last[both].sum()) - 1.0
 
 
-def _held(calibration: Calibration, known: refine.Known | None) -> refine.Refined:
+def _held(calibration: Calibration, known: Known | None) -> refine.Refined:
     """What the formula counts with; a calibration that cannot be counted with is refused later, by its field."""
     if _faulty(calibration) is not None:
         return refine.Refined(calibration, refine.Verdict.NO_CALIBRATION)
-    return refine.refined(calibration, known or refine.Known())
+    return refine.refined(calibration, known or Known())
 
 
 def _doubt(

@@ -17,70 +17,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
 from math import inf, isfinite
-from typing import Any, Literal
+from typing import Any
 
-from outrider.errors import UsageError
 from outrider.i18n import Language, translate
-from outrider.model import LIVE, Calibration
-from planner import measured, queueing, roofline
-from planner.fit import NoFit, Setup, fit
+from outrider.model import Calibration
+from planner import promised_loads
+from planner.fit import NoFit
 from planner.gpus import known_gpu
-from planner.queueing import SAFE_LOAD, AtSlo, Bounds, Prediction, Slo, StepTimes, Work
-from planner.shapes import ModelShape
+from planner.known import DECODE, PREFILL, Known, Objective
+from planner.promised_loads import Replica
+from planner.queueing import SAFE_LOAD, AtSlo, Prediction
 
 LEAST_RATIO = 0.05
 """A rate below this share of the calibrated one is that of an idle replica: the model errs by more than it tells."""
-_MOST_CACHED = 0.99  # of a prompt, at least its last block is computed
-
-_at_slo = lru_cache(maxsize=4096)(queueing.at_slo)  # a bisection of 10 ms, asked again by every plan and command
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """``quantile`` of requests get their first token (ttft), or each further one (tpot), within ``seconds``."""
-
-    sli: Literal["ttft", "tpot"]
-    seconds: float
-    quantile: float = 0.95
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse promises that mean nothing."""
-        if not (isfinite(self.seconds) and self.seconds > 0 and 0 < self.quantile < 1):
-            raise UsageError(
-                f"a promise of {self.seconds:g} s for {self.quantile:g} of requests",
-                hint="give seconds above 0 and a share between 0 and 1",
-            )
-
-    @property
-    def slo(self) -> Slo:
-        """As the queueing model takes it."""
-        return Slo(**{self.sli: self.seconds}, quantile=self.quantile)
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a service beside its calibration; None where it is not.
-
-    ``model`` is what engines call it, ``shape`` what that is (``no_shape``: why it is not known). ``prompt`` is tokens
-    of a prompt, ``cached_ratio`` the share of them that the prefix cache holds, ``kv_tokens`` the KV cache of a
-    replica as its page tells, ``sequences`` the engine's own limit. ``pool``: it does prefill or decode only.
-    ``as_run``: prompts are those of the running service, so that what runs at once there has room; not of a question.
-    """
-
-    objectives: tuple[Objective, ...] = ()
-    model: str = ""
-    shape: ModelShape | None = None
-    no_shape: str = ""
-    prompt: float | None = None
-    cached_ratio: float = 0.0
-    kv_tokens: float | None = None
-    sequences: int | None = None
-    bits: float = 16.0
-    pool: bool = False
-    as_run: bool = True
 
 
 class Verdict(StrEnum):
@@ -90,7 +40,7 @@ class Verdict(StrEnum):
     LOOSE = "loose"  # the calibrated load keeps the promise
     OUT_OF_REACH = "out_of_reach"  # no load keeps any of them, or next to none
     NO_OBJECTIVE = "no_objective"
-    POOL = "pool"
+    POOL = "pool"  # what is promised is the business of the other pool
     NO_CALIBRATION = "no_calibration"
     NO_GPU = "no_gpu"
     NO_SHAPE = "no_shape"
@@ -111,47 +61,42 @@ class Refined:
         return {"refines": self.verdict is Verdict.BOUNDED, "verdict": self.verdict.value, **self.facts}
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A replica that the model can be asked about; ``factor`` is its step times over those of data sheets."""
-
-    times: StepTimes
-    bounds: Bounds
-    work: Work
-    factor: float
-    kv_source: str
-
-
 def refined(calibration: Calibration, known: Known) -> Refined:
     """The calibration bounded by what keeps the promise, or as it is with the reason. Raises nothing.
 
     Of several objectives the one with the least rate binds; those that no load keeps are in ``missed`` of the facts.
+    The first token is promised by a prefill pool, further ones by a decode pool.
     """
-    told = {"objectives": [_told(one) for one in known.objectives]}
-    missing = _missing(calibration, known)
+    mine = tuple(one for one in known.objectives if known.pool in ("", one.pool))
+    told: dict[str, Any] = {"objectives": [_told(one) for one in mine or known.objectives]}
+    missing = _missing(calibration, known, mine)
     if missing is not None:
         verdict, arguments = missing
         return Refined(calibration, verdict, {**told, "arguments": arguments})
-    case = _case(calibration, known)
+    spec, shape = known_gpu(calibration.gpu_type), known.shape
+    assert spec is not None  # _missing has looked
+    assert shape is not None
+    case = promised_loads.replica(calibration, known, spec, shape)
     if isinstance(case, NoFit):
         named = {"model": known.model, "gpu": calibration.gpu_type}
         why = {"fit": case.reason.value, "fit_arguments": dict(case.arguments)}
         return Refined(calibration, Verdict.NO_FIT, {**told, "arguments": named, **why})
-    limit = calibration.batch * calibration.tokens_per_second_per_sequence / calibration.tokens_per_request
-    told |= _basis(calibration, known, case, limit)
+    limit = promised_loads.limit_of(calibration)
+    told |= case.facts
     kept: list[tuple[Objective, Prediction]] = []
     missed: list[dict[str, Any]] = []
-    for one in known.objectives:
-        found = _at_slo(case.times, case.bounds, case.work, one.slo)
+    for one in mine:
+        found = case.at_slo(one.slo)
         if not isinstance(found, AtSlo) or found.prediction.rate < LEAST_RATIO * limit:
-            missed.append(_missed(one, found.prediction if isinstance(found, AtSlo) else found.best))
+            idle = found.prediction if isinstance(found, AtSlo) else found.best
+            missed.append({"binds": _told(one), "best": _latencies(idle, known.pool)})
         else:
             kept.append((one, _counted(case, one, found, limit)))
     told["missed"] = missed
     if not kept:
         return Refined(calibration, Verdict.OUT_OF_REACH, {**told, **missed[0]})
     binding, at = min(kept, key=lambda each: each[1].rate)
-    told |= _answer(binding, at)
+    told |= {"binds": _told(binding), "requests_per_second": at.rate, **_latencies(at, known.pool)}
     if at.rate >= limit:
         return Refined(calibration, Verdict.LOOSE, told)
     running = at.running
@@ -160,13 +105,13 @@ def refined(calibration: Calibration, known: Known) -> Refined:
     return Refined(bounded, Verdict.BOUNDED, {**told, "batch": running, "tokens_per_second_per_sequence": speed})
 
 
-def _counted(case: _Case, one: Objective, found: AtSlo, limit: float) -> Prediction:
+def _counted(case: Replica, one: Objective, found: AtSlo, limit: float) -> Prediction:
     """What a replica does at the load that an objective allows; one that ends no load cuts nothing calibrated."""
     most = found.prediction.rate
     if found.binds != "stability":
         return found.prediction
     rate = SAFE_LOAD * most if most < limit else max(SAFE_LOAD * most, limit)
-    return queueing.predict(case.times, case.bounds, case.work, rate, one.quantile)
+    return case.predict(rate, one.quantile)
 
 
 def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
@@ -178,7 +123,7 @@ def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
         if "fit" in facts:
             arguments["why"] = translate(f"capacity.no_fit_{facts['fit']}", language, **facts["fit_arguments"])
         return [translate(f"plan.slo_{verdict.value}", language, **arguments)]
-    before, seats = facts["calibrated"], facts["seats"]
+    before = facts["calibrated"]
     figures = {
         "promise": promise,
         "prompt": f"{facts['prompt']:.4g}",
@@ -186,37 +131,48 @@ def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
         "model": facts["model"],
         "gpu": facts["gpu_type"],
         "factor": f"{facts['factor']:.2f}",
-        "seats": seats,
-        "kv": f"{facts['kv_tokens']:,.0f}",
-        "kv_source": translate(f"plan.slo_kv_{facts['kv_source']}", language),
         "before": f"{before['requests_per_second']:.4g}",
         "batch_before": f"{before['batch']:.4g}",
         "speed_before": f"{before['tokens_per_second_per_sequence']:.4g}",
     }
-    said = [translate("plan.slo_basis", language, **figures)]
+    said = [_basis(facts, figures, language)]
     if verdict is Verdict.OUT_OF_REACH:
         return [*said, _out_of_reach(facts, language)]
-    for name in ("requests_per_second", "batch", "tokens_per_second_per_sequence", "ttft_seconds", "tpot_seconds"):
+    for name in ("requests_per_second", "batch", "tokens_per_second_per_sequence"):
         figures[name] = f"{facts[name]:.4g}" if name in facts else ""
     figures["binds"] = _promise([facts["binds"]], language)
     said.append(translate(f"plan.slo_{verdict.value}", language, **figures))
-    return said + [_out_of_reach(one, language, "plan.slo_missed") for one in facts.get("missed", ())]
+    return said + [_out_of_reach(one, language, "missed") for one in facts.get("missed", ())]
 
 
-def _out_of_reach(facts: Mapping[str, Any], language: Language, key: str = "plan.slo_out_of_reach") -> str:
+def _basis(facts: Mapping[str, Any], figures: Mapping[str, str], language: Language) -> str:
+    """Of what replica the model speaks."""
+    if facts.get("pool") == PREFILL:
+        names = ("prompt_seconds", "transfer_seconds", "step_seconds", "link")
+        return translate("plan.slo_basis_prefill", language, **figures, **{one: f"{facts[one]:.3g}" for one in names})
+    source = translate(f"plan.slo_kv_{facts['kv_source']}", language)
+    kv = f"{facts['kv_tokens']:,.0f}"
+    return translate("plan.slo_basis", language, **figures, seats=facts["seats"], kv=kv, kv_source=source)
+
+
+def _out_of_reach(facts: Mapping[str, Any], language: Language, key: str = "out_of_reach") -> str:
     """That no size keeps the promise, with what an idle replica does."""
     promise, best = _promise([facts["binds"]], language), facts["best"]
-    if best["ttft_seconds"] is None or best["tpot_seconds"] is None:
+    if None in best.values():
         return translate("plan.slo_no_seat", language, promise=promise)
-    figures = {"ttft": f"{best['ttft_seconds']:.3g}", "tpot": f"{best['tpot_seconds']:.3g}"}
-    return translate(key, language, promise=promise, **figures)
+    idle = translate("plan.slo_and", language).join(
+        translate(f"plan.slo_idle_{name}", language, seconds=f"{each:.3g}") for name, each in best.items()
+    )
+    return translate(f"plan.slo_{key}", language, promise=promise, idle=idle)
 
 
-def _missing(calibration: Calibration, known: Known) -> tuple[Verdict, dict[str, str]] | None:
+def _missing(
+    calibration: Calibration, known: Known, mine: tuple[Objective, ...]
+) -> tuple[Verdict, dict[str, str]] | None:
     """The first thing without which nothing can be said; None when all is known."""
     if not known.objectives:
         return Verdict.NO_OBJECTIVE, {}
-    if known.pool:
+    if not mine:
         return Verdict.POOL, {}
     if calibration.origin == "prior":
         return Verdict.NO_CALIBRATION, {}
@@ -229,67 +185,11 @@ def _missing(calibration: Calibration, known: Known) -> tuple[Verdict, dict[str,
     return None
 
 
-def _case(calibration: Calibration, known: Known) -> _Case | NoFit:
-    """Step times through the calibrated point, and seats within the KV cache."""
-    spec, shape = known_gpu(calibration.gpu_type), known.shape
-    assert spec is not None  # _missing has looked
-    assert shape is not None
-    work = Work(
-        max(1.0, known.prompt or 1.0),
-        max(1.0, calibration.tokens_per_request),
-        cached_ratio=min(max(known.cached_ratio, 0.0), _MOST_CACHED),
-    )
-    most = known.sequences or max(1, round(calibration.batch))
-    setup = Setup(calibration.tensor_parallel, calibration.pipeline_parallel, known.bits, sequences=most)
-    held = fit(shape, spec, setup)
-    kv_tokens, source = known.kv_tokens, "page"
-    if kv_tokens is None:
-        if isinstance(held, NoFit):
-            return held
-        kv_tokens, source = float(held.kv_tokens), "sheets"
-    bounds = Bounds(most, kv_tokens, max(setup.token_budget, 2 * most), setup.block)
-    needed = calibration.batch * (work.context + setup.block / 2.0)
-    seen = calibration.origin == "measured" and (source == "sheets" or (calibration.source == LIVE and known.as_run))
-    if seen and kv_tokens < needed:
-        # so many were seen running at once: they had room, whatever data sheets say, and the page's cache holds more
-        # of them than their lengths tell where prompts share what is cached
-        bounds, source = replace(bounds, kv_tokens=needed * (1.0 + 1e-9)), "seen"
-    prior = roofline.step_times(shape, spec, setup)
-    factor = measured.factor(prior, calibration, work)
-    return _Case(measured.scaled(prior, factor), bounds, work, factor, source)
-
-
-def _basis(calibration: Calibration, known: Known, case: _Case, limit: float) -> dict[str, Any]:
-    return {
-        "model": known.shape.name if known.shape else known.model,
-        "gpu_type": calibration.gpu_type,
-        "prompt": case.work.prompt,
-        "cached_ratio": case.work.cached_ratio,
-        "kv_tokens": case.bounds.kv_tokens,
-        "kv_source": case.kv_source,
-        "seats": queueing.seats(case.bounds, case.work),
-        "factor": case.factor,
-        "calibrated": {
-            "batch": calibration.batch,
-            "tokens_per_second_per_sequence": calibration.tokens_per_second_per_sequence,
-            "requests_per_second": limit,
-        },
-    }
-
-
-def _answer(binding: Objective, at: Prediction) -> dict[str, Any]:
-    return {
-        "binds": _told(binding),
-        "requests_per_second": at.rate,
-        "ttft_seconds": at.ttft,
-        "tpot_seconds": at.tpot,
-    }
-
-
-def _missed(objective: Objective, idle: Prediction) -> dict[str, Any]:
-    """What an idle replica does; None where not even one request has a seat."""
-    best = {"ttft_seconds": idle.ttft, "tpot_seconds": idle.tpot}
-    return {"binds": _told(objective), "best": {name: each if each < inf else None for name, each in best.items()}}
+def _latencies(at: Prediction, pool: str) -> dict[str, float | None]:
+    """Those that a replica answers for; None where not even one request has a seat."""
+    every = {PREFILL: {"ttft_seconds": at.ttft}, DECODE: {"tpot_seconds": at.tpot}}
+    mine = every[pool] if pool else every[PREFILL] | every[DECODE]
+    return {name: each if each < inf else None for name, each in mine.items()}
 
 
 def _told(one: Objective) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from typing import Any
 
 from outrider.errors import UsageError
 from outrider.i18n import Language
-from planner import disaggregated, roofline
-from planner.disaggregated import Link, NoPools, Pools, Side
+from planner import disaggregated, prefill, roofline
+from planner.disaggregated import NoPools, Pools
 from planner.fit import NoFit, Setup, fit
 from planner.gpus import GpuSpec
+from planner.prefill import Link, Side
 from planner.queueing import Slo, StepTimes, Work
 from planner.shapes import ModelShape
 
@@ -135,10 +136,7 @@ def _sides(asked: Question, gpu: GpuSpec, groups: Sequence[int], times: StepTime
 
 
 def _link(asked: Question, tp: int) -> Link:
-    """Every GPU of a group sends its own heads through its own port; a latent is sent once, by one of them."""
-    values = asked.shape.kv_values(1, asked.shape.layers) * asked.setup.kv_bits / 8.0
-    rate = disaggregated.NETWORK_BYTES if asked.link is None else asked.link
+    rate = prefill.NETWORK_BYTES if asked.link is None else asked.link
     if not (isfinite(rate) and rate > 0):
         raise UsageError(f"--link must be above 0, not {rate:g}", hint="bytes a second of one GPU's port, such as 50e9")
-    ports = 1 if asked.shape.latent else min(tp, asked.shape.kv_heads)
-    return Link(values, rate * ports)
+    return prefill.link_of(asked.shape, replace(asked.setup, tp=tp), rate)

@@ -74,7 +74,7 @@ class PlannedFleet:
         sizes = node_sizes.node_sizes(topology)
         fleet, calibrations = [], {}
         for service in services:
-            setting = self._setting_in(service, topology)
+            setting = self.setting_in(service, topology)
             gpu_type = gpu_type_of(service, setting, topology)
             replicas = topology.below(service, EntityKind.REPLICA)
             window = self._window(replicas, now, CALIBRATION_SPAN)
@@ -162,7 +162,7 @@ class PlannedFleet:
             return None, None
         return found, ("plan.counted_configured_unfit" if unfit else "plan.counted_configured", told)
 
-    def _setting_in(self, service: EntityRef, topology: Topology) -> ServiceSettings:
+    def setting_in(self, service: EntityRef, topology: Topology) -> ServiceSettings:
         """What the configuration says of a service or of a pool of one; how it is split, else by its engines."""
         parent = pools.parent_of(service, topology)
         own = self.setting(service)
@@ -180,7 +180,7 @@ class PlannedFleet:
         siblings = [one for one in pools.planned(topology) if pools.parent_of(one, topology) == parent]
         held = {}
         for one in siblings:
-            split = self._setting_in(one, topology)
+            split = self.setting_in(one, topology)
             group = split.tensor_parallel * split.pipeline_parallel
             held[one] = group * len(topology.below(one, EntityKind.REPLICA))
         return pools.share_of_quota(setting.quota_gpus, held[service], sum(held.values()), len(siblings))

@@ -12,7 +12,7 @@ from outrider.model import Calibration, EntityKind, EntityRef
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from planner import measured, prompts, shapes
-from planner.refine import Known, Objective
+from planner.known import Known, Objective
 from planner.shapes import ModelShape
 from service import model_files, planned_fleet, pools
 from service.planned_fleet import CALIBRATION_SPAN, HELD_STEP, PlannedFleet
@@ -60,11 +60,8 @@ class Promises:
             objectives = self.objectives(service, parent)
             if not objectives:
                 continue
-            if parent is not None:
-                found[service] = Known(objectives, pool=True)
-                continue
             found[service] = self._known(
-                service, fleet.setting(service), calibration, objectives, topology, metrics, now
+                service, fleet.setting_in(service, topology), calibration, objectives, topology, metrics, now
             )
         return found
 
@@ -117,6 +114,7 @@ class Promises:
             kv_tokens=seen.kv_tokens,
             sequences=asked.sequences or setting.max_sequences,
             bits=_first(asked.bits, *said) or 16.0,
+            pool=topology.label(service, pools.ROLE) if pools.parent_of(service, topology) is not None else "",
             as_run=asked.prompt is None and asked.cached_ratio is None,
         )
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from outrider.errors import UsageError
-from planner import disaggregated
-from planner.disaggregated import Bind, Link, Missed, NoPools, Pools, Side, lines, size
+from planner import prefill
+from planner.disaggregated import Missed, NoPools, Pools, lines, size
+from planner.prefill import Bind, Link, Side
 from planner.queueing import Bounds, Slo, StepTimes, Work
 
 TIMES = StepTimes(0.012, 3e-4, 4e-8, 4e-5, 0.01, source="lab")
@@ -45,7 +46,7 @@ def test_the_first_token_is_that_of_a_simulated_prefill_replica_and_its_link(loa
     moved = np.array([link.seconds(tokens) for tokens in prompts])
     through = done + waits(np.diff(done, append=done[-1]), moved) + moved
     simulated = np.quantile(through - arrivals + TIMES.front, 0.95)
-    predicted = disaggregated._first_token(PREFILL, link, WORK, arriving, 0.95)
+    predicted = prefill.first_token(PREFILL, link, WORK, arriving, 0.95)
     assert predicted == pytest.approx(simulated, rel=0.15)
 
 

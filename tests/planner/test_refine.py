@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from outrider.errors import UsageError
 from outrider.i18n import LANGUAGES
 from outrider.model import PlanReason
-from planner import measured, queueing, reasoning, refine, roofline
+from planner import measured, promised_loads, queueing, reasoning, refine, roofline
 from planner.fit import Setup
 from planner.gpus import gpu
+from planner.known import DECODE, PREFILL, Known, Objective
 from planner.plan import PlanSettings, plan
 from planner.queueing import Bounds, Work
-from planner.refine import Known, Objective, Verdict, refined
+from planner.refine import Verdict, refined
 from planner.shapes import model
 from simulator.parts import EngineModel
 from tests.planner.test_queueing import simulated
@@ -212,6 +213,71 @@ def test_a_promise_that_no_size_keeps_warns_and_does_not_pin_the_count(build):
     assert reasoning.lines(found, "zh")[-1].startswith("无论多少副本都无法守住 TPOT")
 
 
+def test_a_decode_pool_is_bounded_by_further_tokens_alone_and_computes_no_prompts(build):
+    before = build.calibration()
+    known = replace(KNOWN, pool=DECODE, objectives=(TTFT, Objective("tpot", 0.037)))
+    found = refined(before, known)
+    assert found.verdict is Verdict.BOUNDED
+    assert [one["sli"] for one in found.facts["objectives"]] == ["tpot"]
+    assert "ttft_seconds" not in found.facts
+    # all of the calibrated step is decoding, so nothing but the batch makes it shorter
+    prior = replace(roofline.step_times(SHAPE, gpu("H100"), Setup(4, sequences=32)), prompt=0.0, front=0.0)
+    work = Work(900.0, 300.0)
+    times = measured.scaled(prior, (1 / 25) / prior.decode(32, work.context))
+    at, promise = found.facts["requests_per_second"], Objective("tpot", 0.037).slo
+    assert queueing.predict(times, Bounds(32, 200_000.0), work, at, 0.95).keeps(promise)
+    assert not queueing.predict(times, Bounds(32, 200_000.0), work, at * 1.01, 0.95).keeps(promise)
+
+
+PROMPTS = {"batch": 4.0, "tokens_per_request": 1.0, "tokens_per_second_per_sequence": 2.5}
+"""Ten prompts leave a prefill replica in a second, so one takes a tenth of it."""
+
+
+@pytest.mark.parametrize("ttft", [0.6, 1.0, 2.0])
+def test_first_tokens_come_in_time_at_the_bound_of_a_prefill_pool(build, ttft):
+    """Each request through both queues in turn (Lindley's recursion), prompts as spread as the model takes them."""
+    promise = Objective("ttft", ttft)
+    known = replace(KNOWN, pool=PREFILL, objectives=(promise, TPOT))
+    found = refined(build.calibration(**PROMPTS), known)
+    assert found.verdict is Verdict.BOUNDED
+    assert "tpot_seconds" not in found.facts
+    rate, facts = capacity(found.calibration), found.facts
+    assert facts["prompt_seconds"] == pytest.approx(0.1)
+    times = promised_loads.replica(build.calibration(**PROMPTS), known, gpu("H100"), SHAPE).side.times
+    draws = np.random.default_rng(5)
+    sigma = np.sqrt(np.log(2.0))
+    sizes = np.exp(sigma * draws.standard_normal(200_000) - sigma**2 / 2.0)
+    leave = gone = at = 0.0
+    taken = []
+    for gap, size in zip(draws.exponential(1.0 / rate, sizes.size), sizes, strict=True):
+        at += gap
+        leave = max(leave, at) + times.base + times.prompt * 900.0 * size
+        gone = max(gone, leave) + size * facts["transfer_seconds"]
+        taken.append(gone - at + facts["step_seconds"])
+    assert np.quantile(taken, 0.95) == pytest.approx(ttft, rel=0.15)
+    # by Little's law as many prompts are inside
+    assert found.calibration.batch / rate == pytest.approx(float(np.mean(taken)), rel=0.15)
+
+
+def test_a_prefill_pool_whose_idle_replica_is_too_slow_says_so_and_is_plain_json(build):
+    found = refined(build.calibration(**PROMPTS), replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", 0.05),)))
+    assert found.verdict is Verdict.OUT_OF_REACH
+    assert found.facts["best"]["ttft_seconds"] > 0.1
+    json.dumps(found.as_dict(), allow_nan=False)
+    for language, word in (("en", "further"), ("zh", "其后")):
+        basis, said = refine.lines(found.as_dict(), language)
+        assert word not in said
+        assert "{" not in basis + said
+
+
+@given(st.floats(0.02, 20.0), st.floats(0.3, 400.0), st.floats(10.0, 30_000.0))
+def test_a_promise_never_raises_what_a_prefill_replica_carries(build, ttft, batch, prompt):
+    before = build.calibration(**{**PROMPTS, "batch": batch})
+    found = refined(before, replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", ttft),), prompt=prompt))
+    assert capacity(found.calibration) <= capacity(before) * (1 + 1e-9)
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
 def test_next_to_no_load_is_out_of_reach_too(build):
     """Kept at a thousandth of the calibrated load alone, a promise would ask for a thousand times the replicas."""
     idle = refined(build.calibration(), replace(KNOWN, objectives=(Objective("tpot", 1e-6),))).facts["best"]
@@ -231,7 +297,8 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
     ("known", "changes", "verdict", "said"),
     [
         (Known(), {}, Verdict.NO_OBJECTIVE, "No TTFT or TPOT is promised"),
-        (replace(KNOWN, pool=True), {}, Verdict.POOL, "disaggregated"),
+        (replace(KNOWN, pool=DECODE, objectives=(TTFT,)), {}, Verdict.POOL, "business of the other pool"),
+        (replace(KNOWN, pool=PREFILL, objectives=(TPOT,)), {}, Verdict.POOL, "TPOT within 0.042 s"),
         (KNOWN, {"origin": "prior"}, Verdict.NO_CALIBRATION, "was not measured"),
         (KNOWN, {"gpu_type": "unknown"}, Verdict.NO_GPU, "GPU type unknown"),
         (KNOWN, {"gpu_type": ""}, Verdict.NO_GPU, "gpu_type"),

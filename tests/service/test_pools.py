@@ -12,8 +12,10 @@ from outrider.model import CellStatus, EntityKind, EntityRef, Recommendation, Sa
 from outrider.topology import Topology
 from service import pools
 from service.planning import Planning
+from service.refining import Promises
 from service.service_settings import ServiceSettings
 from service.settings import PlannerSettings
+from service.slo_settings import SloSettings
 from store import memory
 from tests.service.test_cli import answer
 
@@ -58,9 +60,14 @@ def metrics():
     return store
 
 
-def planned(metrics, *services):
+def planned(metrics, *services, slos=()):
     planning = Planning(
-        metrics, PlannerSettings(), list(services), lambda service, known: (2, 2) if known else (0, 0), looks_back=False
+        metrics,
+        PlannerSettings(),
+        list(services),
+        lambda service, known: (2, 2) if known else (0, 0),
+        looks_back=False,
+        promises=Promises(slos, "c"),
     )
     return {one.service.name: one for one in planning.plan_if_due(NOW, TOPOLOGY).recommendations}
 
@@ -90,6 +97,21 @@ def test_a_pool_takes_its_own_settings_and_its_share_of_the_quota(metrics):
     assert found["chat-prefill"].derivation["inputs"]["batch"]["value"] == pytest.approx(4.0)
     limits = {name: one.derivation["limits"]["quota_gpus"] for name, one in found.items()}
     assert limits == {"chat-prefill": 4, "chat-decode": 8}
+
+
+def test_each_pool_is_bounded_by_its_own_part_of_the_promise(metrics):
+    chat = ServiceSettings(name="chat", namespace="prod", model="Llama-3.1-8B", prompt_tokens=2000)
+    slos = [
+        SloSettings(name="first", service="chat", sli="ttft", limit="1s", objective=0.95),
+        SloSettings(name="further", service="chat", sli="tpot", limit="39ms", objective=0.95),
+    ]
+    plain, found = planned(metrics, chat), planned(metrics, chat, slos=slos)
+    for name, sli in (("chat-prefill", "ttft"), ("chat-decode", "tpot")):
+        facts = found[name].derivation["slo"]
+        assert (facts["verdict"], facts["binds"]["sli"]) == ("bounded", sli)
+        assert 0.3 < facts["requests_per_second"] / facts["calibrated"]["requests_per_second"] < 1.0
+        assert found[name].target_replicas >= plain[name].target_replicas
+        assert plain[name].derivation["slo"]["verdict"] == "no_objective"
 
 
 def test_what_has_one_role_or_a_replica_that_does_both_is_one_service():

@@ -14,7 +14,7 @@ from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, Sampl
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from planner import calibrate, prompts
-from planner.refine import Objective
+from planner.known import Objective
 from service import node_sizes, settings, wiring
 from service.refining import Asked, Promises
 from service.service_settings import ServiceSettings
