@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from detection_lives import Life, Planned, Series, of_fleet, of_recording, recorded
-from detection_panels import COLOURS, FOUND, TRUE, Panel, bands, grid, key
+from detection_panels import COLOURS, FOUND, TRUE, Panel, bands, grid, key, struck
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
@@ -181,6 +181,22 @@ def _told_by_engines() -> Life:
     return of_fleet(plan, 42, ("engine-logs", "vanished-metrics"))
 
 
+def errors(_: Path | None) -> Figure:
+    """Requests that engines fail: since a new revision, in transfers of KV blocks, and for memory in pieces."""
+    plan = [
+        Planned("bad-rollout", 8, 12, "code-14b"),
+        Planned("kv-transfer-fail", 8, 10, None),
+        Planned("gpu-memory-fragmentation", 8, 10, "chat-70b-2"),
+    ]
+    life = of_fleet(plan, 28, ("engine-errors",))
+    panels = [
+        struck(life, "failed, a scrape: a new revision", "bad-rollout", "engine_requests_failed_total"),
+        struck(life, "transfers that fail (1/s)", "kv-transfer-fail", "engine_kv_transfer_failures_per_second"),
+        struck(life, "failed, a scrape: memory in pieces", "gpu-memory-fragmentation", "engine_requests_failed_total"),
+    ]
+    return grid([replace(panel, shown=(4, 28), from_zero=True) for panel in panels], 3)
+
+
 def logs(_: Path | None) -> Figure:
     """Lines of engines' logs, one row a replica: each line is a stroke."""
     life = _told_by_engines()
@@ -243,6 +259,7 @@ FIGURES = {
     "slowness": slowness,
     "shares": shares,
     "batchlimit": batch_limit,
+    "errors": errors,
     "logs": logs,
     "startups": startups,
     "vanished": vanished,

@@ -17,6 +17,7 @@ import matplotlib as mpl
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import detection_demand
 import detection_engines
 import detection_hardware
 import detection_learnt
@@ -29,6 +30,7 @@ FIGURES: dict[str, Callable[[Path | None], Figure]] = {
     **detection_engines.FIGURES,
     **detection_hardware.FIGURES,
     **detection_load.FIGURES,
+    **detection_demand.FIGURES,
     **detection_learnt.FIGURES,
 }
 

@@ -10,6 +10,7 @@ from detection_lives import Life, Planned, of_fleet
 from detection_panels import COLOURS, LIMIT, Panel, bands, grid, struck
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from detectors.saturation import KV_FULL_RATIO
 from outrider.model import EntityKind
@@ -69,6 +70,59 @@ def power(_: Path | None) -> Figure:
     course.set_xlabel("minutes")
     course.margins(x=0.01)
     return figure
+
+
+def memory_use(_: Path | None) -> Figure:
+    """Memory of a card that grows beside its cache, and what its cache does meanwhile."""
+    life = of_fleet([Planned("gpu-memory-leak", 66, 24, "chat-70b-1")], 94, ("memory-use",))
+    replica, span = life.truths["gpu-memory-leak"]
+    leak = _memory(life, "gpu-memory-leak")
+    card = next(one.entity for _, one in life.found)
+    times, edge = life.edge("memory-use", entity=card)
+    cache = life.series("engine_kv_cache_usage_ratio", [replica])
+    return grid(
+        [
+            replace(
+                leak,
+                title="memory in use (GB): more than the cache explains",
+                found=life.spans("memory-use", entity=card),
+                limit=(times, 1e-9 * edge),
+            ),
+            Panel("KV cache of its engine, in use", {"": cache}, [span]),
+        ],
+        2,
+    )
+
+
+def targets(_: Path | None) -> Figure:
+    """Pages that end: one exporter, a whole node, and our own sight; and a page that stands still."""
+    plan = [
+        Planned("exporter-down", 6, 8, "node-6"),
+        Planned("stale-metrics", 6, 10, "node-1"),
+        Planned("node-lost", 22, 10, "node-3"),
+        Planned("monitor-blind", 42, 6, None),
+    ]
+    life = of_fleet(plan, 54, ("targets",))
+    posts = [entity for entity, signal in life.values if signal == "target_up"]
+    up = np.stack([life.series("target_up", [post])[1] for post in posts])
+    times = life.series("target_up", posts[:1])[0]
+    nodes = np.array([life.topology.label(post, "node") for post in posts])
+
+    def answering(fault: str, rows: NDArray[np.bool_], text: str) -> Panel:
+        begin, end = life.truths[fault][1]
+        lines = {"": (times, np.nansum(up[rows], axis=0))}
+        return Panel(text, lines, [(begin, end)], life.spans(fault), shown=(begin - 4, end + 4), from_zero=True)
+
+    whole = np.ones(len(posts), dtype=np.bool_)
+    return grid(
+        [
+            answering("exporter-down", nodes == "node-6", "pages of node-6 that answer: an exporter is down"),
+            answering("node-lost", nodes == "node-3", "pages of node-3 that answer: the node is lost"),
+            answering("monitor-blind", whole, "all pages that answer: our own sight"),
+            answering("stale-metrics", nodes == "node-1", "pages of node-1 that answer: one stands still"),
+        ],
+        2,
+    )
 
 
 def hosts(_: Path | None) -> Figure:
@@ -134,4 +188,11 @@ def _memory(life: Life, fault: str) -> Panel:
     return Panel("", {"": (times, 1e-9 * values)}, [span], life.spans(fault))
 
 
-FIGURES = {"memory": memory, "hardware": hardware, "power": power, "hosts": hosts}
+FIGURES = {
+    "memory": memory,
+    "hardware": hardware,
+    "power": power,
+    "memoryuse": memory_use,
+    "targets": targets,
+    "hosts": hosts,
+}
