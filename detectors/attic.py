@@ -20,8 +20,9 @@ from detectors.memory import Arrays
 from outrider.model import DetectorState, EntityRef, Floats
 
 KEPT = timedelta(days=2)  # over a weekend most that left is gone for good: pods have new names after each rollout
+# Counted in cycles, which no clock moves: one that was ahead once would empty it.
 MOST = 10_000  # of a detector: what it holds of as many entities is what a cycle of that size holds anyway
-_LEFT_AT, _LEFT, _STEP = "left_at", "left_clock", "cycle_seconds"
+_LEFT_AT, _LEFT, _CYCLES, _STEP = "left_at", "left_clock", "away_cycles", "cycle_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Attic:
         self._step = interval.total_seconds()
         self._entities: tuple[EntityRef, ...] = ()
         self._arrays = detector.of_entities(0)
-        self._left_at, self._left = np.zeros(0), np.zeros(0)
+        self._left_at, self._left, self._away = np.zeros(0), np.zeros(0), np.zeros(0)
         self._stored = False
 
     @property
@@ -73,9 +74,11 @@ class Attic:
     def exchange(self, state: DetectorState, entities: tuple[EntityRef, ...], at: float) -> DetectorState:
         """Put aside who is not among ``entities`` any more at unix second ``at``; the state with who returned.
 
-        Those that left are still in the state: the detector drops them as it follows its window.
+        Those that left are still in the state: the detector drops them as it follows its window. Where nobody is
+        left they are dropped here. Once a cycle.
         """
-        if not entities or entities == state.entities:
+        self._away += 1.0
+        if entities == state.entities:
             return state
         here, known = set(entities), set(state.entities)
         gone = [row for row, one in enumerate(state.entities) if one not in here]
@@ -88,8 +91,9 @@ class Attic:
         self._keep(stay)
         if gone:
             self._add(state, gone, shapes, at)
-        self._expire(at)
-        return resumed
+        self._expire()
+        # a detector that sees nobody leaves its state as it was, and these would be taken for never having left
+        return resumed if entities else DetectorState(state.version, (), {**state.arrays, **shapes})
 
     def _resumed(self, state: DetectorState, back: list[int], shapes: Arrays, at: float) -> DetectorState:
         memory = {name: one[back] for name, one in self._arrays.items()}
@@ -107,11 +111,11 @@ class Attic:
         self._arrays = {name: np.concatenate((self._arrays[name], one)) for name, one in rows.items()}
         self._left_at = np.concatenate((self._left_at, np.full(len(gone), at)))
         self._left = np.concatenate((self._left, np.full(len(gone), clock)))
+        self._away = np.concatenate((self._away, np.zeros(len(gone))))
 
-    def _expire(self, at: float) -> None:
-        """Forget who is away for too long, and the first of too many; a clock that stepped back makes nobody young."""
-        self._left_at = np.minimum(self._left_at, at)
-        self._keep(np.flatnonzero(self._left_at >= at - KEPT.total_seconds())[-MOST:])
+    def _expire(self) -> None:
+        """Forget who is away for too long, and the first of too many."""
+        self._keep(np.flatnonzero(self._away * self._step <= KEPT.total_seconds())[-MOST:])
 
     def _keep(self, rows: Sequence[int] | NDArray[np.intp]) -> None:
         if len(rows) == len(self._entities):
@@ -119,7 +123,7 @@ class Attic:
         places = np.asarray(rows, dtype=np.intp)
         self._entities = tuple(self._entities[row] for row in places)
         self._arrays = {name: one[places] for name, one in self._arrays.items()}
-        self._left_at, self._left = self._left_at[places], self._left[places]
+        self._left_at, self._left, self._away = self._left_at[places], self._left[places], self._away[places]
 
     def _rows(
         self, entities: Sequence[EntityRef], arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.intp], shapes: Arrays
@@ -133,13 +137,13 @@ class Attic:
             found[name] = np.asarray(own[rows], dtype=empty.dtype)
         return found
 
-    def stored(self, version: int, at: float) -> DetectorState | None:
+    def stored(self, version: int) -> DetectorState | None:
         """What a check-point keeps; None while there never was anything to keep."""
-        self._expire(at)
+        self._expire()
         if not self._entities and not self._stored:
             return None
         self._stored = True
-        when = {_LEFT_AT: self._left_at, _LEFT: self._left, _STEP: np.array([self._step])}
+        when = {_LEFT_AT: self._left_at, _LEFT: self._left, _CYCLES: self._away, _STEP: np.array([self._step])}
         return DetectorState(version, self._entities, {**self._arrays, **when})
 
     def restore(self, state: DetectorState | None, *, stored: bool = True) -> None:
@@ -148,22 +152,23 @@ class Attic:
         ``stored`` True: a check-point holds something, and the next one must replace it.
         """
         shapes = self._detector.of_entities(0)
-        self._entities, self._arrays = (), shapes
-        self._left_at, self._left = np.zeros(0), np.zeros(0)
-        self._stored = stored
+        self._entities, self._arrays, self._stored = (), shapes, stored
+        self._left_at, self._left, self._away = np.zeros(0), np.zeros(0), np.zeros(0)
         if state is None:
             return
         count = len(state.entities)
-        left_at, left, step = (state.arrays.get(name, np.zeros(0)) for name in (_LEFT_AT, _LEFT, _STEP))
-        if left_at.shape != (count,) or left.shape != (count,) or step.shape != (1,) or step[0] != self._step:
+        when = [state.arrays.get(name, np.zeros(0)) for name in (_LEFT_AT, _LEFT, _CYCLES)]
+        step = state.arrays.get(_STEP, np.zeros(0))
+        if any(one.shape != (count,) for one in when) or step.shape != (1,) or step[0] != self._step:
             return
-        self._entities, self._left_at, self._left = state.entities, left_at.copy(), left.copy()
+        self._left_at, self._left, self._away = (np.asarray(one, dtype=np.float64).copy() for one in when)
+        self._entities = state.entities
         self._arrays = self._rows(state.entities, state.arrays, np.arange(count), shapes)
 
 
 def begin_anew(memory: Arrays, fresh: Arrays, names: Sequence[str]) -> None:
     """What is named has passed while an entity was away. Changes ``memory``."""
-    memory.update({name: fresh[name] for name in names if name in fresh})
+    memory.update({name: fresh[name] for name in names})
 
 
 def moved_on(ring: NDArray[np.float32], columns: Floats) -> NDArray[np.float32]:

@@ -64,7 +64,8 @@ class Expected:
         said, place, text = self.foreseen, int(self.place[row]), _AGAINST[self.against[row]]
         if said is None or place < 0:
             return evidence(RATE, None, text)
-        told = {"minutes": f"{(self.at - float(said.made_at[place])) / 60.0:.0f}"}
+        ago = max(0.0, self.at - float(said.made_at[place]))  # a clock that was set back makes it one of the future
+        told = {"minutes": f"{ago / 60.0:.0f}"}
         if text is Against.FORECAST:
             low, middle, high = (float(one[row]) for one in (self.low, self.middle, self.high))
             return evidence(RATE, middle, text, Interval(low, high), low=low, middle=middle, high=high, **told)

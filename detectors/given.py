@@ -105,6 +105,8 @@ class Given(Remembering):
     def resume(self, memory: Arrays, away: Absence) -> None:
         """Bring cards that return up to now: what they learnt holds, what went on has passed. Changes ``memory``."""
         begin_anew(memory, self.of_entities(away.seconds.size), (*self.odd, "alarmed", "grouped_at"))
+        for name in self.maybe:  # nobody could tell anything meanwhile
+            memory[_TOLD + name] = memory[_TOLD + name] + away.seconds
 
     def of_class(self) -> Arrays:
         """How much was lived, and the alarms counted."""

@@ -34,7 +34,7 @@ SIGMAS = 5.0
 QUEUE_SHARE = 0.1
 FAILED_MOST = 0.05
 CALENDAR_SECONDS = 86400.0
-HELD_AT_MOST = 12 * 3600.0  # then what was low is the new usual
+HELD_AT_MOST = 12 * 3600.0  # then what is low is the new usual
 _BLOCK = 256
 
 
@@ -84,6 +84,7 @@ class WayIn:
         "each": np.nan,
         "each_weight": 0.0,
         "named_until": np.nan,
+        "low_since": np.nan,
     }
 
     def __init__(self) -> None:
@@ -170,16 +171,27 @@ class WayIn:
         memory["since"] = np.where(standing | memory["shut"], begun, np.nan)
 
     def _learn(self, window: Window, memory: Arrays, rate: Floats, each: Floats, healthy: Flags, last: float) -> None:
+        """Follow the level; one that is far below what came before is none until it has lasted."""
+        at, step = float(window.times[-1]), window.step.total_seconds()
+        levels = {"arriving": newest(window, rate), "each": newest(window, each)}
+        with np.errstate(invalid="ignore"):
+            far = {
+                name: value < DROP_RATIO * arrivals.remembered(memory[name], memory[f"{name}_weight"])
+                for name, value in levels.items()
+            }
+        low = np.isfinite(levels["arriving"]) & far["arriving"]
+        since = np.where(low, np.fmin(memory["low_since"], at), np.nan)
+        memory["low_since"] = np.where(np.isnan(levels["arriving"]), memory["low_since"], since)
+        lasted: Flags = low & (at - memory["low_since"] >= HELD_AT_MOST)
+        memory["dropped"] &= ~lasted
+        memory["since"] = np.where(lasted & ~memory["shut"], np.nan, memory["since"])
         frozen = memory["shut"] | memory["dropped"] | ~healthy
-        step = window.step.total_seconds()
-        for name, values in (("arriving", rate), ("each", each)):
-            newest_value = newest(window, values)
-            with np.errstate(invalid="ignore"):
-                far = newest_value < DROP_RATIO * arrivals.remembered(memory[name], memory[f"{name}_weight"])
-            arrivals.follow(memory, name, newest_value, step, frozen | far)
-        if window.times[-1] > last:
+        for name, value in levels.items():
+            memory[name] = np.where(lasted & np.isfinite(value), value, memory[name])
+            arrivals.follow(memory, name, value, step, frozen | (far[name] & ~lasted))
+        if at > last:
             value = readings.read(window, (RATE,), slice(-1, None))[:, 0]
-            self._baseline.learn(memory, value, float(window.times[-1]), step, frozen[:, None])
+            self._baseline.learn(memory, value, at, step, frozen[:, None])
 
     def _follow(self, state: DetectorState, window: Window) -> tuple[Arrays, float]:
         plain = align(state, window.entities, self.defaults)

@@ -42,6 +42,10 @@ class FitReason(StrEnum):
     PART = "part"  # slices and shares of GPUs have no link to each other
 
 
+LEAST_BITS, MOST_BITS = 2.0, 32.0
+"""Of a weight, and of a value in the KV cache: what is below no model is served with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """How a model is served: groups, bits of weights and of the KV cache, and the engine's own settings."""
@@ -66,7 +70,7 @@ class Setup:
             raise UsageError(
                 f"a memory utilisation of {self.utilisation:g}", hint="give a ratio, such as 0.9, as the engine has it"
             )
-        if not (2 <= self.bits <= 32 and 2 <= self.kv_bits <= 32):
+        if not all(LEAST_BITS <= one <= MOST_BITS for one in (self.bits, self.kv_bits)):
             raise UsageError(
                 f"weights of {self.bits:g} and a KV cache of {self.kv_bits:g} bits", hint="16, 8 and 4 are usual"
             )

@@ -21,12 +21,12 @@ from outrider.clock import rfc3339
 from outrider.i18n import Language, translate
 from outrider.model import Calibration
 from planner import roofline
-from planner.fit import Setup
+from planner.fit import LEAST_BITS, MOST_BITS, Setup
 from planner.gpus import GpuSpec, gpu, known_gpu
 from planner.queueing import StepTimes, Work
 from planner.shapes import ModelShape
 
-_WORDS = re.compile(r"[-_.:]")
+_WORDS = re.compile(r"[-_:]|(?<!\d)\.|\.(?!\d)")  # 1.58bit is one word
 _BITS = re.compile(r"(?:(?:u?int|mxfp|nvfp|b?fp|float|bf|nf|q|iq)(4|8|16|3|5|6|2)|w(\d+)a\d+|(\d+)bit)")
 _FOUR_BITS = frozenset({"awq", "gptq", "bnb", "autoround", "hqq"})
 """Methods whose published weights have 4 bits unless the name tells others."""
@@ -100,7 +100,8 @@ def of_model(tests: Sequence[Calibration], name: str, bits: float = 16.0) -> lis
 def bits_of(name: str) -> float | None:
     """The bits of a model's weights that its name tells, None where it tells none; of a method alone, its usual 4."""
     words = _WORDS.split(_plain(name))
-    told = [float(next(filter(None, found.groups()))) for word in words if (found := _BITS.fullmatch(word))]
+    said = [float(next(filter(None, found.groups()))) for word in words if (found := _BITS.fullmatch(word))]
+    told = [bits for bits in said if LEAST_BITS <= bits <= MOST_BITS]
     return told[0] if told else (4.0 if _FOUR_BITS.intersection(words) else None)
 
 

@@ -90,12 +90,13 @@ def prompts_at(side: Side, link: Link, work: Work, rate: float, quantile: float,
 
     ``running`` are the prompts inside, waiting ones among them (Little's law). Of further tokens nothing is said.
     """
-    seconds = prompt_seconds(side, work)
-    busy = rate * max(seconds, link.seconds(work.prompt))
-    told = _first_tokens(side, link, work, rate) + after if busy < 1.0 else np.array([inf])
-    inside = float((_prompts(side, work, rate)[0]).mean()) if busy < 1.0 else inf
-    mean, late = float(told.mean()), float(np.quantile(told, quantile))
-    return Prediction(rate, busy, rate * inside, min(1.0, busy), 0.0, mean, late, 0.0, 0.0)
+    busy = rate * max(prompt_seconds(side, work), link.seconds(work.prompt))
+    if busy >= 1.0:
+        return Prediction(rate, busy, inf, 1.0, 0.0, inf, inf, 0.0, 0.0)
+    told = _first_tokens(side, link, work, rate) + after
+    inside = float(_prompts(side, work, rate)[0].mean())
+    late = float(np.quantile(told, quantile))
+    return Prediction(rate, busy, rate * inside, busy, 0.0, float(told.mean()), late, 0.0, 0.0)
 
 
 def prompts_at_slo(side: Side, link: Link, work: Work, slo: Slo, after: float = 0.0) -> AtSlo | OutOfReach:

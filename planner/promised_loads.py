@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Protocol
 
 from outrider.model import LIVE, Calibration
@@ -21,6 +22,7 @@ from planner.queueing import AtSlo, Bounds, OutOfReach, Prediction, Slo, StepTim
 from planner.shapes import ModelShape
 
 _MOST_CACHED = 0.99  # of a prompt, at least its last block is computed
+_MOST_SEATS = 65_536  # no engine runs as many; the chain of states is as long
 
 _at_slo = lru_cache(maxsize=4096)(queueing.at_slo)  # a bisection of 10 ms, asked again by every plan and command
 _prompts_at_slo = lru_cache(maxsize=4096)(prefill.prompts_at_slo)
@@ -87,7 +89,7 @@ def limit_of(calibration: Calibration) -> float:
 
 def replica(calibration: Calibration, known: Known, spec: GpuSpec, shape: ModelShape) -> Replica | NoFit:
     """The replica that was calibrated."""
-    cached = min(max(known.cached_ratio, 0.0), _MOST_CACHED)
+    cached = min(max(known.cached_ratio, 0.0), _MOST_CACHED) if isfinite(known.cached_ratio) else 0.0
     work = Work(max(1.0, known.prompt or 1.0), max(1.0, calibration.tokens_per_request), cached_ratio=cached)
     if known.pool == PREFILL:
         return _prompting(calibration, known, spec, shape, work)
@@ -98,11 +100,11 @@ def _answering(
     calibration: Calibration, known: Known, spec: GpuSpec, shape: ModelShape, work: Work
 ) -> Answering | NoFit:
     """Step times through the calibrated point, and seats within the KV cache."""
-    most = known.sequences or max(1, round(calibration.batch))
+    most = min(max(1, known.sequences or round(calibration.batch)), _MOST_SEATS)
     setup = _setup(calibration, known, most)
     held = fit(shape, spec, setup)
     kv_tokens, source = known.kv_tokens, "page"
-    if kv_tokens is None:
+    if kv_tokens is None or not isfinite(kv_tokens):
         if isinstance(held, NoFit):
             return held
         kv_tokens, source = float(held.kv_tokens), "sheets"
@@ -124,16 +126,18 @@ def _answering(
 
 def _prompting(calibration: Calibration, known: Known, spec: GpuSpec, shape: ModelShape, work: Work) -> Prompting:
     """Prompts through the calibrated point: with any inside it works, so one takes the time between two that leave."""
-    setup = _setup(calibration, known, max(1, round(calibration.batch)))
+    setup = _setup(calibration, known, 1)
     bounds = Bounds(setup.sequences, token_budget=setup.token_budget, block=setup.block)
     prior = roofline.step_times(shape, spec, setup)
     seconds = min(1.0, calibration.batch) / limit_of(calibration)
     factor = seconds / prefill.prompt_seconds(Side(prior, bounds, setup.gpus), work)
     times = measured.scaled(prior, factor)
-    link = prefill.link_of(shape, setup)
+    link, source = prefill.link_of(shape, setup), "prior"
+    if calibration.origin == "measured" and link.seconds(work.prompt) > seconds:  # as many were seen to cross
+        link, source = Link(link.bytes_per_token, work.prompt * link.bytes_per_token / seconds, 0.0), "seen"
     after = times.decode(1.0, work.context)
     facts = _facts(calibration, shape, work, factor)
-    facts |= {"pool": known.pool, "prompt_seconds": seconds, "link": link.rate}
+    facts |= {"pool": known.pool, "prompt_seconds": seconds, "link": link.rate, "link_source": source}
     facts |= {"transfer_seconds": link.seconds(work.prompt), "step_seconds": after}
     return Prompting(Side(times, bounds, setup.gpus), link, work, after, facts)
 

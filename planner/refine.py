@@ -20,6 +20,9 @@ from enum import StrEnum
 from math import inf, isfinite
 from typing import Any
 
+import numpy as np
+
+from outrider.errors import OutriderError
 from outrider.i18n import Language, translate
 from outrider.model import Calibration
 from planner import promised_loads
@@ -31,6 +34,7 @@ from planner.queueing import SAFE_LOAD, AtSlo, Prediction
 
 LEAST_RATIO = 0.05
 """A rate below this share of the calibrated one is that of an idle replica: the model errs by more than it tells."""
+_CLOSE = 1e-3
 
 
 class Verdict(StrEnum):
@@ -46,6 +50,7 @@ class Verdict(StrEnum):
     NO_SHAPE = "no_shape"
     NO_PROMPT = "no_prompt"
     NO_FIT = "no_fit"
+    REFUSED = "refused"  # figures that no engine has
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,17 @@ class Refined:
 
 
 def refined(calibration: Calibration, known: Known) -> Refined:
-    """The calibration bounded by what keeps the promise, or as it is with the reason. Raises nothing.
+    """The calibration bounded by what keeps the promise, or as it is with the reason. Raises nothing."""
+    try:
+        with np.errstate(over="raise"):
+            return _refined(calibration, known)
+    except (OutriderError, ArithmeticError) as error:  # figures that no engine has: nobody else's plan ends for them
+        told = {"objectives": [_told(one) for one in known.objectives], "arguments": {"why": str(error)}}
+        return Refined(calibration, Verdict.REFUSED, told)
+
+
+def _refined(calibration: Calibration, known: Known) -> Refined:
+    """The same; raises UsageError and ArithmeticError.
 
     Of several objectives the one with the least rate binds; those that no load keeps are in ``missed`` of the facts.
     The first token is promised by a prefill pool, further ones by a decode pool.
@@ -110,7 +125,7 @@ def _counted(case: Replica, one: Objective, found: AtSlo, limit: float) -> Predi
     most = found.prediction.rate
     if found.binds != "stability":
         return found.prediction
-    rate = SAFE_LOAD * most if most < limit else max(SAFE_LOAD * most, limit)
+    rate = SAFE_LOAD * most if most < limit * (1.0 - _CLOSE) else max(SAFE_LOAD * most, limit)
     return case.predict(rate, one.quantile)
 
 
@@ -149,7 +164,9 @@ def _basis(facts: Mapping[str, Any], figures: Mapping[str, str], language: Langu
     """Of what replica the model speaks."""
     if facts.get("pool") == PREFILL:
         names = ("prompt_seconds", "transfer_seconds", "step_seconds", "link")
-        return translate("plan.slo_basis_prefill", language, **figures, **{one: f"{facts[one]:.3g}" for one in names})
+        told = {one: f"{facts[one]:.3g}" for one in names}
+        link = translate(f"plan.slo_link_{facts['link_source']}", language)
+        return translate("plan.slo_basis_prefill", language, **figures, **told, link_source=link)
     source = translate(f"plan.slo_kv_{facts['kv_source']}", language)
     kv = f"{facts['kv_tokens']:,.0f}"
     return translate("plan.slo_basis", language, **figures, seats=facts["seats"], kv=kv, kv_source=source)

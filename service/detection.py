@@ -78,6 +78,7 @@ class Detection:
         self._cache = WindowCache(needs, slots)
         self._states: dict[str, DetectorState] = {}
         self._attics = {one.name: Attic(one, interval) for one in self._detectors if isinstance(one, Resuming)}
+        self._seen: set[EntityKind] = set()
         self._stages = stages.Stages(trial)
         self._told: dict[str, tuple[Stage, StageReason]] = {}
         self._told_at: datetime | None = None
@@ -91,11 +92,15 @@ class Detection:
             window = self._cache.window(detector.kind, detector.keys, detector.window, self._interval)
             if detector.kind is EntityKind.SERVICE:
                 window = replace(window, foreseen=foreseen)
-            state = self._state_of(detector)
-            if (attic := self._attics.get(detector.name)) is not None:
-                state = attic.exchange(state, window.entities, now.timestamp())
-            state, verdicts = detector.detect(state, window, topology, now)
+            if window.entities:
+                self._seen.add(detector.kind)
+            before = self._state_of(detector)
+            if (attic := self._attics.get(detector.name)) is not None and detector.kind in self._seen:
+                before = attic.exchange(before, window.entities, now.timestamp())
+            state, verdicts = detector.detect(before, window, topology, now)
             state, verdicts = self._placed(detector, state, verdicts, window, topology, now)
+            # the first cycles may come before the first values, and nobody has left then
+            state = state if detector.kind in self._seen else before
             self._states[detector.name] = state
             standing = self._stages.judge(stages.Said(detector, state, len(window.entities), verdicts), now)
             findings += [verdict for verdict in verdicts if isinstance(verdict, Finding)]
@@ -186,8 +191,7 @@ class Detection:
         away = {
             name + AWAY: stored
             for name, attic in self._attics.items()
-            if name in self._states
-            and (stored := attic.stored(self._states[name].version, now.timestamp())) is not None
+            if name in self._states and (stored := attic.stored(self._states[name].version)) is not None
         }
         store.save_detector_states({**self._states, **away}, now)
 

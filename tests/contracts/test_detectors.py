@@ -228,8 +228,9 @@ MEASURES = ("updates", "sum_n", "points")  # of how much was learnt of an entity
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_who_is_silent_for_longer_than_the_window_and_returns(detector, restarts):
-    """As the engine hands it on: the window forgets who is silent, and what was learnt waits."""
+@pytest.mark.parametrize("stay", [3, 0])
+def test_who_is_silent_for_longer_than_the_window_and_returns(detector, stay, restarts):
+    """As the engine hands it on: the window forgets who is silent, and what was learnt waits; so if all are."""
     step = timedelta(minutes=1)
     silent = 2 * (int(detector.window / step) + 2) + 1
     entities, store = refs(detector, "abcd"), MemoryStateStore()
@@ -239,14 +240,14 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, restarts
     detection, known = Detection([detector], step), {}
     for column in range(values.shape[1]):
         at = datetime.fromtimestamp(START, tz=UTC) + column * step
-        there = 3 if 40 <= column < 40 + silent else 4
+        there = stay if 40 <= column < 40 + silent else 4
         if restarts and column == 40 + silent - 2:
             detection.checkpoint(store, at)
             detection = Detection([detector], step)
             detection.restore(store)
         status = np.full((there, len(detector.keys)), CellStatus.PRESENT, np.uint8)
         batch = SampleBatch("t", at, detector.kind, detector.keys, entities[:there], values[:there, column], status)
-        looked = detection.look(at, Collected((batch,)), Topology.build(()))
+        looked = detection.look(at, Collected((batch,) if there else ()), Topology.build(()))
         state = detection._states[detector.name]
         known[column] = measured(detector, state, entities[3])
         if column == 40 + silent - 1:
@@ -258,6 +259,30 @@ def test_who_is_silent_for_longer_than_the_window_and_returns(detector, restarts
         assert known[39] > 0, "else nothing was shown"
         assert known[40 + silent] >= 0.9 * known[39]
         assert all(len(one) == 4 for name, one in state.arrays.items() if name in detector.of_entities(0))
+
+
+def test_values_may_come_later_than_the_first_cycle_of_a_process(detector):
+    """A check-point outlives cycles without any value: the first scrape may fail."""
+    step, store = timedelta(minutes=1), MemoryStateStore()
+    entities, values = refs(detector, "ab"), 3.0 + 0.1 * likely(detector, 2, 43, seed=13)
+    status = np.full((2, len(detector.keys)), CellStatus.PRESENT, np.uint8)
+    detection, held = Detection([detector], step), []
+    for column in range(values.shape[1]):
+        at = datetime.fromtimestamp(START, tz=UTC) + column * step
+        if column == 40:
+            detection.checkpoint(store, at)
+            detection = Detection([detector], step)
+            detection.restore(store)
+        batch = SampleBatch("t", at, detector.kind, detector.keys, entities, values[:, column], status)
+        detection.look(at, Collected(() if 40 <= column < 42 else (batch,)), Topology.build(()))
+        held.append(measured(detector, detection._states[detector.name], entities[1]))
+    assert held[42] >= 0.99 * held[39]
+
+
+def test_what_passes_while_an_entity_is_away_is_among_what_is_remembered(detector):
+    if isinstance(detector, Resuming):
+        named = (*getattr(detector, "passing", ()), *getattr(detector, "odd", ()))
+        assert set(named) <= set(detector.of_entities(0))
 
 
 def measured(detector, state, entity):

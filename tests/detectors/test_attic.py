@@ -46,10 +46,25 @@ def after(state, entities):
 def test_nothing_is_copied_while_everybody_stays_or_is_new():
     detector, state = remembering(NAME, nodes("a", "b"))
     held = Attic(detector, STEP)
-    for entities in (nodes("a", "b"), nodes("a", "b", "c"), ()):
+    for entities in (nodes("a", "b"), nodes("a", "b", "c")):
         assert held.exchange(state, entities, START) is state
     assert held.entities == ()
-    assert held.stored(state.version, START) is None
+    assert held.stored(state.version) is None
+
+
+def test_where_a_whole_class_is_silent_everybody_waits():
+    detector, state = remembering(NAME, nodes("a", "b"))
+    held = Attic(detector, STEP)
+    held.exchange(state, nodes("a", "b"), START)
+    state = held.exchange(state, (), START + 15.0)
+    assert state.entities == ()
+    assert all(len(state.arrays[name]) == 0 for name in detector.of_entities(0))
+    assert held.exchange(state, (), START + 30.0) is state
+    assert held.entities == nodes("a", "b")
+    back = held.exchange(state, nodes("b", "a"), START + 1215.0)
+    assert back.entities == nodes("a", "b")
+    assert back.arrays["updates"][:, 0].tolist() == [1, 2]
+    np.testing.assert_allclose(back.arrays["offset"][1], 2.0 * np.exp(-1200.0 / 7200.0))
 
 
 def test_what_is_usual_comes_back_and_what_went_on_has_passed():
@@ -87,9 +102,10 @@ def test_it_is_bounded_in_time_and_in_number(monkeypatch):
     _, other = remembering(NAME, nodes("x", "f"))
     held.exchange(other, nodes("f"), START + 10.0)
     assert held.entities == nodes("d", "e", "x")
-    assert len(held.stored(1, START + KEPT.total_seconds()).entities) == 3
-    assert held.stored(1, START + KEPT.total_seconds() + 5.0).entities == nodes("x")
-    assert held.stored(1, START + KEPT.total_seconds() + 11.0).entities == ()
+    cycles = KEPT // STEP
+    for cycle in range(1, cycles + 2):
+        held.exchange(other, nodes("x", "f"), START)
+        assert held.stored(1).entities == (nodes("d", "e", "x") if cycle < cycles else nodes("x")[: cycles + 1 - cycle])
 
 
 def test_a_window_that_was_refused_puts_nobody_aside_twice():
@@ -102,19 +118,37 @@ def test_a_window_that_was_refused_puts_nobody_aside_twice():
     assert held.exchange(state, nodes("b", "a", "c"), START + 30.0).entities == nodes("a", "b")
 
 
-def test_a_clock_that_was_ahead_keeps_nobody_for_ever():
-    detector, state = remembering(NAME, nodes("a", "b"))
+@pytest.mark.parametrize("wrong", [1e8, -1e8])
+def test_a_clock_that_is_wrong_for_a_cycle_neither_loses_nor_keeps_anybody(wrong):
+    detector, state = remembering(NAME, nodes("a", "b", "c"))
     held = Attic(detector, STEP)
-    held.exchange(state, nodes("a"), START + 1e8)
-    assert held.stored(1, START).entities == nodes("b")
-    assert held.stored(1, START + KEPT.total_seconds() + 1.0).entities == ()
+    state = after(held.exchange(state, nodes("a", "c"), START), nodes("a", "c"))
+    state = after(held.exchange(state, nodes("a"), START + wrong), nodes("a"))
+    assert held.stored(1).entities == nodes("b", "c")
+    back = held.exchange(state, nodes("a", "b", "c"), START + 30.0)
+    assert np.isfinite(back.arrays["offset"]).all()
+    assert back.arrays["updates"][:, 0].tolist() == [1, 2, 3 if wrong > 0 else 0]
+
+
+def test_what_a_card_tells_does_not_age_while_it_is_away():
+    cards = tuple(EntityRef("lab", EntityKind.GPU, None, name) for name in "ab")
+    detector, state = remembering("power-draw", cards)
+    seen = [name for name in state.arrays if name.startswith("seen_")]
+    assert seen
+    state.arrays.update({name: np.full(2, START - 60.0) for name in seen})
+    held, hours = Attic(detector, STEP), 30 * 3600.0
+    held.exchange(state, cards[:1], START)
+    kept = {name: one[:1] if name in detector.of_entities(0) else one for name, one in state.arrays.items()}
+    later = DetectorState(state.version, cards[:1], {**kept, "last": np.array([START + hours])})
+    back = held.exchange(later, cards, START + hours)
+    assert {back.arrays[name][1] for name in seen} == {START + hours - 60.0}
 
 
 def test_a_restart_keeps_it_and_what_does_not_fit_is_left():
     detector, state = remembering(NAME, nodes("a", "b"))
     held = Attic(detector, STEP)
     state = after(held.exchange(state, nodes("a"), START), nodes("a"))
-    stored = held.stored(detector.state_version, START)
+    stored = held.stored(detector.state_version)
 
     def restored(one, step=STEP):
         other = Attic(detector, step)
@@ -124,14 +158,15 @@ def test_a_restart_keeps_it_and_what_does_not_fit_is_left():
     back = restored(stored).exchange(state, nodes("a", "b"), START + 60.0)
     assert back.arrays["updates"][:, 0].tolist() == [1, 2]
     assert restored(stored, 2 * STEP).entities == ()
-    cut = DetectorState(stored.version, stored.entities, {**stored.arrays, "left_at": np.zeros(5)})
-    assert restored(cut).entities == ()
+    for name in ("left_at", "left_clock", "away_cycles"):
+        cut = DetectorState(stored.version, stored.entities, {**stored.arrays, name: np.zeros(5)})
+        assert restored(cut).entities == ()
     less = DetectorState(stored.version, stored.entities, {**stored.arrays, "level": np.zeros((1, 99))})
     back = restored(less).exchange(state, nodes("a", "b"), START + 60.0)
     assert (back.arrays["level"][1] == 0.0).all()
     empty = restored(None)
     empty.restore(None, stored=True)
-    assert empty.stored(1, START).entities == (), "the one that lies in the store must be replaced"
+    assert empty.stored(1).entities == (), "the one that lies in the store must be replaced"
 
 
 @pytest.mark.parametrize("missed", [0, 3, 10_000])

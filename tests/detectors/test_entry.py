@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from detectors.entry import EntryDetector
-from outrider.model import CellStatus, EntityKind, Event, EventKind, Window
+from outrider.model import CellStatus, EntityKind, Event, EventKind, Finding, Window
+from tests.detectors.test_traffic import A, live, said
 
 S = EntityKind.SERVICE
 START = 1_800_000_000.0
@@ -125,6 +126,26 @@ def test_the_end_of_a_burst_is_no_drop_where_the_hour_is_known(window_of, now_of
 def test_a_drop_ends_when_the_requests_come_back(window_of, findings_of):
     row = {name: [*values, *values[:40]] for name, values in service(3.0).items()}
     assert findings_of(EntryDetector(), window_of(S, {"s": row})) == []
+
+
+@pytest.mark.parametrize("later", [5.0, 15.0])
+def test_what_has_been_low_for_half_a_day_is_the_new_usual(later):
+    """15 of 50 is no drop where the forecast follows it, and no level to learn from until it has lasted."""
+
+    def due(at):
+        return said(A, *((40.0, 50.0, 60.0) if at < START + 7200.0 else (12.0, 15.0, 18.0)))
+
+    rates = [50.0] * 60 + [later] * 14 * 60
+    (state, told) = live(rates, due if later == 15.0 else None, detector=EntryDetector(), apart=60.0)
+    drops = [any(isinstance(one, Finding) and one.fault == "traffic-drop" for one in verdicts) for verdicts in told]
+    if later == 5.0:
+        assert drops[70]
+        assert drops[60 + 11 * 60]
+    assert not any(drops[60 + 13 * 60 :])
+    assert state.arrays["arriving"][0] == pytest.approx(later * 15.0 / 60.0, rel=0.05)  # of a cycle a minute
+    assert np.isnan(state.arrays["low_since"][0])
+    (again, _) = live([later] * 60, None, detector=EntryDetector(), state=state, start=START + 15 * 3600.0, apart=60.0)
+    assert again.arrays["updates"][0, 0] > state.arrays["updates"][0, 0], "its hours are learnt again"
 
 
 def test_nothing_is_said_without_values(window_of, findings_of):

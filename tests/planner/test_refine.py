@@ -278,6 +278,43 @@ def test_a_promise_never_raises_what_a_prefill_replica_carries(build, ttft, batc
     json.dumps(found.as_dict(), allow_nan=False)
 
 
+def test_a_laxer_promise_asks_for_no_more_prefill_replicas(build):
+    def rate(ttft, **changes):
+        known = replace(KNOWN, pool=PREFILL, objectives=(Objective("ttft", ttft),), prompt=8000.0, cached_ratio=0.9)
+        return capacity(refined(build.calibration(**PROMPTS | changes), known).calibration)
+
+    rates = [rate(ttft) for ttft in (0.5, 1.0, 3.0, 10.0, 100.0, 1e3, 1e5)]
+    assert rates == sorted(rates)
+    assert rates[-1] == pytest.approx(10.0)
+    # what was seen to leave did cross the link, whatever the prior says of it
+    seen = rate(100.0, tokens_per_second_per_sequence=20.0, tensor_parallel=1)
+    assert seen == pytest.approx(80.0, rel=0.05)
+    assert rate(100.0, tokens_per_second_per_sequence=20.0, tensor_parallel=1, origin="configured") < 0.5 * seen
+
+
+@pytest.mark.parametrize("pool", ["", PREFILL, DECODE])
+@pytest.mark.parametrize(
+    ("known", "changes"),
+    [
+        ({"bits": 58.0}, {}),
+        ({"cached_ratio": nan}, {}),
+        ({"sequences": -1}, {}),
+        ({"kv_tokens": nan}, {}),
+        ({"kv_tokens": inf}, {}),
+        ({"prompt": 1e300}, {}),
+        ({}, {"batch": 1e12}),
+        ({}, {"batch": 1e-9}),
+        ({}, {"tokens_per_second_per_sequence": 1e-300}),
+    ],
+)
+def test_absurd_figures_of_one_service_end_nobodys_plan(build, pool, known, changes):
+    found = refined(build.calibration(**changes), replace(KNOWN, pool=pool, **known))
+    json.dumps(found.as_dict(), allow_nan=False)
+    assert capacity(found.calibration) <= capacity(build.calibration(**changes)) * (1 + 1e-9)
+    for language in LANGUAGES:
+        assert all("{" not in line for line in refine.lines(found.as_dict(), language))
+
+
 def test_next_to_no_load_is_out_of_reach_too(build):
     """Kept at a thousandth of the calibrated load alone, a promise would ask for a thousand times the replicas."""
     idle = refined(build.calibration(), replace(KNOWN, objectives=(Objective("tpot", 1e-6),))).facts["best"]
