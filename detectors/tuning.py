@@ -49,6 +49,9 @@ class ProposalReason(StrEnum):
     NOT_REPRODUCED = "not_reproduced"
     DROPS_A_PAGE = "drops_a_page"
     NONE_BETTER = "none_better"
+    BUDGET = "budget"  # of a rule of statistical detectors, which have budgets instead of values to replay
+    BUDGET_STAYS = "budget_stays"
+    TOO_FEW_FOR_BUDGET = "too_few_for_budget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ def propose(
     ``read``. Raises UsageError for an expression that cannot be compiled.
     """
     useless = [one for one in judged if not one.useful]
-    found = Proposal(rule.name, ProposalReason.NOT_OVER_VALUES, _occasions(judged), _occasions(useless))
+    found = Proposal(rule.name, ProposalReason.NOT_OVER_VALUES, occasions(judged), occasions(useless))
     if rule.expr is None or read is None:
         return found
     first = _too_little(judged, useless)
@@ -158,20 +161,21 @@ def propose(
     )
     if _pages(lost):
         return replace(found, reason=ProposalReason.PAGE_NOT_CHECKED)
-    if _occasions([one for one, seen in zip(within, again, strict=True) if seen]) < LEAST_VERDICTS:
+    if occasions([one for one, seen in zip(within, again, strict=True) if seen]) < LEAST_VERDICTS:
         return replace(found, reason=ProposalReason.NOT_REPRODUCED)
     return _chosen(found, dial, effects[1:])
 
 
 def _too_little(judged: Sequence[Judged], useless: Sequence[Judged]) -> ProposalReason | None:
-    if _occasions(judged) < LEAST_VERDICTS:
+    if occasions(judged) < LEAST_VERDICTS:
         return ProposalReason.TOO_FEW_VERDICTS
-    if _occasions(useless) < LEAST_USELESS:
+    if occasions(useless) < LEAST_USELESS:
         return ProposalReason.NOTHING_USELESS
     return ProposalReason.NOTHING_USEFUL if len(useless) == len(judged) else None
 
 
-def _occasions(judged: Sequence[Judged]) -> int:
+def occasions(judged: Sequence[Judged]) -> int:
+    """On how many occasions people judged: all alerts of one incident are one."""
     return len({one.occasion or f"{one.fingerprint} {one.starts_at}" for one in judged})
 
 

@@ -18,6 +18,7 @@ from outrider.places import Place
 from outrider.yamlfile import near
 
 MOST_COMMENT = 1000  # characters
+INCIDENT_ID = "inc-"  # what ids of incidents begin with; fingerprints are hexadecimal
 
 
 class Usefulness(StrEnum):

@@ -60,6 +60,22 @@ class History:
             default=None,
         )
 
+    def last_scaled(self, service: EntityRef) -> Action | None:
+        """The action that last really set a number of replicas, of any session; None when none ever did."""
+        return max(
+            (
+                action
+                for action in self.actions
+                if action.kind is ActionKind.SCALE
+                and action.target == service
+                and action.status is ActionStatus.DONE
+                and not action.dry_run
+                and "replicas" in action.params
+            ),
+            key=lambda action: action.ended_at or action.decided_at,
+            default=None,
+        )
+
     def performed_since(self, start: datetime) -> int:
         """How many actions were taken since then; undoing is not counted."""
         return sum(

@@ -22,10 +22,9 @@ from remediation.guards import Judgement, Proposal, judge
 from remediation.history import IN_FLIGHT, WAITING, rejected, settled
 from remediation.playbook import Playbook, Step
 from remediation.record import record
-from remediation.world import World
+from remediation.world import STARTS_WITHIN, World
 
 _PATIENCE = timedelta(minutes=5)  # a step that hangs longer no longer holds the next one
-_SURGE_PATIENCE = timedelta(minutes=15)  # new replicas that are not ready by then will not come
 _GROWTH_RATIO = 0.25  # of the replicas, when a surge is there and no plan says how many
 _MUST_EXIST = frozenset({"self", "node", "services"})  # that no replica rests on a broken part is no gap
 _NOT_AN_ATTEMPT = WAITING | {ActionStatus.REFUSED, ActionStatus.CANCELLED}
@@ -168,6 +167,6 @@ class Run:
                 coming = coming or verdict[0] is not Verdict.REFUSED
             else:
                 hopeful = newest.status in IN_FLIGHT | WAITING | {ActionStatus.DONE}
-                coming = coming or (hopeful and world.now - newest.decided_at < _SURGE_PATIENCE)
+                coming = coming or (hopeful and world.now - newest.decided_at < STARTS_WITHIN)
         held = (Verdict.REFUSED, DecisionReason.NO_HEADROOM)
         return made, held if coming else (Verdict.ASK, DecisionReason.NO_HEADROOM)

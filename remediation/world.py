@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from outrider.model import (
     ActionKind,
@@ -23,6 +23,7 @@ from remediation.history import History
 from remediation.limits import FleetFacts, Policy
 from remediation.playbook import Playbook, Selector
 
+STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are not there by then will not come
 _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # what they name must not be acted on
 
 
@@ -114,9 +115,26 @@ class World:
         return next((entry for entry in found if entry.service == service), None)
 
     def current_replicas(self, service: EntityRef) -> int:
-        """Replicas the service has now, ready or not."""
-        planned = self.recommendation(service)
-        return planned.current_replicas if planned else len(self.topology.below(service, EntityKind.REPLICA))
+        """Replicas that are ordered for the service now, ready or not.
+
+        A number that we set since the plan was made takes the place of the plan's. Of that and what the topology shows
+        the larger counts, because a pod that its node lost is still ordered, and one that starts may not be seen yet:
+        one replica too many is harmless, a growth to less than what is ordered would be a scale-in. Only after a
+        scale-in of ours pods that are going may still be seen, and what was set is taken as it is.
+        """
+        planned, action = self.recommendation(service), self.history.last_scaled(service)
+        known = planned.current_replicas if planned else 0
+        seen = len(self.topology.below(service, EntityKind.REPLICA))
+        if action is None:
+            return max(seen, known)
+        count, at = int(action.params["replicas"]), action.ended_at or action.decided_at
+        settling = self.now - at <= STARTS_WITHIN
+        newer = planned is None or at >= planned.made_at
+        if newer and settling and count < int(action.params.get("current", 0)):
+            return count
+        if newer and planned is not None:
+            return max(seen, count)
+        return max(seen, known, count if settling else 0)
 
     @staticmethod
     def _self_or(entity: EntityRef, kind: EntityKind) -> tuple[EntityRef, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from detectors.dial import dial_of
 from detectors.rehearsal import Judged
-from detectors.tuning import Proposal, Setting, propose
+from detectors.tuning import LEAST_USELESS, LEAST_VERDICTS, Proposal, ProposalReason, Setting, occasions, propose
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.feedback import Feedback
@@ -30,18 +30,27 @@ _DEFAULT_BUDGET = 0.25  # alarms per entity-day, of the isolation forest
 class Budget:
     """A false-alarm budget of a class of entities, in alarms per entity-day: as it is, as verdicts want it.
 
-    ``key`` is the setting; ``known`` False: the class has no budget, the proposal is for people.
+    ``key`` is the setting; ``known`` False: the class has no budget, the proposal is for people. ``useful`` and
+    ``useless`` are alerts, ``judged`` and ``judged_useless`` occasions (an incident is one). ``proposed`` is ``now``
+    while there are too few of these.
     """
 
     key: str
     kind: EntityKind
     useful: int
     useless: int
+    judged: int
+    judged_useless: int
     entities: int
     days: float
     now: float
     proposed: float
     known: bool
+
+    @property
+    def enough(self) -> bool:
+        """True when verdicts are as many as any proposal takes."""
+        return self.judged >= LEAST_VERDICTS and self.judged_useless >= LEAST_USELESS
 
     @property
     def useless_per_entity_day(self) -> float:
@@ -73,8 +82,7 @@ def proposal_of(
 
     ``since`` leaves out verdicts on alerts that began before; ``tried`` is measured instead of our own settings.
     """
-    said = [one for one in state.feedback(rule=rule.name, limit=facts.EVERY) if since is None or one.starts_at >= since]
-    judged = judged_of(said, state, now)
+    judged = judged_of(_said_since(rule, state, since), state, now)
     interval = settings.collect.interval
     span = TimeRange(now - settings.store.retention.raw, now)
     if rule.expr is None:
@@ -91,6 +99,11 @@ def proposal_of(
         piece=interval * max(20, _MOST_CELLS // max(1, len(entities) * len(keys))),
         progress=progress,
     )
+
+
+def _said_since(rule: Rule, state: StateReader, since: datetime | None) -> list[Feedback]:
+    """Verdicts on alerts of the rule that began since then."""
+    return [one for one in state.feedback(rule=rule.name, limit=facts.EVERY) if since is None or one.starts_at >= since]
 
 
 def judged_of(said: Sequence[Feedback], state: StateReader, now: datetime) -> list[Judged]:
@@ -120,25 +133,62 @@ def judged_of(said: Sequence[Feedback], state: StateReader, now: datetime) -> li
 
 
 def budgets_of(
-    rule: Rule, state: StateReader, metrics: MetricStore, settings: Settings, now: datetime
+    rule: Rule,
+    state: StateReader,
+    metrics: MetricStore,
+    settings: Settings,
+    now: datetime,
+    *,
+    since: datetime | None = None,
 ) -> tuple[Budget, ...]:
-    """Budgets for a rule of statistical detectors, a class of entities each: as many false alarms as useful ones."""
-    if not set(rule.detectors) & set(STATISTICAL):
+    """Budgets for a rule of statistical detectors, a class of entities each: as many false alarms as useful ones.
+
+    A tenth of what it is at the least. ``since`` as for ``proposal_of``.
+    """
+    if not is_statistical(rule):
         return ()
-    judged = judged_of(state.feedback(rule=rule.name, limit=facts.EVERY), state, now)
-    found = []
-    for kind in sorted({one.entity.kind for one in judged}):
-        own = [one for one in judged if one.entity.kind is kind]
-        useful, useless = sum(one.useful for one in own), sum(not one.useful for one in own)
-        days = (now - min(one.starts_at for one in own)) / timedelta(days=1)
-        key, budget = _budget(settings, kind)
-        share = min(1.0, max(0.1, useful / useless)) if useless else 1.0
-        proposed = float(f"{(budget or _DEFAULT_BUDGET) * share:.2g}")
-        size = len(metrics.entities(kind))
-        found.append(
-            Budget(key, kind, useful, useless, size, days, budget or _DEFAULT_BUDGET, proposed, budget is not None)
-        )
-    return tuple(found)
+    judged = judged_of(_said_since(rule, state, since), state, now)
+    kinds = sorted({one.entity.kind for one in judged})
+    return tuple(
+        _budget_of(kind, [one for one in judged if one.entity.kind is kind], metrics, settings, now) for kind in kinds
+    )
+
+
+def _budget_of(
+    kind: EntityKind, own: Sequence[Judged], metrics: MetricStore, settings: Settings, now: datetime
+) -> Budget:
+    """The budget of one class of entities by the verdicts on alerts of that class."""
+    useful, useless = sum(one.useful for one in own), sum(not one.useful for one in own)
+    key, budget = _budget(settings, kind)
+    present = budget or _DEFAULT_BUDGET
+    found = Budget(
+        key=key,
+        kind=kind,
+        useful=useful,
+        useless=useless,
+        judged=occasions(own),
+        judged_useless=occasions(own) - occasions([one for one in own if one.useful]),
+        entities=len(metrics.entities(kind)),
+        days=(now - min(one.starts_at for one in own)) / timedelta(days=1),
+        now=present,
+        proposed=present,
+        known=budget is not None,
+    )
+    share = min(1.0, max(0.1, useful / useless)) if useless else 1.0
+    return replace(found, proposed=float(f"{present * share:.2g}")) if found.enough else found
+
+
+def is_statistical(rule: Rule) -> bool:
+    """True for a rule of detectors that have a false-alarm budget instead of values to replay."""
+    return bool(set(rule.detectors) & set(STATISTICAL))
+
+
+def by_budgets(found: Proposal, budgets: Sequence[Budget]) -> Proposal:
+    """What is to say of a rule of statistical detectors: whether a budget is proposed, and why not."""
+    if any(one.proposed < one.now for one in budgets):
+        return replace(found, reason=ProposalReason.BUDGET)
+    enough = any(one.enough for one in budgets)
+    return replace(found, reason=ProposalReason.BUDGET_STAYS if enough else ProposalReason.TOO_FEW_FOR_BUDGET)
 
 
 def _budget(settings: Settings, kind: EntityKind) -> tuple[str, float | None]:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from outrider import jsonable
-from outrider.feedback import MOST_COMMENT, Feedback, Usefulness, by_rule
+from outrider.feedback import INCIDENT_ID, MOST_COMMENT, Feedback, Usefulness, by_rule
 from service import facts, judging
 from service.api import incidents, paging
 from service.api.context import Context, Ctx
@@ -64,6 +64,8 @@ def precision(ctx: Ctx, since: Since = None) -> list[dict[str, Any]]:
 def judge_alert(fingerprint: str, body: VerdictOnAlert, ctx: Ctx, by: Writer) -> dict[str, Any]:
     """Judge one spell of an alert. A second verdict of the same person takes the place of the first."""
     found = judging.spell_of(ctx.state, fingerprint, body.starts_at)
+    if found is None and fingerprint.startswith(INCIDENT_ID):
+        raise NotFoundError(f"no incident has the id {fingerprint!r}", hint="GET /api/v1/incidents lists them")
     if found is None:
         then = "" if body.starts_at is None else ", or none of its spells began then"
         raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}{then}", hint="GET /api/v1/alerts lists them")

@@ -9,6 +9,7 @@ import typer
 
 from outrider import jsonable
 from outrider.errors import UsageError
+from outrider.i18n import Language, translate
 from outrider.model import AlertState, EntityRef
 from outrider.ports import StateReader
 from service import wiring
@@ -110,10 +111,8 @@ def list_incidents(
 
 @leaf(incidents_app, "show", example="outrider incidents show inc-20261121T0805-3f2a -o json")
 def show_incident(context: Context, incident: IncidentId) -> None:
-    """Show one incident with its evidence."""
-    context.show(
-        _story(context, incident), lambda story: tables.incidents([story], context.language) + "\n\n" + story["summary"]
-    )
+    """Show one incident with the evidence of its suspected cause; those of all hypotheses with -o json."""
+    context.show(_story(context, incident), lambda story: _told(story, context.language))
 
 
 @leaf(incidents_app, "timeline", example="outrider incidents timeline inc-20261121T0805-3f2a")
@@ -129,6 +128,20 @@ def _story(context: Context, incident: str) -> dict[str, Any]:
     if found is None:
         raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
     return jsonable.incident_story(found, context.language)
+
+
+def _told(story: dict[str, Any], language: Language) -> str:
+    """The incident, its summary, and what speaks for its suspected cause."""
+    from dashboards.format import observation  # noqa: PLC0415 - only this table needs it
+
+    first = story["hypotheses"][0] if story["hypotheses"] else None
+    lines = [observation(each, language) for each in first["evidence"]] if first else []
+    parts = [tables.incidents([story], language), story["summary"]]
+    if lines:
+        parts.append("\n".join([translate("notify.line.evidence", language), *(f"- {line}" for line in lines)]))
+    elif first:
+        parts.append(translate("cli.no_evidence", language))
+    return "\n\n".join(parts)
 
 
 def _incident_of(store: StateReader, identifier: str) -> str:

@@ -118,10 +118,10 @@ def balance(
     if file is not None:
         if service is not None:
             raise UsageError("--file and --service exclude each other", hint="give one of them")
-        replicas = purchasing.replicas_of_file(file)
+        replicas, silent = purchasing.replicas_of_file(file), list[str]()
         rate = USUAL_LOAD * sum(replica.tokens_per_second for replica in replicas) if arriving is None else arriving
     else:
-        replicas, seen = _replicas(context, service)
+        replicas, seen, silent = _replicas(context, service)
         rate = seen if arriving is None else arriving
     made = weighing.weigh(replicas, rate, watermark=watermark, prefill_seconds=prefill)
     admitting = [replica for replica in replicas if replica.name not in made.closed] or replicas
@@ -130,9 +130,10 @@ def balance(
     # with --prefill weights also keep caches warm, which a replay of waits does not show
     if prefill == 0.0 and made.reason is weighing.BalanceReason.BY_WAIT and after >= before:
         made, after, key = weighing.even(made), before, "balance_no_gain"
-    result = made.as_dict() | {"p95_wait_even_seconds": before, "p95_wait_seconds": after}
+    result = made.as_dict() | {"p95_wait_even_seconds": before, "p95_wait_seconds": after, "silent": silent}
     told = translate(f"capacity.{key}", context.language, before=f"{before:.2f}", after=f"{by_wait:.2f}")
-    context.show(result, lambda _: "\n".join([*made.lines(context.language), told]))
+    unknown = [translate("capacity.balance_silent", context.language, replica=name) for name in silent]
+    context.show(result, lambda _: "\n".join([*made.lines(context.language), *unknown, told]))
     return NO if made.reason is weighing.BalanceReason.ALL_FULL else None
 
 
@@ -186,16 +187,20 @@ def _counted(
     return counted, float(buffer.get("value", settings.planner.buffer)), price
 
 
-def _replicas(context: Context, service: str | None) -> tuple[list[Any], float]:
+def _replicas(context: Context, service: str | None) -> tuple[list[Any], float, list[str]]:
+    """Replicas with values, the tokens a second that arrive, and the names of replicas without values."""
     from service import purchasing, wiring  # noqa: PLC0415
 
     settings = context.settings()
     with wiring.stores(settings) as (state, metrics):
+        topology = state.topology()
         entity, calibrations, _ = calibrated(settings, state, metrics, service)
-        found = purchasing.replicas_of_store(metrics, state.topology(), entity, calibrations)
-    if not found[0]:
+        found, arriving = purchasing.replicas_of_store(metrics, topology, entity, calibrations)
+    if not found:
         raise UsageError(f"no replica of service {entity.name} tells values", hint="collect it first")
-    return found
+    telling = {replica.name for replica in found}
+    members = topology.below(entity, EntityKind.REPLICA)
+    return found, arriving, [one.name for one in members if one.name not in telling]
 
 
 def calibrated(

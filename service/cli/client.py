@@ -26,7 +26,9 @@ def write(context: Context, method: str, path: str, body: dict[str, Any] | None 
     settings = context.settings()
     base = f"http://{settings.api.host}:{settings.api.port}/api/v1"
     away = UnavailableError(
-        f"no API answers at {base}", hint="start it with: outrider serve, or name its configuration with --config"
+        f"no API answers at {base}",
+        hint="start it with: outrider serve (or outrider demo), or name the configuration of the one that runs with "
+        "--config; that of the demo is .outrider/demo.yaml",
     )
     if not tokens.token_file(settings).exists() and settings.api.token_file is None:
         raise away

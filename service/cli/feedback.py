@@ -10,7 +10,7 @@ import typer
 
 from outrider import jsonable
 from outrider.errors import UsageError
-from outrider.feedback import Usefulness, by_rule
+from outrider.feedback import INCIDENT_ID, Usefulness, by_rule
 from outrider.i18n import translate
 from outrider.summaries import word
 from service import facts, tuning, wiring
@@ -36,21 +36,27 @@ def give(
     ] = None,
     by: Annotated[str | None, typer.Option("--by", help="your name; that of the login when not given")] = None,
 ) -> None:
-    """Judge an alert or an incident. A second verdict of the same person takes the place of the first."""
+    """Judge an alert or an incident, through the API of a running `outrider serve` or `outrider demo`.
+
+    A second verdict of the same person takes the place of the first.
+    """
     with wiring.state_reader(context.settings()) as store:
-        is_incident = store.incident(identifier) is not None
+        incident = store.incident(identifier)
+        if incident is None and identifier.startswith(INCIDENT_ID) and not store.spells(identifier):
+            raise UsageError(f"no incident has the id {identifier!r}", hint="outrider incidents list shows them")
     body: dict[str, Any] = {
         "verdict": verdict.value,
         "cause": cause,
         "comment": comment,
         "by": by or feedback_rules.login(),
     }
-    if is_incident and starts_at is not None:
+    if incident is not None and starts_at is not None:
         raise UsageError("--starts-at names a spell of an alert, and this is an incident", hint="leave it out")
     if starts_at is not None:
         body["starts_at"] = jsonable.instant(instant_of("--starts-at", starts_at))
-    path = f"/{'incidents' if is_incident else 'alerts'}/{quote(identifier, safe='')}/feedback"
-    context.show(client.write(context, "POST", path, body), lambda shown: _given(shown, context))
+    path = f"/{'alerts' if incident is None else 'incidents'}/{quote(identifier, safe='')}/feedback"
+    grows = incident is not None and incident.resolved_at is None
+    context.show(client.write(context, "POST", path, body), lambda shown: _given(shown, context, grows=grows))
 
 
 @leaf(app, "list", example="outrider feedback list --rule kv-cache-full -o json")
@@ -101,11 +107,12 @@ def precision(context: Context, since: Since = None) -> None:
 feedback_rules.add(app)
 
 
-def _given(shown: dict[str, Any], context: Context) -> str:
+def _given(shown: dict[str, Any], context: Context, *, grows: bool) -> str:
     alerts, changed = len(shown["feedback"]), shown["changed"]
     text = "feedback_same" if not changed else "feedback_given" if changed == alerts else "feedback_given_some"
     said = translate(f"cli.{text}", context.language, changed=changed, alerts=alerts)
-    return f"{_verdicts(shown['feedback'], context)}\n{said}"
+    later = "\n" + translate("cli.feedback_open", context.language) if grows else ""
+    return f"{_verdicts(shown['feedback'], context)}\n{said}{later}"
 
 
 def _verdicts(shown: list[dict[str, Any]], context: Context, nobody: str = "no_feedback") -> str:

@@ -111,7 +111,8 @@ def _measured(
             tried=tried,
             progress=lambda share: progress("replay", share),
         )
-        return proposal, tuning.budgets_of(rule, state, metrics, settings, now)
+        budgets = tuning.budgets_of(rule, state, metrics, settings, now, since=from_then)
+        return tuning.by_budgets(proposal, budgets) if tuning.is_statistical(rule) else proposal, budgets
 
 
 def _tried(rule: Rule, threshold: float | None, wait: str | None) -> Setting | None:
@@ -167,6 +168,9 @@ def _json(found: Proposal, rule: Rule, budgets: tuple[tuning.Budget, ...], langu
                 "proposed": one.proposed,
                 "useful": one.useful,
                 "not_useful": one.useless,
+                "judged": one.judged,
+                "judged_not_useful": one.judged_useless,
+                "enough": one.enough,
                 "entities": one.entities,
                 "days": round(one.days, 3),
                 "useless_per_entity_day": one.useless_per_entity_day,
@@ -223,7 +227,7 @@ def _setting(shown: dict[str, Any], threshold: float | None, wait: float, langua
 
 
 def _table(shown: dict[str, Any], language: Language) -> str:
-    lines = [shown["said"]] if not shown["budgets"] else []
+    lines = [shown["said"]]
     if shown["now"] is not None:
         now = shown["now"]
         rows = [
@@ -244,8 +248,9 @@ def _table(shown: dict[str, Any], language: Language) -> str:
         lines.append(translate("cli.feedback_measured", language, days=days, unchecked=unchecked))
     for one in shown["budgets"]:
         told = {**one, "useless": one["not_useful"], "days": f"{one['days']:.1f}"}
-        lines.append(translate("cli.budget", language, **told))
-        if not one["known"]:
+        least = {"least": LEAST_VERDICTS, "least_useless": LEAST_USELESS}
+        lines.append(translate("cli.budget" if one["enough"] else "cli.budget_few", language, **told, **least))
+        if one["enough"] and not one["known"]:
             lines.append(translate("cli.budget_unknown", language))
     return "\n\n".join(lines)
 

@@ -129,13 +129,16 @@ def _lines(context: Context, shown: dict[str, Any]) -> str:
     lines = [said(shown["reason"], **shown["bounds"], **rates)]
     for name, weight in shown["weights"].items():
         wait = shown["waits_seconds"].get(name)
-        seconds = "-" if wait is None else f"{wait:.2f}"
-        numbers = {"before": shown["current"][name], "weight": weight, "wait": seconds}
-        lines.append(said("line", replica=name, **numbers, mark=marks.get(name, "")))
+        numbers = {"before": shown["current"][name], "weight": weight, "mark": marks.get(name, "")}
+        if wait is None:
+            lines.append(said("line_unknown", replica=name, **numbers))
+        else:
+            lines.append(said("line", replica=name, **numbers, wait=f"{wait:.2f}"))
     waits = [shown[f"p95_wait_{name}seconds"] for name in ("even_", "current_", "")]
     if waits[2] is not None:
-        even, before, after = ("-" if wait is None else f"{wait:.2f}" for wait in waits)
-        lines.append(said("gain", even=even, before=before, after=after, stands=f"{shown['stands_seconds']:g}"))
+        even, before, after = ("" if wait is None else f"{wait:.2f}" for wait in waits)
+        key = "gain" if before else "gain_new"
+        lines.append(said(key, even=even, before=before, after=after, stands=f"{shown['stands_seconds']:g}"))
     if shown["unrouted"]:
         lines.append(said("unrouted", replicas=", ".join(shown["unrouted"])))
     if shown["documents"]:

@@ -293,6 +293,43 @@ def test_a_surge_without_a_plan_adds_a_quarter_below_the_ceiling(fleet):
     assert other.cycle()[0].params["replicas"] == 9
 
 
+def test_an_incident_counts_from_what_was_set_since_the_plan_was_made(fleet):
+    fleet.recommend(8, 7)
+    (scale_in,) = fleet.cycle()
+    assert (scale_in.params["replicas"], scale_in.status) == (7, ActionStatus.INTENDED)
+    fleet.now += timedelta(minutes=11)
+    fleet.break_("traffic-surge", fleet.service)
+    (grown,) = [a for a in fleet.cycle() if a.because == "inc-0"]
+    assert (grown.params["current"], grown.params["replicas"]) == (7, 9), "a quarter more than the 7 that were set"
+
+
+def test_a_growth_never_goes_below_what_is_ordered_or_seen(fleet):
+    fleet.recommend(8, 12)
+    fleet.cycle()
+    fleet.now += timedelta(minutes=11)
+    fleet.recommend(8, 8)  # made before the four new ones are seen
+    fleet.break_("traffic-surge", fleet.service)
+    (grown,) = [a for a in fleet.cycle() if a.because == "inc-0"]
+    assert (grown.params["current"], grown.params["replicas"]) == (12, 15)
+    other = type(fleet)()
+    other.recommend(6, 6)  # two were added by hand since
+    other.break_("traffic-surge", other.service)
+    assert other.cycle()[0].params["current"] == 8
+    lost = type(fleet)(nodes=7)
+    lost.recommend(8, 8)  # a pod is gone with its node, and ordered still
+    lost.break_("traffic-surge", lost.service)
+    assert (lost.cycle()[0].params["replicas"]) == 10
+
+
+def test_a_failed_scaling_sets_no_number(fleet):
+    fleet.recommend(8, 7)
+    fleet.cycle(perform=False)
+    fleet.perform(status=ActionStatus.FAILED)
+    fleet.now += timedelta(minutes=11)
+    fleet.break_("traffic-surge", fleet.service)
+    assert [a.params["current"] for a in fleet.cycle() if a.because == "inc-0"] == [8]
+
+
 def test_at_the_ceiling_nothing_is_scaled(fleet):
     fleet.break_("kv-pressure", fleet.replicas[0])
     fleet.recommend(8, 8, ceiling=8)

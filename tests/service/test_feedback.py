@@ -7,11 +7,12 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from dashboards.format import observation
 from outrider import jsonable
 from outrider.audit import AuditEvent
 from outrider.errors import UsageError
-from outrider.feedback import Usefulness
-from outrider.model import AlertReason, AlertState
+from outrider.feedback import Feedback, Usefulness
+from outrider.model import AlertReason, AlertState, EntityKind, EntityRef, Priority
 from outrider.ports import CycleCommit
 from outrider.testing.names import LOST_GPU
 from outrider.testing.story import Story
@@ -119,6 +120,8 @@ def test_verdicts_need_the_token_as_an_acknowledgement_does(fresh):
     for path in (f"/incidents/{INCIDENT}/feedback", f"/alerts/{fired(fresh)['fingerprint']}/feedback"):
         refused = fresh.http.post(f"/api/v1{path}", json={"verdict": "useful"})
         assert refused.status_code == 401
+    unknown = fresh.post("/alerts/inc-nope/feedback", {"verdict": "useful"})
+    assert (unknown.status_code, unknown.json()["error"]["message"]) == (404, "no incident has the id 'inc-nope'")
     assert fresh.post("/incidents/nope/feedback", {"verdict": "useful"}).status_code == 404
     assert fresh.post("/alerts/nope/feedback", {"verdict": "useful"}).status_code == 404
 
@@ -156,7 +159,12 @@ def test_verdicts_and_precision_are_read_without_an_api(store):
 def test_giving_needs_the_api_and_refuses_what_is_none(store):
     done = run("feedback", "give", INCIDENT, "useful", "-o", "json", cwd=store)
     assert done.returncode == 3
-    assert "no API answers" in json.loads(done.stdout)["error"]["message"]
+    error = json.loads(done.stdout)["error"]
+    assert "no API answers" in error["message"]
+    assert all(named in error["hint"] for named in ("outrider serve", "outrider demo", "--config"))
+    nobody = answer("feedback", "give", "inc-nope", "useful", cwd=store, code=2)["error"]
+    assert nobody["message"] == "no incident has the id 'inc-nope'"
+    assert "outrider incidents list" in nobody["hint"]
     wrong = run("feedback", "give", INCIDENT, "splendid", "-o", "json", cwd=store)
     assert (wrong.returncode, "error" in json.loads(wrong.stdout)) == (2, True)
     spell = run("feedback", "give", INCIDENT, "useful", "--starts-at", "2026-05-04T12:00:00Z", "-o", "json", cwd=store)
@@ -203,7 +211,68 @@ def test_what_a_verdict_changed_is_told(store, monkeypatch, capsys, changed, lan
     monkeypatch.chdir(store)
     context = Context(config=None, output=Output.TABLE, language=language, progress=False)
     feedback.give(context, INCIDENT, Usefulness.USEFUL)
-    assert capsys.readouterr().out.splitlines()[-1].startswith(told)
+    *_, verdict, later = capsys.readouterr().out.splitlines()
+    assert verdict.startswith(told)
+    assert later.startswith("the incident is open" if language == "en" else "事件仍未结束")
+
+
+def test_a_verdict_given_again_covers_what_joined_the_incident_since(fresh):
+    found = fresh.state.incident(INCIDENT)
+    late = replace(
+        fresh.state.alert(found.alerts[0]), fingerprint="late0", rule="users-wait", incident=INCIDENT, starts_at=NOW
+    )
+    fresh.post(f"/incidents/{INCIDENT}/feedback", {"verdict": "useful"})
+    grown = replace(found, alerts=(*found.alerts, "late0"))
+    fresh.state.commit(CycleCommit(fresh.state.cycles(1)[0], alerts=(late,), incidents=(grown,)))
+    assert "users-wait" not in {row["rule"] for row in fresh.get("/feedback/precision")}
+    again = fresh.post(f"/incidents/{INCIDENT}/feedback", {"verdict": "useful"}).json()
+    assert again["changed"] == 1
+    assert "users-wait" in {row["rule"] for row in fresh.get("/feedback/precision")}
+
+
+def _judged(folder, kind, useful, useless):
+    """A store with so many verdicts on alerts of ``anomaly``, each an occasion of its own."""
+    with wiring.stores(Settings(store=StoreSettings(url=f"sqlite:///{folder}/.outrider/outrider.db"))) as (state, _):
+        words = [Usefulness.USEFUL] * useful + [Usefulness.NOT_USEFUL] * useless
+        state.save_feedback([
+            Feedback(f"{kind}{number}", NOW - timedelta(hours=number + 1), "anomaly",
+                     EntityRef("c", kind, None, f"{kind}-{number}"), Priority.P3, word, "ada", NOW)
+            for number, word in enumerate(words)
+        ])  # fmt: skip
+
+
+def test_a_budget_needs_verdicts_and_says_how_many_there_are(store):
+    none = answer("feedback", "propose", "anomaly", cwd=store, code=1)
+    assert (none["reason"], none["budgets"]) == ("too_few_for_budget", [])
+    assert "0 occasions are judged" in none["said"]
+    assert "10 and 3" in none["said"]
+    _judged(store, EntityKind.GPU, 2, 4)
+    few = answer("feedback", "propose", "anomaly", cwd=store, code=1)
+    assert (few["reason"], few["judged"], few["useless"]) == ("too_few_for_budget", 6, 4)
+    (gpu,) = few["budgets"]
+    assert (gpu["enough"], gpu["judged"], gpu["judged_not_useful"], gpu["proposed"]) == (False, 6, 4, gpu["now"])
+    told = run("feedback", "propose", "anomaly", "-o", "table", cwd=store).stdout
+    assert "detect.alarms_per_entity_day.gpu" in told
+    assert "6 occasions are judged, 4 not useful" in told
+    assert "不基于数值" not in run("feedback", "propose", "anomaly", "-o", "table", "--lang", "zh", cwd=store).stdout
+
+
+def test_a_class_with_enough_verdicts_gets_its_budget_and_another_does_not(store):
+    _judged(store, EntityKind.GPU, 4, 8)
+    _judged(store, EntityKind.REPLICA, 0, 2)
+    found = answer("feedback", "propose", "anomaly", cwd=store)
+    gpu, other = sorted(found["budgets"], key=lambda one: one["key"])
+    assert (found["reason"], gpu["enough"], other["enough"]) == ("budget", True, False)
+    assert gpu["proposed"] == pytest.approx(gpu["now"] / 2, rel=0.05)
+    assert other["proposed"] == other["now"]
+    later = answer("feedback", "propose", "anomaly", "--since", "2030-01-01T00:00:00Z", cwd=store, code=1)
+    assert later["judged"] == 0
+
+
+def test_useful_alarms_keep_their_budget(store):
+    _judged(store, EntityKind.GPU, 9, 3)
+    found = answer("feedback", "propose", "anomaly", cwd=store, code=1)
+    assert (found["reason"], found["budgets"][0]["enough"]) == ("budget_stays", True)
 
 
 def test_what_the_api_does_not_know_is_told_with_the_command_that_lists_it(store, monkeypatch):
@@ -221,3 +290,13 @@ def test_what_the_api_does_not_know_is_told_with_the_command_that_lists_it(store
         client.write(context, "POST", "/alerts/deadbeef/feedback", {"verdict": "useful"})
     assert refused.value.message == "no alert has the fingerprint 'deadbeef'"
     assert refused.value.hint == "outrider alerts list shows them"
+
+
+def test_an_incident_is_shown_with_the_evidence_of_its_cause(store):
+    story = answer("incidents", "show", INCIDENT, cwd=store)
+    evidence = story["hypotheses"][0]["evidence"]
+    told = run("incidents", "show", INCIDENT, "-o", "table", cwd=store).stdout
+    lines = told.split("Evidence:\n")[1].splitlines()
+    assert len(lines) == len(evidence) > 0
+    assert lines == [f"- {observation(one, 'en')}" for one in evidence]
+    assert "证据：" in run("incidents", "show", INCIDENT, "-o", "table", "--lang", "zh", cwd=store).stdout

@@ -106,9 +106,14 @@ def test_a_replica_of_the_store_that_tells_nothing_is_not_taken_for_idle(tmp_pat
     assert found["kept"] == ["h-1"]
     assert found["weights"]["h-1"] == found["current"]["h-1"]
     assert found["weights"]["a-0"] < found["weights"]["h-0"]
-    assert (
-        "h-1" not in answer("capacity", "balance", "--service", "chat", "--arriving", "1000", cwd=tmp_path)["weights"]
-    )
+    balance = ("capacity", "balance", "--service", "chat", "--arriving", "1000")
+    weighed = answer(*balance, cwd=tmp_path)
+    assert ("h-1" in weighed["weights"], weighed["silent"]) == (False, ["h-1"])
+    assert "h-1: no values, so no weight is told" in run(*balance, "-o", "table", cwd=tmp_path).stdout
+    assert "h-1：没有数据" in run(*balance, "-o", "table", "--lang", "zh", cwd=tmp_path).stdout
+    told = run("capacity", "steer", "--service", "chat", "--arriving", "1000", "-o", "table", cwd=tmp_path).stdout
+    assert "h-1: weight 33 -> 33, no values: stays as it is" in told
+    assert " - s" not in told
 
 
 def test_more_traffic_than_replicas_take_is_told_as_such(folder: Path) -> None:
