@@ -10,7 +10,7 @@ import numpy as np
 from outrider.model import Calibration, FleetService, Floats, Forecast, SignalKey, Window
 from planner import prescale
 from planner.ahead import USUAL_MARGIN, highest, path_of
-from planner.capacity import Buffer, Formula, formula, whole
+from planner.capacity import Buffer, BufferSource, Formula, formula, whole
 from planner.forecast.fast import CEILING_OVER_MAXIMUM, MEDIAN
 from planner.history import Facts
 from planner.refine import Refined
@@ -130,7 +130,7 @@ def bound(case: Case, until: datetime, window: timedelta) -> Bound:
     return Bound(most(serves, last), most(first, past), case.margin)
 
 
-def sized(calibration: Calibration, qps: float, buffer: float) -> Formula:
+def sized(calibration: Calibration, qps: float, buffer: float, source: BufferSource = "configured") -> Formula:
     """The formula for a load in requests per second."""
     return formula(
         qps=qps,
@@ -140,6 +140,7 @@ def sized(calibration: Calibration, qps: float, buffer: float) -> Formula:
         buffer=buffer,
         tp=calibration.tensor_parallel,
         pp=calibration.pipeline_parallel,
+        buffer_source=source,
     )
 
 

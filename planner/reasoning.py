@@ -36,7 +36,7 @@ def derivation(told: Told) -> dict[str, Any]:
     """The arithmetic as plain JSON values: the formula, the needs, the limits, what is missing and what is odd."""
     case, count = told.case, told.count
     load = case.load
-    bought = sized(case.calibration, max(load.newest or 0.0, count.ahead.value), told.buffer.value)
+    bought = sized(case.calibration, max(load.newest or 0.0, count.ahead.value), told.buffer.value, told.buffer.source)
     return {
         **bought.derivation,
         "load_now": load.load.newest,
