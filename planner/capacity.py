@@ -84,8 +84,9 @@ def formula(
 
     ``qps`` requests per second at the peak; ``batch`` sequences running at once per ``batch_per``; the work
     of a request either as ``tokens`` generated with ``tokens_per_second`` of one running sequence, or as
-    ``seconds`` from admission to the last token; ``buffer`` as a ratio, and whether it was
-    configured or measured, for what is said where it is unusual; ``tp`` x ``pp`` GPUs make one replica. A load of zero needs zero replicas. Raises UsageError naming the option when an input is not
+    ``seconds`` from admission to the last token; ``buffer`` as a ratio, ``buffer_source`` whether it was measured,
+    for what is said where it is unusual; ``tp`` x ``pp`` GPUs make one replica. A load of zero needs zero
+    replicas. Raises UsageError naming the option when an input is not
     a finite number in its range, or the work is told twice or not at all.
     """
     work = {"tokens": tokens, "tokens_per_second": tokens_per_second, "seconds": seconds}
