@@ -120,7 +120,11 @@ def size(
         return NoPools(Missed.PROMPT, alone, slo.quantile)
     need = qps * (1.0 + buffer)
     best: tuple[int, float, Pool, Pool, Prediction, float] | None = None
-    for share in _SHARES if isfinite(slo.ttft) else (0.5,):
+    # where the least share leaves prompts too little, half of what idle replicas leave of the promise is decode's
+    spare = (idle.ttft + (slo.ttft - alone) / 2.0) / slo.ttft if isfinite(slo.ttft) else 0.5
+    for share in (*_SHARES, spare) if isfinite(slo.ttft) else (spare,):
+        if share == spare and best is not None:
+            continue
         found = _split(prefill, decode, link, work, need, slo, share, idle.ttft)
         if found is None:
             continue
@@ -128,7 +132,8 @@ def size(
         key = (first.gpus + second.gpus, first.busy_ratio + second.busy_ratio)
         if best is None or key < best[:2]:
             best = (*key, first, second, said, share)
-    assert best is not None  # an idle pair keeps the promise, and so does one at the smallest load
+    if best is None:  # only an idle pair keeps the promise: the smallest load breaks it
+        return NoPools(Missed.PROMPT, alone, slo.quantile)
     _, _, first, second, said, share = best
     whole_prompt = link.seconds(work.prompt)
     per_replica = need / first.replicas if first.replicas else 0.0

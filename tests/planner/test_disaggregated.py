@@ -119,3 +119,16 @@ def test_what_ends_a_pool_is_said_in_words(language, pool, place):
         assert "95 %" in said[-2]
         told.add(said[place])
     assert len(told) == len(binds)
+
+
+def test_a_promise_just_above_what_idle_replicas_do_is_sized_or_refused():
+    best = size(PREFILL, DECODE, LINK, WORK, 40, replace(SLO, ttft=1e-3))
+    assert isinstance(best, NoPools)
+    sized = []
+    for above in (1.0, 1.0 + 1e-9, 1.001, 1.01, 1.03, 1.1):
+        found = size(PREFILL, DECODE, LINK, WORK, 40, replace(SLO, ttft=best.best * above))
+        sized.append(isinstance(found, Pools))
+        if isinstance(found, Pools):
+            assert found.ttft <= best.best * above
+    assert sized == sorted(sized)
+    assert sized[-3:] == [True] * 3
