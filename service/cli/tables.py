@@ -185,13 +185,13 @@ def _start_by(found: dict[str, Any], language: Language) -> str:
     if found["needed_by"] is None:
         limit = short.get("limited_by")
         return "-" if limit is None else f"- ({word('binding', limit, language)})"
-    return found["needed_by"] + (f" ({translate('cli.past', language)})" if short.get("is_past") else "")
+    return str(found["needed_by"]) + (f" ({translate('cli.past', language)})" if short.get("is_past") else "")
 
 
 def _short_from(found: dict[str, Any], language: Language) -> str:
     """The instant, marked where it is now."""
     is_now = (found["derivation"].get("short") or {}).get("is_now")
-    return (found["need_at"] or "-") + (f" ({translate('cli.now', language)})" if is_now else "")
+    return str(found["need_at"] or "-") + (f" ({translate('cli.now', language)})" if is_now else "")
 
 
 def _next_day(found: dict[str, Any] | None) -> str:

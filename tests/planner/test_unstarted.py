@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -98,3 +100,11 @@ def test_what_waits_at_the_start_waits_as_long_as_the_work_before_it():
     assert late.first_at == 0.0
     busy = waiting(times, np.full(2, 5.0), starts, serves, queued=120.0)
     assert busy.waited > 100.0, "and those that come behind them wait, too"
+
+
+def test_one_of_a_thing_is_told_in_the_singular(build):
+    found = _plan(build, _constant(1.0), current_replicas=1, ready_replicas=1, floor=1, ceiling=1, quota_gpus=4)
+    said = "\n".join(reasoning.lines(found))
+    assert "needs 1 replica\n" in said
+    assert "1 replica (4 GPUs)" in said
+    assert not re.search(r"\b1 (replicas|GPUs|nodes|starts)\b", said)
