@@ -20,6 +20,7 @@ from outrider.topology import Topology
 WINDOW = timedelta(minutes=15)  # what begins within it may be one thing
 PEER_LATENESS = timedelta(minutes=1)  # a lost replica is seen within two scrapes, and its peers queue after that
 TOLD_LATENESS = timedelta(minutes=3)  # load is counted as it comes: what began before it has another reason
+WELL_BEFORE = timedelta(minutes=5)  # whatever may be found late was found by then
 LATER = timedelta(seconds=30)  # at least; two scrapes, where these are slower: what is seen so much later began later
 INSTANT = timedelta(minutes=2)  # what "at the same instant" means for scrapes some seconds apart
 
@@ -282,6 +283,15 @@ def begins_later(cause: Claim, symptom: Claim, late: timedelta = LATER) -> bool:
     ``late`` is what two scrapes may lie apart by: no two targets are asked at one instant.
     """
     return cause.since - symptom.since > late
+
+
+def comes_first(one: Claim, other: Claim) -> bool:
+    """Of two that explain each other: the one that began well before, else the deeper, else the earlier one.
+
+    Replicas that a surge ordered and that find no place do not explain the surge.
+    """
+    apart = one.since - other.since
+    return apart < timedelta(0) if abs(apart) > WELL_BEFORE else one.order < other.order
 
 
 def over(alerts: Iterable[Alert]) -> datetime | None:

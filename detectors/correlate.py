@@ -8,13 +8,12 @@ new. Called by ``service`` once a cycle, after the alerts were advanced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import pairwise
 
-from detectors import incidents
+from detectors import incidents, symptoms
 from detectors import scene as scenes
 from detectors.claims import (
     TOLD_LATENESS,
@@ -25,6 +24,7 @@ from detectors.claims import (
     Tie,
     begins_later,
     begins_when_told,
+    comes_first,
     ended_before,
     gathered,
     over,
@@ -33,9 +33,8 @@ from detectors.claims import (
 from detectors.incidents import Case
 from detectors.knowledge import Knowledge
 from detectors.scene import Scene
-from detectors.targets import stands_for
 from outrider.faults import layer_of
-from outrider.model import Alert, AlertState, EntityRef, Event, Finding, Incident, Layer
+from outrider.model import Alert, EntityRef, Event, Finding, Incident, Layer
 from outrider.topology import Topology
 
 ROUNDS = 4
@@ -71,51 +70,9 @@ def correlate(
             answer[incident.id] = standing[incident.id] = incident
             if incident.resolved_at is not None:
                 del standing[incident.id]
-    for incident in _with_symptoms(tuple(standing.values()), alerts, scene, now):
+    for incident in symptoms.joined(tuple(standing.values()), alerts, scene, now):
         answer[incident.id] = incident
     return _told(answer, {incident.id for incident in open_incidents})
-
-
-def _with_symptoms(
-    standing: Sequence[Incident], alerts: Sequence[Alert], scene: Scene, now: datetime
-) -> Iterator[Incident]:
-    """Open incidents with the symptoms of P3 that their suspected causes explain and that none of them holds yet.
-
-    Such an alert is on record with its incident and has no other part in it: it neither opens nor prolongs one.
-    """
-    held = {fingerprint for incident in standing for fingerprint in incident.alerts}
-    loose = [alert for alert in alerts if _is_symptom(alert) and alert.fingerprint not in held]
-    if not loose:
-        return
-    firing = {alert.fingerprint: alert for alert in alerts if scenes.opens_incident(alert)}
-    cases = [incidents.reopen(incident, firing) for incident in standing]
-    causes = [claim for case in cases if (claim := incidents.cause_claim(case, scene)) is not None]
-    if not causes:
-        return
-    topology = scene.reach.topology
-    claims = causes + [
-        Claim(stands_for(alert.entity, topology), None, alert.starts_at, alerts=(alert.fingerprint,)) for alert in loose
-    ]
-    joining: dict[str, list[str]] = {}
-    by_symptom, _ = gathered(list(pairs(claims, scene.reach, scene.knowledge)), len(claims))
-    for number in range(len(causes), len(claims)):
-        best = min(by_symptom[number], key=partial(_nearness, claims, scene.late), default=None)
-        if best is not None:
-            joining.setdefault(claims[best.cause].home or "", []).extend(claims[number].alerts)
-    for incident in standing:
-        if incident.id in joining:
-            merged = (*incident.alerts, *sorted(joining[incident.id]))
-            yield replace(incident, alerts=merged, updated_at=now)
-
-
-def _nearness(claims: Sequence[Claim], late: timedelta, pair: Pair) -> tuple[Tie, bool, timedelta, int]:
-    """The smaller, the likelier that this cause is the one of a mere symptom."""
-    cause, symptom = claims[pair.cause], claims[pair.symptom]
-    return (pair.tie, begins_later(cause, symptom, late), abs(symptom.since - cause.since), pair.cause)
-
-
-def _is_symptom(alert: Alert) -> bool:
-    return alert.state is AlertState.FIRING and not scenes.opens_incident(alert)
 
 
 def _told(answer: Mapping[str, Incident], known: set[str]) -> tuple[Incident, ...]:
@@ -277,7 +234,7 @@ def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], expla
     choices = []
     for pair in explained_by:
         cause = board.claims[pair.cause]
-        if pair.cause in returned and cause.order >= claim.order:
+        if pair.cause in returned and not comes_first(cause, claim):
             continue
         if claim.home is not None and not _may_move(cause, pair, board):
             continue

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from detectors import confidence
 from detectors import scene as scenes
-from detectors.claims import Claim, Pair, gathered, pairs
+from detectors.claims import Claim, Pair, comes_first, gathered, pairs
 from detectors.knowledge import Knowledge, LookAlike
 from detectors.scene import Scene
 from detectors.xid import named
@@ -168,7 +168,7 @@ def _best_explainer(
     """The score and claim of the best candidate that explains this one; (0, None) when nothing does.
 
     ``links`` are the pairs in which it is the symptom, and those in which it is the cause. Of two that
-    explain each other the deeper and earlier one is the cause.
+    explain each other one is the cause (``comes_first``).
     """
     score, best = 0.0, None
     explained_by, explains = links
@@ -177,7 +177,7 @@ def _best_explainer(
         other = claims[pair.cause]
         if strengths[pair.cause] < EXPLAINS_FROM or raw[pair.cause] <= score:
             continue
-        if pair.cause in returned and other.order >= claims[number].order:
+        if pair.cause in returned and not comes_first(other, claims[number]):
             continue
         score, best = raw[pair.cause], other
     return score, best

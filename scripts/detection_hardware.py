@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from detectors.saturation import KV_FULL_RATIO
+from detectors.targets import NAMESPACE
 from outrider.model import EntityKind
 
 
@@ -103,7 +104,7 @@ def targets(_: Path | None) -> Figure:
         Planned("monitor-blind", 42, 6, None),
     ]
     life = of_fleet(plan, 54, ("targets",))
-    posts = [entity for entity, signal in life.values if signal == "target_up"]
+    posts = [one for one, signal in life.values if signal == "target_up" and one.namespace == NAMESPACE]
     up = np.stack([life.series("target_up", [post])[1] for post in posts])
     times = life.series("target_up", posts[:1])[0]
     nodes = np.array([life.topology.label(post, "node") for post in posts])

@@ -22,7 +22,7 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
 
 from detectors import explanation, explanation_words, knowledge, rootcause
 from detectors.claims import Claim
-from outrider.model import Event, EventKind, Interval
+from outrider.model import EntityKind, EntityRef, Event, EventKind, Interval
 from outrider.topology import Topology
 
 
@@ -191,3 +191,20 @@ def test_a_fault_of_which_all_alerts_clear_is_over_with_the_last_of_them():
         said = [Claim(node(0), "ib-link-down", at(0), alerts=(str(end),), over=at(end)) for end in ends]
         texts = [item.text for one in rank([], candidates=(*said, later))[0] for item in one.evidence]
         assert ("incidents.evidence.explained_by" in texts) is explained
+
+
+@pytest.mark.parametrize(
+    ("surge_since", "cause"), [(200.0, "traffic-surge"), (700.0, "traffic-surge"), (960.0, "pods-pending")]
+)
+def test_replicas_that_a_surge_ordered_and_that_find_no_place_do_not_explain_the_surge(surge_since, cause):
+    """Each may follow from the other: well before, the earlier one is the cause; told together, the deeper one is."""
+    pool = EntityRef(CHAT.cluster, EntityKind.POOL, None, "h100")
+    placed = Topology.build([*fleet().edges, (pool, node(0)), (pool, node(1))], at=fleet().at)
+    alerts = [
+        alert(CHAT, "traffic-surge", since=surge_since),
+        alert(pool, "pods-pending", since=1020.0),
+        alert(replica(1), "kv-pressure", since=1000.0),
+        alert(CHAT, None, since=1000.0),
+    ]
+    hypotheses, _ = rank(alerts, topology=placed)
+    assert hypotheses[0].fault == cause

@@ -77,7 +77,7 @@ def test_nested_values_become_plain_and_secrets_vanish():
 
 def test_summaries_name_fault_place_and_time_in_both_languages():
     known = trouble.incident(NOW, NOW, ("a",))
-    assert incident_summary(known, "en") == "GPU lost on GPU-03027e1c…000026 since 2026-05-04 13:07 UTC"
+    assert incident_summary(known, "en") == "GPU lost on GPU-03027e1c…000026, incident since 2026-05-04 13:07 UTC"
     assert incident_summary(known, "zh").startswith("GPU-03027e1c…000026：GPU 掉卡")
     assert "cause not yet known" in incident_summary(replace(known, hypotheses=()), "en")
 
