@@ -21,7 +21,14 @@ _WORDS = {
     "byte": ("b", "byte", "bytes"),
 }
 _SPELT = {spelling: word for word, spellings in _WORDS.items() for spelling in spellings}
+_BYTES = {
+    **{f"{sign}b": 1000.0**power for power, sign in enumerate("kmgtp", 1)},
+    **{f"{sign}ib": 1024.0**power for power, sign in enumerate("kmgtp", 1)},
+    **{f"{sign}{word}": 1000.0**power / 8 for power, sign in enumerate(("", *"kmgtp")) for word in ("bit", "bits")},
+}
+_SMALL_B = re.compile(r"(?<![A-Za-z])[KkMmGgTtPp]i?b(?:ps)?(?![A-Za-z])")
 _TIMES = {
+    **dict.fromkeys(("us", "µs", "μs", "microsecond", "microseconds"), 1e-6),
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
     **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
@@ -97,8 +104,9 @@ def _normal(powers: dict[str, int]) -> tuple[tuple[str, int], ...]:
 def read_quantity(given: str | float, unit: str) -> float:
     """The number of ``given`` in ``unit``, where ``given`` may carry a unit of its own: ``40/min``, ``25 tok/s``.
 
-    Times are converted; what is counted may be left out (``40/min`` of requests); ``%`` and ``ratio`` are
-    pure numbers. Raises UsageError for what is no number, UnitMismatchError naming both units otherwise.
+    Times, bytes and bits are converted (``50 GB/s``, ``400 Gbit/s``); what is counted may be left out (``40/min`` of
+    requests); ``%`` and ``ratio`` are pure numbers. Raises UsageError for what is no number or may be bits as well as
+    bytes, UnitMismatchError naming both units otherwise.
     """
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return float(given)
@@ -110,6 +118,11 @@ def read_quantity(given: str | float, unit: str) -> float:
         raise UsageError(
             f"{given!r} has a comma: it may part thousands or begin decimals",
             hint="write thousands without a mark and decimals behind a point, such as 1000 or 0.5",
+        )
+    if _SMALL_B.search(found.group(2)):
+        raise UsageError(
+            f"{given!r} has a small b: it may be bits or bytes",
+            hint="write bytes as GB/s and bits as Gbit/s; eight bits are a byte",
         )
     wanted = Quantity.of(1.0, "" if unit == "ratio" else unit)
     if not said:
@@ -132,7 +145,8 @@ def _amount(number: float, unit: str) -> Quantity:
     for words, sign in ((above, 1), (below, -1)):
         for word in filter(None, re.split(r"[*·/]", words)):
             number *= _TIMES.get(word, 1.0) ** sign
-            base = "second" if word in _TIMES else _SPELT.get(word, word)
+            number *= _BYTES.get(word, 1.0) ** sign
+            base = "second" if word in _TIMES else "byte" if word in _BYTES else _SPELT.get(word, word)
             powers[base] = powers.get(base, 0) + sign
     return Quantity(number, _normal(powers))
 

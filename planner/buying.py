@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import ceil
+from enum import StrEnum
+from math import ceil, isfinite
 
 import numpy as np
 
@@ -37,11 +38,21 @@ class Growth:
     weeks: int
 
 
+class Unheld(StrEnum):
+    """Why no GPU is held."""
+
+    TOO_LATE = "too_late"  # what is ordered now comes when the time is over
+    NEVER_PAYS = "never_pays"  # held costs as much as on demand, or more
+    QUOTA = "quota"  # it would pay, and the quota has no room for one replica
+    SELDOM_BUSY = "seldom_busy"  # no GPU is busy for as many hours as holding it takes to pay
+
+
 @dataclass(frozen=True, slots=True)
 class BuyPlan:
     """GPUs to hold and to burst to, what it costs over the time, and what other plans would.
 
-    ``low`` and ``high`` are the cost when the load grows as little or as much as the interval allows.
+    ``low`` and ``high`` are the cost when the load grows as little or as much as the interval allows. ``worth`` is what
+    would be held without a quota; ``order_by`` is None where nothing is, and ``unheld`` says why.
     """
 
     held: int
@@ -55,10 +66,12 @@ class BuyPlan:
     lead_days: float
     weeks: int
     growth: Growth
-    order_by: datetime
+    order_by: datetime | None
     demand_low: tuple[int, int]
     demand_high: tuple[int, int]
     in_time: bool
+    worth: int
+    unheld: Unheld | None
 
 
 def growth(hourly: Floats) -> Growth:
@@ -106,9 +119,11 @@ def plan(
     replicas of ``group``: part of one serves nothing.
     """
     if not _LEAST_WEEKS <= weeks <= _MOST_WEEKS:
-        raise UsageError(f"a plan over {weeks} weeks", hint=f"give {_LEAST_WEEKS} to {_MOST_WEEKS} weeks")
-    if not (held_price >= 0 and burst_price > 0 and np.isfinite((held_price, burst_price)).all()):
-        raise UsageError("prices must be finite, the one on demand above 0", hint="give them per GPU-hour")
+        raise UsageError(
+            f"a plan over {weeks} {'week' if weeks == 1 else 'weeks'}",
+            hint=f"give {_LEAST_WEEKS} to {_MOST_WEEKS} weeks",
+        )
+    _check_prices(held_price, burst_price)
     if hourly_gpus.size < _WEEK_HOURS or np.isnan(hourly_gpus[-_WEEK_HOURS:]).all():
         raise UsageError("less than a week of history", hint="collect a week of load before buying for months")
     if np.nanmin(hourly_gpus) < 0:
@@ -122,7 +137,8 @@ def plan(
     middle, low, high = (_ahead(hourly_gpus, rate, weeks, group) for rate in (grows.middle, grows.low, grows.high))
     first = min(ceil(lead.total_seconds() / 3600.0), middle.size)
     ratio = min(held_price / burst_price, 1.0)
-    held = _hold(middle[first:], ratio, None if quota is None else quota // group * group)
+    worth = _hold(middle[first:], ratio)
+    held = worth if quota is None else min(worth, quota // group * group)
     return BuyPlan(
         held=held,
         burst=int(middle.max(initial=0)),
@@ -135,11 +151,28 @@ def plan(
         lead_days=lead.total_seconds() / 86400.0,
         weeks=weeks,
         growth=grows,
-        order_by=now,
+        order_by=now if held else None,
         demand_low=(int(low.min(initial=0)), int(low.max(initial=0))),
         demand_high=(int(high.min(initial=0)), int(high.max(initial=0))),
         in_time=first < middle.size,
+        worth=worth,
+        unheld=None if held else _unheld(first < middle.size, ratio, worth),
     )
+
+
+def _check_prices(held: float, burst: float) -> None:
+    """Raises UsageError naming the price that nobody pays."""
+    for option, price, least in (("--burst-price", burst, "above 0"), ("--held-price", held, "0 or more")):
+        if not isfinite(price) or price < 0 or (price == 0 and least == "above 0"):
+            raise UsageError(f"{option} must be {least}, not {price:g}", hint="give what one GPU costs an hour")
+
+
+def _unheld(in_time: bool, ratio: float, worth: int) -> Unheld:
+    if not in_time:
+        return Unheld.TOO_LATE
+    if ratio >= 1.0:
+        return Unheld.NEVER_PAYS
+    return Unheld.QUOTA if worth else Unheld.SELDOM_BUSY
 
 
 def spikes(hourly_gpus: Floats) -> list[int]:
@@ -238,13 +271,12 @@ def _ahead(hourly: Floats, rate: float, weeks: int, group: int) -> Floats:
     return _whole(grown.ravel(), group)
 
 
-def _hold(demand: Floats, ratio: float, quota: int | None) -> int:
+def _hold(demand: Floats, ratio: float) -> int:
     """The number that is busy for ``ratio`` of the hours: exact for whole replicas."""
     if demand.size == 0 or ratio >= 1.0:
         return 0
     ordered = np.sort(demand)[::-1]
-    held = int(ordered[min(ceil(ratio * demand.size - 1e-9), demand.size) - 1]) if ratio > 0 else int(ordered[0])
-    return held if quota is None else min(held, quota)
+    return int(ordered[min(ceil(ratio * demand.size - 1e-9), demand.size) - 1]) if ratio > 0 else int(ordered[0])
 
 
 def _cost(demand: Floats, first: int, held: int, held_price: float, burst_price: float) -> float:

@@ -22,6 +22,7 @@ from outrider.model import Floats
 from outrider.units import Quantity
 
 BatchPer = Literal["replica", "gpu"]
+BufferSource = Literal["configured", "measured"]
 
 BUFFER_LOW, BUFFER_HIGH, BUFFER_MOST = 0.20, 0.30, 1.0
 """Below, one lost replica or one burst breaks the promise; above, GPUs stand idle; beyond the most it is a mistake."""
@@ -77,13 +78,15 @@ def formula(
     buffer: float = 0.25,
     tp: int = 1,
     pp: int = 1,
+    buffer_source: BufferSource = "configured",
 ) -> Formula:
     """Count replicas and GPUs for a load.
 
     ``qps`` requests per second at the peak; ``batch`` sequences running at once per ``batch_per``; the work
     of a request either as ``tokens`` generated with ``tokens_per_second`` of one running sequence, or as
-    ``seconds`` from admission to the last token; ``buffer`` as a ratio; ``tp`` x ``pp`` GPUs make one
-    replica. A load of zero needs zero replicas. Raises UsageError naming the option when an input is not
+    ``seconds`` from admission to the last token; ``buffer`` as a ratio, ``buffer_source`` whether it was measured,
+    for what is said where it is unusual; ``tp`` x ``pp`` GPUs make one replica. A load of zero needs zero
+    replicas. Raises UsageError naming the option when an input is not
     a finite number in its range, or the work is told twice or not at all.
     """
     work = {"tokens": tokens, "tokens_per_second": tokens_per_second, "seconds": seconds}
@@ -124,6 +127,7 @@ def formula(
         "replicas": replicas,
         "gpus": gpus,
         "warnings": _warnings(buffer),
+        "buffer_source": buffer_source,
     }
     derivation["lines"] = list(derivation_lines(derivation))
     return Formula(raw, batch_per, replicas, gpus, sequences.expect("sequence"), derivation)
@@ -164,7 +168,7 @@ class Buffer:
     """
 
     value: float
-    source: Literal["configured", "measured"] = "configured"
+    source: BufferSource = "configured"
     measured: float | None = None
     lead_seconds: float | None = None
     wanted_seconds: float | None = None
@@ -237,8 +241,17 @@ def derivation_lines(derivation: Mapping[str, Any], language: Language = "en") -
     work = ("step_little",) if "seconds" in values else ("step_load", "step_sequences")
     steps = (*work, "step_units", "step_buffer", f"step_round_{unit}")
     texts = [translate(f"plan.{step}", language, **numbers) for step in steps]
-    texts += [translate(f"plan.{warning}", language, buffer=values["buffer"]) for warning in derivation["warnings"]]
+    # a measured buffer is as large as the forecast errs: nothing is wrong with it for being unusual
+    kind = "_measured" if _source(derivation) == "measured" else ""
+    buffer = f"{derivation['inputs']['buffer']['value']:.3g}"
+    texts += [translate(f"plan.{warning}{kind}", language, buffer=buffer) for warning in derivation["warnings"]]
     return tuple(texts)
+
+
+def _source(derivation: Mapping[str, Any]) -> str:
+    """Of the buffer; plans of earlier versions tell it beside the formula alone."""
+    known: str = derivation.get("buffer_source") or (derivation.get("buffer") or {}).get("source") or "configured"
+    return known
 
 
 def _warnings(buffer: float) -> Sequence[str]:

@@ -79,14 +79,16 @@ class Missed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NoPools:
-    """The promise cannot be kept; ``best`` seconds is what idle replicas do."""
+    """The promise cannot be kept; ``best`` seconds is what idle replicas do for the share ``quantile`` of requests."""
 
     reason: Missed
     best: float
+    quantile: float
 
     def text(self, language: Language = "en") -> str:
         """One sentence."""
-        return translate(f"capacity.pools_missed_{self.reason.value}", language, best=f"{self.best:.4g}")
+        told = {"best": f"{self.best:.4g}", "share": _share(self.quantile)}
+        return translate(f"capacity.pools_missed_{self.reason.value}", language, **told)
 
 
 def size(
@@ -110,15 +112,19 @@ def size(
         )
     idle = queueing.predict(*decoding(decode), work, 0.0, slo.quantile)
     if queueing.seats(decoding(decode)[1], work) < 1:
-        return NoPools(Missed.NO_KV, 0.0)
+        return NoPools(Missed.NO_KV, 0.0, slo.quantile)
     if idle.tpot > slo.tpot:
-        return NoPools(Missed.STEP, idle.tpot)
+        return NoPools(Missed.STEP, idle.tpot, slo.quantile)
     alone = first_token(prefill, link, work, 0.0, slo.quantile) + idle.ttft
     if alone > slo.ttft:
-        return NoPools(Missed.PROMPT, alone)
+        return NoPools(Missed.PROMPT, alone, slo.quantile)
     need = qps * (1.0 + buffer)
     best: tuple[int, float, Pool, Pool, Prediction, float] | None = None
-    for share in _SHARES if isfinite(slo.ttft) else (0.5,):
+    # where the least share leaves prompts too little, half of what idle replicas leave of the promise is decode's
+    spare = (idle.ttft + (slo.ttft - alone) / 2.0) / slo.ttft if isfinite(slo.ttft) else 0.5
+    for share in (*_SHARES, spare) if isfinite(slo.ttft) else (spare,):
+        if share == spare and best is not None:
+            continue
         found = _split(prefill, decode, link, work, need, slo, share, idle.ttft)
         if found is None:
             continue
@@ -126,7 +132,8 @@ def size(
         key = (first.gpus + second.gpus, first.busy_ratio + second.busy_ratio)
         if best is None or key < best[:2]:
             best = (*key, first, second, said, share)
-    assert best is not None  # an idle pair keeps the promise, and so does one at the smallest load
+    if best is None:  # only an idle pair keeps the promise: the smallest load breaks it
+        return NoPools(Missed.PROMPT, alone, slo.quantile)
     _, _, first, second, said, share = best
     whole_prompt = link.seconds(work.prompt)
     per_replica = need / first.replicas if first.replicas else 0.0
@@ -149,11 +156,18 @@ def lines(found: Pools, language: Language = "en") -> list[str]:
     told = {
         name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in found.derivation.items()
     }
+    for pool in ("prefill", "decode"):
+        told[f"{pool}_binds"] = translate(f"capacity.pools_{pool}_{told[f'{pool}_binds']}", language)
+    told["quantile"] = _share(found.derivation["quantile"])
     steps = ["need", "prompt", "prefill", "transfer", "decode_step", "decode", "answer"]
     said = [translate(f"capacity.pools_{step}", language, **told) for step in steps]
     if found.mixed is None:
         return [*said, translate("capacity.pools_mixed_missed", language)]
     return [*said, translate("capacity.pools_mixed", language, **told)]
+
+
+def _share(quantile: float) -> str:
+    return f"{100 * quantile:g} %"
 
 
 def as_dict(found: Pools) -> dict[str, Any]:

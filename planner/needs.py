@@ -10,7 +10,7 @@ import numpy as np
 from outrider.model import Calibration, FleetService, Floats, Forecast, SignalKey, Window
 from planner import prescale
 from planner.ahead import USUAL_MARGIN, highest, path_of
-from planner.capacity import Buffer, Formula, formula, whole
+from planner.capacity import Buffer, BufferSource, Formula, formula, whole
 from planner.forecast.fast import CEILING_OVER_MAXIMUM, MEDIAN
 from planner.history import Facts
 from planner.refine import Refined
@@ -130,7 +130,7 @@ def bound(case: Case, until: datetime, window: timedelta) -> Bound:
     return Bound(most(serves, last), most(first, past), case.margin)
 
 
-def sized(calibration: Calibration, qps: float, buffer: float) -> Formula:
+def sized(calibration: Calibration, qps: float, buffer: float, source: BufferSource = "configured") -> Formula:
     """The formula for a load in requests per second."""
     return formula(
         qps=qps,
@@ -140,6 +140,7 @@ def sized(calibration: Calibration, qps: float, buffer: float) -> Formula:
         buffer=buffer,
         tp=calibration.tensor_parallel,
         pp=calibration.pipeline_parallel,
+        buffer_source=source,
     )
 
 
@@ -192,15 +193,25 @@ def count(case: Case, until: datetime, found: Buffer, window: timedelta) -> Coun
     )
 
 
+def queued(case: Case) -> float:
+    """Requests that wait now, as the engines or the newest slots of the history tell; 0 where neither does."""
+    return max(case.service.engines.waiting or 0.0, case.newest(_QUEUE) or 0.0)
+
+
+def short_now(case: Case, count: Counted) -> bool:
+    """Whether the need of now, by load or by what the engines hold, is above the replicas that serve."""
+    has = min(case.service.ready_replicas, case.service.current_replicas)
+    return count.now is not None and count.now > has
+
+
 def _by_engines(case: Case, buffer: float) -> tuple[float | None, int | None]:
     """Sequences that run and wait, and the replicas that hold them at once; the buffer only where a queue stands."""
-    running, waiting = case.service.engines.running, case.service.engines.waiting or 0.0
-    waiting = max(waiting, case.newest(_QUEUE) or 0.0)
+    running, waiting = case.service.engines.running, queued(case)
     if running is None and waiting == 0.0:
         return None, None
     sequences = (running or 0.0) + waiting
-    queued = waiting >= max(1.0, _QUEUE_SHARE * (running or 0.0))
-    return sequences, whole(sequences / case.calibration.batch * (1.0 + buffer if queued else 1.0))
+    stands = waiting >= max(1.0, _QUEUE_SHARE * (running or 0.0))
+    return sequences, whole(sequences / case.calibration.batch * (1.0 + buffer if stands else 1.0))
 
 
 def _survivors(case: Case, until: datetime, buffer: float, level: float, planned: Bound) -> Survivors:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import isfinite
+from typing import Literal
 
 import numpy as np
 
+from outrider.clock import rfc3339
 from outrider.errors import OutriderError
 from outrider.model import (
     Calibration,
@@ -272,12 +274,13 @@ def _recommend(case: needs.Case, settings: PlanSettings) -> Recommendation:
     )
     # what is left after a scale-in must be added to again: the moment counts from there
     left = ordered * min(1.0, goal.replicas / max(1, service.current_replicas))
-    short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9)
+    short = (case.load.load.newest or 0.0) > min(ready, ordered) * (1 + 1e-9) or needs.short_now(case, count)
     need_at = now if short else prescale.first_need(case.said, left, count.level)
     need_at = None if need_at is None else need_at.replace(microsecond=0)
     top = min(service.ceiling, service.ceiling if service.quota_gpus is None else service.quota_gpus // group)
-    # where a limit lets nothing be started, there is no instant to start it by
-    starts = need_at is not None and service.current_replicas < top
+    # where a limit lets nothing be started, there is no instant to start it by; what a scale-in takes may come back
+    starts = need_at is not None and min(service.current_replicas, goal.replicas) < top
+    needed_by = (need_at - ahead_of).replace(microsecond=0) if need_at and starts else None
     gpus = goal.replicas * group
     told = reasoning.Told(case, count, goal, lead, until, ordered, ready, buffer, settings.horizon)
     growth = weekly_growth(case.history.times, case.values, now)
@@ -291,18 +294,30 @@ def _recommend(case: needs.Case, settings: PlanSettings) -> Recommendation:
         ceiling=service.ceiling,
         binding=goal.binding,
         need_at=need_at,
-        needed_by=(need_at - ahead_of).replace(microsecond=0) if need_at and starts else None,
+        needed_by=needed_by,
         lead_time=ahead_of,
         cost_per_hour=None if service.price_per_gpu_hour is None else gpus * service.price_per_gpu_hour,
         currency=service.currency,
         derivation={
             **reasoning.derivation(told),
+            "short": {
+                "short_from": None if need_at is None else rfc3339(need_at),
+                "start_by": None if needed_by is None else rfc3339(needed_by),
+                "is_now": need_at is not None and need_at <= now,
+                "is_past": needed_by is not None and needed_by <= now,
+                "limited_by": None if need_at is None or starts else _limit(service, top),
+            },
             "nodes": nodes.rounded(goal.replicas, group, service),
             "weekly_growth_ratio": growth,
         },
         reason=goal.reason,
         made_at=now,
     )
+
+
+def _limit(service: FleetService, top: int) -> Literal["ceiling", "quota"]:
+    """What keeps a service from more than ``top`` replicas."""
+    return "quota" if top < service.ceiling else "ceiling"
 
 
 def _configured(calibration: Calibration) -> LeadTime:

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import numpy as np
-
-from outrider.clock import from_unix, rfc3339
+from outrider.clock import rfc3339
 from outrider.i18n import Language, texts, translate
 from outrider.model import Forecast, LeadTime, Recommendation, Why
 from outrider.summaries import because, word
 from outrider.units import format_duration
-from planner import nodes, prescale, refine
+from planner import nodes, prescale, refine, unstarted
 from planner.capacity import Buffer, buffer_for, derivation_lines
 from planner.needs import KV_WATERMARK, Case, Counted, bound, sized
-from planner.waiting import beyond, waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ def derivation(told: Told) -> dict[str, Any]:
     """The arithmetic as plain JSON values: the formula, the needs, the limits, what is missing and what is odd."""
     case, count = told.case, told.count
     load = case.load
-    bought = sized(case.calibration, max(load.newest or 0.0, count.ahead.value), told.buffer.value)
+    bought = sized(case.calibration, max(load.newest or 0.0, count.ahead.value), told.buffer.value, told.buffer.source)
     return {
         **bought.derivation,
         "load_now": load.load.newest,
@@ -69,7 +66,7 @@ def derivation(told: Told) -> dict[str, Any]:
             "until": rfc3339(told.until),
         },
         "next_24h": _next_day(told),
-        "without": _without(told),
+        "without": unstarted.facts(case, count),
         "lead": _lead(told.lead),
         "data": _data(case),
         "forecast": _judged(case.said),
@@ -98,13 +95,8 @@ def lines(found: Recommendation, language: Language = "en") -> list[str]:
     said.append(translate(key, language, **limits, quota=quota, why=word("plan_reason", found.reason, language)))
     if "nodes" in facts:
         said.append(nodes.line(facts["nodes"], language))
-    waited = facts.get("without")
-    if waited:
-        key = "plan.without" if waited["waited"] >= 1 else "plan.without_none"
-        figures = {"waited": f"{waited['waited']:,.0f}", "replicas": found.current_replicas}
-        said.append(translate(key, language, **figures))
-        if waited.get("beyond_promise"):
-            said.append(translate("plan.without_promise", language, broken=f"{waited['beyond_promise']:,.0f}"))
+    said += unstarted.when_lines(facts.get("short"), language)
+    said += unstarted.lines(facts.get("without"), found.current_replicas, language)
     return said + [caution(each, language) for each in facts.get("cautions", ())]
 
 
@@ -268,30 +260,6 @@ def _from(said: Forecast, now: datetime) -> Forecast:
         said.score,
         buffers=said.buffers,
     )
-
-
-def _without(told: Told) -> dict[str, Any]:
-    """Requests that wait longer than two seconds if the replicas of now stay as they are, by the median forecast.
-
-    Replicas carry what was calibrated, whatever they are promised; requests that come while the load is above what
-    keeps the promise are told apart, None where none bounds the count.
-    """
-    said, case = told.case.said, told.case
-    replicas = case.service.current_replicas
-    promised = serves = prescale.capacity_per_second(case.calibration, replicas, 0.0)
-    bounded = case.promise is not None and case.promise.verdict is refine.Verdict.BOUNDED
-    if case.promise is not None and bounded:
-        serves = replicas * case.promise.facts["calibrated"]["requests_per_second"]
-    begins, median = np.array([case.now.timestamp()]), said.quantiles[0.5]
-    found = waiting(said.times, median, begins, np.array([serves]))
-    first = None if found.first_at is None else rfc3339(from_unix(found.first_at))
-    broken = round(beyond(said.times, median, begins, np.array([promised]))) if bounded else None
-    return {
-        "waited": round(found.waited),
-        "requests": round(found.requests),
-        "first_at": first,
-        "beyond_promise": broken,
-    }
 
 
 def _lead(lead: LeadTime) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def with_spares(needed: int, *, domains: int, losses: int = 1) -> Spares:
         raise UsageError("replicas and losses are not negative, and there is a domain", hint="count nodes or racks")
     if losses >= domains and needed:
         raise UsageError(
-            f"{losses} of {domains} failure domains may be lost and nothing is left",
+            f"{losses} of {domains} failure {'domain' if domains == 1 else 'domains'} may be lost and nothing is left",
             hint="spread over more domains, or allow fewer losses",
         )
     # n x (1 - losses / domains) >= needed at least, since no domain holds less than its even share

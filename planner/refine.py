@@ -35,6 +35,8 @@ from planner.queueing import SAFE_LOAD, AtSlo, Prediction
 LEAST_RATIO = 0.05
 """A rate below this share of the calibrated one is that of an idle replica: the model errs by more than it tells."""
 _CLOSE = 1e-3
+_UNNAMED = "-"
+"""What stands for a model that nobody names."""
 
 
 class Verdict(StrEnum):
@@ -137,7 +139,8 @@ def lines(facts: Mapping[str, Any], language: Language = "en") -> list[str]:
         arguments = {"promise": promise, **facts.get("arguments", {})}
         if "fit" in facts:
             arguments["why"] = translate(f"capacity.no_fit_{facts['fit']}", language, **facts["fit_arguments"])
-        return [translate(f"plan.slo_{verdict.value}", language, **arguments)]
+        unnamed = verdict is Verdict.NO_SHAPE and arguments.get("model") == _UNNAMED
+        return [translate("plan.slo_no_model" if unnamed else f"plan.slo_{verdict.value}", language, **arguments)]
     before = facts["calibrated"]
     figures = {
         "promise": promise,
@@ -196,7 +199,7 @@ def _missing(
     if known_gpu(calibration.gpu_type) is None:
         return Verdict.NO_GPU, {"gpu": calibration.gpu_type or "unknown"}
     if known.shape is None:
-        return Verdict.NO_SHAPE, {"model": known.model or "-", "why": known.no_shape}
+        return Verdict.NO_SHAPE, {"model": known.model or _UNNAMED, "why": known.no_shape}
     if known.prompt is None or not (isfinite(known.prompt) and known.prompt > 0):
         return Verdict.NO_PROMPT, {}
     return None

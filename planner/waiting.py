@@ -35,18 +35,21 @@ def beyond(times: Floats, rates: Floats, begins: Floats, keeps: Floats) -> float
     return float(arriving[arriving > kept * (1.0 + 1e-9)].sum())
 
 
-def waiting(times: Floats, rates: Floats, begins: Floats, carries: Floats) -> Waiting:
+def waiting(times: Floats, rates: Floats, begins: Floats, carries: Floats, *, queued: float = 0.0) -> Waiting:
     """Requests that wait longer than two seconds.
 
     ``rates`` are requests per second at ``times`` (unix seconds, rising), joined by lines; missing ones are
     bridged. ``carries`` are requests per second that can be served from each instant of ``begins`` (rising) on.
+    ``queued`` requests wait before the first of them comes; those that wait too long count, and those come before.
     """
     known = np.isfinite(rates)
     if not known.any() or times.size < 2:
         return Waiting(0.0, 0.0, None)
     arriving, served = _steps(times, rates, begins, carries)
     grid = _grid(times)
-    backlog, waited, first = 0.0, 0.0, None
+    at_once = served[0] / STEP_SECONDS * LIMIT_SECONDS
+    backlog, waited = queued, max(0.0, queued - float(at_once))
+    first = float(grid[0]) if waited > 0 else None
     for at, coming, room in zip(grid.tolist(), arriving.tolist(), served.tolist(), strict=True):
         backlog = max(0.0, backlog + coming - room)
         seconds = backlog / room * STEP_SECONDS if room > 0 else np.inf

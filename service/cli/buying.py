@@ -73,7 +73,9 @@ def buy(
         "cost_peak_held": made.all_held,
         "weeks": made.weeks,
         "weekly_growth": {"value": made.growth.middle, "low": made.growth.low, "high": made.growth.high},
-        "order_by": rfc3339(made.order_by),
+        "held_without_quota": made.worth,
+        "reason": None if made.unheld is None else made.unheld.value,
+        "order_by": None if made.order_by is None else rfc3339(made.order_by),
         "lead_days": made.lead_days,
         "in_time": made.in_time,
         "prices": {
@@ -97,7 +99,7 @@ def buy(
         ],
         "offline_gpu_hours": sum(one.gpu_hours for one in free),
     }
-    context.show(result, lambda shown: "\n".join(_buy_lines(context, shown, made.busy_ratio)))
+    context.show(result, lambda shown: "\n".join(_buy_lines(context, shown, made.busy_ratio, quota)))
 
 
 def balance(
@@ -236,7 +238,7 @@ def _hours(count: int) -> Any:
     return np.arange(count, dtype=np.float64)
 
 
-def _buy_lines(context: Context, shown: dict[str, Any], ratio: float) -> list[str]:
+def _buy_lines(context: Context, shown: dict[str, Any], ratio: float, quota: int | None) -> list[str]:
     def said(key: str, **numbers: Any) -> str:
         return translate(f"capacity.{key}", context.language, **numbers)
 
@@ -252,12 +254,15 @@ def _buy_lines(context: Context, shown: dict[str, Any], ratio: float) -> list[st
         said("buy_load", **per_gpu, group=load["gpus_per_replica"]),
         said("buy_prices", **paid, currency=unit),
         said("buy_rather", burst=all_burst, peak=all_held),
-        said("buy_why", ratio=f"{ratio:.0%}"),
+        said("buy_never") if ratio >= 1.0 else said("buy_why", ratio=f"{ratio:.0%}"),
     ]
-    lead = f"{shown['lead_days']:g}"
-    lines.append(
-        said("buy_when", order=shown["order_by"], lead=lead) if shown["in_time"] else said("buy_late", lead=lead)
-    )
+    lead, worth = f"{shown['lead_days']:g}", shown["held_without_quota"]
+    if worth > shown["held_gpus"]:
+        lines.append(said("buy_quota", held=shown["held_gpus"], worth=worth, quota=quota))
+    if shown["order_by"] is not None:
+        lines.append(said("buy_when", order=shown["order_by"], lead=lead))
+    elif shown["reason"] in ("too_late", "seldom_busy"):
+        lines.append(said(f"buy_{shown['reason']}", lead=lead))
     lines += [said("buy_spike", at=one["at"], gpus=f"{one['gpus']:,.0f}") for one in shown["spikes"]]
     lines.append(said("offline", hours=f"{shown['offline_gpu_hours']:,.0f}"))
     lines += [

@@ -104,6 +104,7 @@ def formula(
         buffer=chosen.value,
         tp=tp,
         pp=pp,
+        buffer_source=chosen.source,
     )
     lines = [*found.lines(context.language)]
     if chosen.source == "measured":

@@ -166,8 +166,8 @@ def recommendations(found: list[dict[str, Any]], language: Language = "en") -> s
             f"{r['current_replicas']} -> {r['target_replicas']}" if r["target_replicas"] is not None else "-",
             str(r["gpus"]) if r["gpus"] is not None else "-",
             _nodes(r.get("nodes"), language),
-            r["needed_by"] or "-",
-            r["need_at"] or "-",
+            _start_by(r, language),
+            _short_from(r, language),
             _next_day(r["derivation"].get("next_24h")),
             r["reason"],
         ]
@@ -177,6 +177,21 @@ def recommendations(found: list[dict[str, Any]], language: Language = "en") -> s
         language, "service", "gpu", "replicas", "gpus", "nodes", "start_by", "need_at", "next_day", "reason"
     )
     return table(headings, rows, empty=translate("cli.no_services", language))
+
+
+def _start_by(found: dict[str, Any], language: Language) -> str:
+    """The instant, whether it is past, or what lets nothing be started."""
+    short = found["derivation"].get("short") or {}  # a plan of an earlier version has none
+    if found["needed_by"] is None:
+        limit = short.get("limited_by")
+        return "-" if limit is None else f"- ({word('binding', limit, language)})"
+    return str(found["needed_by"]) + (f" ({translate('cli.past', language)})" if short.get("is_past") else "")
+
+
+def _short_from(found: dict[str, Any], language: Language) -> str:
+    """The instant, marked where it is now."""
+    is_now = (found["derivation"].get("short") or {}).get("is_now")
+    return str(found["need_at"] or "-") + (f" ({translate('cli.now', language)})" if is_now else "")
 
 
 def _next_day(found: dict[str, Any] | None) -> str:

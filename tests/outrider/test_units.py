@@ -38,6 +38,12 @@ def test_what_was_read_is_told_the_same(text):
         ("300 tokens per request", "token/request", 300),
         ("60ms", "second", 0.06),
         ("25%", "ratio", 0.25),
+        ("1us", "second", 1e-6),
+        ("50GB/s", "byte/second", 50e9),
+        ("50 MB/s", "byte/second", 50e6),
+        ("2 KiB/ms", "byte/second", 2048e3),
+        ("400 Gbit/s", "byte/second", 50e9),
+        ("8 bits", "byte", 1),
         ("1e3", "token/request", 1000),
     ],
 )
@@ -54,6 +60,13 @@ def test_an_amount_in_another_unit_is_refused_with_both_named(given, unit):
         read_quantity(given, unit)
     assert unit in caught.value.message
     assert "is in " in caught.value.message
+
+
+@pytest.mark.parametrize("given", ["50Gb/s", "50 mb/s", "400Gbps", "2 Kib"])
+def test_a_small_b_is_neither_bits_nor_bytes(given):
+    with pytest.raises(UsageError, match="may be bits or bytes") as caught:
+        read_quantity(given, "byte/second")
+    assert "Gbit/s" in caught.value.hint
 
 
 def test_a_unit_over_two_things_stands_in_parentheses():

@@ -41,6 +41,30 @@ def test_half_busy_is_worth_holding_at_half_the_price():
     assert made.cost < made.all_burst
 
 
+@pytest.mark.parametrize(
+    ("given", "why", "worth"),
+    [
+        ({"held_price": 0.9, "quota": 0}, buying.Unheld.QUOTA, 40),
+        ({"held_price": 0.9, "quota": 7, "group": 8}, buying.Unheld.QUOTA, 40),
+        ({"held_price": 2.0}, buying.Unheld.NEVER_PAYS, 0),
+        ({"held_price": 3.0, "quota": 0}, buying.Unheld.NEVER_PAYS, 0),
+        ({"held_price": 0.9, "weeks": 4, "lead": timedelta(weeks=6)}, buying.Unheld.TOO_LATE, 0),
+    ],
+)
+def test_where_nothing_is_held_the_reason_is_told_and_nothing_is_ordered(given, why, worth):
+    made = plan(WEEK, **given)
+    assert (made.held, made.unheld, made.worth, made.order_by) == (0, why, worth, None)
+
+
+def test_gpus_that_are_seldom_busy_are_not_held():
+    once = np.zeros(168)
+    once[3] = 8.0
+    made = plan(once)
+    assert (made.held, made.unheld, made.order_by) == (0, buying.Unheld.SELDOM_BUSY, None)
+    ordered = plan(WEEK, held_price=0.9, quota=20)
+    assert (ordered.held, ordered.worth, ordered.unheld, ordered.order_by) == (20, 40, None, NOW)
+
+
 def test_parts_of_replicas_are_neither_held_nor_rented():
     busy = np.where(np.arange(336) % 3 == 0, 16.0, 8.0)
     for held_price in (0.2, 0.7, 0.9):

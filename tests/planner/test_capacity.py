@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner.capacity import buffer_for, buffer_of, formula, whole
+from planner.capacity import buffer_for, buffer_of, derivation_lines, formula, whole
 
 EXAMPLE = {"qps": 40, "tokens": 300, "batch": 32, "tokens_per_second": 25, "buffer": 0.25, "tp": 4}
 
@@ -41,6 +41,22 @@ def test_a_buffer_out_of_range_is_warned_about(buffer, warnings):
     found = formula(**{**EXAMPLE, "buffer": buffer})
     assert found.derivation["warnings"] == warnings
     assert len(found.lines()) == 5 + len(warnings)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("buffer", "code"), [(0.108, "buffer_low"), (0.5, "buffer_high")])
+def test_a_measured_buffer_is_told_as_one_and_promises_nothing(buffer, code, language):
+    given = formula(**{**EXAMPLE, "buffer": buffer})
+    found = formula(**{**EXAMPLE, "buffer": buffer}, buffer_source="measured")
+    assert (found.derivation["warnings"], found.replicas) == ([code], given.replicas)
+    measured = {"en": "the measured error of this forecast", "zh": "实测误差"}[language]
+    assert measured in found.lines(language)[-1]
+    assert f"{buffer:g}" in found.lines(language)[-1]
+    assert measured not in given.lines(language)[-1]
+    assert not [claim for claim in ("lost replica", "丢失") if claim in found.lines(language)[-1]]
+    earlier = {name: value for name, value in found.derivation.items() if name != "buffer_source"}
+    assert derivation_lines({**earlier, "buffer": {"source": "measured"}}, language) == found.lines(language)
+    assert derivation_lines(earlier, language) == given.lines(language)
 
 
 @pytest.mark.parametrize(

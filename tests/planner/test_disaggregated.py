@@ -104,3 +104,31 @@ def test_no_load_needs_no_replica_and_what_cannot_be_is_refused():
     for rate in (0.0, -1.0, float("nan")):
         with pytest.raises(UsageError, match="link"):
             Link(131072.0, rate)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("pool", "place"), [("prefill", 2), ("decode", 5)])
+def test_what_ends_a_pool_is_said_in_words(language, pool, place):
+    found = size(PREFILL, DECODE, LINK, WORK, 40, SLO)
+    assert isinstance(found, Pools)
+    binds = {"prefill": (Bind.TTFT, Bind.LINK, Bind.STABILITY), "decode": set(Bind) - {Bind.LINK}}[pool]
+    told = set()
+    for bind in binds:
+        said = lines(replace(found, derivation={**found.derivation, f"{pool}_binds": bind.value}), language)
+        assert not any("{" in line or "capacity." in line or f"({bind.value}" in line for line in said)
+        assert "95 %" in said[-2]
+        told.add(said[place])
+    assert len(told) == len(binds)
+
+
+def test_a_promise_just_above_what_idle_replicas_do_is_sized_or_refused():
+    best = size(PREFILL, DECODE, LINK, WORK, 40, replace(SLO, ttft=1e-3))
+    assert isinstance(best, NoPools)
+    sized = []
+    for above in (1.0, 1.0 + 1e-9, 1.001, 1.01, 1.03, 1.1):
+        found = size(PREFILL, DECODE, LINK, WORK, 40, replace(SLO, ttft=best.best * above))
+        sized.append(isinstance(found, Pools))
+        if isinstance(found, Pools):
+            assert found.ttft <= best.best * above
+    assert sized == sorted(sized)
+    assert sized[-3:] == [True] * 3

@@ -340,6 +340,7 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
         (KNOWN, {"gpu_type": "unknown"}, Verdict.NO_GPU, "GPU type unknown"),
         (KNOWN, {"gpu_type": ""}, Verdict.NO_GPU, "gpu_type"),
         (replace(KNOWN, shape=None, model="own", no_shape="no model is known"), {}, Verdict.NO_SHAPE, "model own"),
+        (replace(KNOWN, shape=None, model=""), {}, Verdict.NO_SHAPE, "no model is named (services: model; --model)"),
         (replace(KNOWN, prompt=None), {}, Verdict.NO_PROMPT, "prompt_tokens"),
         (replace(KNOWN, prompt=nan), {}, Verdict.NO_PROMPT, "how long prompts are"),
         (replace(KNOWN, prompt=inf), {}, Verdict.NO_PROMPT, "how long prompts are"),
@@ -357,6 +358,18 @@ def test_what_is_not_known_is_said_and_bounds_nothing(build, known, changes, ver
         (line,) = refine.lines(found.as_dict(), language)
         assert not line.startswith("plan.")
         assert "{" not in line
+
+
+@pytest.mark.parametrize(("language", "both"), [("en", " and "), ("zh", "，且")])
+def test_the_sentence_is_right_for_one_promise_and_for_several(build, language, both):
+    unnamed = replace(KNOWN, shape=None, model="", objectives=(TTFT, TPOT))
+    (several,) = refine.lines(refined(build.calibration(), unnamed).as_dict(), language)
+    (one,) = refine.lines(refined(build.calibration(), replace(unnamed, objectives=(TTFT,))).as_dict(), language)
+    assert both in several
+    assert both not in one
+    promised = [line.partition("TTFT" if language == "en" else "（")[0] for line in (one, several)]
+    assert promised[0] == promised[1], "no verb hangs on how many there are"
+    assert "--model" in one
 
 
 def test_the_bound_changes_the_count_and_every_figure_that_follows_from_it(build):

@@ -17,7 +17,7 @@ from planner.offers import Offer
 from service import wiring
 from service.purchasing import Demand, prices_of
 from service.settings import Settings, StoreSettings
-from tests.service.test_cli import answer
+from tests.service.test_cli import answer, run
 
 NOW = datetime(2026, 5, 18, 14, 50, tzinfo=UTC)  # a Monday, after a Sunday without load
 CHAT = EntityRef("default", EntityKind.SERVICE, "serving", "chat")
@@ -74,6 +74,30 @@ def test_troughs_are_those_of_the_coming_hours_of_the_week(stored):
     (window,) = found["offline"]
     assert (window["start"], window["back_by"]) == ("2026-05-18T20:00:00Z", "2026-05-19T07:52:00Z")
     assert 0 < window["gpus"] < found["held_gpus"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "said"),
+    [
+        (("--held-price", "0.1", "--quota", "0"), "quota", "the quota of 0 GPUs is the reason for 0: "),
+        (("--held-price", "0.1", "--quota", "1"), "quota", "the quota of 1 GPU is the reason for 0: "),
+        (("--held-price", "2"), "never_pays", "holding never pays"),
+    ],
+)
+def test_where_nothing_is_held_no_order_is_due_and_the_reason_is_printed(stored, options, reason, said):
+    found = answer(*BUY, *options, cwd=stored)
+    assert (found["held_gpus"], found["order_by"], found["reason"]) == (0, None, reason)
+    shown = " ".join(run(*BUY, *options, "-o", "table", cwd=stored).stdout.split())
+    assert said in shown
+    assert "order by" not in shown
+    assert "more than 100%" not in shown
+
+
+def test_a_quota_that_cuts_what_is_held_is_named(stored):
+    cut = (*BUY, "--held-price", "0.1", "--quota", "20", "-o", "table")
+    shown = " ".join(run(*cut, cwd=stored).stdout.split())
+    assert "the quota of 20 GPUs is the reason for 16" in shown
+    assert "order by" in shown
 
 
 def priced(*offers, held=None, burst=None, price=None, currency=None):

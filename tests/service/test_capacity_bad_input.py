@@ -227,7 +227,9 @@ REFUSED = [
     (f"{BUY} week.csv --per-gpu 1e-300", "GPUs are needed in an hour, more than anyone has"),
     (f"{BUY} week.csv --per-gpu 2_tokens", "is in token, expected request/second"),
     (f"{BUY} week.csv --weeks 52", "a plan over 52 weeks"),
-    (f"{BUY} week.csv --held-price -1", "prices must be finite"),
+    (f"{BUY} week.csv --held-price -1", "--held-price must be 0 or more, not -1"),
+    (f"{BUY} week.csv --burst-price 0", "--burst-price must be above 0, not 0"),
+    (f"{BUY} week.csv --weeks 1", "a plan over 1 week"),
     (f"{BUY} week.csv --held-price nan", "--held-price: nan is not a number"),
     ("buy --per-gpu 2 --csv week.csv", "what do the GPUs cost"),
     # balance

@@ -146,6 +146,12 @@ def test_the_command_line_sizes_both_pools(tmp_path):
     assert len(found["derivation"]) == 8
     never = answer(*asked, "--ttft", "1ms", cwd=tmp_path, code=1)
     assert (never["kept"], never["reason"]) == (False, "prompt")
+    assert "s for 95 % of requests" in never["derivation"][0]
+    assert answer(*asked, "--ttft", "1us", cwd=tmp_path, code=1)["best_seconds"] == never["best_seconds"]
+    links = [answer(*asked, "--link", text, cwd=tmp_path)["inputs"]["link"] for text in ("50GB/s", "50e9", "50 MB/s")]
+    assert links == [50e9, 50e9, 50e6]
+    wrong = answer(*asked, "--link", "50Gb/s", cwd=tmp_path, code=2)
+    assert "--link: '50Gb/s' has a small b" in wrong["error"]["message"]
     wrong = answer(*asked, "--link", "50", "--decode-gpu", "abacus", cwd=tmp_path, code=2)
     assert "abacus" in wrong["error"]["message"]
     wrong = answer(*asked, "--link", "0", cwd=tmp_path, code=2)

@@ -125,6 +125,14 @@ def test_spares_keep_what_is_needed_and_count_whole_nodes(tmp_path: Path) -> Non
     assert "failure domains" in message("capacity", "spares", "--needed", "3", cwd=tmp_path)
 
 
+def test_spares_count_one_in_the_singular(tmp_path: Path) -> None:
+    found = answer("capacity", "spares", "--needed", "1", "--domains", "1", "--losses", "0", cwd=tmp_path)
+    (said,) = found["derivation"]
+    assert said == "1 replica must be left after the loss of 0 of 1 failure domain, each with at most 1: 1 replica"
+    two = answer("capacity", "spares", "--needed", "2", "--domains", "4", cwd=tmp_path)["derivation"][0]
+    assert two.startswith("2 replicas must be left after the loss of 1 of 4 failure domains")
+
+
 def test_spares_of_a_service_are_those_of_its_plan_and_places(stored: Path) -> None:
     spares = ("capacity", "spares", "--service", "chat")
     by_node = answer(*spares, "--gpus-per-node", "8", cwd=stored)

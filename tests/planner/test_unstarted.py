@@ -1,0 +1,110 @@
+"""What is said of a service if nothing were started, and from when it is short."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from outrider import jsonable
+from outrider.model import EngineLoad, Recommendation
+from planner import reasoning
+from planner.plan import PlanSettings, plan
+from planner.unstarted import when_lines
+from planner.waiting import waiting
+from service.cli.tables import recommendations as table
+
+
+def _plan(build, values, **fleet) -> Recommendation:
+    known = {build.service: build.calibration()}
+    (found,) = plan(
+        build.history(values), known, [build.fleet(**fleet)], build.now, settings=PlanSettings()
+    ).recommendations
+    assert isinstance(found, Recommendation), found
+    return found
+
+
+def _constant(level: float) -> np.ndarray:
+    return np.full(5 * 144, level)
+
+
+@pytest.mark.parametrize(("language", "none"), [("en", "no request"), ("zh", "没有请求")])
+def test_a_queue_of_now_is_not_said_to_wait_for_nothing(build, language, none):
+    held = EngineLoad(running=320.0, waiting=900.0)
+    found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
+    without = found.derivation["without"]
+    assert without["short_now"] == {"need": found.derivation["need_now"], "has": 20}
+    assert without["queued"] == 900.0
+    assert 0 < without["waited"] < 2000, "the queue and those that come while it drains"
+    (said,) = [line for line in reasoning.lines(found, language) if f"{without['waited']:,}" in line]
+    assert str(found.derivation["need_now"]) in said
+    assert not [line for line in reasoning.lines(found, language) if none in line]
+
+
+def test_a_service_with_enough_and_no_queue_still_hears_that_nobody_waits(build):
+    found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20)
+    assert found.derivation["without"]["short_now"] is None
+    assert any("no request of the next 24 h" in line for line in reasoning.lines(found))
+
+
+def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
+    held = EngineLoad(running=320.0, waiting=900.0)
+    found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
+    assert found.need_at == build.now
+    assert found.needed_by == build.now - found.lead_time
+    assert any("short from now" in line and "past" in line for line in reasoning.lines(found))
+    shown = table([jsonable.recommendation(found)], "en")
+    assert "(now)" in shown
+    assert "(past)" in shown
+
+
+def test_what_a_scale_in_takes_is_started_again_in_time(build):
+    values = build.wave(6.0, level=20.0, noise=0.0)
+    found = next(
+        found
+        for turn in range(0, 144, 12)
+        if (
+            found := _plan(build, np.roll(values, turn), current_replicas=20, ready_replicas=20, ceiling=20)
+        ).target_replicas
+        < 20
+        and found.need_at is not None
+    )
+    assert found.needed_by == found.need_at - found.lead_time
+    assert any(found.derivation["short"]["start_by"] in line for line in reasoning.lines(found))
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"), [({"ceiling": 12}, "the configured ceiling"), ({"quota_gpus": 48}, "the GPU quota")]
+)
+def test_where_nothing_can_be_started_the_limit_is_the_reason(build, limits, why):
+    found = _plan(build, _constant(40.0), current_replicas=12, ready_replicas=12, **limits)
+    assert found.needed_by is None
+    assert any("nothing more can be started" in line and why in line for line in reasoning.lines(found))
+    assert "- (the" in table([jsonable.recommendation(found)], "en"), "a column may break the words behind"
+
+
+def test_a_service_that_is_never_short_has_no_line_of_it(build):
+    found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20)
+    assert found.need_at is None
+    assert when_lines(found.derivation["short"], "en") == []
+    assert when_lines(None, "en") == []
+
+
+def test_what_waits_at_the_start_waits_as_long_as_the_work_before_it():
+    times, none = np.array([0.0, 600.0]), np.zeros(2)
+    starts, serves = np.array([0.0]), np.array([10.0])
+    assert waiting(times, none, starts, serves, queued=15.0).waited == 0
+    late = waiting(times, none, starts, serves, queued=120.0)
+    assert late.waited == pytest.approx(100.0), "the first twenty are served within two seconds"
+    assert late.first_at == 0.0
+    busy = waiting(times, np.full(2, 5.0), starts, serves, queued=120.0)
+    assert busy.waited > 100.0, "and those that come behind them wait, too"
+
+
+def test_one_of_a_thing_is_told_in_the_singular(build):
+    found = _plan(build, _constant(1.0), current_replicas=1, ready_replicas=1, floor=1, ceiling=1, quota_gpus=4)
+    said = "\n".join(reasoning.lines(found))
+    assert "needs 1 replica\n" in said
+    assert "1 replica (4 GPUs)" in said
+    assert not re.search(r"\b1 (replicas|GPUs|nodes|starts)\b", said)
