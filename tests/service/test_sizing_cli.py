@@ -229,8 +229,10 @@ def test_cost_shows_the_front_and_priors_are_told(tmp_path):
     assert found["front"][0]["cost_per_1k_tokens"] > 0
     assert all(one["price_source"].startswith("prior") for one in found["front"][0]["replicas"])
     assert all(one["source"].startswith("prior") for one in found["front"][0]["replicas"])
-    out_of_reach = answer(*COST, "40", "--tpot", "1us", "--gpu", "H100", cwd=tmp_path, code=2)
-    assert "--tpot" in out_of_reach["error"]["message"]
+    no_unit = answer(*COST, "40", "--tpot", "1parsec", "--gpu", "H100", cwd=tmp_path, code=2)
+    assert "--tpot" in no_unit["error"]["message"]
+    no_engine = answer(*COST, "40", "--tpot", "1us", "--gpu", "H100", cwd=tmp_path, code=1)
+    assert not no_engine["slo_kept"]
     out_of_reach = answer(*COST, "40", "--tpot", "0.1ms", "--gpu", "H100", cwd=tmp_path, code=1)
     assert not out_of_reach["slo_kept"]
 
