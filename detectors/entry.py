@@ -9,6 +9,7 @@ burst are none. More or fewer than forecast for long is the business of ``traffi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 import numpy as np
@@ -16,11 +17,10 @@ import numpy as np
 from detectors import probes
 from detectors.due import RATE
 from detectors.probes import Probes
-from detectors.spells import silences, unusable
+from detectors.spells import silences
 from detectors.verdicts import evidence, finding
 from detectors.wayin import DROP_RATIO, FEWER, Way, WayIn
-from outrider.model import DetectorState, Evidence, Finding, Interval, NoVerdict, Window
-from outrider.topology import Topology
+from outrider.model import Evidence, Finding, Interval, NoVerdict, Window
 
 
 class EntryDetector(WayIn):
@@ -29,18 +29,11 @@ class EntryDetector(WayIn):
     name = "entry"
     state_version = 2
 
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding per service whose way in fails or whose requests stay away."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None or not window.entities:
-            return state, (NoVerdict(self.name, None, reason),) if reason else ()
-        way = self._look(state, window)
-        found = self._findings(window, way, now)
         untold = np.asarray(np.isnan(way.rate).all(axis=1), dtype=np.bool_)
         quiet = silences(self.name, window.entities, window.column_status("svc_requests_total"), untold)
-        return self._state(window, way.memory, way.last), (*found, *quiet)
+        return (*self._findings(window, way, now), *quiet)
 
     def _findings(self, window: Window, way: Way, now: datetime) -> list[Finding]:
         found = []

@@ -9,6 +9,7 @@ what is usual at this hour, no verdict is given.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -17,12 +18,11 @@ import numpy as np
 from detectors import readings
 from detectors.due import RATE, SPAN, Expected
 from detectors.memory import Arrays
-from detectors.spells import Flags, unusable, why_silent
+from detectors.spells import Flags, why_silent
 from detectors.verdicts import evidence, oddity
-from detectors.wayin import WayIn
+from detectors.wayin import Way, WayIn
 from outrider import windows
 from outrider.model import (
-    DetectorState,
     EntityRef,
     Finding,
     Floats,
@@ -31,7 +31,6 @@ from outrider.model import (
     NoVerdictReason,
     Window,
 )
-from outrider.topology import Topology
 
 NAME = "traffic-forecast"
 PERSISTS = timedelta(minutes=5)  # outside until it is told, and inside until it is over
@@ -54,19 +53,13 @@ class TrafficForecastDetector(WayIn):
         "off_told": False,
     }
 
-    def detect(
-        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
-    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+    def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
         """A finding per service that has been outside for long, and why nothing can be said of others."""
-        reason = unusable(window, now.timestamp())
-        if reason is not None or not window.entities:
-            return state, (NoVerdict(self.name, None, reason),) if reason else ()
-        way = self._look(state, window)
         memory, due = way.memory, way.due
         near = _follow(window, memory, due, way.last)
         other = memory["shut"] | memory["dropped"] | ((memory["off_side"] < 0) & (memory["named_until"] >= due.at))
         found = _findings(window.entities, memory, near, due, other, now)
-        return self._state(window, memory, way.last), (*found, *_silences(window, memory, near, due))
+        return (*found, *_silences(window, memory, near, due))
 
 
 def _follow(window: Window, memory: Arrays, due: Expected, last: float) -> Floats:

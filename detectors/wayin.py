@@ -6,8 +6,10 @@ what the other one need not tell. Detectors know nothing of each other, so each 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,9 +21,10 @@ from detectors.due import RATE, Expected, expected
 from detectors.memory import Arrays, align
 from detectors.pasts import newest_of
 from detectors.probes import Probes
-from detectors.spells import Flags, newest
+from detectors.spells import Flags, newest, unusable
 from outrider import windows
-from outrider.model import DetectorState, EntityKind, EventKind, Floats, SignalKey, Window
+from outrider.model import DetectorState, EntityKind, EventKind, Finding, Floats, NoVerdict, SignalKey, Window
+from outrider.topology import Topology
 
 MINUTE = timedelta(minutes=1)
 FAILED_PROBES = 2  # of two minutes; one may be a blip of the network between
@@ -56,9 +59,10 @@ class Way:
     due: Expected
 
 
-class WayIn:
+class WayIn(ABC):
     """The memory of the way in of each service, and whether its gateway fails or its requests stay away."""
 
+    name: str
     kind = EntityKind.SERVICE
     keys: tuple[SignalKey, ...] = (
         *arrivals.KEYS,
@@ -126,6 +130,21 @@ class WayIn:
                 at, long = float(window.times[start + place]), float(seconds[start + place])
                 self._baseline.learn(memory, values[:, place], at, long)
         return self._state(window, memory, last)
+
+    def detect(
+        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """What is said of the way in of each service, and why nothing can be said of others."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None or not window.entities:
+            return state, (NoVerdict(self.name, None, reason),) if reason else ()
+        way = self._look(state, window)
+        verdicts = tuple(self.judge(window, way, now))
+        return self._state(window, way.memory, way.last), verdicts
+
+    @abstractmethod
+    def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """What is said of the window's services; changes ``way.memory``."""
 
     def _look(self, state: DetectorState, window: Window) -> Way:
         """What is known of the way in now, and learnt."""

@@ -18,6 +18,7 @@ from planner.fit import NoFit, Setup, fit
 from planner.gpus import GpuSpec
 from planner.known import PREFILL, Known
 from planner.prefill import Link, Side
+from planner.prescale import capacity_per_second
 from planner.queueing import AtSlo, Bounds, OutOfReach, Prediction, Slo, StepTimes, Work
 from planner.shapes import ModelShape
 
@@ -82,11 +83,6 @@ class Prompting:
         return prefill.prompts_at(self.side, self.link, self.work, rate, quantile, self.after)
 
 
-def limit_of(calibration: Calibration) -> float:
-    """Requests a second of a replica by its calibration."""
-    return calibration.batch * calibration.tokens_per_second_per_sequence / calibration.tokens_per_request
-
-
 def replica(calibration: Calibration, known: Known, spec: GpuSpec, shape: ModelShape) -> Replica | NoFit:
     """The replica that was calibrated."""
     cached = min(max(known.cached_ratio, 0.0), _MOST_CACHED) if isfinite(known.cached_ratio) else 0.0
@@ -129,7 +125,7 @@ def _prompting(calibration: Calibration, known: Known, spec: GpuSpec, shape: Mod
     setup = _setup(calibration, known, 1)
     bounds = Bounds(setup.sequences, token_budget=setup.token_budget, block=setup.block)
     prior = roofline.step_times(shape, spec, setup)
-    seconds = min(1.0, calibration.batch) / limit_of(calibration)
+    seconds = min(1.0, calibration.batch) / capacity_per_second(calibration, 1, buffer=0.0)
     factor = seconds / prefill.prompt_seconds(Side(prior, bounds, setup.gpus), work)
     times = measured.scaled(prior, factor)
     link, source = prefill.link_of(shape, setup), "prior"
@@ -156,6 +152,6 @@ def _facts(calibration: Calibration, shape: ModelShape, work: Work, factor: floa
         "calibrated": {
             "batch": calibration.batch,
             "tokens_per_second_per_sequence": calibration.tokens_per_second_per_sequence,
-            "requests_per_second": limit_of(calibration),
+            "requests_per_second": capacity_per_second(calibration, 1, buffer=0.0),
         },
     }

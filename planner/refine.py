@@ -29,6 +29,7 @@ from planner import promised_loads
 from planner.fit import NoFit
 from planner.gpus import known_gpu
 from planner.known import DECODE, PREFILL, Known, Objective
+from planner.prescale import capacity_per_second
 from planner.promised_loads import Replica
 from planner.queueing import SAFE_LOAD, AtSlo, Prediction
 
@@ -98,7 +99,7 @@ def _refined(calibration: Calibration, known: Known) -> Refined:
         named = {"model": known.model, "gpu": calibration.gpu_type}
         why = {"fit": case.reason.value, "fit_arguments": dict(case.arguments)}
         return Refined(calibration, Verdict.NO_FIT, {**told, "arguments": named, **why})
-    limit = promised_loads.limit_of(calibration)
+    limit = capacity_per_second(calibration, 1, buffer=0.0)
     told |= case.facts
     kept: list[tuple[Objective, Prediction]] = []
     missed: list[dict[str, Any]] = []

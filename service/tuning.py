@@ -82,7 +82,7 @@ def proposal_of(
 
     ``since`` leaves out verdicts on alerts that began before; ``tried`` is measured instead of our own settings.
     """
-    judged = judged_of(_said_since(rule, state, since), state, now)
+    judged = _judged_since(rule, state, since, now)
     interval = settings.collect.interval
     span = TimeRange(now - settings.store.retention.raw, now)
     if rule.expr is None:
@@ -101,9 +101,10 @@ def proposal_of(
     )
 
 
-def _said_since(rule: Rule, state: StateReader, since: datetime | None) -> list[Feedback]:
-    """Verdicts on alerts of the rule that began since then."""
-    return [one for one in state.feedback(rule=rule.name, limit=facts.EVERY) if since is None or one.starts_at >= since]
+def _judged_since(rule: Rule, state: StateReader, since: datetime | None, now: datetime) -> list[Judged]:
+    """What was said of alerts of the rule that began since then."""
+    said = state.feedback(rule=rule.name, limit=facts.EVERY)
+    return judged_of([one for one in said if since is None or one.starts_at >= since], state, now)
 
 
 def judged_of(said: Sequence[Feedback], state: StateReader, now: datetime) -> list[Judged]:
@@ -147,7 +148,7 @@ def budgets_of(
     """
     if not is_statistical(rule):
         return ()
-    judged = judged_of(_said_since(rule, state, since), state, now)
+    judged = _judged_since(rule, state, since, now)
     kinds = sorted({one.entity.kind for one in judged})
     return tuple(
         _budget_of(kind, [one for one in judged if one.entity.kind is kind], metrics, settings, now) for kind in kinds

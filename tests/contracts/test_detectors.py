@@ -437,11 +437,16 @@ def past_and_present(detector, scale=1.0):
         live[2, 80:] *= np.exp(0.02 * np.arange(70)[:, None] * bad * moved)
     else:
         live[2, 80:] *= np.where(moved, np.where(np.arange(moved.size) % 2, 3.0, 0.2), 1.0)
+    return told_of(detector, entities, scales * live, state, step, 42)
+
+
+def told_of(detector, entities, live, state, step, wide):
+    """Entity and signals of what is found at each of the times of ``live``, with so many of them in a window."""
     found = []
-    for end in range(1, 151):
-        begin = max(0, end - 42)
+    for end in range(1, live.shape[1] + 1):
+        begin = max(0, end - wide)
         times = START + step.total_seconds() * np.arange(begin, end)
-        part = window(detector, entities, scales * live[:, begin:end], times=times, step=step)
+        part = window(detector, entities, live[:, begin:end], times=times, step=step)
         state, verdicts = detect(detector, state, part)
         found.append([(one.entity.name, one.signals) for one in verdicts if isinstance(one, Finding)])
     return found
@@ -470,15 +475,7 @@ def lines_past_and_present(detector, scale=1.0):
     value = WELL_ABOVE * (0.4 + 0.6 * drive) * rng.normal(1.0, 0.005, (6, 150))
     value[2, 110:] *= 1.2 if detector.name == "memory-use" else 0.5
     live = np.concatenate((scale * value[:, :, None], np.clip(drivers, 0.0, 1.0)), axis=2)
-    state, found = detector.initial(), []
-    for end in range(1, 151):
-        begin = max(0, end - 12)
-        times = START + step.total_seconds() * np.arange(begin, end)
-        state, verdicts = detect(
-            detector, state, window(detector, entities, live[:, begin:end], times=times, step=step)
-        )
-        found.append([(one.entity.name, one.signals) for one in verdicts if isinstance(one, Finding)])
-    return found
+    return told_of(detector, entities, live, detector.initial(), step, 12)
 
 
 @pytest.mark.parametrize("name", GIVEN)
