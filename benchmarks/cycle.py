@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, main, quick, result
 from benchmarks.fleet_pages import FleetPages, fleet, server
-from collectors.collect import Collector
-from collectors.scrape import Scraper
-from collectors.scraped import Scrape
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
+from collectors.scrape.scraper import Scraper
 from detectors.registry import DETECTORS
 from outrider import log
 from outrider.clock import ManualClock

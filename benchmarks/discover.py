@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import yaml
 
 from benchmarks.common import Result, main, result
-from collectors.collect import Collector
-from collectors.discovery.discovery import Discovery
-from collectors.discovery.lists import FileSource
-from collectors.discovery.targets import Rules
+from collectors.discovery.manager import Discovery
+from collectors.discovery.relabeling import Rules
+from collectors.discovery.static_file_http_dns import FileSource
+from collectors.pipeline.scrape_manager import Collector
 
 SIZES = {"discover_10k": (10_000, 0.5), "discover_100k": (100_000, 5.0)}  # targets, seconds allowed
 TURNS = 5

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from collectors.targets import Target, target_of
+from collectors.mapping.target import Target, target_of
 from simulator.fleet import Fleet
 from simulator.spec import FleetSpec, PoolSpec, default_spec
 from simulator.targets import Pages, targets

@@ -15,15 +15,15 @@ from enum import StrEnum
 
 import numpy as np
 
-from collectors import targets as configured
-from collectors.collect import Collector
-from collectors.doubles import Doubles
-from collectors.kernel_file import Part
-from collectors.kernel_log import SOURCE, NodeLog
-from collectors.log_patterns import packaged
-from collectors.scraped import Scrape
-from collectors.sightings import Sighting, Whereabouts
-from collectors.targets import Target
+from collectors.events.deduplication import Doubles
+from collectors.events.unresolved_event import Sighting, Whereabouts
+from collectors.logs.kernel_file import Part
+from collectors.logs.kernel_log import SOURCE, NodeLog
+from collectors.logs.patterns import packaged
+from collectors.mapping import target as configured
+from collectors.mapping.target import Target
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.clock import from_unix
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef

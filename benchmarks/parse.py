@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.common import Result, best_of, main, result
 from benchmarks.fleet_pages import SAMPLES, filled
-from collectors.exposition import Parser
+from collectors.exposition.parser import Parser
 
 TARGET, TARGET_RATIO = 1.5e6, 40.0  # samples a second, and against the peer
 RECORDING = Path(__file__).resolve().parent.parent / "tests/recordings/c_ramp.metrics.jsonl.gz"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from collectors import targets as configured
-from collectors.collect import Collector, TargetHealth
-from collectors.scraped import Scrape
+from collectors.mapping import target as configured
+from collectors.pipeline.scrape_manager import Collector, TargetHealth
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import Collected

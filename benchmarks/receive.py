@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import cramjam
 
 from benchmarks.common import Result, main, result
-from collectors import receive_block, receive_remote_write
-from collectors.collect import Collector
-from collectors.exposition import Page, Parser
-from collectors.receive import unpack
-from collectors.receive_match import Matcher
-from collectors.received import Received
-from collectors.scraped import Scrape
-from collectors.targets import target_of
+from collectors.exposition.parser import Page, Parser
+from collectors.mapping.target import target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.receive import block, remote_write
+from collectors.receive.consumer import Received
+from collectors.receive.protocol import unpack
+from collectors.receive.routing import Matcher
+from collectors.scrape.result import Scrape
 from outrider import garbage, log
 from outrider.clock import ManualClock
 from outrider.remote_write import WriteRequest
@@ -77,11 +77,9 @@ def pushed(recorded: Sequence[tuple[bytes, Page]]) -> tuple[float, float, int]:
         bodies = requests(page, START + number * STEP)
         begun = perf_counter()
         for body in bodies:
-            decoded = receive_remote_write.decode(unpack(body, "snappy", 1 << 28), 1)
+            decoded = remote_write.decode(unpack(body, "snappy", 1 << 28), 1)
             assigned = matcher.assign(decoded)
-            spool.put(
-                PushedBlock("remote_write", "s", clock.now(), 1, receive_block.encode(assigned, decoded.about)), 1 << 30
-            )
+            spool.put(PushedBlock("remote_write", "s", clock.now(), 1, block.encode(assigned, decoded.about)), 1 << 30)
         middle = perf_counter()
         clock.advance(STEP)
         collected = collector.absorb_pages((), clock.now())

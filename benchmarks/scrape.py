@@ -20,10 +20,10 @@ import numpy as np
 
 from benchmarks.common import Result, main, result
 from benchmarks.fleet_pages import FleetPages, PageServer, fleet, server
-from collectors.collect import Collector
-from collectors.scrape import Scraper
-from collectors.scraped import Scrape
-from collectors.targets import Target, target_of
+from collectors.mapping.target import Target, target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
+from collectors.scrape.scraper import Scraper
 from outrider import log
 
 LIMIT, MOST_DELAY = 15.0, 0.1  # seconds: the interval; the delay that odd targets may cost the others

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from generated import write_or_check
 
-from collectors.adapter import Adapter, Aggregate, Match, Metrics, Operator, Rule, Section, Statistic, Term
-from collectors.registry import ADAPTERS, adapter
+from collectors.mapping.model import Adapter, Aggregate, Match, Metrics, Operator, Rule, Section, Statistic, Term
+from collectors.mapping.registry import ADAPTERS, adapter
 from outrider import catalog
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors import recording
-from collectors.collect import Collector
+from collectors.pipeline.scrape_manager import Collector
+from collectors.recording import reader
 from detectors.registry import DETECTORS
 from outrider import catalog
 from outrider.model import SUM_BUCKET, EntityRef, Event, Finding
@@ -169,7 +169,7 @@ def of_recording(path: Path, detectors: Sequence[Detector] | None = None, adapte
     watchers = tuple(make() for make in DETECTORS.values()) if detectors is None else tuple(detectors)
     detection, life = Detection(watchers, recorded.step), Life(step_minutes=recorded.step / timedelta(minutes=1))
     first: datetime | None = None
-    for group in replay.rounds(recording.merged(recorded.tracks), recorded.step):
+    for group in replay.rounds(reader.merged(recorded.tracks), recorded.step):
         at = group[-1].at
         first = first or at
         collected = collector.absorb(group, at)

@@ -21,9 +21,9 @@ from importlib import metadata
 
 from aiohttp import web
 
-from collectors.accelerators import page as pages
-from collectors.accelerators.reading import AcceleratorsAwayError, Reader, Xid, XidLedger
-from collectors.kernel_file import KernelFile
+from collectors.accelerators import exposition as pages
+from collectors.accelerators.snapshot import AcceleratorsAwayError, Reader, Xid, XidLedger
+from collectors.logs.kernel_file import KernelFile
 from outrider import log
 from outrider.clock import Clock
 from outrider.errors import OutriderError, UnavailableError

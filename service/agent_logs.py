@@ -13,8 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from collectors.accelerators.reading import Xid
-from collectors.kernel_file import KernelFile
+from collectors.accelerators.snapshot import Xid
+from collectors.logs.kernel_file import KernelFile
 from outrider.clock import Clock, rfc3339
 
 MOST_RECORDS = 10_000

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from collectors.accelerators.dcgm import Dcgm
 from collectors.accelerators.nvml import Nvml
-from collectors.accelerators.reading import AcceleratorsAwayError, Reader
+from collectors.accelerators.snapshot import AcceleratorsAwayError, Reader
 from outrider import log
 from outrider.clock import Clock
 

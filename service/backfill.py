@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from collectors.promql import LOOK_BACK, PrometheusSource
+from collectors.prometheus.source import LOOK_BACK, PrometheusSource
 from outrider import catalog
 from outrider.clock import rfc3339
 from outrider.errors import CollectError, UnavailableError, UsageError

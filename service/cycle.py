@@ -15,8 +15,8 @@ from typing import Protocol
 
 from alerts import pipeline
 from alerts import state as alert_state
-from collectors.collect import TargetHealth
-from collectors.doubles import Doubles
+from collectors.events.deduplication import Doubles
+from collectors.pipeline.scrape_manager import TargetHealth
 from detectors import correlate, knowledge
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord

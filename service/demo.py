@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from collectors import targets
-from collectors.collect import Collector
+from collectors.mapping import target
+from collectors.pipeline.scrape_manager import Collector
 from outrider import jsonable
 from outrider.clock import ManualClock, SystemClock
 from outrider.i18n import Language
@@ -67,7 +67,7 @@ class Demo:
 
     def discover(self) -> None:
         """Watch the targets the fleet lists now: replicas come and go on purpose."""
-        listed = targets.targets_of(self.settings.cluster, self.server.targets()["targets"])
+        listed = target.targets_of(self.settings.cluster, self.server.targets()["targets"])
         collector = pages_of(self.platform.collector)
         if isinstance(collector, Collector) and listed != collector.targets:
             collector.set_targets(listed)

@@ -11,17 +11,17 @@ from functools import partial
 
 import numpy as np
 
-from collectors.batches import WATCH_KEYS
-from collectors.client import Client
-from collectors.collect import Collector, TargetHealth
-from collectors.discovery.discovery import Discovery, Known
-from collectors.discovery.found import TargetSource
-from collectors.discovery.guess import guess
+from collectors.discovery.adapter_detection import guess
 from collectors.discovery.kubernetes import KubernetesSource
-from collectors.discovery.lists import DnsSource, FileSource, HttpSource, StaticSource
-from collectors.discovery.targets import Rules
-from collectors.dns_client import NameServer
-from collectors.targets import Target
+from collectors.discovery.manager import Discovery, Known
+from collectors.discovery.relabeling import Rules
+from collectors.discovery.static_file_http_dns import DnsSource, FileSource, HttpSource, StaticSource
+from collectors.discovery.types import TargetSource
+from collectors.mapping.target import Target
+from collectors.net.dns_client import NameServer
+from collectors.net.http import Client
+from collectors.normalise.batches import WATCH_KEYS
+from collectors.pipeline.scrape_manager import Collector, TargetHealth
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch
 from outrider.ports import Collected

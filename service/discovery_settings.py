@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from collectors.discovery.groups import is_address
-from collectors.discovery.targets import KEPT
-from collectors.registry import ADAPTERS
+from collectors.discovery.relabeling import KEPT
+from collectors.discovery.target_groups import is_address
+from collectors.mapping.registry import ADAPTERS
 from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from service.access_settings import AccessSettings

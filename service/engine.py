@@ -7,8 +7,8 @@ import secrets
 import signal
 from datetime import datetime
 
-from collectors.collect import Collector
-from collectors.promql import PrometheusSource
+from collectors.pipeline.scrape_manager import Collector
+from collectors.prometheus.source import PrometheusSource
 from outrider import garbage, log
 from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreAwayError, UnavailableError

@@ -7,15 +7,15 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from collectors.client import Client
-from collectors.collect import TargetHealth
-from collectors.doubles import Doubles
-from collectors.engine_log import EngineLogs
-from collectors.events import EventSource, EventSources
-from collectors.kernel_file import KernelFile
-from collectors.kernel_log import KernelLogFile, KernelLogs
-from collectors.kubernetes import Kubernetes
-from collectors.loki import LokiLogs
+from collectors.events.deduplication import Doubles
+from collectors.events.event_sources import EventSource, EventSources
+from collectors.kubernetes.event_source import Kubernetes
+from collectors.logs.engine_log import EngineLogs
+from collectors.logs.kernel_file import KernelFile
+from collectors.logs.kernel_log import KernelLogFile, KernelLogs
+from collectors.logs.loki import LokiLogs
+from collectors.net.http import Client
+from collectors.pipeline.scrape_manager import TargetHealth
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
 from outrider.topology import Topology

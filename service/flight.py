@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from collectors.collect import Pushed
-from collectors.flight import FlightRecorder
-from collectors.promql import PrometheusSource
-from collectors.scrape import Scraper
-from collectors.targets import Target
+from collectors.mapping.target import Target
+from collectors.pipeline.scrape_manager import Pushed
+from collectors.prometheus.source import PrometheusSource
+from collectors.recording.recorder import FlightRecorder
+from collectors.scrape.scraper import Scraper
 from outrider.clock import Clock
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import EntityRef

@@ -6,8 +6,8 @@ import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from collectors.flight_ring import FlightRing, chosen
-from collectors.targets import Target
+from collectors.mapping.target import Target
+from collectors.recording.ring_buffer import FlightRing, chosen
 from detectors.incidents import PRIORITY_RAISED
 from outrider import log
 from outrider.errors import UsageError

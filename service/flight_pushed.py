@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from collectors.collect import Brought
-from collectors.receive_kpi import MAIN
-from collectors.scraped import Scrape
-from collectors.targets import Target
+from collectors.mapping.target import Target
+from collectors.pipeline.scrape_manager import Brought
+from collectors.receive.kpi import MAIN
+from collectors.scrape.result import Scrape
 from outrider import catalog
 from outrider.model import EntityKind, SampleBatch
 from service.settings import Settings

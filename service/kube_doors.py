@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Protocol
 
-from collectors.client import Client
-from collectors.kube_api import KubeApi
-from collectors.kube_follow import Doors
+from collectors.kubernetes.api import KubeApi
+from collectors.kubernetes.watch import Doors
+from collectors.net.http import Client
 from outrider.access import Access
 
 _TYPES = ("kubernetes", "engine_log")

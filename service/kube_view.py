@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from collectors.collect import TargetHealth
-from collectors.kube_topology import Graph, beside, joined
-from collectors.kubernetes import Kubernetes
+from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.topology import Graph, beside, joined
+from collectors.pipeline.scrape_manager import TargetHealth
 from outrider.model import EntityKind, EntityRef, SampleBatch
 from outrider.topology import Topology
 

@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from collectors.collect import TargetHealth
-from collectors.kube_objects import PODS
-from collectors.kubernetes import Kubernetes
-from collectors.log_lines import LogLines
-from collectors.sightings import FIRST_LOOK, Sighting, Whereabouts
-from collectors.workload_audit import audit
+from collectors.events.unresolved_event import FIRST_LOOK, Sighting, Whereabouts
+from collectors.kubernetes.audit import audit
+from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.objects import PODS
+from collectors.logs.matcher import LogLines
+from collectors.pipeline.scrape_manager import TargetHealth
 from outrider import log
 from outrider.errors import StoreError
 from outrider.ledger import Change, Ledger, change_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collectors.since_start import Since
+from collectors.normalise.cumulative import Since
 from outrider import catalog, jsonable
 from outrider.clock import rfc3339
 from outrider.model import CellStatus, EntityRef, SampleBatch, SignalKey, SignalKind

@@ -10,11 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from collectors import recording, registry
-from collectors.collect import TargetHealth
-from collectors.scrape import Scraper
-from collectors.scraped import Scrape
-from collectors.targets import Target, target_of
+from collectors.mapping import registry
+from collectors.mapping.target import Target, target_of
+from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.recording import reader
+from collectors.scrape.result import Scrape
+from collectors.scrape.scraper import Scraper
 from outrider.errors import CollectReason, UnavailableError, UsageError
 from service import discovery, targets
 from service.settings import Settings
@@ -105,7 +106,7 @@ async def looks_of(
     finally:
         await scraper.close()
     for target, body in wanted:
-        scrape = fetched[target.name] if body is None else recording.page_scrape(target, body, at)
+        scrape = fetched[target.name] if body is None else reader.page_scrape(target, body, at)
         looks.append(Look(target, scrape))
     return looks, sources
 
@@ -128,7 +129,7 @@ def _of_page(cluster: str, adapter: str, place: str) -> tuple[Target, bytes | No
         return target_of(cluster, {"name": name, "adapter": adapter, "url": place}), None
     path = Path(place)
     try:
-        body = recording.plain(path.read_bytes(), place)
+        body = reader.plain(path.read_bytes(), place)
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is no path"
         raise UsageError(f"{place} cannot be read: {said}", hint=_hint(adapter, place)) from error

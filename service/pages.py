@@ -8,17 +8,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from collectors import doctor as examine
-from collectors import registry
-from collectors.collect import Collector, TargetHealth
-from collectors.exposition import Page, Parser
-from collectors.guard import within_limit
-from collectors.page_warnings import warnings_of
-from collectors.promql import PrometheusSource
-from collectors.scraped import Scrape
-from collectors.since_start import odd_histograms
-from collectors.targets import Target
-from collectors.whose_page import refusal
+from collectors.exposition.parser import Page, Parser
+from collectors.mapping import coverage as examine
+from collectors.mapping import registry
+from collectors.mapping.target import Target
+from collectors.normalise.cumulative import odd_histograms
+from collectors.pipeline.page_lint import warnings_of
+from collectors.pipeline.page_ownership import refusal
+from collectors.pipeline.scrape_manager import Collector, TargetHealth
+from collectors.prometheus.source import PrometheusSource
+from collectors.scrape.result import Scrape
+from collectors.scrape.series_limit import within_limit
 from outrider import jsonable
 from outrider.clock import Clock, rfc3339
 from outrider.errors import CollectError, CollectReason, UnavailableError

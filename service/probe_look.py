@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from collectors.probing.outcome import Probe, Result
+from collectors.probes.result import Probe, Result
 from outrider import jsonable, yaml_words, yamlfile
 from outrider.clock import Clock, rfc3339
 from outrider.errors import UsageError

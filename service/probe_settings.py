@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from collectors.probing.validity import PROMPT
+from collectors.probes.validity import PROMPT
 from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from outrider.model import EntityKind, EntityRef

@@ -9,16 +9,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
-from collectors.collect import TargetHealth
-from collectors.dns_client import NameServer
-from collectors.probing.base import Asked
-from collectors.probing.dns import DnsProbe
-from collectors.probing.generation import GenerationProbe, Question
-from collectors.probing.grpc_health import GrpcHealthProbe
-from collectors.probing.http import Expected, HttpProbe
-from collectors.probing.outcome import Probe
-from collectors.probing.runner import Probes
-from collectors.probing.tls import TlsProbe
+from collectors.net.dns_client import NameServer
+from collectors.pipeline.scrape_manager import TargetHealth
+from collectors.probes.base import Asked
+from collectors.probes.completion import GenerationProbe, Question
+from collectors.probes.dns import DnsProbe
+from collectors.probes.grpc_health import GrpcHealthProbe
+from collectors.probes.http import Expected, HttpProbe
+from collectors.probes.result import Probe
+from collectors.probes.scheduler import Probes
+from collectors.probes.tls import TlsProbe
 from outrider.ports import Collected
 from outrider.topology import Topology
 from service.cycle import Source

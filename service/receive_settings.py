@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from collectors.registry import ADAPTERS
+from collectors.mapping.registry import ADAPTERS
 from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from outrider.model import EntityKind

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from collectors.collect import Pushed
-from collectors.receive_kpi import KpiLimits, KpiValues
-from collectors.receive_match import EntityTemplate, ReceiveRule
-from collectors.received import Received, ReceiveLimits
+from collectors.pipeline.scrape_manager import Pushed
+from collectors.receive.consumer import Received, ReceiveLimits
+from collectors.receive.kpi import KpiLimits, KpiValues
+from collectors.receive.routing import EntityTemplate, ReceiveRule
 from outrider.clock import Clock, SystemClock
 from outrider.spool import PushedBlock, Spool, Waiting
 from service.api.settings import DoorSettings

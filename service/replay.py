@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from collectors import recording, registry
-from collectors.collect import Collector
-from collectors.recording import Track
-from collectors.scraped import Scrape
+from collectors.mapping import registry
+from collectors.pipeline.scrape_manager import Collector
+from collectors.recording import reader
+from collectors.recording.reader import Track
+from collectors.scrape.result import Scrape
 from outrider import jsonable
 from outrider.clock import ManualClock, from_unix, rfc3339
 from outrider.errors import CollectReason, UsageError
@@ -60,10 +61,10 @@ def load(path: Path, adapter: str) -> Recorded:
             f"{path} does not exist", hint="name a *.metrics.jsonl.gz file or the folder of a recorded fleet"
         )
     if path.is_dir():
-        fleet = recording.read_fleet(path)
+        fleet = reader.read_fleet(path)
         return Recorded(fleet.tracks(), sorted(fleet.events, key=lambda event: event.at))
     registry.adapter(adapter)
-    return Recorded([recording.track(path, recording.target_of_file(path, adapter))])
+    return Recorded([reader.track(path, reader.target_of_file(path, adapter))])
 
 
 def rounds(scrapes: Iterable[Scrape], step: timedelta) -> Iterator[list[Scrape]]:
@@ -126,7 +127,7 @@ def _run(
         if "signals" in emit:
             result["signals"] += listing.signals(collected, with_instant=True)
 
-    for group in rounds(recording.merged(recorded.tracks), step):
+    for group in rounds(reader.merged(recorded.tracks), step):
         digest(group, group[-1].at)
         once_up = once_up or any(one.up for one in collector.health)
     if events and events[0].at <= clock.now() + step:  # what happened before the next scrape would have come

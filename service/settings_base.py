@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from collectors.dns_client import NameServer
+from collectors.net.dns_client import NameServer
 from outrider.errors import UsageError
 from outrider.units import parse_duration, read_quantity
 

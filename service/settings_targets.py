@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from collectors import registry, signatures
-from collectors.discovery.targets import KEPT
+from collectors.discovery.relabeling import KEPT
+from collectors.mapping import registry, signatures
 from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem, UsageError
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from collectors import targets as collector_targets
-from collectors.collect import Collector, Pushed, Tap
-from collectors.promql import PrometheusSource
-from collectors.scrape import Scraper
-from collectors.targets import Target
+from collectors.mapping import target as collector_targets
+from collectors.mapping.target import Target
+from collectors.pipeline.scrape_manager import Collector, Pushed, Tap
+from collectors.prometheus.source import PrometheusSource
+from collectors.scrape.scraper import Scraper
 from outrider.clock import Clock
 from service import discovery
 from service.access_settings import AccessSettings

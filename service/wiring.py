@@ -13,7 +13,7 @@ from alerts import rules_file
 from alerts import slo as slo_rules
 from alerts.notify.registry import NOTIFIERS
 from alerts.routes import Messaging
-from collectors.flight_ring import FlightRing
+from collectors.recording.ring_buffer import FlightRing
 from detectors import burnrate, explanation, explanation_words, threshold
 from detectors import registry as detector_registry
 from detectors.knowledge import Knowledge

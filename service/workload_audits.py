@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from collectors.kubernetes import Kubernetes
-from collectors.workload_audit import WorkloadFinding, audit
+from collectors.kubernetes.audit import WorkloadFinding, audit
+from collectors.kubernetes.event_source import Kubernetes
 from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
 from outrider.i18n import Language

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from collectors.accelerators.page import FAMILIES
-from collectors.accelerators.reading import AcceleratorsAwayError, Device, Instance, Name, Reading, Xid, as_text
+from collectors.accelerators.exposition import FAMILIES
+from collectors.accelerators.snapshot import AcceleratorsAwayError, Device, Instance, Name, Reading, Xid, as_text
 from outrider.clock import Clock, from_unix
 
 PLACES = (

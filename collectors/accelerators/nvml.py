@@ -16,7 +16,7 @@ import pynvml
 
 from collectors.accelerators import nvml_values as values
 from collectors.accelerators.gpm import Gpm
-from collectors.accelerators.reading import (
+from collectors.accelerators.snapshot import (
     AcceleratorsAwayError,
     Device,
     Instance,

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from collectors.discovery.found import Found, Seen
-from collectors.discovery.kube_pages import SCRAPE, page_of, wants_scrape
-from collectors.kube_api import KubeApi
-from collectors.kube_cluster import Cluster, notes_of
-from collectors.kube_follow import Doors
-from collectors.kube_gpus import gpu_type_of
-from collectors.kube_objects import (
+from collectors.discovery.endpoints import SCRAPE, page_of, wants_scrape
+from collectors.discovery.types import Found, Seen
+from collectors.kubernetes.accelerators import gpu_type_of
+from collectors.kubernetes.api import KubeApi
+from collectors.kubernetes.cluster import Cluster, notes_of
+from collectors.kubernetes.objects import (
     ENDPOINT_SLICES,
     NODE_TOPOLOGIES,
     NODES,
@@ -27,9 +26,10 @@ from collectors.kube_objects import (
     key_of,
     labels_of,
 )
-from collectors.kube_pods import SERVICE_LABEL, PodFacts
-from collectors.kube_replicas import fronts_of
-from collectors.registry import ADAPTERS, adapter
+from collectors.kubernetes.pods import SERVICE_LABEL, PodFacts
+from collectors.kubernetes.replicas import fronts_of
+from collectors.kubernetes.watch import Doors
+from collectors.mapping.registry import ADAPTERS, adapter
 from outrider.clock import Clock, SystemClock
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind

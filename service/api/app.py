@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Histogram
 
-from collectors import otlp_logs as otlp_lines
-from collectors.log_lines import LogLines
+from collectors.logs.matcher import LogLines
+from collectors.receive import otlp_logs as otlp_lines
 from outrider.ports import MetricStore, StateStore
 from service.api import (
     actions,

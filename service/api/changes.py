@@ -15,11 +15,11 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from collectors import webhooks
-from collectors.kube_actors import kind_of
-from collectors.redact import redacted
-from collectors.sightings import FIRST_LOOK
-from collectors.webhooks import Delivery
+from collectors.events.redact import redacted
+from collectors.events.unresolved_event import FIRST_LOOK
+from collectors.kubernetes.actors import kind_of
+from collectors.receive import webhooks
+from collectors.receive.webhooks import Delivery
 from outrider import jsonable, yaml_words, yamlfile
 from outrider.clock import rfc3339
 from outrider.errors import UsageError

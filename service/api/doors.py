@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from collectors import receive_block, receive_kpi
-from collectors.receive import Decoded, Door, Dropped, ReceiveError, Refused, Source, keep_times, too_large
-from collectors.receive_kpi import Kpi
-from collectors.receive_match import Assigned, Matcher
+from collectors.receive import block as receive_block
+from collectors.receive import kpi as receive_kpi
+from collectors.receive.kpi import Kpi
+from collectors.receive.protocol import Decoded, Door, Dropped, ReceiveError, Refused, Source, keep_times, too_large
+from collectors.receive.routing import Assigned, Matcher
 from outrider import log
 from outrider.clock import Clock
 from outrider.spool import PushedBlock, Spool

@@ -11,9 +11,9 @@ import zlib
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from collectors import otlp_logs
-from collectors.log_lines import LogLines
-from collectors.sightings import Sighting
+from collectors.events.unresolved_event import Sighting
+from collectors.logs.matcher import LogLines
+from collectors.receive import otlp_logs
 from outrider.errors import UsageError
 from outrider.model import Event
 from service.api import security

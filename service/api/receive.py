@@ -11,8 +11,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
-from collectors import receive_kpi, receive_otlp, receive_remote_write
-from collectors.receive import Door, ReceiveError, Refused, malformed, too_large, unpack
+from collectors.receive import kpi, otlp_metrics
+from collectors.receive import remote_write as receive_remote_write
+from collectors.receive.protocol import Door, ReceiveError, Refused, malformed, too_large, unpack
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef
 from outrider.remote_write import Status
@@ -81,18 +82,18 @@ async def otlp(request: Request, doors: Open, who: security.Sender) -> Response:
     content_type = request.headers.get("content-type", "")
 
     def take(packed: bytes) -> Response:
-        kind = receive_otlp.media_type(content_type)
+        kind = otlp_metrics.media_type(content_type)
         unpacked = unpack(packed, request.headers.get("content-encoding", ""), doors.settings.unpacked_bytes)
-        decoded = receive_otlp.decode(unpacked, kind)
+        decoded = otlp_metrics.decode(unpacked, kind)
         doors.take(decoded, who)
-        return Response(receive_otlp.answer(kind, *unused(decoded)), media_type=kind)
+        return Response(otlp_metrics.answer(kind, *unused(decoded)), media_type=kind)
 
     def refuse(status: int, message: str) -> Response:
         code = _RPC_CODE[status]
-        if content_type.startswith(receive_otlp.JSON):
+        if content_type.startswith(otlp_metrics.JSON):
             return JSONResponse({"code": code, "message": message}, status)
         said = Status(code=code, message=message).SerializeToString()
-        return Response(said, status, media_type=receive_otlp.PROTOBUF)
+        return Response(said, status, media_type=otlp_metrics.PROTOBUF)
 
     return await _answer(request, doors, Door.OTLP, take, refuse)
 
@@ -103,7 +104,7 @@ async def kpis(request: Request, ctx: Ctx, doors: Open, who: security.Sender) ->
 
     def take(packed: bytes) -> Response:
         raw = unpack(packed, request.headers.get("content-encoding", ""), doors.settings.unpacked_bytes)
-        found, problems = receive_kpi.check(
+        found, problems = kpi.check(
             _entries(raw, doors.settings.kpis.most),
             now=ctx.extras.clock.now(),
             find=_finder(ctx, doors.settings.kpi_services),

@@ -9,8 +9,8 @@ from ipaddress import ip_address
 
 from prometheus_client import CollectorRegistry
 
-from collectors.receive_kpi import KpiLimits
-from collectors.receive_match import ReceiveRule
+from collectors.receive.kpi import KpiLimits
+from collectors.receive.routing import ReceiveRule
 from detectors.knowledge import Knowledge
 from detectors.knowledge import load as load_knowledge
 from outrider import jsonable, measures

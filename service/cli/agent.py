@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from collectors.kernel_file import KernelFile
+from collectors.logs.kernel_file import KernelFile
 from outrider import log
 from outrider.clock import SystemClock
 from service import agent as agents

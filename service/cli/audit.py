@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from collectors.workload_audit import Severity
+from collectors.kubernetes.audit import Severity
 from outrider.clock import SystemClock
 from outrider.i18n import translate
 from service import workload_audits

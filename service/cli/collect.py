@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from collectors import recording_rules, registry
+from collectors.mapping import registry
+from collectors.prometheus import recording_rules
 from outrider import log
 from outrider.clock import SystemClock
 from outrider.errors import UsageError

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from collectors import registry
+from collectors.mapping import registry
 from outrider import catalog
 from outrider.clock import from_unix, rfc3339
 from outrider.i18n import Language, translate

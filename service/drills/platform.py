@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from alerts.routes import Messaging
-from collectors.collect import Collector
+from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import Clock, ManualClock
 from outrider.errors import ActuationError, UsageError
 from outrider.model import Action, Message, Outcome, OutcomeStatus

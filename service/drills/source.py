@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from collectors import targets as configured
-from collectors.collect import Collector, TargetHealth
-from collectors.doubles import Doubles
-from collectors.scraped import Scrape
-from collectors.targets import Target
+from collectors.events.deduplication import Doubles
+from collectors.mapping import target as configured
+from collectors.mapping.target import Target
+from collectors.pipeline.scrape_manager import Collector, TargetHealth
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.ports import Collected
 from outrider.topology import Topology

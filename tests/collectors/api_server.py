@@ -11,8 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-from collectors.client import Client
-from collectors.kube_api import KubeApi
+from collectors.kubernetes.api import KubeApi
+from collectors.net.http import Client
 from tests.collectors.server import serving
 
 

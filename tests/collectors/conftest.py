@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.adapter_file import read_adapter
-from collectors.exposition import Parser
-from collectors.normalise import Normaliser
-from collectors.scraped import Scrape
-from collectors.targets import target_of
+from collectors.exposition.parser import Parser
+from collectors.mapping.loader import read_adapter
+from collectors.mapping.target import target_of
+from collectors.normalise.normalise import Normaliser
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, SignalKey
 

@@ -16,11 +16,11 @@ import trustme
 from aiohttp import web
 from pydantic import ValidationError
 
-from collectors.client import Client
-from collectors.promapi import PrometheusApi
-from collectors.scrape import Scraper
-from collectors.scraped import Scrape
-from collectors.targets import Target, target_of
+from collectors.mapping.target import Target, target_of
+from collectors.net.http import Client
+from collectors.prometheus.client import PrometheusApi
+from collectors.scrape.result import Scrape
+from collectors.scrape.scraper import Scraper
 from outrider.access import Access, Tls
 from outrider.errors import CollectError, CollectReason
 from service.access_settings import AccessSettings

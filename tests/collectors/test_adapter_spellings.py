@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.registry import ADAPTERS, adapter
+from collectors.mapping.registry import ADAPTERS, adapter
 from outrider import i18n
 from outrider.model import CellStatus, EntityKind
 

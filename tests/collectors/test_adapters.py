@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.registry import ADAPTERS, adapter, adapter_from_file
+from collectors.mapping.registry import ADAPTERS, adapter, adapter_from_file
 from outrider import catalog
 from outrider.errors import ConfigError, UsageError
 from outrider.model import EntityKind, SignalKey

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import structlog
 
-from collectors.collect import Collector
-from collectors.scraped import Scrape
-from collectors.targets import target_of, targets_of
+from collectors.mapping.target import target_of, targets_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason, ConfigError
 from outrider.model import EntityKind, EntityRef, SignalKey
 

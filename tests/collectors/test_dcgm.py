@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from nvml_fake import ROOT, Probe
 
 from collectors.accelerators.dcgm import PLACES, Dcgm, find, places
-from collectors.accelerators.reading import AcceleratorsAwayError
+from collectors.accelerators.snapshot import AcceleratorsAwayError
 from outrider.clock import SystemClock
 
 HOME = ROOT / "tests" / "support" / "dcgm_home"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from collectors.derive import device_batches, service_batches, service_keys
+from collectors.normalise.service_rollup import device_batches, service_batches, service_keys
 from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, TrustVerdict
 from outrider.topology import Topology

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.doctor import examine
-from collectors.exposition import Parser
-from collectors.registry import adapter
+from collectors.exposition.parser import Parser
+from collectors.mapping.coverage import examine
+from collectors.mapping.registry import adapter
 
 
 def test_present_missing_old_and_unknown() -> None:

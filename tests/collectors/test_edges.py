@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from collectors.collect import Collector
-from collectors.registry import ADAPTERS
-from collectors.scraped import Scrape
-from collectors.targets import target_of, targets_of
+from collectors.mapping.registry import ADAPTERS
+from collectors.mapping.target import target_of, targets_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.model import CellStatus, EntityKind, SignalKey
 from simulator.fleet import Fleet
 from simulator.spec import default_spec

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from collectors.collect import Collector
-from collectors.scraped import Scrape
-from collectors.targets import target_of
+from collectors.mapping.target import target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.model import CellStatus, EntityKind, SignalKey
 
 START = datetime(2026, 11, 21, tzinfo=UTC)

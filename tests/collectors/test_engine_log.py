@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.engine_log import EngineLogs, PodLog, pod_log, stamped
-from collectors.log_patterns import packaged
-from collectors.sightings import Sighting, Whereabouts
+from collectors.events.unresolved_event import Sighting, Whereabouts
+from collectors.logs.engine_log import EngineLogs, PodLog, pod_log, stamped
+from collectors.logs.patterns import packaged
 from outrider.model import EntityKind, EntityRef, EventKind
 from outrider.topology import Topology
 from tests.collectors.api_server import ApiServer, api_server

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from collectors.doubles import TOGETHER, Doubles
-from collectors.events import EventSources
-from collectors.sightings import Sighting
+from collectors.events.deduplication import TOGETHER, Doubles
+from collectors.events.event_sources import EventSources
+from collectors.events.unresolved_event import Sighting
 from outrider.clock import rfc3339
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, Event, EventKind

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
-from collectors.exposition import Page, Parser
+from collectors.exposition.parser import Page, Parser
 from outrider.errors import CollectError, CollectReason
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from two_pages import INTERVAL_SECONDS, pages, prometheus_with, stamped  # type: ignore[import-not-found]
 
-from collectors.adapter import QUANTILES, Statistic
-from collectors.registry import adapter
+from collectors.mapping.model import QUANTILES, Statistic
+from collectors.mapping.registry import adapter
 from outrider import catalog
 from outrider.model import CellStatus, SignalKey, SignalKind
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from collectors.collect import Collector
-from collectors.flight_ring import SEGMENT, FlightRing, chosen
-from collectors.recording import read_fleet
-from collectors.scraped import Scrape
-from collectors.targets import Target, targets_of
+from collectors.mapping.target import Target, targets_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.recording.reader import read_fleet
+from collectors.recording.ring_buffer import SEGMENT, FlightRing, chosen
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from collectors.collect import Collector
-from collectors.guard import within_limit
-from collectors.scraped import Scrape
-from collectors.targets import target_of
+from collectors.mapping.target import target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
+from collectors.scrape.series_limit import within_limit
 from outrider.errors import CollectReason
 from outrider.model import EntityKind, SignalKey, TrustVerdict
 

@@ -14,12 +14,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors import kmsg
-from collectors.client import Client
-from collectors.kernel_file import KernelFile, Part
-from collectors.kernel_log import KernelLogFile, KernelLogs, NodeLog
-from collectors.log_patterns import packaged, read
-from collectors.sightings import FIRST_LOOK, Sighting, Whereabouts, pci_of
+from collectors.events.unresolved_event import FIRST_LOOK, Sighting, Whereabouts, pci_of
+from collectors.logs import kmsg
+from collectors.logs.kernel_file import KernelFile, Part
+from collectors.logs.kernel_log import KernelLogFile, KernelLogs, NodeLog
+from collectors.logs.patterns import packaged, read
+from collectors.net.http import Client
 from outrider.clock import SystemClock
 from outrider.errors import CollectError, CollectReason, ConfigError
 from outrider.model import EntityKind, EntityRef, EventKind

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from collectors.kube_api import Feed, GoneError
-from collectors.kubernetes import Kubernetes
-from collectors.log_lines import LogLines, Origin
-from collectors.sightings import Whereabouts
-from collectors.workload_audit import audit
+from collectors.events.unresolved_event import Whereabouts
+from collectors.kubernetes.api import Feed, GoneError
+from collectors.kubernetes.audit import audit
+from collectors.kubernetes.event_source import Kubernetes
+from collectors.logs.matcher import LogLines, Origin
 from outrider.ledger import ActorKind, ChangeEnd, Ended, StartPhase, Startup, change_of
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch, SignalKey
 from outrider.topology import Topology

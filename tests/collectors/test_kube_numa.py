@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.kube_numa import devices, zone_facts
-from collectors.kube_objects import NODE_TOPOLOGIES, NODES, RESOURCE_SLICES, Objects
-from collectors.kube_replicas import replicas_of
-from collectors.kube_topology import graph
-from collectors.kubernetes import Kubernetes
+from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.numa import devices, zone_facts
+from collectors.kubernetes.objects import NODE_TOPOLOGIES, NODES, RESOURCE_SLICES, Objects
+from collectors.kubernetes.replicas import replicas_of
+from collectors.kubernetes.topology import graph
 from outrider.model import EntityKind, EntityRef
 from tests.collectors.api_server import api_server
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.kube_actors import actor_of, kind_of, managers
-from collectors.kube_api import Seen
-from collectors.kube_endings import Endings, standing
-from collectors.kube_gpus import cuda_of, driver_of
-from collectors.kube_objects import (
+from collectors.kubernetes.accelerators import cuda_of, driver_of
+from collectors.kubernetes.actors import actor_of, kind_of, managers
+from collectors.kubernetes.api import Seen
+from collectors.kubernetes.objects import (
     CONFIG_MAPS,
     INFERENCE_SERVICES,
     LEADER_WORKER_SETS,
@@ -26,13 +25,14 @@ from collectors.kube_objects import (
     digests,
     slim,
 )
-from collectors.kube_pods import pod_facts, served, workload_of
-from collectors.kube_replicas import PodIndex, replicas_of
-from collectors.kube_shapes import config_maps, service_of, templated
-from collectors.kube_startups import Startups, pull_seconds
-from collectors.kube_topology import beside, graph, joined
-from collectors.startup_log import Mark
-from collectors.workload_changes import scale_change, shape_of, template_change
+from collectors.kubernetes.pod_templates import config_maps, service_of, templated
+from collectors.kubernetes.pods import pod_facts, served, workload_of
+from collectors.kubernetes.replicas import PodIndex, replicas_of
+from collectors.kubernetes.rollout_status import Endings, standing
+from collectors.kubernetes.startup_log import Mark
+from collectors.kubernetes.startups import Startups, pull_seconds
+from collectors.kubernetes.topology import beside, graph, joined
+from collectors.kubernetes.workload_diff import scale_change, shape_of, template_change
 from outrider.clock import rfc3339
 from outrider.ledger import ActorKind, Ended, StartPhase
 from outrider.model import EntityKind, EntityRef

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.client import Answer, Client
-from collectors.kube_api import Feed, GoneError, KubeApi
-from collectors.kubernetes import Kubernetes, event_sighting
-from collectors.sightings import FIRST_LOOK, Sighting, Whereabouts
+from collectors.events.unresolved_event import FIRST_LOOK, Sighting, Whereabouts
+from collectors.kubernetes.api import Feed, GoneError, KubeApi
+from collectors.kubernetes.event_source import Kubernetes, event_sighting
+from collectors.net.http import Answer, Client
 from outrider.access import Access, Tls
 from outrider.clock import rfc3339
 from outrider.errors import CollectError, CollectReason

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from collectors.collect import Collector
-from collectors.scrape import Scraper
-from collectors.targets import target_of
+from collectors.mapping.target import target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.scraper import Scraper
 from outrider.model import CellStatus, EntityKind, SignalKey
 
 BINARY = shutil.which("prometheus-node-exporter")

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from collectors.log_lines import SAME_BURST, LogLines, Origin
-from collectors.log_patterns import packaged
-from collectors.sightings import FIRST_LOOK, Sighting
-from collectors.startup_log import expressions, mark_of
+from collectors.events.unresolved_event import FIRST_LOOK, Sighting
+from collectors.kubernetes.startup_log import expressions, mark_of
+from collectors.logs.matcher import SAME_BURST, LogLines, Origin
+from collectors.logs.patterns import packaged
 from outrider.model import EntityKind, EntityRef
 
 AT = datetime(2026, 11, 18, 12, tzinfo=UTC)

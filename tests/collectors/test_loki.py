@@ -10,10 +10,10 @@ from typing import Any
 
 from aiohttp import web
 
-from collectors import loki
-from collectors.client import Client
-from collectors.loki import LokiLogs, origin_of
-from collectors.sightings import FIRST_LOOK
+from collectors.events.unresolved_event import FIRST_LOOK
+from collectors.logs import loki
+from collectors.logs.loki import LokiLogs, origin_of
+from collectors.net.http import Client
 from outrider.access import Access
 from outrider.model import EntityKind, EntityRef
 from tests.collectors.server import serving

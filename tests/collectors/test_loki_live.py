@@ -13,8 +13,8 @@ import httpx
 import pytest
 import yaml
 
-from collectors.client import Client
-from collectors.loki import LokiLogs
+from collectors.logs.loki import LokiLogs
+from collectors.net.http import Client
 from outrider.access import Access
 from outrider.clock import SystemClock
 from tests.support.kube import free_port, wait_for

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.kube_topology import Graph, joined
+from collectors.kubernetes.topology import Graph, joined
 from outrider.model import CellStatus, EntityKind, EntityRef
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))

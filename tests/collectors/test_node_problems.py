@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from collectors.node_problems import read
-from collectors.sightings import Sighting, Whereabouts
+from collectors.events.node_problems import read
+from collectors.events.unresolved_event import Sighting, Whereabouts
 from outrider.model import EntityKind, EntityRef, EventKind
 from outrider.topology import Topology
 

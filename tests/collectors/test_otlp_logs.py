@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from collectors import otlp_logs
+from collectors.receive import otlp_logs
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from collectors.collect import Collector
-from collectors.patience import AFTER_FAILURES, Patience
-from collectors.scraped import Scrape
-from collectors.targets import Target, targets_of
+from collectors.mapping.target import Target, targets_of
+from collectors.pipeline.backoff import AFTER_FAILURES, Patience
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)

@@ -20,15 +20,15 @@ import pytest
 import structlog
 from aiohttp import web
 
-from collectors import registry
-from collectors.collect import Collector
-from collectors.promapi import PrometheusApi, RawSeries
-from collectors.prompages import Instance, PageBuilder, instances
-from collectors.promql import PrometheusSource
-from collectors.promql_targets import first_marked
-from collectors.scraped import Scrape
-from collectors.signatures import SIGNATURES
-from collectors.targets import target_of
+from collectors.mapping import registry
+from collectors.mapping.signatures import SIGNATURES
+from collectors.mapping.target import target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.prometheus.client import PrometheusApi, RawSeries
+from collectors.prometheus.pages import Instance, PageBuilder, instances
+from collectors.prometheus.source import PrometheusSource
+from collectors.prometheus.targets import first_marked
+from collectors.scrape.result import Scrape
 from outrider.access import Access
 from outrider.clock import SystemClock
 from outrider.errors import CollectError, CollectReason, UsageError

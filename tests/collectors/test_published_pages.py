@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.doctor import examine
-from collectors.exposition import Parser
-from collectors.registry import adapter
+from collectors.exposition.parser import Parser
+from collectors.mapping.coverage import examine
+from collectors.mapping.registry import adapter
 from outrider import catalog
 from tests.simulator.engine_replicas import KINDS, Engines
 

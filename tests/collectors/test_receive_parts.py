@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from senders import STALE
 
-from collectors import receive_block, receive_kpi, receive_otlp, receive_remote_write
-from collectors.receive import Decoded, Door, Dropped, ReceiveError, Refused, Source, Stream, unpack
-from collectors.receive_histogram import Exponential, buckets, cumulated, dense, ladders, le
-from collectors.receive_match import Matcher, ReceiveRule
-from collectors.receive_otlp_names import label_name, labels, metric_name
-from collectors.receive_pages import Buffer, Layouts
-from collectors.receive_targets import target_of
+from collectors.receive import block, kpi, otlp_metrics, remote_write
+from collectors.receive.assembler import Buffer, Layouts
+from collectors.receive.histogram import Exponential, buckets, cumulated, dense, ladders, le
+from collectors.receive.otlp_names import label_name, labels, metric_name
+from collectors.receive.protocol import Decoded, Door, Dropped, ReceiveError, Refused, Source, Stream, unpack
+from collectors.receive.routing import Matcher, ReceiveRule
+from collectors.receive.targets import target_of
 from outrider import catalog
 from outrider.model import EntityKind
 from outrider.remote_write import WriteRequest
@@ -83,7 +83,7 @@ def native(name, **parts):
     for label, value in {"__name__": name, "job": "vllm", "instance": "a:1"}.items():
         one.labels.add(name=label, value=value)
     one.histograms.add(timestamp=1000, **parts)
-    return receive_remote_write.decode(request.SerializeToString(), 1)
+    return remote_write.decode(request.SerializeToString(), 1)
 
 
 def test_native_histograms_are_read_where_an_adapter_knows_the_metric():
@@ -155,7 +155,7 @@ def test_a_resource_without_a_service_is_still_one_target():
         b'{"resourceMetrics":[{"resource":{"attributes":[{"key":"cloud.zone","value":{"stringValue":"%s"}}]},'
         b'"scopeMetrics":[{"metrics":[{"name":"x","gauge":{"dataPoints":[{"asInt":"1"}]}}]}]}]}'
     )
-    one, other = (receive_otlp.decode(body % zone, receive_otlp.JSON).streams[0].source for zone in (b"a", b"b"))
+    one, other = (otlp_metrics.decode(body % zone, otlp_metrics.JSON).streams[0].source for zone in (b"a", b"b"))
     assert one != other
     assert one.instance
 
@@ -167,8 +167,8 @@ def test_a_resource_without_a_service_is_still_one_target():
 def test_a_block_brings_every_bit_back(samples, delta):
     stamps, values = zip(*samples, strict=True)
     stream = Stream(Source("j", "ü", "/m"), "n", {"a": "b\n\"'"}, stamps, (*values[:-1], STALE), delta)
-    (assigned,) = [receive_block.Assigned(stream, "vllm", 3)]
-    (group,) = receive_block.decode(receive_block.encode([assigned], {stream.source: {"x": "y"}}))
+    (assigned,) = [block.Assigned(stream, "vllm", 3)]
+    (group,) = block.decode(block.encode([assigned], {stream.source: {"x": "y"}}))
     assert (group.source, group.adapter, group.rule, group.about) == (stream.source, "vllm", 3, {"x": "y"})
     (back,) = group.streams
     assert (back.name, back.labels, back.stamps, back.delta) == (stream.name, stream.labels, stream.stamps, delta)
@@ -176,12 +176,12 @@ def test_a_block_brings_every_bit_back(samples, delta):
     assert pack(*back.values) == pack(*stream.values)
 
 
-@pytest.mark.parametrize("payload", [b"", b"nonsense", receive_block.zstandard.compress(b"\x09\0\0\0\0\0\0\0")])
+@pytest.mark.parametrize("payload", [b"", b"nonsense", block.zstandard.compress(b"\x09\0\0\0\0\0\0\0")])
 def test_what_is_no_block_is_told(payload):
     with pytest.raises(ValueError, match="block"):
-        receive_block.decode(payload)
+        block.decode(payload)
     with pytest.raises(ValueError, match="block of KPIs"):
-        receive_kpi.decode(b'[{"colour": "red"}]')
+        kpi.decode(b'[{"colour": "red"}]')
 
 
 def test_a_bomb_is_never_unpacked():

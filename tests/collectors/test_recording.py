@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from collectors import recording
-from collectors.collect import Collector
-from collectors.flight import FlightRecorder
-from collectors.recording import page_scrape, read_fleet, read_recording, target_of_file
-from collectors.scraped import Scrape
-from collectors.targets import targets_of
+from collectors.mapping.target import targets_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.recording import reader
+from collectors.recording.reader import page_scrape, read_fleet, read_recording, target_of_file
+from collectors.recording.recorder import FlightRecorder
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectReason, ConfigError, UsageError
 from outrider.model import CellStatus, EntityKind, SignalKey
 
@@ -221,7 +221,7 @@ def test_a_line_of_an_event_ends_where_the_line_ends(tmp_path) -> None:
 def test_lines_that_json_reads_and_nobody_else(tmp_path, line) -> None:
     path = write(tmp_path / "x.metrics.jsonl.gz", '{"t": 1, "text": "a 1\\n"}', line)
     with pytest.raises(UsageError, match=r"x\.metrics\.jsonl\.gz:2: no scrape"):
-        list(recording.track(path, target_of_file(path)).scrapes())
+        list(reader.track(path, target_of_file(path)).scrapes())
 
 
 def test_bytes_that_are_no_text_name_their_line(tmp_path) -> None:
@@ -234,11 +234,11 @@ def test_bytes_that_are_no_text_name_their_line(tmp_path) -> None:
 
 def test_lines_out_of_order_come_in_order_of_time(tmp_path) -> None:
     path = write(tmp_path / "x.metrics.jsonl.gz", *(f'{{"t": {at}, "text": "a {at}\\n"}}' for at in (30, 45, 10, 60)))
-    found = recording.track(path, target_of_file(path))
+    found = reader.track(path, target_of_file(path))
     assert (list(found.times), found.misplaced) == ([30, 45, 10, 60], 3)
     assert [one.body for one in found.scrapes()] == [b"a 10\n", b"a 30\n", b"a 45\n", b"a 60\n"]
     swapped = write(tmp_path / "y.metrics.jsonl.gz", '{"text": "a 1\\n", "t": 7}', '{ "t" :8.5, "text": "a 2\\n"}')
-    assert list(recording.track(swapped, target_of_file(swapped)).times) == [7, 8.5]
+    assert list(reader.track(swapped, target_of_file(swapped)).times) == [7, 8.5]
 
 
 def test_a_packed_file_in_many_members_and_pieces(tmp_path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.redact import MOST_CHARACTERS, redacted
+from collectors.events.redact import MOST_CHARACTERS, redacted
 
 SECRETS = (
     "sk-proj-abcdefghijklmnop1234",

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors import rendered
-from collectors.exposition import Layout, Page, Parser, Series
+from collectors.exposition import writer
+from collectors.exposition.parser import Layout, Page, Parser, Series
 
 NAMES = st.one_of(
     st.from_regex(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,10}", fullmatch=True),
@@ -25,7 +25,7 @@ def test_a_page_reads_back_as_it_was(rows) -> None:
     values = np.array([value for _, value, _ in rows], dtype=np.float64)
     stamps = np.array([math.nan if stamp is None else stamp / 1000 for _, _, stamp in rows], dtype=np.float64)
     page = Page(Layout.of([series for series, _, _ in rows], {"a": "gauge"}), values, stamps)
-    back = Parser().parse(rendered.text(page), openmetrics=False)
+    back = Parser().parse(writer.text(page), openmetrics=False)
     assert [one.identity for one in back.series] == [one.identity for one in page.series]
     assert np.array_equal(back.values, values, equal_nan=True)
     assert np.array_equal(back.timestamps, stamps, equal_nan=True)

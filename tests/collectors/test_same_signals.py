@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from kept_pages import STEP, Kept
 
-from collectors import registry
-from collectors.collect import Collector
-from collectors.promql import PrometheusSource
+from collectors.mapping import registry
+from collectors.pipeline.scrape_manager import Collector
+from collectors.prometheus.source import PrometheusSource
 from outrider import catalog
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, SignalKind
 from outrider.ports import Collected
@@ -22,7 +22,7 @@ from outrider.ports import Collected
 WINDOW = timedelta(minutes=4)
 Cells = dict[tuple[EntityRef, SignalKey], tuple[float, CellStatus]]
 OF_SCRAPES = ("target_scrape_seconds", "target_trust_code", "hw_accel_seen")
-# What a server cannot work out (collectors/promql_rules.py says why).
+# What a server cannot work out (collectors/prometheus/query_builder.py says why).
 NOT_BY_SERVERS = {"engine_kv_cache_capacity_tokens", "engine_memory_reserved_ratio"}
 # Engine probes ask the engine itself, which is not there any more when a server is read.
 NOT_BEHIND_SERVERS = {"engine_health_ok", "engine_inflight_requests"}

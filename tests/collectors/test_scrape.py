@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 from bad_servers import PAGE, serving  # type: ignore[import-not-found]
 
-from collectors import registry
-from collectors.collect import Collector
-from collectors.loads import load_of_spellings, requests_in_flight
-from collectors.probe import load_of
-from collectors.scrape import Scraper
-from collectors.targets import target_of
+from collectors.mapping import registry
+from collectors.mapping.load_endpoint import load_of_spellings, requests_in_flight
+from collectors.mapping.target import target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.engine_health import load_of
+from collectors.scrape.scraper import Scraper
 from outrider.access import Access
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, SignalKey

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors import registry, signatures
-from collectors.receive_match import Matcher
+from collectors.mapping import registry, signatures
+from collectors.receive.routing import Matcher
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors import webhooks
-from collectors.webhooks import delivery, instant
+from collectors.receive import webhooks
+from collectors.receive.webhooks import delivery, instant
 from outrider.errors import UsageError
 from outrider.ledger import ActorKind, Ended
 

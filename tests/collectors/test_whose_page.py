@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from collectors.collect import Collector
-from collectors.exposition import Parser
-from collectors.scraped import Scrape
-from collectors.targets import target_of
+from collectors.exposition.parser import Parser
+from collectors.mapping.target import target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, SignalKey
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.engine_args import engine_args
-from collectors.kube_objects import (
+from collectors.kubernetes.audit import RULES, Severity, WorkloadFinding, audit, selects
+from collectors.kubernetes.engine_args import engine_args
+from collectors.kubernetes.objects import (
     AUTOSCALERS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -22,8 +23,7 @@ from collectors.kube_objects import (
     Objects,
     Resource,
 )
-from collectors.kube_replicas import replicas_of
-from collectors.workload_audit import RULES, Severity, WorkloadFinding, audit, selects
+from collectors.kubernetes.replicas import replicas_of
 from outrider.i18n import texts
 
 Json = dict[str, Any]

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from collectors import kube_follow
-from collectors.client import Client
-from collectors.collect import Collector
-from collectors.discovery.discovery import Discovery
 from collectors.discovery.kubernetes import KubernetesSource
-from collectors.discovery.targets import Rules
-from collectors.kube_api import KubeApi
-from collectors.kube_follow import Doors, Follower
-from collectors.kube_objects import PODS as PODS_RESOURCE
-from collectors.kubernetes import Kubernetes
+from collectors.discovery.manager import Discovery
+from collectors.discovery.relabeling import Rules
+from collectors.kubernetes import watch
+from collectors.kubernetes.api import KubeApi
+from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.objects import PODS as PODS_RESOURCE
+from collectors.kubernetes.watch import Doors, Follower
+from collectors.net.http import Client
+from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import ManualClock
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Edge, Topology
@@ -258,7 +258,7 @@ def test_one_that_comes_later_knows_all_that_was_told_before() -> None:
 
 
 def test_a_follower_that_is_far_behind_reads_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kube_follow, "MOST_WAITING", 2)
+    monkeypatch.setattr(watch, "MOST_WAITING", 2)
 
     async def whole() -> None:
         async with api_server() as (server, api):

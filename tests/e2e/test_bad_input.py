@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 from bad_servers import serving  # type: ignore[import-not-found]
 
-from collectors.collect import Collector
-from collectors.scrape import Scraper
-from collectors.targets import targets_of
+from collectors.mapping.target import targets_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.scraper import Scraper
 from outrider.clock import ManualClock
 from outrider.model import CellStatus, EntityKind, SignalKey
 from service import wiring

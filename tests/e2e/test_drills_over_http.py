@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from collectors import targets as configured
-from collectors.collect import Collector, TargetHealth
-from collectors.scrape import Scraper
+from collectors.mapping import target as configured
+from collectors.pipeline.scrape_manager import Collector, TargetHealth
+from collectors.scrape.scraper import Scraper
 from outrider.ports import Collected
 from outrider.topology import Topology
 from service.drills import run

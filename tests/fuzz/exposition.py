@@ -17,7 +17,7 @@ import atheris
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 with atheris.instrument_imports(include=["collectors"]):
-    from collectors.exposition import Page, Parser
+    from collectors.exposition.parser import Page, Parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.errors import CollectError

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.collect import Collector
-from collectors.recording import read_fleet, read_recording, target_of_file
-from collectors.scraped import Scrape
+from collectors.pipeline.scrape_manager import Collector
+from collectors.recording.reader import read_fleet, read_recording, target_of_file
+from collectors.scrape.result import Scrape
 from detectors.hardfaults import GpuFaultDetector
 from detectors.liveness import LivenessDetector
 from detectors.nodefaults import NodeFaultDetector

@@ -15,9 +15,9 @@ import grpc
 import httpx
 import pytest
 
-from collectors.collect import Collector
-from collectors.scraped import Scrape
-from collectors.targets import target_of
+from collectors.mapping.target import target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from service import listing
 
 ROOT = Path(__file__).parents[2]

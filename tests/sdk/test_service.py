@@ -15,7 +15,7 @@ from outrider_sdk import ModelService, current, metrics, quiet
 from outrider_sdk.names import BusiestNames
 from prometheus_client import CollectorRegistry
 
-from collectors import registry as adapters
+from collectors.mapping import registry as adapters
 from outrider import catalog
 
 SDK = Path(__file__).parents[2] / "sdk"

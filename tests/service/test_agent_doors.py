@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("pynvml", reason="missing: nvidia-ml-py")
 
-from collectors.accelerators.page import Surroundings, page
+from collectors.accelerators.exposition import Surroundings, page
 from collectors.accelerators.processes import Owner, owner
-from collectors.accelerators.reading import (
+from collectors.accelerators.snapshot import (
     AcceleratorsAwayError,
     Device,
     Instance,
@@ -25,8 +25,8 @@ from collectors.accelerators.reading import (
     Xid,
     XidLedger,
 )
-from collectors.exposition import Parser
-from collectors.kernel_file import KernelFile
+from collectors.exposition.parser import Parser
+from collectors.logs.kernel_file import KernelFile
 from outrider.clock import ManualClock, SystemClock
 from outrider.errors import UnavailableError
 from service import agent as agents

@@ -14,7 +14,8 @@ import yaml
 from kept_pages import STEP
 from typer.testing import CliRunner
 
-from collectors import promql, recording_rules, registry
+from collectors.mapping import registry
+from collectors.prometheus import recording_rules, source
 from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import EntityKind, SignalKey
@@ -60,7 +61,7 @@ def test_history_is_read_once_and_the_same_again(tmp_path, monkeypatch) -> None:
         before = asked(url)
         long = backfill.run(settings, until - timedelta(days=15), until, lambda *_: None)
         queries = asked(url) - before
-        monkeypatch.setattr(promql, "_MOST_SAMPLES", 10_000)  # many spans, each of a few minutes
+        monkeypatch.setattr(source, "_MOST_SAMPLES", 10_000)  # many spans, each of a few minutes
         elsewhere = settings.model_copy(update={"store": StoreSettings(url=f"sqlite:///{tight}/o.db")})
         narrow = backfill.run(elsewhere, start, until, lambda *_: None)
     assert first == again == narrow

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from collectors import registry
+from collectors.mapping import registry
 from outrider.clock import from_unix, rfc3339
 from outrider.ports import CycleCommit
 from outrider.testing.story import Story

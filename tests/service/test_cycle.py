@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from collectors.collect import Collector
-from collectors.scraped import Scrape
-from collectors.targets import targets_of
+from collectors.mapping.target import targets_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.clock import ManualClock
 from outrider.errors import CollectError, CollectReason
 from outrider.model import (

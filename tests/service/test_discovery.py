@@ -15,9 +15,9 @@ import structlog
 from aiohttp import web
 from typer.testing import CliRunner
 
-from collectors.collect import Collector
-from collectors.kube_api import KubeApi
-from collectors.kube_follow import Doors
+from collectors.kubernetes.api import KubeApi
+from collectors.kubernetes.watch import Doors
+from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError, UnavailableError
 from outrider.model import EntityKind, EntityRef, SignalKey

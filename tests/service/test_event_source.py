@@ -11,8 +11,8 @@ from functools import cache
 
 import pytest
 
-from collectors.collect import Collector
-from collectors.log_patterns import packaged
+from collectors.logs.patterns import packaged
+from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, Event, EventKind

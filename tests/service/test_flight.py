@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from collectors import recording
+from collectors.recording import reader
 from outrider.clock import ManualClock
 from outrider.errors import CollectReason, UsageError
 from outrider.model import EntityKind, EventKind
@@ -68,7 +68,7 @@ def flown(tmp_path_factory):
 def test_every_scrape_of_every_target_is_there(flown):
     folder, answer, _ = flown
     assert answer == {"dir": str(folder), "targets": 45, "scrapes": 45 * 12}
-    fleet = recording.read_fleet(folder)
+    fleet = reader.read_fleet(folder)
     assert len(fleet.targets) == 45
     scrapes = list(fleet.scrapes())
     assert len(scrapes) == 45 * 12
@@ -77,7 +77,7 @@ def test_every_scrape_of_every_target_is_there(flown):
 
 def test_a_refused_scrape_keeps_its_reason_and_the_engine_probe_its_answers(flown):
     folder, _, truth = flown
-    victim = [scrape for scrape in recording.read_fleet(folder).scrapes() if scrape.target.name == truth.entity.name]
+    victim = [scrape for scrape in reader.read_fleet(folder).scrapes() if scrape.target.name == truth.entity.name]
     assert all(scrape.probed for scrape in victim)
     assert (victim[0].health, victim[0].error) == (200, None)
     assert victim[0].load >= 0
@@ -119,7 +119,7 @@ def test_events_are_recorded_beside_the_pages_and_read_back(tmp_path):
             await server.close()
 
     answer = asyncio.run(scene())
-    events = recording.read_fleet(tmp_path / "new").events
+    events = reader.read_fleet(tmp_path / "new").events
     assert answer["events"] == len(events) >= 2
     (xid,) = [event for event in events if event.kind is EventKind.XID]
     assert (xid.code, xid.entity.kind, xid.attributes["text"]) == ("79", EntityKind.GPU, "GPU has fallen off the bus.")
@@ -135,9 +135,9 @@ def test_a_folder_in_use_is_left_alone(flown):
 
 @pytest.mark.parametrize("reason", ["tls", "too_large", "truncated", "not_metrics", "timeout", "http_status"])
 def test_every_reason_reads_back(tmp_path, reason):
-    from collectors import flight as writer
-    from collectors.scraped import Scrape
-    from collectors.targets import target_of
+    from collectors.mapping.target import target_of
+    from collectors.recording import recorder as writer
+    from collectors.scrape.result import Scrape
     from outrider.errors import CollectError
 
     target = target_of("c", {"name": "x", "adapter": "vllm", "url": f"http://u:{SECRET}@127.0.0.1/metrics"})
@@ -145,7 +145,7 @@ def test_every_reason_reads_back(tmp_path, reason):
     error = CollectError(f"x: {target.url} answered HTTP 503", reason=reason)
     recorder.add([Scrape(target, START, None, error, 0.1)])
     recorder.close()
-    (scrape,) = recording.read_fleet(tmp_path).scrapes()
+    (scrape,) = reader.read_fleet(tmp_path).scrapes()
     assert scrape.error.reason == reason
     assert SECRET not in json.dumps(scrape.error.message)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from collectors import recording
-from collectors.collect import Collector
-from collectors.flight_ring import FlightRing
-from collectors.scraped import Scrape
-from collectors.targets import Target, targets_of
+from collectors.mapping.target import Target, targets_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.recording import reader
+from collectors.recording.ring_buffer import FlightRing
+from collectors.scrape.result import Scrape
 from detectors.incidents import PRIORITY_RAISED
 from outrider.clock import ManualClock
 from outrider.model import (
@@ -165,7 +165,7 @@ def test_the_target_that_died_is_in_the_recording(tmp_path: Path, room: int, res
         scraped(ring, START + STEP, *TARGETS[1:])
     keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(targets=room), tmp_path / "kept")
     assert kept_of(keeper, START + AFTER, *TARGETS[1:]) == ["i"]
-    fleet = recording.read_fleet(tmp_path / "kept" / "i")
+    fleet = reader.read_fleet(tmp_path / "kept" / "i")
     (dead,) = [target for target in fleet.targets if target.name == "chat-0"]
     assert (dead.adapter, dead.entity, dead.labels) == ("vllm", TARGETS[0].entity, TARGETS[0].labels)
     assert len([scrape for scrape in fleet.scrapes() if scrape.target.name == "chat-0"]) == 20
@@ -179,7 +179,7 @@ def test_a_target_that_went_long_ago_is_not(tmp_path: Path) -> None:
     state.commit(CycleCommit(CYCLE, incidents=(incident("i", START, Priority.P0),)))
     keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
     assert kept_of(keeper, START + AFTER, *TARGETS[1:]) == ["i"]
-    assert [one.name for one in recording.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1", "chat-2"]
+    assert [one.name for one in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1", "chat-2"]
 
 
 def test_in_a_storm_the_loudest_are_kept_whatever_came_after_them(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_an_incident_is_kept_from_when_it_became_loud(tmp_path: Path) -> None:
     keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(), tmp_path / "kept")
     assert kept_of(keeper, START + AFTER / 2, *TARGETS) == []
     assert kept_of(keeper, START + AFTER, *TARGETS) == ["i"]
-    assert len(list(recording.read_fleet(tmp_path / "kept" / "i").scrapes())) == 7 * 3
+    assert len(list(reader.read_fleet(tmp_path / "kept" / "i").scrapes())) == 7 * 3
     always = replace(found, timeline=(once_more,))
     assert (loud_since(always), loud_since(replace(found, priority=Priority.P2))) == (opened, None)
 
@@ -222,4 +222,4 @@ def test_of_an_incident_without_a_cause_the_targets_of_its_alerts_are_kept(tmp_p
     state.commit(CycleCommit(CYCLE, alerts=(alert,), incidents=(found,)))
     keeper = FlightKeeper(ring, state, MemoryMetricStore(), FlightSettings(targets=1), tmp_path / "kept")
     assert kept_of(keeper, START + AFTER, *TARGETS) == ["i"]
-    assert [one.name for one in recording.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1"]
+    assert [one.name for one in reader.read_fleet(tmp_path / "kept" / "i").targets] == ["chat-1"]

@@ -15,10 +15,10 @@ import pytest
 from kept_pages import STEP, Kept
 from senders import START, PushWorld, vllm_page  # type: ignore[import-not-found]
 
-from collectors import recording
-from collectors.collect import Collector
-from collectors.flight_ring import FlightRing
-from collectors.promql import PrometheusSource
+from collectors.pipeline.scrape_manager import Collector
+from collectors.prometheus.source import PrometheusSource
+from collectors.recording import reader
+from collectors.recording.ring_buffer import FlightRing
 from outrider.clock import ManualClock
 from outrider.errors import CollectReason, UnavailableError
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
@@ -61,7 +61,7 @@ def present(collected: Collected) -> dict[tuple[EntityRef, SignalKey], float]:
 
 def replayed(folder: Path) -> Collected:
     """The last round of a recording."""
-    fleet = recording.read_fleet(folder)
+    fleet = reader.read_fleet(folder)
     collector = Collector(fleet.targets)
     for group in replay.rounds(list(fleet.scrapes()), STEP):
         found = collector.absorb(group, group[-1].at)
@@ -70,7 +70,7 @@ def replayed(folder: Path) -> Collected:
 
 def all_of(folder: Path) -> dict[tuple[EntityRef, SignalKey], float]:
     """The newest value of each signal of a recording."""
-    fleet = recording.read_fleet(folder)
+    fleet = reader.read_fleet(folder)
     collector, found = Collector(fleet.targets), dict[tuple[EntityRef, SignalKey], float]()
     for group in replay.rounds(list(fleet.scrapes()), STEP):
         found |= present(collector.absorb(group, group[-1].at))
@@ -182,7 +182,7 @@ def test_what_is_pushed_is_recorded_and_nothing_is_taken_from_the_engine(tmp_pat
     clock = StepClock(START, push)
     answer = asyncio.run(flight.record(Settings.model_validate(written), 6 * STEP, tmp_path / "new", clock, silent))
     assert "left_out" not in answer
-    fleet = recording.read_fleet(tmp_path / "new")
+    fleet = reader.read_fleet(tmp_path / "new")
     assert {(one.adapter, one.entity.kind) for one in fleet.targets} == {
         ("vllm", EntityKind.REPLICA),
         ("sdk", EntityKind.SERVICE),
@@ -220,7 +220,7 @@ def test_a_scrape_that_failed_at_its_sender_is_an_error_in_the_recording(tmp_pat
     clock = StepClock(START, push)
     settings = Settings.model_validate({"cluster": "c", "store": {"url": store}, "receive": {"enabled": True}})
     asyncio.run(flight.record(settings, 6 * STEP, tmp_path / "new", clock, silent))
-    scrapes = list(recording.read_fleet(tmp_path / "new").scrapes())
+    scrapes = list(reader.read_fleet(tmp_path / "new").scrapes())
     assert scrapes[0].error is None
     assert scrapes[-1].error is not None
     assert scrapes[-1].error.reason == CollectReason.OTHER

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from collectors.collect import TargetHealth
+from collectors.pipeline.scrape_manager import TargetHealth
 from outrider.clock import ManualClock, rfc3339
 from outrider.ledger import ActorKind, ChangeEnd, Ended, Startup
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey

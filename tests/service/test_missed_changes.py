@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from collectors.collect import TargetHealth
+from collectors.pipeline.scrape_manager import TargetHealth
 from outrider.errors import StoreAwayError
 from outrider.ledger import Change
 from outrider.model import EntityKind, EntityRef, Event, EventKind

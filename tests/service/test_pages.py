@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from collectors.exposition import Page, Parser
-from collectors.targets import DEFAULT_LIMIT_SERIES
+from collectors.exposition.parser import Page, Parser
+from collectors.mapping.target import DEFAULT_LIMIT_SERIES
 from outrider.errors import UnavailableError, UsageError
 from service.cli.tree import app
 

@@ -9,9 +9,9 @@ from typing import Any
 import kept_pages  # type: ignore[import-not-found]
 import pytest
 
-from collectors import registry
-from collectors.doctor import examine
-from collectors.exposition import Parser
+from collectors.exposition.parser import Parser
+from collectors.mapping import registry
+from collectors.mapping.coverage import examine
 from outrider.clock import ManualClock
 from outrider.errors import UnavailableError
 from service import pages

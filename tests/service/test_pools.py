@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from collectors.engine_args import engine_args
+from collectors.kubernetes.engine_args import engine_args
 from outrider.model import CellStatus, EntityKind, EntityRef, Recommendation, SampleBatch, SignalKey
 from outrider.topology import Topology
 from service import pools

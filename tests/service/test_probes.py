@@ -16,8 +16,8 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from alerts import rules_file
-from collectors.collect import Collector
-from collectors.probing.outcome import Outcome
+from collectors.pipeline.scrape_manager import Collector
+from collectors.probes.result import Outcome
 from detectors import threshold
 from outrider import i18n
 from outrider.clock import ManualClock

@@ -17,9 +17,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from senders import START, STEP, V2, PushWorld, ms, request_v2, series, snappy, vllm_page, write_request
 
 from alerts import rules_file
-from collectors.receive_kpi import KpiValues
-from collectors.receive_match import EntityTemplate, ReceiveRule
-from collectors.received import ReceiveLimits
+from collectors.receive.consumer import ReceiveLimits
+from collectors.receive.kpi import KpiValues
+from collectors.receive.routing import EntityTemplate, ReceiveRule
 from detectors.threshold import compile_rules
 from outrider.errors import StoreError
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SignalKey, TrustVerdict

@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from collectors import registry
+from collectors.mapping import registry
 from outrider.errors import ConfigError
 from outrider.ports import StateRetention
 from service import settings

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from collectors.collect import Collector
+from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError
 from outrider.model import AlertState, CellStatus, EntityKind, EntityRef, Priority, SampleBatch

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from collectors.collect import Collector
+from collectors.pipeline.scrape_manager import Collector
 from detectors.seasonal import SeasonalDetector
 from outrider.clock import ManualClock
 from outrider.model import (

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
-from collectors.collect import Collector
+from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import SystemClock
 from service import targets
 from service.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.targets import target_of
+from collectors.mapping.target import target_of
 from outrider.model import EntityKind
 from simulator.answers import PATIENCE_SECONDS, Status, transfer_seconds
 from simulator.fleet import Fleet

@@ -9,9 +9,9 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from collectors import targets as configured
-from collectors.collect import Collector
-from collectors.scraped import Scrape
+from collectors.mapping import target as configured
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
 from simulator.batches import SCRAPE_SECONDS, Sampler

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectors import targets as configured
-from collectors.collect import Collector
-from collectors.scraped import Scrape
+from collectors.mapping import target as configured
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
 from simulator.fleet import Fleet

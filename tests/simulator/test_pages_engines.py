@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectors.exposition import Parser
+from collectors.exposition.parser import Parser
 from simulator.pages.engines import status
 from tests.simulator.engine_replicas import KINDS, START, STEP, Bent, Engines, described, total, values
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from collectors.targets import targets_of
+from collectors.mapping.target import targets_of
 from outrider.errors import ConfigError, UsageError
 from outrider.model import EntityKind, OutcomeStatus
 from simulator.control import Control

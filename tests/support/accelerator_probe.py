@@ -8,9 +8,9 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from collectors.accelerators.dcgm import Dcgm
+from collectors.accelerators.exposition import Surroundings, page
 from collectors.accelerators.nvml import Nvml
-from collectors.accelerators.page import Surroundings, page
-from collectors.accelerators.reading import AcceleratorsAwayError, XidLedger
+from collectors.accelerators.snapshot import AcceleratorsAwayError, XidLedger
 from outrider.clock import SystemClock
 
 

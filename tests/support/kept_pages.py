@@ -20,9 +20,9 @@ from datetime import UTC, datetime, timedelta
 from math import isnan
 from pathlib import Path
 
-from collectors.exposition import Parser, Series
-from collectors.scraped import Scrape
-from collectors.targets import Target, targets_of
+from collectors.exposition.parser import Parser, Series
+from collectors.mapping.target import Target, targets_of
+from collectors.scrape.result import Scrape
 from outrider.model import EntityKind
 from simulator.fleet import Fleet
 from simulator.spec import default_spec

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from collectors.client import Client
-from collectors.kube_api import KubeApi
-from collectors.kubernetes import Kubernetes
-from collectors.sightings import Sighting
+from collectors.events.unresolved_event import Sighting
+from collectors.kubernetes.api import KubeApi
+from collectors.kubernetes.event_source import Kubernetes
+from collectors.net.http import Client
 from outrider.access import Access, Tls
 from outrider.clock import SystemClock, rfc3339
 from tests.support.kube import Cluster

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import cramjam
 import httpx
 
-from collectors.collect import Collector
-from collectors.receive_kpi import KpiValues
-from collectors.received import Received, ReceiveLimits
+from collectors.pipeline.scrape_manager import Collector
+from collectors.receive.consumer import Received, ReceiveLimits
+from collectors.receive.kpi import KpiValues
 from outrider.clock import ManualClock
 from outrider.remote_write import Request, WriteRequest
 from service.api.app import create_app

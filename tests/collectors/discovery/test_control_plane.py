@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from collectors.client import Client
-from collectors.discovery.found import Seen
 from collectors.discovery.kubernetes import KubernetesSource
-from collectors.discovery.targets import Rules, target_of_found
-from collectors.kube_api import KubeApi
-from collectors.kube_follow import Doors
-from collectors.kubernetes import Kubernetes
+from collectors.discovery.relabeling import Rules, target_of_found
+from collectors.discovery.types import Seen
+from collectors.kubernetes.api import KubeApi
+from collectors.kubernetes.event_source import Kubernetes
+from collectors.kubernetes.watch import Doors
+from collectors.net.http import Client
 from outrider.access import Access, Tls
 from outrider.clock import SystemClock
 from outrider.errors import CollectError

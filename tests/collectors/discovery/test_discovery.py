@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import structlog
 
-from collectors.collect import Collector
-from collectors.discovery.discovery import MOST_TENANTS, Discovery
-from collectors.discovery.found import Found, Seen
-from collectors.discovery.guess import guess
-from collectors.discovery.targets import Rules, target_of_found
-from collectors.scraped import Scrape
-from collectors.targets import Target, target_of
+from collectors.discovery.adapter_detection import guess
+from collectors.discovery.manager import MOST_TENANTS, Discovery
+from collectors.discovery.relabeling import Rules, target_of_found
+from collectors.discovery.types import Found, Seen
+from collectors.mapping.target import Target, target_of
+from collectors.pipeline.scrape_manager import Collector
+from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
 

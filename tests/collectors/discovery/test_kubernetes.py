@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.discovery.found import Found, Seen
-from collectors.discovery.kube_pages import page_of
+from collectors.discovery.endpoints import page_of
 from collectors.discovery.kubernetes import KubernetesSource
-from collectors.discovery.targets import Rules, target_of_found
-from collectors.kube_gpus import node_facts
-from collectors.kube_pods import PodFacts, pod_facts
+from collectors.discovery.relabeling import Rules, target_of_found
+from collectors.discovery.types import Found, Seen
+from collectors.kubernetes.accelerators import node_facts
+from collectors.kubernetes.pods import PodFacts, pod_facts
 from outrider.clock import ManualClock
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef

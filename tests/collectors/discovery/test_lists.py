@@ -16,11 +16,11 @@ from dnslib.server import DNSLogger, DNSServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.client import Client
-from collectors.discovery.found import Found, Seen
-from collectors.discovery.groups import is_address, read_groups
-from collectors.discovery.lists import DnsSource, FileSource, HttpSource, StaticSource
-from collectors.dns_client import NameServer
+from collectors.discovery.static_file_http_dns import DnsSource, FileSource, HttpSource, StaticSource
+from collectors.discovery.target_groups import is_address, read_groups
+from collectors.discovery.types import Found, Seen
+from collectors.net.dns_client import NameServer
+from collectors.net.http import Client
 from outrider.errors import CollectError, CollectReason, ConfigError
 from tests.collectors.server import serving
 

@@ -15,14 +15,14 @@ from aiohttp import web
 from dnslib import RR
 from dnslib.server import DNSLogger, DNSServer
 
-from collectors.dns_client import NameServer, lookup, system_servers
-from collectors.probing.base import Asked
-from collectors.probing.dns import DnsProbe
-from collectors.probing.generation import GenerationProbe, Question
-from collectors.probing.grpc_health import GrpcHealthProbe
-from collectors.probing.http import Expected, HttpProbe
-from collectors.probing.outcome import Outcome
-from collectors.probing.tls import TlsProbe
+from collectors.net.dns_client import NameServer, lookup, system_servers
+from collectors.probes.base import Asked
+from collectors.probes.completion import GenerationProbe, Question
+from collectors.probes.dns import DnsProbe
+from collectors.probes.grpc_health import GrpcHealthProbe
+from collectors.probes.http import Expected, HttpProbe
+from collectors.probes.result import Outcome
+from collectors.probes.tls import TlsProbe
 from outrider.access import Access, Tls
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef

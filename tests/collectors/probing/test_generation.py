@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aiohttp import web
 
-from collectors.probing.base import Asked
-from collectors.probing.generation import GenerationProbe, Question
-from collectors.probing.outcome import Outcome, Result
+from collectors.probes.base import Asked
+from collectors.probes.completion import GenerationProbe, Question
+from collectors.probes.result import Outcome, Result
 from outrider.access import Access
 from outrider.model import EntityKind, EntityRef
 

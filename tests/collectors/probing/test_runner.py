@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from collectors.probing.base import Asked
-from collectors.probing.outcome import Outcome, Result
-from collectors.probing.runner import Probes
+from collectors.probes.base import Asked
+from collectors.probes.result import Outcome, Result
+from collectors.probes.scheduler import Probes
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
 
 START = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)

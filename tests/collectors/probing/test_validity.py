@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.probing.outcome import Outcome, worst
-from collectors.probing.sse import Event, Events
-from collectors.probing.validity import judge
+from collectors.probes.result import Outcome, worst
+from collectors.probes.sse import Event, Events
+from collectors.probes.validity import judge
 
 GOOD = (
     "January, February, March, April, May, June, July",

@@ -1,0 +1,14 @@
+"""Which adapter reads a page that nobody named one for, by the names of its metrics. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from collectors.mapping.signatures import whose
+
+_NAME = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?=[{ \t])", re.MULTILINE)
+
+
+def guess(page: str) -> str | None:
+    """The adapter of a page; None when no adapter reads it, or several read it equally well."""
+    return whose(set(_NAME.findall(page)))

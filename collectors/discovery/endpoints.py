@@ -1,0 +1,63 @@
+"""Where the page of a pod is, and all that its labels say of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from collectors.discovery.types import PATH, SCHEME, Found
+from collectors.kubernetes.pods import ADAPTER, PodFacts
+
+SCRAPE, PORT, METRICS_PATH, METRICS_SCHEME = (f"prometheus.io/{name}" for name in ("scrape", "port", "path", "scheme"))
+_PORT_NAMES = ("metrics", "http-metrics", "http-prometheus", "http")
+
+
+def wants_scrape(notes: Mapping[str, str]) -> bool:
+    """True for annotations that ask for it."""
+    return notes.get(SCRAPE, "").lower() == "true"
+
+
+def page_of(pod: PodFacts, *, notes: Mapping[str, str] | None = None) -> Found | str:
+    """Where the page of a pod is, or in one sentence why nobody can tell.
+
+    ``notes`` are the annotations that ask for it: the pod's own, or those of a Service in front of it.
+    """
+    asked = pod.notes if notes is None else notes
+    told = asked.get(PORT, "")
+    named = dict(reversed(pod.ports))
+    if told.isdigit() and 0 < int(told) < 65536:
+        port: int | None = int(told)
+    elif told:
+        port = named.get(told)
+        if port is None:
+            return f"{_name(pod)} has annotation {PORT}: {told!r}, which is neither a port nor the name of one"
+    else:
+        port = next((named[name] for name in _PORT_NAMES if name in named), pod.ports[0][1] if pod.ports else None)
+        if port is None:
+            return f"{_name(pod)} declares no port; name one with annotation {PORT}"
+    labels = {
+        **{f"__meta_kubernetes_pod_label_{_safe(name)}": value for name, value in pod.labels.items()},
+        **pod.own,
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "node": pod.node,
+        "service": pod.service or pod.workload,
+        "workload": pod.workload,
+        "replica": pod.group,
+        "group": pod.group if pod.is_grouped else "",
+        SCHEME: asked.get(METRICS_SCHEME, ""),
+        PATH: asked.get(METRICS_PATH, ""),
+    }
+    host = f"[{pod.address}]" if ":" in pod.address else pod.address
+    adapter = asked.get(ADAPTER) or pod.adapter
+    return Found(f"{host}:{port}", {name: value for name, value in labels.items() if value}, adapter, pod.uid)
+
+
+@lru_cache(maxsize=4096)
+def _safe(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def _name(pod: PodFacts) -> str:
+    return f"pod/{pod.namespace}/{pod.name}"

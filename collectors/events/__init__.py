@@ -1,0 +1,1 @@
+"""Event sources and what they share: deduplication, entity resolution, redaction, XID lines."""

@@ -1,0 +1,1 @@
+"""The Kubernetes API: shared watches, topology, rollouts, start-ups, workload audit, Events."""

@@ -1,0 +1,349 @@
+"""What is unwise about the workloads that serve models, read from their own objects. Pure.
+
+Each rule is a function over one workload with what stands beside it. The texts of a rule are ``audit.<rule>.found``
+and ``audit.<rule>.do`` in both languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from collectors.kubernetes.api import Json, items, mapping, text, texts
+from collectors.kubernetes.engine_args import (
+    BATCH,
+    NO_GRAPHS,
+    NODES,
+    EngineArgs,
+    engine_args,
+    pod_accelerators,
+    serving_container,
+)
+from collectors.kubernetes.objects import (
+    AUTOSCALERS,
+    DISRUPTION_BUDGETS,
+    QUOTAS,
+    WORKLOADS,
+    Objects,
+    Resource,
+    key_of,
+    owner_of,
+)
+from collectors.kubernetes.pod_templates import service_of, templated
+from collectors.kubernetes.replicas import Replica, Replicas, of_workload
+from collectors.kubernetes.state_metrics import number
+from outrider.i18n import Language, translate
+from outrider.model import EntityKind, EntityRef
+
+LOAD_SECONDS = 300  # what weights, compilation and capture of a large model take; probes must wait so long
+DRAIN_SECONDS = 60  # a long answer takes about a minute
+# paths that answer before the model is loaded, or whether or not it is
+_EARLY_PATHS = frozenset({"/", "/metrics", "/docs", "/version", "/live", "/livez", "/v2/health/live", "/v2"})
+_LENGTH_BY_FLAG = frozenset({"vllm", "sglang", "tgi", "tensorrt_llm", "lmdeploy"})
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the name of a mount in a pod
+_RAY = frozenset({"RayService", "RayCluster"})
+
+
+class Severity(StrEnum):
+    """HIGH: it will break or has; MEDIUM: it costs capacity or safety; LOW: worth a look."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+_SEVERITY: dict[str, Severity] = {
+    "tp-across-nvlink": Severity.HIGH,
+    "tp-exceeds-gpus": Severity.HIGH,
+    "gpus-unused": Severity.MEDIUM,
+    "readiness-missing": Severity.HIGH,
+    "readiness-before-load": Severity.HIGH,
+    "liveness-kills-load": Severity.HIGH,
+    "startup-probe-short": Severity.MEDIUM,
+    "memory-limit-missing": Severity.MEDIUM,
+    "cpu-request-missing": Severity.MEDIUM,
+    "max-length-missing": Severity.MEDIUM,
+    "no-disruption-budget": Severity.MEDIUM,
+    "drain-blocked": Severity.MEDIUM,
+    "single-replica": Severity.LOW,
+    "batching-off": Severity.MEDIUM,
+    "prefix-cache-off": Severity.LOW,
+    "graphs-off": Severity.LOW,
+    "image-floating": Severity.MEDIUM,
+    "shared-memory-small": Severity.MEDIUM,
+    "scales-on-cpu": Severity.MEDIUM,
+    "quota-below-ceiling": Severity.MEDIUM,
+    "grace-short": Severity.LOW,
+}
+RULES = tuple(_SEVERITY)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFinding:
+    """One rule that a workload breaks. ``told`` fills its texts."""
+
+    rule: str
+    workload: EntityRef
+    kind: str
+    service: str = ""
+    told: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def severity(self) -> Severity:
+        """How grave it is."""
+        return _SEVERITY[self.rule]
+
+    def found(self, language: Language = "en") -> str:
+        """What was found, one sentence."""
+        return translate(f"audit.{self.rule}.found", language, **self.told)
+
+    def advice(self, language: Language = "en") -> str:
+        """What to do about it, one sentence."""
+        return translate(f"audit.{self.rule}.do", language, **self.told)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values, texts in both languages."""
+        return {
+            "rule": self.rule,
+            "severity": self.severity.value,
+            "cluster": self.workload.cluster,
+            "namespace": self.workload.namespace,
+            "workload": self.workload.name,
+            "kind": self.kind,
+            "service": self.service,
+            "found": {"en": self.found("en"), "zh": self.found("zh")},
+            "do": {"en": self.advice("en"), "zh": self.advice("zh")},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """One workload that serves a model, and what its rules look at."""
+
+    kind: str
+    namespace: str
+    name: str
+    replicas: float
+    pod: Json
+    labels: Mapping[str, str]
+    container: Json
+    args: EngineArgs
+    gpus: float
+    size: float
+    running: tuple[Replica, ...]
+    objects: Objects
+
+
+_Broken = Iterator[tuple[str, dict[str, str]]]
+
+
+def audit(objects: Objects, known: Replicas, cluster: str) -> tuple[WorkloadFinding, ...]:
+    """Every rule that is broken, the gravest first, then by workload."""
+    found = []
+    for resource in WORKLOADS:
+        for one in objects.all(resource):
+            owner = owner_of(one)[0]
+            if any(each.kind == owner for each in WORKLOADS) and objects.has(owner):
+                continue
+            shown = templated(resource, one)
+            subject = _subject(resource, shown, objects, known)
+            if subject is None:
+                continue
+            entity = EntityRef(cluster, EntityKind.WORKLOAD, subject.namespace or None, subject.name)
+            service = service_of(shown, "app.kubernetes.io/name")
+            found += [
+                WorkloadFinding(rule, entity, resource.kind, service, told)
+                for check in _CHECKS
+                for rule, told in check(subject)
+            ]
+    ranks = list(Severity)
+    return tuple(sorted(found, key=lambda one: (ranks.index(one.severity), one.workload.key, one.rule)))
+
+
+def _subject(resource: Resource, shown: Json, objects: Objects, known: Replicas) -> _Subject | None:
+    template = mapping(mapping(shown.get("spec")).get("template"))
+    pod = mapping(template.get("spec"))
+    container = serving_container(pod)
+    gpus = sum(pod_accelerators(pod).values())
+    if not container or not gpus:
+        return None
+    namespace, name = key_of(shown)
+    return _Subject(
+        kind=resource.kind,
+        namespace=namespace,
+        name=name,
+        replicas=number(mapping(shown.get("spec")).get("replicas"), 1.0),
+        pod=pod,
+        labels=texts(mapping(template.get("metadata")).get("labels")),
+        container=container,
+        args=engine_args(container),
+        gpus=gpus,
+        size=number(template.get("size"), 1.0),
+        running=tuple(of_workload(known.replicas.values(), namespace, name)),
+        objects=objects,
+    )
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def _parallelism(subject: _Subject) -> _Broken:
+    args = subject.args
+    tensor, wanted = args.tensor_parallel, args.tensor_parallel * args.pipeline_parallel
+    for replica in subject.running:
+        of_one_pod = max(pod.gpus for pod in replica.pods)
+        if tensor > of_one_pod and len(replica.domains) > 1:
+            told = {"tp": str(tensor), "replica": replica.name, "domains": ", ".join(sorted(replica.domains))}
+            yield "tp-across-nvlink", told
+            break
+    one_pod = subject.size <= 1 and subject.kind not in _RAY and (args.number(*NODES) or 1) <= 1
+    if not one_pod or not args.engine:
+        return
+    told = {"tp": str(tensor), "pp": str(args.pipeline_parallel), "gpus": f"{subject.gpus:g}"}
+    if wanted > subject.gpus:
+        yield "tp-exceeds-gpus", told
+    elif wanted * args.data_parallel < subject.gpus and args.engine in _LENGTH_BY_FLAG:
+        yield "gpus-unused", {**told, "used": str(wanted * args.data_parallel)}
+
+
+def _probes(subject: _Subject) -> _Broken:
+    probes = {name: mapping(subject.container.get(f"{name}Probe")) for name in ("readiness", "liveness", "startup")}
+    ready, alive, start = probes["readiness"], probes["liveness"], probes["startup"]
+    path = text(mapping(ready.get("httpGet")).get("path")) or "/"
+    if not ready:
+        yield "readiness-missing", {}
+    elif ready.get("tcpSocket") is not None:
+        yield "readiness-before-load", {"probe": "tcpSocket"}
+    elif ready.get("httpGet") is not None and path.rstrip("/") in {one.rstrip("/") for one in _EARLY_PATHS}:
+        yield "readiness-before-load", {"probe": f"GET {path}"}
+    if alive and not start and _patience(alive) < LOAD_SECONDS:
+        yield "liveness-kills-load", {"seconds": f"{_patience(alive):g}"}
+    if start and _patience(start) < LOAD_SECONDS:
+        yield "startup-probe-short", {"seconds": f"{_patience(start):g}"}
+
+
+def _patience(probe: Json) -> float:
+    """Seconds until a probe that never succeeds has failed for good; the defaults are those of Kubernetes."""
+    delay, period, failures = (
+        number(probe.get(name), default)
+        for name, default in (("initialDelaySeconds", 0.0), ("periodSeconds", 10.0), ("failureThreshold", 3.0))
+    )
+    return delay + period * failures
+
+
+def _amounts(subject: _Subject) -> _Broken:
+    resources = mapping(subject.container.get("resources"))
+    limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
+    if "memory" not in limits:
+        yield "memory-limit-missing", {}
+    if "cpu" not in limits and "cpu" not in requests:
+        yield "cpu-request-missing", {}
+    if subject.args.tensor_parallel > 1 and not _has_shared_memory(subject):
+        yield "shared-memory-small", {"tp": str(subject.args.tensor_parallel)}
+    grace = number(subject.pod.get("terminationGracePeriodSeconds"), 30.0)
+    if grace < DRAIN_SECONDS:
+        yield "grace-short", {"seconds": f"{grace:g}", "wanted": str(DRAIN_SECONDS)}
+
+
+def _has_shared_memory(subject: _Subject) -> bool:
+    in_memory = {
+        text(one.get("name"))
+        for one in items(subject.pod.get("volumes"))
+        if mapping(one.get("emptyDir")).get("medium") == "Memory"
+    }
+    mounts = items(subject.container.get("volumeMounts"))
+    return subject.pod.get("hostIPC") is True or any(
+        text(one.get("mountPath")).rstrip("/") == _SHARED_MEMORY and text(one.get("name")) in in_memory
+        for one in mounts
+    )
+
+
+def _engine(subject: _Subject) -> _Broken:
+    args = subject.args
+    if args.engine in _LENGTH_BY_FLAG and not args.max_length_set:
+        yield "max-length-missing", {"engine": args.engine}
+    if args.number(*BATCH) == 1:
+        yield "batching-off", {"flag": next(f"{name}={args.flags[name]}" for name in BATCH if name in args.flags)}
+    if args.prefix_cache_off:
+        yield "prefix-cache-off", {}
+    if args.is_set(*NO_GRAPHS):
+        yield "graphs-off", {"flag": next(name for name in NO_GRAPHS if name in args.flags)}
+    image = text(subject.container.get("image"))
+    tag = image.rsplit("/", 1)[-1].partition(":")[2]
+    if image and "@sha256:" not in image and tag in ("", "latest"):
+        yield "image-floating", {"image": image}
+
+
+def _disruption(subject: _Subject) -> _Broken:
+    if subject.replicas == 1:
+        yield "single-replica", {}
+    budgets = [
+        one
+        for one in subject.objects.all(DISRUPTION_BUDGETS)
+        if key_of(one)[0] == subject.namespace
+        and selects(mapping(mapping(one.get("spec")).get("selector")), subject.labels)
+    ]
+    if not budgets and subject.replicas >= 2:
+        yield "no-disruption-budget", {"replicas": f"{subject.replicas:g}"}
+    for one in budgets:
+        status = mapping(one.get("status"))
+        healthy, desired = (number(status.get(name), 0.0) for name in ("currentHealthy", "desiredHealthy"))
+        expected = number(status.get("expectedPods"), 0.0)
+        if (
+            expected
+            and number(status.get("disruptionsAllowed"), 0.0) == 0
+            and healthy >= expected >= desired >= expected
+        ):
+            yield "drain-blocked", {"budget": key_of(one)[1]}
+
+
+def _scaling(subject: _Subject) -> _Broken:
+    for one in subject.objects.all(AUTOSCALERS):
+        spec = mapping(one.get("spec"))
+        target = mapping(spec.get("scaleTargetRef"))
+        if (key_of(one)[0], text(target.get("kind")), text(target.get("name"))) != (
+            subject.namespace,
+            subject.kind,
+            subject.name,
+        ):
+            continue
+        names = [text(mapping(each.get("resource")).get("name")) for each in items(spec.get("metrics"))]
+        kinds = {text(each.get("type")) for each in items(spec.get("metrics"))}
+        if kinds == {"Resource"}:
+            yield "scales-on-cpu", {"scaler": key_of(one)[1], "metrics": ", ".join(filter(None, names))}
+        yield from _quota(subject, number(spec.get("maxReplicas"), 0.0))
+
+
+def _quota(subject: _Subject, ceiling: float) -> _Broken:
+    asked = pod_accelerators(subject.pod)
+    for one in subject.objects.all(QUOTAS):
+        hard = mapping(mapping(one.get("spec")).get("hard"))
+        for name, amount in asked.items():
+            allowed = number(hard.get(f"requests.{name}"), float("inf"))
+            wanted = ceiling * amount * max(1.0, subject.size)
+            if key_of(one)[0] == subject.namespace and wanted > allowed:
+                told = {"quota": key_of(one)[1], "allowed": f"{allowed:g}", "wanted": f"{wanted:g}", "resource": name}
+                yield "quota-below-ceiling", told
+
+
+_CHECKS = (_parallelism, _probes, _amounts, _engine, _disruption, _scaling)
+
+
+def selects(selector: Json, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector picks these labels; an empty one picks everything, a missing one nothing."""
+    if any(labels.get(name) != value for name, value in texts(selector.get("matchLabels")).items()):
+        return False
+    for one in items(selector.get("matchExpressions")):
+        name, how = text(one.get("key")), text(one.get("operator"))
+        values = [text(value) for value in one.get("values") or []]
+        held = {
+            "In": labels.get(name) in values and name in labels,
+            "NotIn": labels.get(name) not in values,
+            "Exists": name in labels,
+            "DoesNotExist": name not in labels,
+        }
+        if not held.get(how, False):
+            return False
+    return True

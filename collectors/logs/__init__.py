@@ -1,0 +1,1 @@
+"""Kernel and engine logs, from files, ``/dev/kmsg``, the Kubernetes API or Loki, as events."""

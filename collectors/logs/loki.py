@@ -1,0 +1,182 @@
+"""Logs of model servers from Grafana Loki: polled by ``query_range``, each time from where the last one ended.
+
+https://grafana.com/docs/loki/latest/reference/loki-http-api/#query-logs-within-a-range-of-time
+Loki takes lines that are some seconds late, so that each reading looks a little back and leaves out what it saw.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from collectors.events.unresolved_event import FIRST_LOOK, Sighting
+from collectors.kubernetes.api import items, mapping, text, texts
+from collectors.kubernetes.startup_log import expressions
+from collectors.logs.matcher import LogLines, Origin
+from collectors.logs.patterns import packaged
+from collectors.mapping.entity_binding import first_label
+from collectors.net.http import Client
+from outrider.errors import CollectError, CollectReason
+from outrider.model import EntityKind, EntityRef
+
+SOURCE = "loki"
+PATH = "/loki/api/v1/query_range"
+PAGE_LINES = 5_000  # Loki's own limit of entries a query, where nobody has raised it
+MOST_PAGES = 20  # of one reading; the rest comes with the next
+OVERLAP = timedelta(seconds=10)
+# labels as promtail, Alloy, the OpenTelemetry collector and Fluent Bit set them
+_NAMESPACE = ("namespace", "k8s_namespace_name", "kubernetes_namespace_name")
+_POD = ("pod", "pod_name", "k8s_pod_name", "kubernetes_pod_name", "instance")
+_CONTAINER = ("container", "container_name", "k8s_container_name", "kubernetes_container_name")
+_SERVICE = ("service_name", "app", "app_kubernetes_io_name", "job")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One entry: when it was written (unix nanoseconds), its stream's labels, and what it says."""
+
+    nanoseconds: int
+    labels: Mapping[str, str]
+    said: str
+
+    @property
+    def at(self) -> datetime:
+        """The same instant, to the microsecond."""
+        return _EPOCH + timedelta(microseconds=self.nanoseconds // 1000)
+
+
+class LokiLogs:
+    """Reads what a LogQL query selects."""
+
+    def __init__(self, name: str, client: Client, cluster: str, query: str, *, prefilter: bool = True) -> None:
+        """``query`` is a LogQL log query. With ``prefilter`` Loki itself drops lines that mean nothing to us."""
+        self.name, self.lines = name, LogLines(SOURCE)
+        self._client, self._cluster = client, cluster
+        self._query = f"{query} |~ {_quoted('|'.join(_filters()))}" if prefilter else query
+        self._newest = self._behind = 0  # nanoseconds
+        self._seen: dict[tuple[int, int], None] = {}
+
+    async def read(self, at: datetime, nodes: Sequence[EntityRef]) -> tuple[list[Sighting], list[CollectError]]:
+        """What was written since the last reading; at the first one, in the last ``FIRST_LOOK``."""
+        del nodes
+        found: list[Sighting] = []
+        begin = self._newest - _nanoseconds(OVERLAP) if self._newest else _unix(at - FIRST_LOOK)
+        begin, self._behind = self._behind or begin, 0
+        try:
+            for _ in range(MOST_PAGES):
+                page = await self._page(begin, _unix(at + OVERLAP))
+                for line in page:
+                    found.extend(self._take(line, at))
+                if len(page) < PAGE_LINES:
+                    break
+                # All of one nanosecond come again and are known; a nanosecond of a whole page is left behind.
+                begin = max(page[-1].nanoseconds, begin + 1)
+            else:
+                self._behind = begin  # a flood: the next reading goes on here and looks back no more
+        except CollectError as error:
+            return found, [error]
+        self._forget()
+        return found, []
+
+    def _take(self, line: Line, at: datetime) -> Iterator[Sighting]:
+        identity = (line.nanoseconds, hash((line.said, tuple(sorted(line.labels.items())))))
+        if identity in self._seen:
+            return
+        self._seen[identity] = None
+        self._newest = max(self._newest, line.nanoseconds)
+        yield from self.lines.take(origin_of(line.labels, self._cluster), line.at, line.said, at)
+
+    def _forget(self) -> None:
+        oldest = self._newest - 2 * _nanoseconds(OVERLAP)
+        self._seen = {identity: None for identity in self._seen if identity[0] >= oldest}
+
+    async def _page(self, begin: int, end: int) -> list[Line]:
+        """Entries of [begin, end), oldest first."""
+        asked = {
+            "query": self._query,
+            "start": str(begin),
+            "end": str(end),
+            "limit": str(PAGE_LINES),
+            "direction": "forward",
+        }
+        answer = await self._client.ask(PATH, asked)
+        if answer.status != 200:
+            said = answer.body[:200].decode("utf-8", errors="replace").strip()
+            hint = {
+                400: 'check the query of the source: a LogQL log query such as {namespace="serving"}',
+                401: "check its credentials, and headers: {X-Scope-OrgID: TENANT} where Loki has tenants",
+                403: "check its credentials, and headers: {X-Scope-OrgID: TENANT} where Loki has tenants",
+                404: "the url is that of Loki itself, without /loki/api/v1",
+                429: "raise `every` of the source, or Loki's limits",
+            }.get(answer.status, "look at the log of Loki")
+            raise self._client.fault(f"Loki answered HTTP {answer.status}: {said}", CollectReason.HTTP_STATUS, hint)
+        return lines_of(answer.body, self._client)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()
+
+
+def lines_of(body: bytes, client: Client) -> list[Line]:
+    """The entries of an answer, oldest first. Raises CollectError for one that is no list of streams."""
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        hint = "check the url of the source"
+        raise client.fault("Loki answered something that is no JSON", CollectReason.TRUNCATED, hint) from error
+    found = mapping(mapping(read).get("data"))
+    if found.get("resultType") != "streams":
+        said = f"the query gives {text(found.get('resultType')) or 'nothing'}, not log lines"
+        raise client.fault(said, CollectReason.OTHER, "expected a log query, without rate() or count_over_time()")
+    lines = [
+        Line(int(entry[0]), labels, text(entry[1]))
+        for stream in items(found.get("result"))
+        for labels in [texts(stream.get("stream"))]
+        for entry in _entries(stream.get("values"))
+    ]
+    return sorted(lines, key=lambda line: line.nanoseconds)
+
+
+def origin_of(labels: Mapping[str, str], cluster: str) -> Origin:
+    """Who wrote a stream: the pod its labels name, else the service, else the cluster."""
+    told = (first_label(labels, names) or "" for names in (_NAMESPACE, _POD, _CONTAINER, _SERVICE))
+    namespace, pod, container, service = told
+    namespace = namespace.replace("/", "-")  # a slash parts keys
+    if namespace and pod:
+        entity = EntityRef(cluster, EntityKind.POD, namespace, pod)
+    elif service:
+        entity = EntityRef(cluster, EntityKind.SERVICE, namespace or None, service.rsplit("/", 1)[-1])
+    else:
+        entity = EntityRef(cluster, EntityKind.CLUSTER, None, cluster)
+    return Origin(entity, entity.key, container)
+
+
+def _filters() -> list[str]:
+    """Everything that means something, in the syntax of RE2."""
+    return [re.sub(r"\(\?P<\w+>", "(?:", pattern.match.pattern) for pattern in packaged("engine_log").table] + (
+        expressions()
+    )
+
+
+def _quoted(pattern: str) -> str:
+    """A string of LogQL, which are those of Go."""
+    return json.dumps(pattern)
+
+
+def _entries(values: Any) -> Iterator[list[Any]]:
+    for entry in values if isinstance(values, list) else []:
+        if isinstance(entry, list) and len(entry) >= 2 and text(entry[0]).isdecimal():
+            yield entry
+
+
+def _unix(at: datetime) -> int:
+    return _nanoseconds(at - _EPOCH)
+
+
+def _nanoseconds(span: timedelta) -> int:
+    return (span // timedelta(microseconds=1)) * 1000

@@ -1,0 +1,102 @@
+"""Log lines of model servers, from whatever door, as events: matched, counted, told once a burst, redacted.
+
+The same table (``engine_log.yaml``), the same bursts and the same redaction stand behind the Kubernetes API,
+Loki and OTLP. Lines in which a server tells of its start go to ``marks`` instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from collectors.events.redact import redacted
+from collectors.events.unresolved_event import FIRST_LOOK, MOST_TEXT, Sighting
+from collectors.kubernetes.startup_log import Mark, mark_of
+from collectors.logs.patterns import packaged
+from outrider.model import EntityKind, EntityRef, EventKind
+
+TABLE = "engine_log"
+# One failure writes its words many times, in every worker and for every request that is under way.
+SAME_BURST = timedelta(seconds=60)
+MOST_MARKS = 10_000  # that wait to be fetched
+MOST_ORIGINS = 50_000  # whose bursts are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who wrote a line. ``entity`` is the pod, or the service or node where no pod is known; ``uid`` its identity."""
+
+    entity: EntityRef
+    uid: str
+    container: str = ""
+
+
+@dataclass(slots=True)
+class _Burst:
+    """One code of one origin: its newest line, and how many lines of the burst nobody was told of."""
+
+    newest: datetime
+    untold: int = 0
+
+
+@dataclass(slots=True)
+class LogLines:
+    """What one source has read. ``counts`` are all lines that meant something, by code; told or not."""
+
+    source: str
+    counts: Counter[str] = field(default_factory=Counter)
+    marks: deque[tuple[str, str, Mark]] = field(default_factory=lambda: deque(maxlen=MOST_MARKS))
+    _bursts: dict[tuple[str, str], _Burst] = field(default_factory=dict)
+
+    def take(self, origin: Origin, when: datetime | None, line: str, at: datetime) -> Iterator[Sighting]:
+        """The event a line makes, if any. ``at`` dates lines without a time of their own."""
+        moment = at if when is None else when
+        mark = mark_of(line, moment)
+        if mark is not None:
+            if origin.entity.kind is EntityKind.POD:
+                self.marks.append((origin.entity.namespace or "", origin.entity.name, mark))
+            return
+        found = packaged(TABLE).find(line)
+        if found is None:
+            return
+        code, attributes = found
+        self.counts[code] += 1
+        burst = self._bursts.get((origin.uid, code))
+        is_new = burst is None or abs(moment - burst.newest) >= SAME_BURST
+        if moment < at - FIRST_LOOK or not is_new:
+            self._note(origin, code, moment, burst, untold=moment >= at - FIRST_LOOK)
+            return
+        before = 0 if burst is None else burst.untold
+        self._bursts[origin.uid, code] = _Burst(moment)
+        words = {name: redacted(value) for name, value in attributes.items()}
+        words |= {"text": redacted(line.strip())[:MOST_TEXT], "container": origin.container}
+        words["pod"] = origin.entity.name if origin.entity.kind is EntityKind.POD else ""
+        words["lines_before"] = str(before) if before else ""
+        identity = hashlib.sha256(f"{moment.isoformat()}{line}".encode(errors="replace")).hexdigest()[:16]
+        yield Sighting(
+            kind=EventKind.LOG,
+            code=code,
+            at=min(moment, at),
+            source=self.source,
+            key=f"{TABLE}/{origin.entity.key}/{code}/{identity}",  # one line through two doors is one event
+            entity=origin.entity,
+            attributes={name: value for name, value in words.items() if value},
+            aim=EntityKind.REPLICA if origin.entity.kind is EntityKind.POD else None,
+        )
+
+    def _note(self, origin: Origin, code: str, moment: datetime, burst: _Burst | None, *, untold: bool) -> None:
+        if burst is None:
+            self._bursts[origin.uid, code] = _Burst(moment)
+        else:
+            burst.newest, burst.untold = moment, burst.untold + untold
+        while len(self._bursts) > MOST_ORIGINS:
+            del self._bursts[next(iter(self._bursts))]
+
+    def drain_marks(self) -> list[tuple[str, str, Mark]]:
+        """(namespace, pod, mark) of lines about start-ups, since the last call."""
+        found = list(self.marks)
+        self.marks.clear()
+        return found

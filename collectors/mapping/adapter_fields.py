@@ -1,0 +1,112 @@
+"""Reads single values of an adapter file: names, numbers, words of a list, metrics and their conditions.
+
+A fault is noted with its line and key, and something harmless takes its place.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from collectors.mapping.model import Aggregate, Match, Metrics
+from outrider import yamlfile
+from outrider.errors import ConfigProblem
+from outrider.model import EntityKind
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+_SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
+
+
+class Fields:
+    """Readers of single values. What they could not read stands in ``problems``."""
+
+    def __init__(self, document: yamlfile.Document) -> None:
+        """Nothing is read yet."""
+        self._document = document
+        self.problems: list[ConfigProblem] = []
+        self._prefix = ""  # that the names of the adapter's metrics may bear
+
+    def _problem(self, path: yamlfile.Path_, message: str) -> None:
+        self.problems.append(self._document.problem(path, message))
+
+    def _mapping(self, value: Any, path: yamlfile.Path_, allowed: set[str] | None = None) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self._problem(path, "expected a mapping")
+            return {}
+        for key in value:
+            if allowed is not None and key not in allowed:
+                self._problem((*path, str(key)), f"unknown key{yamlfile.near(str(key), allowed)}")
+        return {str(key): one for key, one in value.items()}
+
+    def _list(self, document: dict[str, Any], key: str) -> list[Any]:
+        found = document.get(key, [])
+        if not isinstance(found, list):
+            self._problem((key,), "expected a list")
+            return []
+        return found
+
+    def _names(self, value: Any, path: yamlfile.Path_) -> tuple[str, ...]:
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            self._problem(path, "expected a name or a list of names")
+            return ()
+        return tuple(found)
+
+    def _number(self, value: Any, path: yamlfile.Path_) -> float:
+        if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
+            return float(value)  # YAML 1.1 reads 1e-6 as text, 1.0e-6 as a number
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self._problem(path, "expected a number")
+            return 0.0
+        return float(value)
+
+    def _member(self, of: type[_Choice], value: Any, path: yamlfile.Path_, instead: _Choice, what: str) -> _Choice:
+        try:
+            return of(value)
+        except ValueError:
+            self._problem(path, f"{value!r} is no {what}; known are {', '.join(of)}")
+            return instead
+
+    def _kind(self, value: Any, path: yamlfile.Path_) -> EntityKind:
+        return self._member(EntityKind, value, path, EntityKind.NODE, "kind of entity")
+
+    def _aggregate(self, value: Any, path: yamlfile.Path_) -> Aggregate:
+        return self._member(Aggregate, value, path, Aggregate.SUM, "aggregate")
+
+    # --- metrics and conditions -------------------------------------------------------------------
+
+    def _series(self, value: Any, path: yamlfile.Path_) -> tuple[str, ...]:
+        """Names of metrics, which may bear the adapter's prefix or not."""
+        names = self._names(value, path)
+        if not self._prefix:
+            return names
+        return tuple(name if name.startswith("~") else f"~(?:{re.escape(self._prefix)})?{name}" for name in names)
+
+    def _metrics(self, value: Any, path: yamlfile.Path_) -> Metrics:
+        if isinstance(value, str | list):
+            return Metrics(first=self._series(value, path))
+        spec = self._mapping(value, path, {"all", "maybe", "any"})
+        if ("all" in spec) is ("any" in spec):
+            self._problem(path, "expected a name, a list of spellings, or one of all, any")
+        every, maybe, some = (self._series(spec.get(key, []), (*path, key)) for key in ("all", "maybe", "any"))
+        return Metrics(every=every, maybe=maybe, some=some)
+
+    def _where(self, spec: dict[str, Any], path: yamlfile.Path_) -> tuple[Match, ...]:
+        conditions = self._mapping(spec.get("where", {}), (*path, "where"))
+        return tuple(self._match(label, str(text), (*path, "where", label)) for label, text in conditions.items())
+
+    def _match(self, label: str, text: str, path: yamlfile.Path_) -> Match:
+        wanted = not text.startswith("!")
+        text = text.removeprefix("!")
+        try:
+            pattern = re.compile(text[1:] if text.startswith("~") else re.escape(text))
+        except re.error as error:
+            self._problem(path, f"not a regular expression: {error}")
+            pattern = re.compile("")
+        return Match(label, pattern, wanted)
+
+
+def spellings(text: Any) -> tuple[str, ...]:
+    """``UUID|uuid`` into its alternatives."""
+    return tuple(filter(None, str(text).split("|")))

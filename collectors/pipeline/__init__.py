@@ -1,0 +1,1 @@
+"""One collection round: scrape every target, normalise, carry forward, log page anomalies once."""

@@ -1,0 +1,140 @@
+"""Lets a Prometheus work out the signals of large fleets, instead of fetching every raw sample.
+
+The server answers one query a signal, for every target of an adapter at once. Its answers are put
+together as pages whose metrics are the signals themselves, and go the way of any other page: entities,
+edges, statuses and health are worked out in one place. What differs from reading raw samples is said in
+``promql_rules``; histograms come as quantiles and means of each entity, without buckets, so what is
+merged from buckets (latencies of a service over its replicas) is not known in this mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from collectors.mapping import registry
+from collectors.mapping.model import Adapter, Aggregate, EntitySpec, Metrics, Operator, Rule, Section, Statistic, Term
+from collectors.prometheus.client import PrometheusApi, RawSeries
+from collectors.prometheus.pages import added_labels, own_labels
+from collectors.prometheus.query_builder import Dialect, Query, named_by, queries
+from outrider import catalog, log
+from outrider.model import SignalKey, SignalKind
+
+AT_ONCE = 8  # queries
+TARGET = ("job", "instance", "metrics_path")
+_PREFIX, _MEAN = "outrider:", ":mean"  # some exporters have metrics that bear the names of signals
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """An adapter for pages of signals, and what to ask for them."""
+
+    adapter: Adapter
+    queries: tuple[Query, ...]
+    left_out: Mapping[str, str]
+
+
+def pushed(adapter: Adapter, dialect: Dialect) -> Pushed:
+    """The adapter of the pages that ``ask`` gives."""
+    asked, left_out = queries(adapter, dialect)
+    rules: dict[str, list[Rule]] = {}
+    for query in asked:
+        rules.setdefault(query.key.name, [])
+        rule = _rule(query.key, adapter.rules[query.key.name])
+        if rule not in rules[query.key.name]:
+            rules[query.key.name].append(rule)
+    entities = {kind: _renamed(spec) for kind, spec in adapter.entities.items()}
+    made = replace(
+        adapter,
+        rules={name: tuple(found) for name, found in rules.items()},
+        entities=entities,
+        start_time=None,
+        no_value=None,
+    )
+    return Pushed(made, tuple(asked), left_out)
+
+
+def _rule(key: SignalKey, of: Sequence[Rule]) -> Rule:
+    """How a signal is read from a page of signals."""
+    if key.quantile is not None:
+        return Rule(key.name, Operator.SUMMARY, (_gauge(key.name),), statistic=Statistic.QUANTILES)
+    if catalog.signal(key.name).kind is SignalKind.HISTOGRAM:
+        return Rule(key.name, Operator.TERM, (_gauge(key.name + _MEAN),), statistic=Statistic.MEAN)
+    first = of[0]
+    aggregate = first.aggregate if first.per or first.operator is not Operator.TERM else first.terms[0].aggregate
+    return Rule(key.name, Operator.TERM, (replace(_gauge(key.name), aggregate=aggregate),), aggregate=aggregate)
+
+
+def _gauge(name: str) -> Term:
+    return Term(Section.GAUGE, Metrics(first=(_PREFIX + name,)), aggregate=Aggregate.MAX)
+
+
+def _renamed(spec: EntitySpec) -> EntitySpec:
+    """The labels of answers beside those of the pages, which edges and facts are read from."""
+    labels = list(named_by(spec, exported=True).items())
+    parts = tuple(_with(part, labels) for part in spec.parts)
+    return replace(spec, parts=parts, namespace=_with(spec.namespace, labels))
+
+
+def _with(part: tuple[str, ...], labels: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
+    own = tuple(label for label, spellings in labels if set(part) & set(spellings) and label not in part)
+    return (*own, *part)
+
+
+class Pushdown:
+    """Asks a server for the signals of one adapter's targets at a time."""
+
+    def __init__(self, api: PrometheusApi, window: timedelta, interval: timedelta) -> None:
+        """``window`` is what rates, increases and quantiles look back over, ``interval`` how often is asked."""
+        self._api, self._window, self._interval = api, window, interval
+        self._left_out_told: set[str] = set()
+        every = (pushed(registry.adapter(name), self._dialect("")) for name in registry.ADAPTERS)
+        self.adapters: Mapping[str, Adapter] = {one.adapter.name: one.adapter for one in every}
+
+    def _dialect(self, select: str) -> Dialect:
+        seconds = self._interval.total_seconds()
+        return Dialect(f"{int(self._window.total_seconds())}s", select, TARGET, delta_seconds=seconds, exported=True)
+
+    async def ask(self, name: str, select: str, at: datetime) -> list[RawSeries]:
+        """The answers to every query about the targets that ``select`` matches, named after their signals.
+
+        Series that tell edges, facts and events come as they are. Raises CollectError.
+        """
+        one = pushed(registry.adapter(name), self._dialect(select))
+        if one.left_out and name not in self._left_out_told:
+            self._left_out_told.add(name)
+            log.get("collect").info("not_worked_out_by_server", adapter=name, signals=sorted(one.left_out))
+        gate, stamp = asyncio.Semaphore(AT_ONCE), round(at.timestamp() * 1000)
+
+        async def put(text: str, more: Mapping[str, str]) -> list[RawSeries]:
+            async with gate:
+                found = await self._api.values(text, at)
+            return [RawSeries({**labels, **more}, (stamp,), (value,)) for labels, value in found]
+
+        asked = [put(query.text, _named(query.key)) for query in one.queries]
+        told = [put(f"{metric}{{{select}}}", {"__name__": metric}) for metric in _described(one.adapter)]
+        answers = await asyncio.gather(*asked, *told)
+        return [series for answer in answers for series in answer]
+
+    @staticmethod
+    def as_pages(series: Sequence[RawSeries], labels: Mapping[str, str]) -> list[RawSeries]:
+        """The series of one target, those that come as they are with the labels their exporter wrote."""
+        told = {id(one) for one in series if not one.labels["__name__"].startswith(_PREFIX)}
+        added = added_labels([one for one in series if id(one) in told], labels) - set(TARGET)
+        return [replace(one, labels=own_labels(one.labels, added)) if id(one) in told else one for one in series]
+
+
+def _named(key: SignalKey) -> dict[str, str]:
+    if key.quantile is not None:
+        return {"__name__": _PREFIX + key.name, "quantile": f"{key.quantile:g}"}
+    is_mean = catalog.signal(key.name).kind is SignalKind.HISTOGRAM
+    return {"__name__": _PREFIX + key.name + (_MEAN if is_mean else "")}
+
+
+def _described(adapter: Adapter) -> list[str]:
+    """Metrics that tell more than a value: edges, facts, events."""
+    metrics = [*(one.metrics for one in adapter.edges), *(one.metrics for one in adapter.labels)]
+    metrics += [one.metrics for one in adapter.events]
+    return sorted({name for names in metrics for name in names if not name.startswith("~")})

@@ -1,0 +1,41 @@
+"""Every signal as a recording rule, for who would rather have Prometheus work them out and keep them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from collectors.mapping import registry
+from collectors.prometheus.query_builder import Dialect, literal, queries
+from outrider import catalog
+from outrider.model import SignalKey, SignalKind
+
+
+def rules(
+    adapters: Sequence[str], *, window: str = "5m", jobs: Mapping[str, Sequence[str]] | None = None
+) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """A rules file as a document, one group an adapter; and by adapter what PromQL cannot say, with the reason.
+
+    ``jobs`` names the jobs of an adapter, which is needed where its metrics bear no name of their own
+    (MindIE, NIM). A rule is called ``outrider:<signal>``, with the label ``quantile`` or the ending
+    ``:mean`` for distributions.
+    """
+    groups, left_out = [], dict[str, dict[str, str]]()
+    for name in adapters:
+        known = "|".join(map(literal, (jobs or {}).get(name, ())))
+        found, missing = queries(registry.adapter(name), Dialect(window, f'job=~"{known}"' if known else ""))
+        rows = [{**_record(query.key), "expr": query.text, **_labels(name, query.key)} for query in found]
+        groups.append({"name": f"outrider_{name}", "rules": rows})
+        if missing:
+            left_out[name] = missing
+    return {"groups": groups}, left_out
+
+
+def _record(key: SignalKey) -> dict[str, str]:
+    is_mean = key.quantile is None and catalog.signal(key.name).kind is SignalKind.HISTOGRAM
+    return {"record": f"outrider:{key.name}" + (":mean" if is_mean else "")}
+
+
+def _labels(adapter: str, key: SignalKey) -> dict[str, dict[str, str]]:
+    quantile = {} if key.quantile is None else {"quantile": f"{key.quantile:g}"}
+    return {"labels": {"adapter": adapter, **quantile}}

@@ -1,0 +1,89 @@
+"""Exponential histograms to the fixed ladder of the signal they become. Pure.
+
+Bucket ``i`` of scale ``s`` covers ``(2**(i / 2**s), 2**((i + 1) / 2**s)]``. At a bound of the ladder that
+lies inside a bucket, the part of the bucket below it is taken by interpolation on the logarithm of the
+value, as Prometheus does for quantiles of native histograms: values inside a bucket count as spread evenly
+on the logarithm. What is zero or negative lies below every bound. Scales only ever get coarser while a
+process runs; at such a change a bound's count may fall, which reads as a reset of one interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from collectors.mapping import registry
+from collectors.mapping.model import Operator
+from outrider import catalog
+
+MOST_BUCKETS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """One exponential histogram. ``counts[k]`` is about bucket ``offset + k``; ``below`` are zero and negative ones."""
+
+    scale: int
+    offset: int
+    counts: tuple[float, ...]
+    below: float
+    total: float
+    sum: float
+
+
+@cache
+def ladders() -> dict[str, tuple[float, ...]]:
+    """The bounds of the signal that each histogram family becomes, by the family's name on a page."""
+    found: dict[str, tuple[float, ...]] = {}
+    for name in registry.ADAPTERS:
+        for signal, rules in registry.adapter(name).rules.items():
+            for rule in rules:
+                if rule.operator is Operator.HISTOGRAM:
+                    for family in rule.names:
+                        found.setdefault(family, catalog.signal(signal).bounds)
+    return found
+
+
+def cumulated(histogram: Exponential, bounds: Sequence[float]) -> list[float]:
+    """How many values lie at or below each bound; +Inf is not among the bounds."""
+    counts = np.concatenate(([0.0], np.cumsum(np.asarray(histogram.counts, dtype=np.float64))))
+    places = np.log2(np.asarray(bounds, dtype=np.float64)) * 2.0**histogram.scale - histogram.offset
+    inside = np.interp(places, np.arange(counts.size), counts)
+    return [float(found) for found in histogram.below + inside]
+
+
+def buckets(histogram: Exponential, bounds: Sequence[float]) -> list[tuple[str, float]]:
+    """The lines of a classic histogram: (``le``, cumulated count), ``+Inf`` the last."""
+    found = zip(bounds, cumulated(histogram, bounds), strict=True)
+    return [*((le(bound), count) for bound, count in found), ("+Inf", histogram.total)]
+
+
+def le(bound: float) -> str:
+    """A bound as it stands on a page."""
+    return "+Inf" if np.isinf(bound) and bound > 0 else f"{bound:.17g}" if bound != round(bound, 6) else f"{bound:g}"
+
+
+def dense(spans: Sequence[tuple[int, int]], counts: Sequence[float]) -> tuple[int, list[float]]:
+    """Spans of (gap, length) with their counts as one run: (index of the first bucket, counts).
+
+    Raises ValueError when they do not fit together or would take too much memory.
+    """
+    if not spans:
+        return 0, []
+    run: list[float] = []
+    first, taken = spans[0][0], 0
+    for number, (gap, length) in enumerate(spans):
+        if number and gap < 0:
+            raise ValueError("the spans of a histogram overlap")
+        if len(run) + (gap if number else 0) + length > MOST_BUCKETS:
+            raise ValueError(f"a histogram spans more than {MOST_BUCKETS} buckets")
+        if number:
+            run.extend([0.0] * gap)
+        run.extend(counts[taken : taken + length])
+        taken += length
+    if taken != len(counts):
+        raise ValueError("the spans of a histogram do not fit its counts")
+    return first, run

@@ -1,0 +1,1 @@
+"""The flight recorder and the reader of its recordings."""
