@@ -36,14 +36,16 @@ from outrider.model import (
     Priority,
 )
 from outrider.ports import CycleCommit
-from store import codec, hourly, migrate, schema
-from store.database import Database
-from store.retention import Retention
-from store.schema import micros
-from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
-from store.state_rows import KEPT_CYCLES
-from store.tiers import ONE_HOUR, TEN_MINUTES
-from store.urls import parsed
+from store import migrate
+from store.factory import SqlMetricStore, open_metrics, open_state, urls_of
+from store.schema import json_codec, metadata
+from store.schema.metadata import micros
+from store.sql.database import Database
+from store.sql.urls import parsed
+from store.state.state_rows import KEPT_CYCLES
+from store.tsdb import hourly
+from store.tsdb.retention import Retention
+from store.tsdb.tiers import ONE_HOUR, TEN_MINUTES
 
 STEP = timedelta(seconds=15)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -58,7 +60,7 @@ ALERTS_A_DAY, ALERTS_AT_ONCE = 60, 500
 def aged(until: datetime) -> Path:
     """The folder of a SQLite store ``store.db`` that ends at ``until``, from the cache or made now."""
     day = fleet_day()
-    parameters = [until, day.name, schema.HEADS, DAYS, HOURLY_DAYS, quick()]
+    parameters = [until, day.name, metadata.HEADS, DAYS, HOURLY_DAYS, quick()]
     return cached("aged-store", parameters, [Path(__file__)], lambda folder: build_aged(folder, day, until))
 
 
@@ -98,7 +100,7 @@ def put_back(database: Database, day: datetime) -> None:
     """Let a day of each roll-up stand for the days before it; parts of days before it are replaced."""
     for tier, days in DAYS.items():
         with database.writing() as connection:
-            table = schema.block
+            table = metadata.block
             mine = sa.and_(table.c.tier == tier, table.c.start_us < micros(day))
             connection.execute(sa.delete(table).where(mine))
             asked = sa.select(table).where(
@@ -109,7 +111,7 @@ def put_back(database: Database, day: datetime) -> None:
         tell(f"{days} days of {tier}")
         for back in range(1, min(days, QUICK_DAYS) if quick() else days):
             with database.writing() as connection:
-                connection.execute(sa.insert(schema.block), list(_moved(rows, back)))
+                connection.execute(sa.insert(metadata.block), list(_moved(rows, back)))
     tell(f"{HOURLY_DAYS} days of hourly tables")
     for kind in EntityKind:
         _put_back_hours(database, hourly.table(kind), day)
@@ -160,11 +162,11 @@ def _state(url: str, day: FleetDay, until: datetime) -> None:
     database = Database(urls_of(url)[0], "state")
     try:
         with database.writing() as connection:
-            connection.execute(sa.update(schema.message).values(status="delivered", ended_at_us=micros(until)))
-            connection.execute(sa.delete(schema.cycle))
+            connection.execute(sa.update(metadata.message).values(status="delivered", ended_at_us=micros(until)))
+            connection.execute(sa.delete(metadata.cycle))
             records = [_cycle(until - number * STEP) for number in range(KEPT_CYCLES, 0, -1)]
-            rows = [{"id": one.id, "at_us": micros(one.at), "body": codec.dumps(one)} for one in records]
-            connection.execute(sa.insert(schema.cycle), rows)
+            rows = [{"id": one.id, "at_us": micros(one.at), "body": json_codec.dumps(one)} for one in records]
+            connection.execute(sa.insert(metadata.cycle), rows)
     finally:
         database.close()
 
@@ -200,7 +202,7 @@ def _into_server(source: sa.Engine, target: sa.Engine) -> None:
     tables, there = sa.MetaData(), sa.MetaData()
     tables.reflect(source)
     there.reflect(target)
-    names = [name for name in there.tables if name in tables.tables and name not in schema.VERSION_TABLES.values()]
+    names = [name for name in there.tables if name in tables.tables and name not in metadata.VERSION_TABLES.values()]
     with source.connect() as giving, target.begin() as taking:
         taking.execute(sa.text("SET session_replication_role = replica"))  # rows come in any order
         for name in names:

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.common import Result, main, result, tell
 from benchmarks.fleet_values import Hour, fleet_day
 from outrider.model import EntityKind
-from store.chunks import Block, Section, decode, encode
-from store.dictionary import sections_of
+from store.tsdb.chunk_codec import Block, Section, decode, encode
+from store.tsdb.series_dictionary import sections_of
 
 BUSY_HOUR, READ_HOURS = 14, 24
 READ = {EntityKind.GPU: "hw_accel_power_watts", EntityKind.REPLICA: "engine_generation_tokens_per_second"}

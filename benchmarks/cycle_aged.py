@@ -25,9 +25,9 @@ from benchmarks.common import Result, main, result, tell
 from benchmarks.cycle import START, Measured, measure
 from benchmarks.engines import Engine, engines
 from outrider import log
-from store import schema
-from store.database import Database
-from store.sql import urls_of
+from store.factory import urls_of
+from store.schema import metadata
+from store.sql.database import Database
 from tests.store.killing import size
 
 TARGET_SECONDS, TARGET_BYTES = 4.0, 5e9
@@ -37,7 +37,7 @@ SAME = 1.15  # two runs on one empty store differ by so much
 def _tiers(engine: Engine) -> dict[str, float]:
     """Gigabytes of the payloads of each tier; what else a store weighs are pages, indices and wide tables."""
     assert engine.url is not None
-    database, table = Database(urls_of(engine.url)[1], "metrics"), schema.block
+    database, table = Database(urls_of(engine.url)[1], "metrics"), metadata.block
     try:
         with database.reading() as connection:
             asked = sa.select(table.c.tier, sa.func.sum(sa.func.length(table.c.payload))).group_by(table.c.tier)

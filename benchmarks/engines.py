@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common import Result, result
 from outrider.errors import StoreError
-from store.sql import urls_of
+from store.factory import urls_of
 from tests.support import postgres
 
 

@@ -23,9 +23,9 @@ from outrider.model import EntityKind, EntityRef, SignalKey
 from simulator.batches import SCRAPE_SECONDS, Sampler
 from simulator.fleet import Fleet
 from simulator.spec import FleetSpec, Lengths, PoolSpec, TrafficSpec, default_spec
-from store.chunks import Floats32, Section, encode
-from store.dictionary import sections_of
-from store.merge import Merged, Merger, Numbers
+from store.tsdb.chunk_codec import Floats32, Section, encode
+from store.tsdb.cycle_matrix import Merged, Merger, Numbers
+from store.tsdb.series_dictionary import sections_of
 
 START = datetime(2026, 3, 4, tzinfo=UTC)  # a Wednesday
 STEP = timedelta(seconds=15)

@@ -18,9 +18,9 @@ from benchmarks import fleet_build
 from benchmarks.common import cached, quick
 from benchmarks.fleet_build import CYCLES, GROUPS, START, STEP
 from outrider.model import EntityKind, EntityRef, Floats, SampleBatch, SignalKey, Statuses
-from store.chunks import Block, Floats32, decode
-from store.dictionary import sections_of
-from store.merge import SCRAPE_OFFSET
+from store.tsdb.chunk_codec import Block, Floats32, decode
+from store.tsdb.cycle_matrix import SCRAPE_OFFSET
+from store.tsdb.series_dictionary import sections_of
 
 __all__ = ["CYCLES", "START", "STEP", "FleetDay", "Hour", "fleet_day"]
 

@@ -23,7 +23,7 @@ from simulator import history
 from simulator.batches import Sampler
 from simulator.fleet import Fleet
 from simulator.spec import FleetSpec, PoolSpec, TrafficSpec, default_spec
-from store import migrate, sql
+from store import factory, migrate
 
 TARGET_SECONDS = 600.0  # "minutes"
 START, YEAR, WEEK = datetime(2025, 11, 17, tzinfo=UTC), timedelta(days=365), timedelta(days=7)
@@ -52,7 +52,7 @@ def _written(folder: Path, fleet: FleetSpec, span: timedelta) -> tuple[float, in
     """Seconds to make, cells, seconds to write, bytes on disk."""
     url = f"sqlite:///{folder}/year.db"
     migrate.upgrade(url)
-    store = sql.open_metrics(sql.urls_of(url)[1])
+    store = factory.open_metrics(factory.urls_of(url)[1])
     making = writing = 0.0
     cells = 0
     mark = time.perf_counter()

@@ -44,7 +44,7 @@ from simulator.fleet import Fleet
 from simulator.score import poisson_upper95
 from simulator.spec import FleetSpec
 from simulator.upkeep import Upkeep
-from store import migrate, sql
+from store import factory, migrate
 
 TARGET = 0.002
 WHOLE_DAYS = 7.0
@@ -106,7 +106,7 @@ def _learn(cycle: Cycle, spec: FleetSpec, seed: int, until: datetime) -> None:
     with tempfile.TemporaryDirectory(prefix="outrider-quiet-") as folder:
         url = f"sqlite:///{folder}/past.db"
         migrate.upgrade(url)
-        metrics = sql.open_metrics(sql.urls_of(url)[1])
+        metrics = factory.open_metrics(factory.urls_of(url)[1])
         for block in history.backfill(spec, seed, until - LEARNT, until, LEARNT_STEP, upkeep=True):
             metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
         cycle.parts.detection.warm(metrics, until, LEARNT)

@@ -25,7 +25,7 @@ from benchmarks.engines import Engine, engines
 from benchmarks.fleet_values import CYCLES, START, FleetDay, Hour, fleet_day
 from benchmarks.peer_rows import WideRows
 from outrider.model import EntityKind, Floats, SignalKey
-from store.sql import SqlMetricStore, open_metrics, urls_of
+from store.factory import SqlMetricStore, open_metrics, urls_of
 
 TARGETS = {"sqlite": 0.6, "postgresql": 0.8}  # seconds
 KIND, MINUTE, MINUTES = EntityKind.GPU, timedelta(minutes=1), 60

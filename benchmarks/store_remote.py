@@ -28,7 +28,7 @@ from benchmarks.common import Result, main, quick, result
 from benchmarks.fleet_values import fleet_day
 from benchmarks.peer_victoria import decimals
 from outrider.model import EntityKind, SampleBatch
-from store.prometheus import PrometheusMetricStore, Remote
+from store.remote.metric_store import PrometheusMetricStore, Remote
 from store.remote.names import OWNER, name_of
 from tests.support import metric_servers
 from tests.support.metric_servers import MetricServer

@@ -30,9 +30,9 @@ from benchmarks.engines import Engine, engines
 from benchmarks.fleet_values import CYCLES, START, FleetDay, fleet_day
 from benchmarks.peer_rows import WideRows
 from outrider.model import EntityKind
-from store import schema
-from store.sql import open_metrics, urls_of
-from store.urls import parsed
+from store.factory import open_metrics, urls_of
+from store.schema import metadata
+from store.sql.urls import parsed
 from tests.store import killing
 
 RAW_TARGET, TIER_TARGET = 1.3, 0.4  # bytes a value, SQLite
@@ -68,7 +68,7 @@ def _ours(engine: Engine, day: FleetDay) -> _Weight:
         with database.connect() as connection:
             raw = _whole(engine, connection)
         store.prune(START + timedelta(hours=day.hours))
-        table = schema.block
+        table = metadata.block
         asked = sa.select(table.c.tier, sa.func.sum(sa.func.length(table.c.payload))).group_by(table.c.tier)
         with database.connect() as connection:
             tiers = {tier: int(size) for tier, size in connection.execute(asked)}
@@ -165,7 +165,7 @@ def run() -> list[Result]:
 
 def _tiers(tiers: dict[str, int], values: int) -> list[Result]:
     """Bytes of each roll-up by the raw values that it stands for."""
-    names = [tier for tier in tiers if tier != schema.RAW]
+    names = [tier for tier in tiers if tier != metadata.RAW]
     return [
         result(f"store_size_{tier}", tiers[tier] / values, UNIT, TIER_TARGET, tiers[tier] / values <= TIER_TARGET)
         for tier in names

@@ -22,8 +22,8 @@ import sqlalchemy as sa
 from benchmarks.common import Result, main, result
 from benchmarks.fleet_values import CYCLES, START, fleet_day
 from outrider.model import EntityKind, SampleBatch
-from store.database import Database
-from store.sql import SqlMetricStore, open_metrics
+from store.factory import SqlMetricStore, open_metrics
+from store.sql.database import Database
 
 TARGET_SECONDS, TARGET_BYTES = 0.2, 0.4
 KINDS = (EntityKind.GPU, EntityKind.REPLICA)

@@ -27,7 +27,7 @@ from benchmarks.engines import Engine, engines
 from benchmarks.fleet_values import fleet_day
 from benchmarks.peer_rows import WideRows
 from outrider.model import EntityKind, SampleBatch
-from store.sql import open_metrics, urls_of
+from store.factory import open_metrics, urls_of
 
 TARGET = 20e6  # values a second, on one SQLite file
 KINDS = (EntityKind.GPU, EntityKind.REPLICA)

@@ -14,7 +14,9 @@ from sqlalchemy.dialects import postgresql
 from outrider import catalog
 from outrider.model import EntityKind, Layer, SignalKind
 from outrider.ports import DEFAULT_STATE_RETENTION
-from store import hourly, latest, schema, state_rows, state_upkeep
+from store.schema import metadata as schema_metadata
+from store.state import retention, state_rows
+from store.tsdb import hourly, latest
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 PAGE = FOLDER / "tables.md"
@@ -69,7 +71,7 @@ def page() -> str:
     parts = [HEAD, "## Worked queries\n\n" + PARAMETERS, *(_query(name) for name in FIRST)]
     parts += ["## Values, for people: latest_\\<kind\\>\n\n" + "\n".join(_latest())]
     parts += ["## Hours, for people: hourly_\\<kind\\>\n\n" + "\n".join(_hourly())]
-    for title, metadata in (("State", schema.state), ("Metrics", schema.metrics)):
+    for title, metadata in (("State", schema_metadata.state), ("Metrics", schema_metadata.metrics)):
         tables = sorted(metadata.tables.values(), key=lambda table: table.name)
         parts += [f"## {title}\n", *("\n".join(_table(table)) + "\n" for table in tables)]
     parts += ["## Versions\n\n" + "\n".join(_versions())]
@@ -122,13 +124,15 @@ def _cell(text: str) -> str:
 
 
 def _kept(table: sa.Table) -> str:
-    for rule in state_upkeep.RULES:
+    for rule in retention.RULES:
         if rule.table is table:
             only = " once nothing of it goes on" if rule.only is not None else ""
             span = _days(getattr(DEFAULT_STATE_RETENTION, rule.kept))
             setting = f" (`store.retention.{rule.kept}`)" if rule.kept in ("decisions", "forecasts") else ""
             return f"{span}{setting} after `{rule.instant}`{only}"
-    return KEPT.get(table.name, "as long as the blocks that use it" if table.metadata is schema.metrics else "always")
+    return KEPT.get(
+        table.name, "as long as the blocks that use it" if table.metadata is schema_metadata.metrics else "always"
+    )
 
 
 def _days(span: timedelta) -> str:
@@ -195,10 +199,10 @@ def _hourly() -> Iterator[str]:
 def _versions() -> Iterator[str]:
     yield "| table | column | meaning |"
     yield "|---|---|---|"
-    for database, table in sorted(schema.VERSION_TABLES.items()):
+    for database, table in sorted(schema_metadata.VERSION_TABLES.items()):
         yield (
             f"| `{table}` | `version_num` | text: the revision of the *{database}* tables, now "
-            f"`{schema.HEADS[database]}`. One row; a program that knows less refuses the store |"
+            f"`{schema_metadata.HEADS[database]}`. One row; a program that knows less refuses the store |"
         )
 
 

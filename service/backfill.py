@@ -23,7 +23,7 @@ from service import wiring
 from service.leader import leading
 from service.settings import Settings
 from service.targets import prometheus_source
-from store.sql_metrics import SqlMetricStore
+from store.tsdb.metric_store import SqlMetricStore
 
 _One = TypeVar("_One", EntityRef, SignalKey, int)
 SPAN = 3 * LOOK_BACK  # written at once

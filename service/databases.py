@@ -14,11 +14,13 @@ from service import revisions, wiring
 from service.leader import leading
 from service.settings import Settings
 from service.tokens import spool_of
-from store import backup as backups
-from store import check as checks
-from store import migrate, retention, tables
-from store import restore as restores
-from store.cycle_files import CycleFiles
+from store import migrate
+from store.admin import backup as backups
+from store.admin import integrity as checks
+from store.admin import introspection
+from store.admin import restore as restores
+from store.tsdb import retention
+from store.write_buffer.segments import CycleFiles
 
 Progress = Callable[[str, float], None]
 _VALUES_ELSEWHERE = "values are kept by the server of store.metrics: back it up by its own means"
@@ -114,7 +116,7 @@ def _sizes(settings: Settings) -> dict[str, tuple[str, int]]:
         try:
             if database.exists():
                 with database.reading() as connection:
-                    found[str(name)] = database.place, tables.size(connection, name)
+                    found[str(name)] = database.place, introspection.size(connection, name)
         finally:
             database.close()
     return found

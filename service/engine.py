@@ -19,7 +19,7 @@ from service.keeper import Keeper
 from service.leader import LOOK_EVERY, Leader, leading
 from service.settings import Settings
 from service.tokens import folder_of
-from store import sql
+from store import factory
 
 _log = log.get("engine")
 
@@ -36,7 +36,7 @@ def run(settings: Settings) -> None:
 
 def may_stand_by(settings: Settings) -> bool:
     """True where a second engine waits for the first one to end."""
-    return settings.store.stand_by and sql.on_server(settings.store.url)
+    return settings.store.stand_by and factory.on_server(settings.store.url)
 
 
 async def _run(settings: Settings, leader: Leader) -> None:

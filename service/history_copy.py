@@ -11,8 +11,9 @@ from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from service.settings import Settings
 from service.wiring import remote_of
-from store import history, sql
-from store.prometheus import PrometheusMetricStore
+from store import factory
+from store.remote import backfill
+from store.remote.metric_store import PrometheusMetricStore
 
 
 def run(settings: Settings, start: datetime, until: datetime, progress: Callable[[str, float], None]) -> dict[str, Any]:
@@ -26,11 +27,11 @@ def run(settings: Settings, start: datetime, until: datetime, progress: Callable
         raise UsageError("there is no server to copy to", hint="name one under store.metrics")
     if start >= until:
         raise UsageError("the span to copy is empty", hint="--since must lie before --until")
-    url = sql.urls_of(settings.store.url)[1]
-    source, target = sql.open_metrics(url), PrometheusMetricStore(remote, url)
+    url = factory.urls_of(settings.store.url)[1]
+    source, target = factory.open_metrics(url), PrometheusMetricStore(remote, url)
     before = Counter(source.condition().refused)
     try:
-        found = history.copy_history(source, target, start, until, settings.collect.interval, progress)
+        found = backfill.copy_history(source, target, start, until, settings.collect.interval, progress)
         refused = Counter(source.condition().refused) - before
     finally:
         target.close()

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from outrider import log
-from store.condition import TooLate
-from store.retention import Because, Retention, summary
-from store.sql_metrics import SqlMetricStore
+from store.tsdb.metric_store import SqlMetricStore
+from store.tsdb.retention import Because, Retention, summary
+from store.tsdb.status import TooLate
 
 _log = log.get("upkeep")
 

@@ -15,7 +15,7 @@ from outrider import log
 from outrider.errors import StoreAwayError, UnavailableError
 from service.settings import Settings
 from service.tokens import folder_of
-from store import sql
+from store import factory
 
 LOOK_EVERY = timedelta(seconds=2)
 """How often one that stands by asks again, and one that works makes sure that it still may."""
@@ -42,7 +42,7 @@ class Leader(Protocol):
 
 def leader_of(settings: Settings) -> Leader:
     """The one for the store of these settings."""
-    if sql.on_server(settings.store.url):
+    if factory.on_server(settings.store.url):
         return ServerLeader(settings.store.url)
     return FileLeader(lock_file(settings))
 
@@ -120,7 +120,7 @@ class ServerLeader:
 
     def __init__(self, url: str) -> None:
         """``url`` is ``store.url``."""
-        self._lease = sql.open_lease(url)
+        self._lease = factory.open_lease(url)
 
     def acquire(self) -> None:
         """Take the lock. Raises UnavailableError naming who holds it, StoreAwayError while the server is away."""

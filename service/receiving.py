@@ -14,7 +14,7 @@ from outrider.spool import PushedBlock, Spool, Waiting
 from service.api.settings import DoorSettings
 from service.receive_settings import ReceiveRuleSettings
 from service.settings import Settings, read_secret
-from store import migrate, sql
+from store import factory, migrate
 
 
 def doors(settings: Settings) -> DoorSettings | None:
@@ -39,7 +39,9 @@ def pushed(settings: Settings) -> Pushed | None:
     """What the engine takes out of the buffer; None when the doors are shut. Raises StoreError."""
     # What comes is stamped by the API's clock, which is the real one also where the fleet has a time of its own.
     return (
-        _received(settings, sql.open_spool(_state_url(settings)), SystemClock()) if settings.receive.enabled else None
+        _received(settings, factory.open_spool(_state_url(settings)), SystemClock())
+        if settings.receive.enabled
+        else None
     )
 
 
@@ -50,11 +52,11 @@ def watching(settings: Settings, clock: Clock) -> Pushed | None:
     """
     if not settings.receive.enabled or migrate.revision(settings.store.url)["state"] is None:
         return None
-    return _received(settings, _Watched(sql.open_spool(_state_url(settings))), clock)
+    return _received(settings, _Watched(factory.open_spool(_state_url(settings))), clock)
 
 
 def _state_url(settings: Settings) -> str:
-    return sql.urls_of(settings.store.url)[0]
+    return factory.urls_of(settings.store.url)[0]
 
 
 def _received(settings: Settings, spool: Spool, clock: Clock) -> Received:

@@ -13,7 +13,7 @@ from outrider.errors import ConfigProblem
 from outrider.ports import StateRetention
 from outrider.units import format_duration
 from service.settings_base import Duration, Section
-from store.retention import Retention
+from store.tsdb.retention import Retention
 
 _SHORTEST = {"raw": timedelta(hours=1), "ten_minutes": timedelta(days=1), "hours": timedelta(days=1)}
 _DEFAULT = Retention()

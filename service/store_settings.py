@@ -9,7 +9,7 @@ from pydantic import Field
 
 from service.access_settings import AccessSettings
 from service.settings_base import Duration
-from store.prometheus import Remote
+from store.remote.metric_store import Remote
 
 
 class RemoteMetricsSettings(AccessSettings):

@@ -42,11 +42,12 @@ from service.planning import NoPlanning, Planning
 from service.refining import Asked, Promises
 from service.settings import Settings
 from service.tokens import admin_token, flights_of, spool_of
-from store import memory, migrate, sql, urls
-from store.away import SpooledMetrics
-from store.cycle_files import CycleFiles
+from store import factory, memory, migrate
 from store.opening import open_metrics
-from store.prometheus import Remote
+from store.remote.metric_store import Remote
+from store.sql import urls
+from store.write_buffer.buffered_store import SpooledMetrics
+from store.write_buffer.segments import CycleFiles
 
 _log = log.get("engine")
 HISTORY = timedelta(days=15)
@@ -59,7 +60,7 @@ class Platform:
 
     cycle: Cycle
     dispatcher: Dispatcher
-    metrics: sql.SqlMetricStore
+    metrics: factory.SqlMetricStore
     state: StateStore
     collector: Source
     settings: Settings
@@ -109,7 +110,7 @@ def state_reader(settings: Settings) -> Iterator[StateReader]:
 
 
 @contextmanager
-def stores(settings: Settings) -> Iterator[tuple[StateStore, sql.SqlMetricStore]]:
+def stores(settings: Settings) -> Iterator[tuple[StateStore, factory.SqlMetricStore]]:
     """Both stores, opened and closed."""
     state, metrics = _open(settings)
     try:
@@ -119,11 +120,11 @@ def stores(settings: Settings) -> Iterator[tuple[StateStore, sql.SqlMetricStore]
         metrics.close()
 
 
-def _open(settings: Settings) -> tuple[StateStore, sql.SqlMetricStore]:
+def _open(settings: Settings) -> tuple[StateStore, factory.SqlMetricStore]:
     """Both stores at this program's schema; closing them stays with the caller."""
     upgrade(settings)
-    state_url, metrics_url = sql.urls_of(settings.store.url)
-    return sql.open_state(state_url), open_metrics(metrics_url, remote_of(settings))
+    state_url, metrics_url = factory.urls_of(settings.store.url)
+    return factory.open_state(state_url), open_metrics(metrics_url, remote_of(settings))
 
 
 def remote_of(settings: Settings) -> Remote | None:
@@ -148,7 +149,7 @@ def platform(
     )
     keeper = FlightKeeper(ring, state, metrics, flight, kept) if ring else None
     source = targets.source(settings, clock, ring.add if ring else None, receiving.pushed(settings))
-    collector = Recorded(source, sql.open_ledger(sql.urls_of(settings.store.url)[0]))
+    collector = Recorded(source, factory.open_ledger(factory.urls_of(settings.store.url)[0]))
     spooled = SpooledMetrics(metrics, spool_of(settings), settings.store.spool.limit_bytes, may_write)
     cycle = _cycle(settings, collector, clock, state, spooled, in_background=not lockstep, ledger=collector.ledger)
     dispatcher = Dispatcher(state, notifiers(settings), actuator(settings), clock, cycle)
@@ -333,7 +334,7 @@ STARTS_READ = 1000
 def startups(settings: Settings, limit: int) -> tuple[Startup, ...]:
     """The newest start-ups that the store knows."""
     with stores(settings):  # says so when it is away or not ours
-        ledger = sql.open_ledger(sql.urls_of(settings.store.url)[0])
+        ledger = factory.open_ledger(factory.urls_of(settings.store.url)[0])
         try:
             return ledger.startups(limit=limit)
         finally:
@@ -359,7 +360,7 @@ def plan_now(settings: Settings, at: datetime | None, asked: Asked | None = None
             broken = {alert.entity for alert in active if alert.fault in facts.NOT_SERVING}
             return len(members), len(set(members) - broken)
 
-        ledger = sql.open_ledger(sql.urls_of(settings.store.url)[0])
+        ledger = factory.open_ledger(factory.urls_of(settings.store.url)[0])
         try:
             planning = Planning(
                 metrics, settings.planner, settings.services, count,

@@ -8,15 +8,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from outrider.errors import SchemaTooNewError
-from store import comments, hourly, latest, schema
-from store.database import Database
-from store.schema import HEADS, VERSION_TABLES
-from store.urls import urls_of
+from store.schema import comments, metadata
+from store.schema.metadata import HEADS, VERSION_TABLES
+from store.sql.database import Database
+from store.sql.urls import urls_of
+from store.tsdb import hourly, latest
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-def upgrade(store_url: str) -> dict[schema.Database, str]:
+def upgrade(store_url: str) -> dict[metadata.Database, str]:
     """Create or upgrade both databases of a store, tables that follow the catalogue included; returns their revisions.
 
     Raises SchemaTooNewError when a newer program wrote one, StoreError when one cannot be written.
@@ -30,7 +31,7 @@ def upgrade(store_url: str) -> dict[schema.Database, str]:
     return dict(HEADS)
 
 
-def create_wide(database: Database, name: schema.Database) -> None:
+def create_wide(database: Database, name: metadata.Database) -> None:
     """Make the tables that follow the signal catalogue, and columns of signals that are new in it."""
     if name == "metrics":
         latest.create(database)
@@ -45,9 +46,9 @@ def create_wide_on(connection: sa.Connection) -> None:
         connection.execute(made)
 
 
-def revision(store_url: str) -> dict[schema.Database, str | None]:
+def revision(store_url: str) -> dict[metadata.Database, str | None]:
     """The revision of both databases as they are; None where there is none yet. Creates nothing."""
-    found: dict[schema.Database, str | None] = {}
+    found: dict[metadata.Database, str | None] = {}
     for name, database in databases(store_url, create=False).items():
         try:
             found[name] = current(database, name) if database.exists() else None
@@ -56,7 +57,7 @@ def revision(store_url: str) -> dict[schema.Database, str | None]:
     return found
 
 
-def databases(store_url: str, *, create: bool = True) -> dict[schema.Database, Database]:
+def databases(store_url: str, *, create: bool = True) -> dict[metadata.Database, Database]:
     """Both databases of a store, not opened yet; closing them stays with the caller."""
     state_url, metrics_url = urls_of(store_url)
     return {
@@ -65,13 +66,13 @@ def databases(store_url: str, *, create: bool = True) -> dict[schema.Database, D
     }
 
 
-def current(database: Database, name: schema.Database) -> str | None:
+def current(database: Database, name: metadata.Database) -> str | None:
     """The revision a database is at."""
     with database.reading() as connection:
         return current_on(connection, name)
 
 
-def current_on(connection: sa.Connection, name: schema.Database) -> str | None:
+def current_on(connection: sa.Connection, name: metadata.Database) -> str | None:
     """The same, as a connection sees it."""
     table = VERSION_TABLES[name]
     if not sa.inspect(connection).has_table(table):
@@ -80,7 +81,7 @@ def current_on(connection: sa.Connection, name: schema.Database) -> str | None:
     return found
 
 
-def upgrade_database(database: Database, name: schema.Database, *, to: str = "head") -> None:
+def upgrade_database(database: Database, name: metadata.Database, *, to: str = "head") -> None:
     """Bring one database to the newest revision, or to an older one that it has not reached (``to``).
 
     Two processes may call it at once; the second waits.
@@ -91,7 +92,7 @@ def upgrade_database(database: Database, name: schema.Database, *, to: str = "he
         upgrade_on(connection, name, database.place, to=to)
 
 
-def upgrade_on(connection: sa.Connection, name: schema.Database, place: str, *, to: str = "head") -> None:
+def upgrade_on(connection: sa.Connection, name: metadata.Database, place: str, *, to: str = "head") -> None:
     """The same inside the caller's transaction. Raises SchemaTooNewError."""
     found = current_on(connection, name)
     if found == HEADS[name]:
@@ -106,7 +107,7 @@ def upgrade_on(connection: sa.Connection, name: schema.Database, place: str, *, 
         comments.write(connection, name)
 
 
-def refuse_newer(name: schema.Database, found: str | None, place: str) -> None:
+def refuse_newer(name: metadata.Database, found: str | None, place: str) -> None:
     """Raise SchemaTooNewError for a revision that this program does not know."""
     if found is None or found == HEADS[name] or found in _known(name):
         return
@@ -116,7 +117,7 @@ def refuse_newer(name: schema.Database, found: str | None, place: str) -> None:
     )
 
 
-def opened(url: str, name: schema.Database) -> Database:
+def opened(url: str, name: metadata.Database) -> Database:
     """A database at the newest revision. Raises StoreError or SchemaTooNewError, and leaves nothing open then."""
     database = Database(url, name)
     try:
@@ -127,7 +128,7 @@ def opened(url: str, name: schema.Database) -> Database:
     return database
 
 
-def _config(name: schema.Database) -> Any:
+def _config(name: metadata.Database) -> Any:
     # Alembic takes a third of a second to import and is needed once a release.
     from alembic.config import Config  # noqa: PLC0415
 
@@ -138,7 +139,7 @@ def _config(name: schema.Database) -> Any:
     return config
 
 
-def _known(name: schema.Database) -> set[str]:
+def _known(name: metadata.Database) -> set[str]:
     from alembic.script import ScriptDirectory  # noqa: PLC0415
 
     return {script.revision for script in ScriptDirectory.from_config(_config(name)).walk_revisions()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from store.prometheus import PrometheusMetricStore, Remote
-from store.sql_metrics import SqlMetricStore
+from store.remote.metric_store import PrometheusMetricStore, Remote
+from store.tsdb.metric_store import SqlMetricStore
 
 
 def open_metrics(url: str, remote: Remote | None = None) -> SqlMetricStore:

@@ -37,7 +37,7 @@ from service.api.doors import Doors, SpoolCollector
 from service.api.own_metrics import StateCollector, StoreCollector, StoreSpoolCollector
 from service.api.security import REFUSALS_PER_MINUTE, Limiter, reader
 from service.api.settings import ApiExtras, ApiSettings
-from store.sql_metrics import SqlMetricStore
+from store.tsdb.metric_store import SqlMetricStore
 
 PREFIX = "/api/v1"
 _ROUTERS: tuple[APIRouter, ...] = (

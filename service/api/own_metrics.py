@@ -14,8 +14,8 @@ from outrider.model import Incident, Recommendation
 from outrider.ports import StateReader
 from service import facts
 from service.api.plan import is_fresh, replicas_wanted
-from store.cycle_files import CycleFiles
-from store.sql_metrics import SqlMetricStore
+from store.tsdb.metric_store import SqlMetricStore
+from store.write_buffer.segments import CycleFiles
 
 _LAST_ACTIONS = 1000
 

@@ -12,15 +12,15 @@ from service.api import plan
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings
 from service.keda_scaler import KedaScaler
-from store import sql
+from store import factory
 from store.opening import open_metrics
 
 
 def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
     """Serve until the process is told to stop. Raises StoreError when the store cannot be opened."""
-    state_url, metrics_url = sql.urls_of(settings.store_url)
-    state, metrics = sql.open_state(state_url), open_metrics(metrics_url, settings.metrics)
-    spool, ledger = sql.open_spool(state_url), sql.open_ledger(state_url)
+    state_url, metrics_url = factory.urls_of(settings.store_url)
+    state, metrics = factory.open_state(state_url), open_metrics(metrics_url, settings.metrics)
+    spool, ledger = factory.open_spool(state_url), factory.open_ledger(state_url)
     scaler = None
     try:
         if settings.external_scaler_port is not None:

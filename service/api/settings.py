@@ -21,8 +21,8 @@ from outrider.rules import Rule
 from outrider.slo import Slo
 from outrider.spool import Spool
 from service.explain import Explainer, NoExplainer
-from store.cycle_files import CycleFiles
-from store.prometheus import Remote
+from store.remote.metric_store import Remote
+from store.write_buffer.segments import CycleFiles
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 

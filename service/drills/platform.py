@@ -28,7 +28,7 @@ from simulator.control import Control
 from simulator.fleet import Fleet
 from simulator.spec import FleetSpec
 from simulator.world import World
-from store import memory, migrate, sql
+from store import factory, memory, migrate
 
 INTERVAL = timedelta(seconds=15)
 CHANNEL = "drill"
@@ -130,7 +130,7 @@ def learn(specs: tuple[FleetSpec, ...], seed: int, until: datetime) -> bytes:
     with TemporaryDirectory(prefix="outrider-drill-") as folder:
         url = f"sqlite:///{folder}/past.db"
         migrate.upgrade(url)
-        metrics = sql.open_metrics(sql.urls_of(url)[1])
+        metrics = factory.open_metrics(factory.urls_of(url)[1])
         for block in _past(specs, seed, until):
             metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
         cycle.parts.detection.warm(metrics, until, wiring.HISTORY)

@@ -41,7 +41,7 @@ from outrider.rules import Rule
 from outrider.slo import Slo
 from outrider.topology import Topology
 from service.detection import Detection
-from store.memory_state import MemoryStateStore
+from store.memory.state import MemoryStateStore
 
 ROOT = Path(__file__).parents[2]
 STEP = timedelta(seconds=15)

@@ -23,9 +23,9 @@ from outrider.ledger import (
     lead_time_quantile,
 )
 from outrider.model import EntityKind, EntityRef, Event, EventKind
-from store import ledger as ledgers
+from store.factory import open_ledger, open_state, urls_of
 from store.memory import MemoryLedger
-from store.sql import open_ledger, open_state, urls_of
+from store.state import change_log as ledgers
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -42,8 +42,8 @@ from outrider.model import (
 from outrider.places import Place, place_of
 from outrider.ports import CycleCommit, StateStore
 from outrider.topology import Topology
+from store.factory import open_ledger, open_state, urls_of
 from store.memory import MemoryLedger, MemoryStateStore
-from store.sql import open_ledger, open_state, urls_of
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

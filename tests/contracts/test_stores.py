@@ -64,8 +64,8 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit, MetricStore, Silence, StateStore
 from outrider.topology import Topology
+from store.factory import SqlMetricStore, open_metrics, open_state, urls_of
 from store.memory import MemoryMetricStore, MemoryStateStore
-from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
 from tests.support.remote_store import Searchable, searchable
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -799,7 +799,7 @@ def test_the_audit_is_newest_first_and_keeps_the_order_inside_an_instant(state: 
 
 
 def test_only_the_newest_cycles_are_kept(state: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.state_rows.KEPT_CYCLES", 3)
+    monkeypatch.setattr("store.state.state_rows.KEPT_CYCLES", 3)
     for index in range(5):
         state.commit(commit(cycle=cycle(f"c{index}", T0 + index * STEP)))
     assert [found.id for found in state.cycles()] == ["c4", "c3", "c2"]

@@ -89,7 +89,7 @@ def test_what_a_package_reads_is_installed_with_it(package: str, folder: str, su
 
 
 def test_a_store_can_be_made(tmp_path: Path) -> None:
-    from store import sql
+    from store import factory
 
     url = f"sqlite:///{tmp_path}/x.db"
     assert sql.upgrade(url) == sql.revision(url)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from service.leader import FileLeader
-from store import schema
+from store.schema import metadata
 from tests.service.test_cli import answer, run
 from tests.store import full_store
 
 REMOTE = "store:\n  metrics:\n    url_write: http://127.0.0.1:1/api/v1/write\n    url_read: http://127.0.0.1:1\n"
-REVISION = f"state {schema.HEADS['state']}, metrics {schema.HEADS['metrics']}"
+REVISION = f"state {metadata.HEADS['state']}, metrics {metadata.HEADS['metrics']}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -116,7 +116,7 @@ def test_cycles_that_wait_in_the_spool_are_no_damage(tmp_path: Path) -> None:
 
 
 def test_a_newer_database_is_refused_by_every_command(folder: Path) -> None:
-    from store.database import Database
+    from store.sql.database import Database
 
     answer("db", "upgrade", cwd=folder)
     database = Database(url_of(folder))

@@ -30,7 +30,8 @@ from outrider.ports import CycleCommit, Silence
 from service import wiring
 from service.facts import UP
 from service.settings import Settings
-from store import check, sql
+from store import factory
+from store.admin import integrity
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -197,10 +198,10 @@ def store_url(request, tmp_path):
 
 def test_a_clock_that_steps_back_leaves_a_sound_store(store_url):
     """Hours were compacted and rolled up when the clock goes back into them, and on from there."""
-    state_url, metrics_url = sql.urls_of(store_url)
+    state_url, metrics_url = factory.urls_of(store_url)
     world = World()
     parts = world.cycle.parts
-    parts.state, parts.metrics = sql.open_state(state_url), sql.open_metrics(metrics_url)
+    parts.state, parts.metrics = factory.open_state(state_url), factory.open_metrics(metrics_url)
     world.step(10)
     hour_later = START + timedelta(hours=1)
     world.clock.set(hour_later)
@@ -220,7 +221,7 @@ def test_a_clock_that_steps_back_leaves_a_sound_store(store_url):
     assert set(parts.metrics.condition().waiting) <= {"merge_10m", "merge_1h"}, "the day goes on"
     parts.state.close()
     parts.metrics.close()
-    reports = check.check(store_url, deep=True, progress=lambda *_: None)
+    reports = integrity.check(store_url, deep=True, progress=lambda *_: None)
     assert [report.problems for report in reports] == [[], []]
 
 

@@ -12,7 +12,7 @@ from outrider.clock import ManualClock
 from outrider.model import CellStatus, DetectorState, EntityKind, EntityRef, SampleBatch
 from service import wiring
 from service.settings import Settings, StoreSettings
-from store import schema
+from store.schema import metadata
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 LATER = START + timedelta(hours=3)
@@ -68,7 +68,7 @@ def started_anew(settings):
 def overwrite(settings, payload):
     platform = open_platform(settings)
     with platform.state._database.writing() as connection:
-        table = schema.document
+        table = metadata.document
         here = sa.and_(table.c.area == "detector", table.c.name == NAME)
         assert connection.execute(sa.update(table).where(here).values(payload=payload)).rowcount == 1
     asyncio.run(platform.close())

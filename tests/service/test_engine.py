@@ -13,7 +13,7 @@ from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, Signa
 from service import engine, jobs, wiring
 from service.keeper import Keeper
 from service.settings import GameDaySettings, Settings, StoreSettings
-from store.retention import Retention
+from store.tsdb.retention import Retention
 
 HOUR = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)

@@ -30,7 +30,7 @@ from outrider.ports import Collected, CycleCommit
 from outrider.topology import Topology
 from service import facts
 from service.detection import Detection
-from store.memory_state import MemoryStateStore
+from store.memory.state import MemoryStateStore
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 GPU, NODE = EntityRef("c", EntityKind.GPU, None, "gpu-0"), EntityRef("c", EntityKind.NODE, None, "node-0")

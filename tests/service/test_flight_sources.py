@@ -25,7 +25,7 @@ from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
 from outrider.ports import Collected
 from service import flight, replay
 from service.settings import Settings
-from store import sql
+from store import factory
 
 ROUNDS = 3
 NODE = {"kind": "node", "name": "node-0"}
@@ -160,7 +160,7 @@ def test_a_prometheus_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
 def test_what_is_pushed_is_recorded_and_nothing_is_taken_from_the_engine(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/o.db"
-    spool = sql.open_spool(sql.urls_of(store)[0])
+    spool = factory.open_spool(factory.urls_of(store)[0])
     world = PushWorld(spool=spool)
     written = {"cluster": "c", "store": {"url": store}, "receive": {"enabled": True, "kpi_services": ["shop"]}}
 
@@ -205,7 +205,7 @@ def test_what_is_pushed_is_recorded_and_nothing_is_taken_from_the_engine(tmp_pat
 
 def test_a_scrape_that_failed_at_its_sender_is_an_error_in_the_recording(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/o.db"
-    spool = sql.open_spool(sql.urls_of(store)[0])
+    spool = factory.open_spool(factory.urls_of(store)[0])
     world = PushWorld(spool=spool)
 
     def push() -> None:
@@ -232,7 +232,7 @@ def test_a_scrape_that_failed_at_its_sender_is_an_error_in_the_recording(tmp_pat
 
 def test_what_a_recording_cannot_hold_is_named(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/o.db"
-    sql.open_spool(sql.urls_of(store)[0]).close()
+    factory.open_spool(factory.urls_of(store)[0]).close()
     settings = Settings.model_validate(
         {
             "store": {"url": store},

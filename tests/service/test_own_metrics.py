@@ -17,9 +17,9 @@ from outrider.model import (
 from outrider.ports import CycleCommit
 from outrider.testing.story import Story
 from service.api.own_metrics import StateCollector, StoreCollector
+from store.factory import open_metrics
 from store.memory import MemoryMetricStore, MemoryStateStore
-from store.retention import Retention
-from store.sql import open_metrics
+from store.tsdb.retention import Retention
 
 
 def page(state):

@@ -26,7 +26,7 @@ from service import looking_back, planning
 from service.planning import Planning
 from service.service_settings import ServiceSettings
 from service.settings import PlannerSettings
-from store import memory, migrate, sql
+from store import factory, memory, migrate
 
 NOW = datetime(2026, 11, 18, 17, tzinfo=UTC)
 GOOD, BAD, BARE = (EntityRef("c", EntityKind.SERVICE, "prod", name) for name in ("good", "bad", "bare"))
@@ -66,7 +66,7 @@ def metrics():
 def ledger(tmp_path):
     url = f"sqlite:///{tmp_path}/x.db"
     migrate.upgrade(url)
-    found = sql.open_ledger(sql.urls_of(url)[0])
+    found = factory.open_ledger(factory.urls_of(url)[0])
     yield found
     found.close()
 

@@ -28,10 +28,10 @@ from service.settings import Settings
 from simulator import exporters
 from simulator.fleet import Fleet
 from simulator.spec import default_spec
-from store import history
+from store.factory import open_state, urls_of
 from store.opening import open_metrics
-from store.prometheus import PrometheusMetricStore
-from store.sql import open_state, urls_of
+from store.remote import backfill
+from store.remote.metric_store import PrometheusMetricStore
 from tests.support import metric_servers
 from tests.support.metric_servers import MetricServer
 
@@ -178,7 +178,7 @@ def test_history_is_copied_and_reads_the_same(victoria_server: MetricServer, tmp
     (tmp_path / "outrider.yaml").write_text(written)
     arguments = ["db", "copy", "--since", rfc3339(START), "--until", rfc3339(end), "-o", "json"]
     told: list[float] = []
-    with mock.patch.object(history, "_CELLS", 1000):
+    with mock.patch.object(backfill, "_CELLS", 1000):
         first = history_copy.run(settings, START, end, lambda _, share: told.append(share))
         done = CliRunner().invoke(app, [*arguments, "--config", str(tmp_path / "outrider.yaml")])
     assert json.loads(done.stdout) == first, "again, it is the same"

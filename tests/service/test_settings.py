@@ -6,7 +6,7 @@ from collectors.mapping import registry
 from outrider.errors import ConfigError
 from outrider.ports import StateRetention
 from service import settings
-from store.retention import Retention
+from store.tsdb.retention import Retention
 
 
 def load(tmp_path, text):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from store.factory import SqlMetricStore, SqlStateStore, open_metrics, open_state, urls_of
 from store.memory import MemoryMetricStore
-from store.sql import SqlMetricStore, SqlStateStore, open_metrics, open_state, urls_of
 from tests.store import full_store
 from tests.store.lived import fill
 

@@ -32,7 +32,7 @@ from outrider.model import (
     SignalKey,
 )
 from outrider.ports import CycleCommit
-from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
+from store.factory import SqlMetricStore, open_metrics, open_state, urls_of
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 STEP = timedelta(minutes=1)

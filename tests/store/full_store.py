@@ -49,10 +49,12 @@ from outrider.model import (
 from outrider.ports import CycleCommit, Silence
 from outrider.spool import PushedBlock
 from outrider.topology import Topology
-from store import backup as backups
-from store import codec, migrate, tables
-from store import restore as restores
-from store.sql import open_ledger, open_metrics, open_spool, open_state, urls_of
+from store import migrate
+from store.admin import backup as backups
+from store.admin import introspection
+from store.admin import restore as restores
+from store.factory import open_ledger, open_metrics, open_spool, open_state, urls_of
+from store.schema import json_codec
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 STEP = timedelta(minutes=1)
@@ -198,7 +200,7 @@ def seen(store_url: str) -> dict[str, Any]:
             "messages": state.messages(limit=10_000),
             "audit": state.audit(limit=10_000),
             "cycles": state.cycles(limit=10_000),
-            "plan": codec.dumps(state.plan()),
+            "plan": json_codec.dumps(state.plan()),
             "topology": state.topology(),
             "silences": state.silences(T0),
             "drills": state.drills(),
@@ -232,9 +234,9 @@ def stored(store_url: str) -> dict[str, list[tuple[Any, ...]]]:
     for name, database in migrate.databases(store_url, create=False).items():
         try:
             with database.reading() as connection:
-                for table in tables.of(connection, name):
+                for table in introspection.of(connection, name):
                     columns = sorted(column.name for column in table.columns)
-                    rows = (row._mapping for part in tables.rows(connection, table) for row in part)
+                    rows = (row._mapping for part in introspection.rows(connection, table) for row in part)
                     found[table.name] = sorted((tuple(row[one] for one in columns) for row in rows), key=repr)
         finally:
             database.close()

@@ -17,9 +17,9 @@ import numpy as np
 import sqlalchemy as sa
 
 from outrider.model import EntityKind
-from store import schema
-from store.database import Database
-from store.sql import open_metrics, open_state, urls_of
+from store.factory import open_metrics, open_state, urls_of
+from store.schema import metadata
+from store.sql.database import Database
 from tests.store import cycle_writer
 from tests.store.cycle_writer import AN_HOUR, GAUGES, INCREASES, KEYS, STEP, instant
 
@@ -75,17 +75,17 @@ def check(url: str, acknowledged: int) -> int:
 def _whole_state(url: str) -> int:
     """The number of the newest cycle. Cycles are numbered without gaps; of old ones only what they decided is kept."""
     with _reading(url, "state") as connection:
-        at = schema.cycle.c.at_us
+        at = metadata.cycle.c.at_us
         asked = sa.select(sa.func.count(), sa.func.min(at), sa.func.max(at))
         count, oldest, newest = connection.execute(asked).one()
         alerts, messages = (
             int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
-            for table in (schema.alert, schema.message)
+            for table in (metadata.alert, metadata.message)
         )
     if not count:
         assert alerts == messages == 0, "something was decided in no cycle"
         return 0
-    numbers = [round((schema.instant(moment) - instant(0)) / STEP) for moment in (oldest, newest)]
+    numbers = [round((metadata.instant(moment) - instant(0)) / STEP) for moment in (oldest, newest)]
     assert count == numbers[1] - numbers[0] + 1, f"cycles {numbers[0]} to {numbers[1]} are only {count}"
     decided = f"of {numbers[1]} cycles there are {alerts} alerts and {messages} messages"
     assert alerts == messages == 2 * numbers[1], decided
@@ -146,5 +146,5 @@ def size(url: str) -> int:
         held = sa.text("SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname = ANY(:names)")
         wide = ("latest_", "hourly_")
         every = sa.inspect(connection).get_table_names()
-        names = [name for name in every if name in schema.metrics.tables or name.startswith(wide)]
+        names = [name for name in every if name in metadata.metrics.tables or name.startswith(wide)]
         return int(connection.execute(held, {"names": names}).scalar_one())

@@ -13,13 +13,13 @@ import pytest
 from outrider.errors import StoreAwayError, StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey, TrustVerdict
 from outrider.ports import MetricStore
-from store import away as store_away
-from store.away import CATCH_UP, SpooledMetrics
-from store.cycle_files import CycleFiles, Kept
-from store.given_up import Span
+from store.factory import open_metrics, urls_of
 from store.memory import MemoryMetricStore
-from store.schema import micros
-from store.sql import open_metrics, urls_of
+from store.schema.metadata import micros
+from store.write_buffer import buffered_store as store_away
+from store.write_buffer.buffered_store import CATCH_UP, SpooledMetrics
+from store.write_buffer.dropped_cycles import Span
+from store.write_buffer.segments import CycleFiles, Kept
 from tests.support import postgres
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -21,10 +21,12 @@ import zstandard
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError, UsageError
-from store import archive, migrate, schema
-from store import backup as backups
-from store.database import Database
-from store.sql import open_metrics, open_spool, open_state, urls_of
+from store import migrate
+from store.admin import archive
+from store.admin import backup as backups
+from store.factory import open_metrics, open_spool, open_state, urls_of
+from store.schema import metadata
+from store.sql.database import Database
 from tests.store import full_store
 from tests.store.full_store import NOW, back_up, bring_back
 
@@ -53,7 +55,7 @@ def test_a_backup_of_either_engine_restores_into_either(
     assert made.bytes == (tmp_path / name).stat().st_size
     there = other_url(onto, tmp_path, request)
     done = bring_back(there, tmp_path / name)
-    assert (dict(done.revisions), done.moved_aside) == (dict(schema.HEADS), ())
+    assert (dict(done.revisions), done.moved_aside) == (dict(metadata.HEADS), ())
     assert full_store.stored(there) == full_store.stored(store_url)
     assert full_store.seen(there) == full_store.seen(store_url)
 
@@ -116,7 +118,7 @@ def test_on_postgresql_force_empties_the_tables_and_a_failure_leaves_them(
         raise StoreError("cut off")
 
     with monkeypatch.context() as patch:
-        patch.setattr("store.copying.number_on", fails)
+        patch.setattr("store.admin.copying.number_on", fails)
         with pytest.raises(StoreError, match="cut off"):
             bring_back(postgres_url, full_backup, force=True)
     assert full_store.stored(postgres_url) == before
@@ -212,7 +214,7 @@ def test_a_backup_is_a_tar_of_sqlite_files_that_anybody_can_read(full_backup: Pa
         tar.extractall(tmp_path, filter="data")
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert (manifest["format"], manifest["program"], manifest["engine"]) == (1, "1.2.3", "sqlite")
-    assert manifest["revisions"] == schema.HEADS
+    assert manifest["revisions"] == metadata.HEADS
     assert manifest["made_at"] == "2026-03-02T00:00:00+00:00"
     with contextlib.closing(sqlite3.connect(f"file:{tmp_path}/state.db?mode=ro&immutable=1", uri=True)) as state:
         assert state.execute("select count(*) from cycle").fetchone() == (CYCLES,)
@@ -245,7 +247,7 @@ def test_a_failure_leaves_the_older_backup_and_nothing_else(
 def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
     full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.backup.shutil.disk_usage", lambda _: type("usage", (), {"free": 1 << 20}))
+    monkeypatch.setattr("store.admin.backup.shutil.disk_usage", lambda _: type("usage", (), {"free": 1 << 20}))
     with pytest.raises(StoreError, match="1 MiB free; this needs"):
         back_up(full, tmp_path / "b.tar")
     assert list(tmp_path.iterdir()) == []
@@ -352,7 +354,7 @@ def test_an_older_backup_is_upgraded(store_url: str, onto: str, tmp_path: Path, 
     assert migrate.revision(store_url)["state"] == "s0003"
     there = other_url(onto, tmp_path, request)
     bring_back(there, tmp_path / "old.tar")
-    assert migrate.revision(there) == schema.HEADS
+    assert migrate.revision(there) == metadata.HEADS
     state = open_state(urls_of(there)[0])
     assert state.paused()
     state.close()

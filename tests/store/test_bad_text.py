@@ -43,7 +43,7 @@ from outrider.model import (
 from outrider.ports import CycleCommit, Silence
 from outrider.spool import PushedBlock
 from outrider.topology import Topology
-from store.sql import SqlMetricStore, SqlStateStore, open_ledger, open_spool, urls_of
+from store.factory import SqlMetricStore, SqlStateStore, open_ledger, open_spool, urls_of
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

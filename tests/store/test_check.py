@@ -19,12 +19,14 @@ import sqlalchemy as sa
 
 from outrider.errors import StoreAwayError, StoreError
 from outrider.model import EntityKind, SampleBatch
-from store import check as checks
-from store import check_blocks, check_rows, migrate, schema
-from store.database import Database
-from store.given_up import Span
-from store.retention import Because, Retention
-from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
+from store import migrate
+from store.admin import check_blocks, check_rows
+from store.admin import integrity as checks
+from store.factory import SqlMetricStore, open_metrics, open_state, urls_of
+from store.schema import metadata
+from store.sql.database import Database
+from store.tsdb.retention import Because, Retention
+from store.write_buffer.dropped_cycles import Span
 from tests.store import cycle_writer, full_store
 from tests.support import postgres
 
@@ -35,7 +37,7 @@ def look(url: str, *, deep: bool = False, **more: Any) -> dict[str, checks.Repor
     return {one.name: one for one in checks.check(url, deep=deep, progress=lambda *_: None, **more)}
 
 
-def change(url: str, name: schema.Database, *statements: Any, **values: object) -> None:
+def change(url: str, name: metadata.Database, *statements: Any, **values: object) -> None:
     database = Database(urls_of(url)[name == "metrics"], name)
     try:
         with database.writing() as connection:
@@ -71,7 +73,7 @@ def test_a_whole_store_has_no_problem_and_every_row_is_counted(filled: str, deep
     assert [one.problems for one in found.values()] == [[], []]
     counted = {name: rows for one in found.values() for name, rows in one.rows.items()}
     assert counted == {name: len(rows) for name, rows in before.items()}
-    assert {name: one.revision for name, one in found.items()} == schema.HEADS
+    assert {name: one.revision for name, one in found.items()} == metadata.HEADS
     assert all(one.bytes > 10_000 for one in found.values())
     assert full_store.stored(filled) == before
     assert all("amcheck" in one.notes[0] for one in found.values() if filled.startswith("postgresql"))
@@ -304,7 +306,9 @@ def test_blocks_of_other_entities_signals_and_hidden_ones_may_lie_side_by_side(s
 
 
 def test_every_record_that_is_kept_as_json_is_looked_at() -> None:
-    kept = {table.name for base in (schema.metrics, schema.state) for table in base.sorted_tables if "body" in table.c}
+    kept = {
+        table.name for base in (metadata.metrics, metadata.state) for table in base.sorted_tables if "body" in table.c
+    }
     assert set(check_rows.RECORDS) == kept
 
 
@@ -347,7 +351,7 @@ def test_a_cycle_of_which_only_the_decisions_are_there(filled: str) -> None:
     database = Database(urls_of(filled)[1], "metrics")
     at = int((full_store.T0.timestamp() + 60 * 60) * 1_000_000)
     with database.writing() as connection:
-        connection.execute(sa.delete(schema.block).where(schema.block.c.end_us == at))
+        connection.execute(sa.delete(metadata.block).where(metadata.block.c.end_us == at))
     database.close()
     (problem,) = look(filled)["metrics"].problems
     assert "1 cycles have decisions and no values, the first at 2026-03-01T13:00:00Z" in problem.message

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from outrider.errors import StoreError
 from outrider.model import CellStatus
-from store.chunks import BULK_LEVEL, Block, Section, decode, encode, without_hollows
+from store.tsdb.chunk_codec import BULK_LEVEL, Block, Section, decode, encode, without_hollows
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 7))
 

@@ -7,7 +7,7 @@ import pytest
 
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, Finding, Message, NotifyReason, Priority, TimeRange
-from store import codec
+from store.schema import json_codec
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 GPU = EntityRef("prod", EntityKind.GPU, None, "GPU-1/mig-2")
@@ -16,7 +16,7 @@ GPU = EntityRef("prod", EntityKind.GPU, None, "GPU-1/mig-2")
 def test_instants_keep_their_microseconds_and_names_their_slashes() -> None:
     span = TimeRange(T0, T0 + timedelta(seconds=1.5))
     finding = Finding("d", GPU, ("a", "b"), Priority.P1, 0.25, float("inf"), None, span, (), "f")
-    found = codec.loads(Finding, codec.dumps(finding))
+    found = json_codec.loads(Finding, json_codec.dumps(finding))
     assert found.window == span
     assert found.entity == GPU
     assert found.signals == ("a", "b")
@@ -36,14 +36,16 @@ class New:
 
 
 def test_a_row_of_the_release_before_and_after_reads() -> None:
-    assert codec.loads(New, codec.dumps(Old("x"))) == New("x")
-    assert codec.loads(Old, codec.dumps(New("x", 3, {GPU: timedelta(minutes=1)}))) == Old("x")
-    assert codec.loads(New, codec.dumps(New("x", 3, {GPU: timedelta(minutes=1)}))).until == {GPU: timedelta(minutes=1)}
+    assert json_codec.loads(New, json_codec.dumps(Old("x"))) == New("x")
+    assert json_codec.loads(Old, json_codec.dumps(New("x", 3, {GPU: timedelta(minutes=1)}))) == Old("x")
+    assert json_codec.loads(New, json_codec.dumps(New("x", 3, {GPU: timedelta(minutes=1)}))).until == {
+        GPU: timedelta(minutes=1)
+    }
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"id": 1, "reason": "no such reason"}'])
 def test_a_damaged_row_is_a_store_error(text: str) -> None:
     with pytest.raises(StoreError, match="A stored Message cannot be read") as caught:
-        codec.loads(Message, text)
+        json_codec.loads(Message, text)
     assert caught.value.hint
-    assert NotifyReason.OPENED.value in codec.dumps(NotifyReason.OPENED)
+    assert NotifyReason.OPENED.value in json_codec.dumps(NotifyReason.OPENED)

@@ -23,7 +23,7 @@ from outrider.model import (
     Priority,
 )
 from outrider.ports import CycleCommit
-from store.sql import SqlStateStore
+from store.factory import SqlStateStore
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 GPU = EntityRef("prod", EntityKind.GPU, None, "gpu-1")

@@ -39,9 +39,10 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit
-from store import migrate, schema
-from store.database import Database
-from store.sql import SqlStateStore, open_metrics, open_state, revision, upgrade, urls_of
+from store import migrate
+from store.factory import SqlStateStore, open_metrics, open_state, revision, upgrade, urls_of
+from store.schema import metadata
+from store.sql.database import Database
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 RECORD = AuditRecord(T0, AuditEvent.PAUSED, "x", "y")
@@ -94,19 +95,19 @@ def test_upgrade_creates_both_and_revision_creates_nothing(store_url: str) -> No
     assert revision(store_url) == {"state": None, "metrics": None}
     if store_url.startswith("sqlite"):
         assert not path_of(store_url).parent.exists()
-    assert upgrade(store_url) == schema.HEADS
-    assert upgrade(store_url) == schema.HEADS
-    assert revision(store_url) == schema.HEADS
+    assert upgrade(store_url) == metadata.HEADS
+    assert upgrade(store_url) == metadata.HEADS
+    assert revision(store_url) == metadata.HEADS
 
 
 @pytest.mark.parametrize("name", ["metrics", "state"])
-def test_the_migrations_make_the_tables_of_the_schema(name: schema.Database, store_url: str) -> None:
+def test_the_migrations_make_the_tables_of_the_schema(name: metadata.Database, store_url: str) -> None:
     database = Database(store_url, name)
     try:
         migrate.upgrade_database(database, name)
         with database.reading() as connection:
-            context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLES[name]})
-            assert compare_metadata(context, getattr(schema, name)) == []
+            context = MigrationContext.configure(connection, opts={"version_table": metadata.VERSION_TABLES[name]})
+            assert compare_metadata(context, getattr(metadata, name)) == []
     finally:
         database.close()
     config = Config()
@@ -114,7 +115,7 @@ def test_the_migrations_make_the_tables_of_the_schema(name: schema.Database, sto
     config.set_main_option("script_location", str(folder))
     config.set_main_option("path_separator", "newline")
     config.set_main_option("version_locations", str(folder / "versions" / name))
-    assert ScriptDirectory.from_config(config).get_heads() == [schema.HEADS[name]]
+    assert ScriptDirectory.from_config(config).get_heads() == [metadata.HEADS[name]]
 
 
 def test_a_database_of_a_newer_program_is_refused(store_url: str) -> None:
@@ -218,7 +219,7 @@ def test_two_processes_append_without_losing_a_row(state: SqlStateStore, store_u
 import sys
 from datetime import UTC, datetime
 from outrider.audit import AuditEvent, AuditRecord
-from store.sql import open_state
+from store.factory import open_state
 store = open_state(sys.argv[1])
 for index in range(8):
     store.append_audit([AuditRecord(datetime(2026, 3, 1, tzinfo=UTC), AuditEvent.PAUSED, sys.argv[2], str(index))])
@@ -235,7 +236,7 @@ def test_a_failure_in_the_middle_of_a_commit_leaves_nothing(
     state: SqlStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = full_commit()
-    monkeypatch.setattr("store.sql_state._trim", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))
+    monkeypatch.setattr("store.state.sql_state._trim", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))
     with pytest.raises(StoreError, match="cut off"):
         state.commit(commit)
     assert state.alerts() == state.incidents() == state.actions() == state.messages() == ()

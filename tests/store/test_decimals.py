@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from store import decimals
+from store.tsdb import decimal_codec
 
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(2, 9))
 ANY = st.floats(width=32, allow_nan=False)
@@ -15,7 +15,7 @@ COUNTS = st.integers(0, 300).map(float)
 
 
 def back(values: np.ndarray) -> np.ndarray:
-    return decimals.unpack(decimals.pack(values), values.shape)
+    return decimal_codec.unpack(decimal_codec.pack(values), values.shape)
 
 
 def same_bits(found: np.ndarray, expected: np.ndarray) -> None:
@@ -50,8 +50,8 @@ def test_columns_packed_in_different_ways_find_their_places(some: np.ndarray, ot
 )
 def test_a_column_takes_as_many_planes_as_its_numbers_need(cells: np.ndarray, planes: int) -> None:
     values = np.ascontiguousarray(np.broadcast_to(cells.astype(np.float32), (1, 50, 240)))
-    packed = decimals.pack(values)
-    same_bits(decimals.unpack(packed, values.shape), values)
+    packed = decimal_codec.pack(values)
+    same_bits(decimal_codec.unpack(packed, values.shape), values)
     assert len(packed) == 1 + planes * values.size
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from outrider.errors import StoreAwayError
 from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
-from store.away import SpooledMetrics
-from store.sql import SqlMetricStore, open_metrics
+from store.factory import SqlMetricStore, open_metrics
+from store.write_buffer.buffered_store import SpooledMetrics
 from tests.support import postgres
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)

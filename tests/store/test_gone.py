@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
-from store import check
-from store.retention import Because, Retention
-from store.sql import SqlMetricStore, open_metrics, open_state, urls_of
+from store.admin import integrity
+from store.factory import SqlMetricStore, open_metrics, open_state, urls_of
+from store.tsdb.retention import Because, Retention
 from tests.store import full_store
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -96,7 +96,7 @@ def test_what_comes_back_is_known_again(
         assert values(store, now, (OLD[1], *LIVE)) == [3.0] * 4
         assert values(store, now + STEP, OLD[5:6]) == [4.0]
     open_state(urls_of(store_url)[0]).close()
-    assert [report.problems for report in check.check(store_url, deep=True, progress=full_store.quiet)] == [[], []]
+    assert [report.problems for report in integrity.check(store_url, deep=True, progress=full_store.quiet)] == [[], []]
 
 
 def test_history_keeps_its_entities_while_it_is_written(metrics: SqlMetricStore, other: SqlMetricStore) -> None:

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from outrider import catalog
 from outrider.clock import rfc3339
 from outrider.model import EntityKind, SampleBatch, SignalKey, Statistic
-from store import hourly
-from store.database import Database
+from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.memory import MemoryMetricStore
-from store.retention import Retention
-from store.sql import SqlMetricStore, open_metrics, urls_of
+from store.sql.database import Database
+from store.tsdb import hourly
+from store.tsdb.retention import Retention
 from tests.store import lived
 from tests.store.lived import GPUS, HOUR, NEXT_DAYS, REPLICAS, START, TTFT, fill
 

@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from outrider.model import Statistic
+from store.factory import open_metrics, urls_of
 from store.memory import MemoryMetricStore
-from store.sql import open_metrics, urls_of
 from tests.store.lived import EVERY, HOUR, MINUTE, START, fill, same_answers
 from tests.store.upkeep_writer import KEEPS
 

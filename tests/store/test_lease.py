@@ -11,7 +11,7 @@ import pytest
 from outrider.errors import StoreAwayError, TakenOverError
 from outrider.model import CycleRecord
 from outrider.ports import CycleCommit
-from store.sql import open_lease, open_state
+from store.factory import open_lease, open_state
 from tests.support import postgres
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ def test_one_has_it_and_the_other_is_told_who(postgres_url: str) -> None:
 def test_a_killed_process_loses_it(postgres_url: str) -> None:
     program = f"""
 import time
-from store.sql import open_lease
+from store.factory import open_lease
 lease = open_lease({postgres_url!r})
 assert lease.take()
 print("taken", flush=True)

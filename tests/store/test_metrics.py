@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
-from store.database import Database
-from store.sql import SqlMetricStore, open_metrics, urls_of
+from store.factory import SqlMetricStore, open_metrics, urls_of
+from store.sql.database import Database
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)

@@ -11,9 +11,9 @@ import pytest
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import StoreAwayError, StoreError
 from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
-from store.database import Database
-from store.postgresql import lock_key
-from store.sql import open_metrics, open_state
+from store.factory import open_metrics, open_state
+from store.sql.database import Database
+from store.sql.postgresql import lock_key
 from tests.support import postgres
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)

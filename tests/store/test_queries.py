@@ -40,8 +40,8 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
-from store.columns import micros
-from store.sql import open_ledger, open_metrics, open_state, urls_of
+from store.factory import open_ledger, open_metrics, open_state, urls_of
+from store.schema.column_types import micros
 from tests.support import postgres
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, Window
+from store.factory import open_metrics, urls_of
 from store.memory import MemoryMetricStore
-from store.sql import open_metrics, urls_of
 
 START = datetime(2026, 3, 1, 11, 58, tzinfo=UTC)
 ENTITIES = tuple(EntityRef("prod", EntityKind.REPLICA, "llm", name) for name in ("r-2", "r-10", "r-1"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outrider import catalog
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, Statistic, Window
 from store.memory import MemoryMetricStore
-from store.remote import parts
+from store.remote import query_ranges
 from tests.support.metric_servers import MetricServer
 from tests.support.remote_store import Searchable, searchable
 
@@ -139,11 +139,11 @@ def test_what_the_server_folds_is_what_its_samples_give(
     asked = [key for key in ASKED if key.name != E2E]  # half a ladder with statuses of its own is told raw only
     read = partial(store.read_windows, EntityKind.REPLICA, asked, *span)
     expected = {statistic: read(statistic=statistic) for statistic in Statistic}
-    monkeypatch.setattr(parts, "FOLD_FROM", 0)
-    monkeypatch.setattr(parts.Raw, "fields", None)  # raw samples are not asked for any more
+    monkeypatch.setattr(query_ranges, "FOLD_FROM", 0)
+    monkeypatch.setattr(query_ranges.Raw, "fields", None)  # raw samples are not asked for any more
     for statistic in Statistic:
         same(read(statistic=statistic), expected[statistic])
-    monkeypatch.setattr(parts, "_POINTS", 3)
+    monkeypatch.setattr(query_ranges, "_POINTS", 3)
     same(read(), expected[Statistic.LAST])
     store.close()
 

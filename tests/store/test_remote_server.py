@@ -23,10 +23,10 @@ from outrider.access import Access, Tls
 from outrider.errors import StoreAwayError, StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from outrider.remote_write import WriteRequest
-from store.prometheus import PrometheusMetricStore, Remote
-from store.remote import recent
-from store.remote.answers import matrix
-from store.remote.server import Server
+from store.remote import unflushed_cycles
+from store.remote.api_responses import matrix
+from store.remote.client import Server
+from store.remote.metric_store import PrometheusMetricStore, Remote
 from tests.support import metric_servers
 from tests.support.metric_servers import MetricServer
 from tests.support.remote_store import Searchable, remote_of, searchable
@@ -299,7 +299,7 @@ def test_cycles_that_a_killed_server_forgets_are_sent_again(tmp_path: Path, monk
     why = metric_servers.missing(("victoria-metrics",))
     if why is not None:
         pytest.skip(why)
-    monkeypatch.setattr(recent, "SEARCHABLE_AFTER", 0.0)
+    monkeypatch.setattr(unflushed_cycles, "SEARCHABLE_AFTER", 0.0)
     with metric_servers.victoria(tmp_path) as server:
         store = searchable(server, tmp_path)
         store.write(T0, cycle(T0, 1.0, 2.0))

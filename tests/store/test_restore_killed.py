@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from outrider.errors import StoreError, UsageError
-from store import swap
-from store.sql import open_metrics, open_state, urls_of
+from store.factory import open_metrics, open_state, urls_of
+from store.sql import atomic_swap
 from tests.store import full_store
 from tests.store.full_store import bring_back
 
@@ -24,7 +24,7 @@ RESTORER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from store.restore import restore
+from store.admin.restore import restore
 print("go", flush=True)
 restore(sys.argv[1], Path(sys.argv[2]), now=datetime.now(UTC), force=True, progress=lambda *_: None)
 """
@@ -69,7 +69,7 @@ def killed_at(step: int, patch: pytest.MonkeyPatch) -> Callable[[], int]:
 
     for name in ("rename", "replace", "unlink"):
         patch.setattr(Path, name, dies(getattr(Path, name)))
-    patch.setattr(swap.os, "link", dies(swap.os.link))
+    patch.setattr(atomic_swap.os, "link", dies(atomic_swap.os.link))
     return lambda: done
 
 
@@ -81,21 +81,21 @@ def test_whoever_opens_the_store_next_finishes_a_swap_that_was_cut_off_at_any_st
             (folder / name).write_text("old")
             (folder / f"{name}-wal").write_text("old wal")
             (folder / f"{name}.restored").write_text("new")
-        moves = [swap.Move(f"{name}.restored", name, f"{name}.before") for name in ("x.db", "x-metrics.db")]
+        moves = [atomic_swap.Move(f"{name}.restored", name, f"{name}.before") for name in ("x.db", "x-metrics.db")]
         with pytest.MonkeyPatch.context() as patch:
             killed_at(step, patch)
             with contextlib.suppress(Killed):
-                swap.swap(folder / "x.db", moves)
+                atomic_swap.swap(folder / "x.db", moves)
                 break
-        begun = swap.journal_of(folder / "x.db").exists()
-        swap.finish(folder / "x.db")
+        begun = atomic_swap.journal_of(folder / "x.db").exists()
+        atomic_swap.finish(folder / "x.db")
         said = "new" if begun else "old"
         assert {(folder / name).read_text() for name in ("x.db", "x-metrics.db")} == {said}
         if begun:
             assert not list(folder.glob("*-wal")) or all("before" in path.name for path in folder.glob("*-wal"))
             assert {path.read_text() for path in folder.glob("*.before")} == {"old"}
             assert {path.read_text() for path in folder.glob("*.before-wal")} == {"old wal"}
-            assert not swap.journal_of(folder / "x.db").exists()
+            assert not atomic_swap.journal_of(folder / "x.db").exists()
     assert step > 8
     assert {path.name: path.read_text() for path in folder.iterdir()} == {
         "x.db": "new", "x-metrics.db": "new", "x.db.before": "old", "x-metrics.db.before": "old",
@@ -107,7 +107,7 @@ def test_opening_the_store_finishes_a_restore_that_was_cut_off(sqlite_url: str, 
     for opened in ("state", "metrics"):
         full_store.fill(sqlite_url, count=3)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(swap, "_move", lambda *_: (_ for _ in ()).throw(Killed))
+            patch.setattr(atomic_swap, "_move", lambda *_: (_ for _ in ()).throw(Killed))
             with pytest.raises(Killed):
                 bring_back(sqlite_url, full_backup, force=True)
         (open_state(urls_of(sqlite_url)[0]) if opened == "state" else open_metrics(urls_of(sqlite_url)[1])).close()
@@ -120,7 +120,7 @@ def test_a_file_that_another_process_has_open_is_left_alone(sqlite_url: str, ful
     full_store.fill(sqlite_url, count=5)
     before = full_store.stored(sqlite_url)
     program = (
-        "import sys; from store.sql import open_state\n"
+        "import sys; from store.factory import open_state\n"
         "store = open_state(sys.argv[1]); store.cycles(); print('open', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.model import CellStatus, SignalKey
-from store import rollup
-from store.chunks import Block, Section, encode
-from store.rollup import Fold, Rolled
-from store.tiers import HOUR, MINUTE
+from store.tsdb import rollup
+from store.tsdb.chunk_codec import Block, Section, encode
+from store.tsdb.rollup import Fold, Rolled
+from store.tsdb.tiers import HOUR, MINUTE
 
 TEN = 10 * MINUTE
 PRESENT, BELOW, ABSENT = CellStatus.PRESENT, CellStatus.BELOW_FIRST_BUCKET, CellStatus.ABSENT

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from outrider.model import EntityKind, Event, EventKind
-from store import hourly, retention, space
+from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.memory import MemoryMetricStore
-from store.retention import Because, Retention
-from store.sql import SqlMetricStore, open_metrics, urls_of
+from store.tsdb import disk_usage, hourly, retention
+from store.tsdb.retention import Because, Retention
 from tests.store.lived import GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
 from tests.store.upkeep_cases import KEEPS, MANY, batch, rows, tiers, watched, write_many
 
@@ -25,7 +25,7 @@ def test_size_takes_the_oldest_raw_values_first_and_then_coarser_ones(
     fill(metrics)
     metrics.upkeep(NEXT_DAYS, KEEPS)
     with metrics._database.reading() as connection:
-        used = space.measure(connection).used
+        used = disk_usage.measure(connection).used
     found = metrics.upkeep(NEXT_DAYS, Retention(raw=timedelta(days=3), size_bytes=used - 1000))
     assert set(found.forgotten.rows) - {("cohort", Because.UNUSED)} == {("raw", Because.SIZE)}
     same_answers(metrics, truth, (10 * MINUTE, HOUR))
@@ -55,16 +55,16 @@ def test_by_age_nothing_goes_that_is_not_rolled_up(metrics: SqlMetricStore, stor
 
 
 def test_a_file_gives_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space, "_SPARE_BYTES", 0)
-    monkeypatch.setattr(space, "_SPARE_RATIO", 0.0)
+    monkeypatch.setattr(disk_usage, "_SPARE_BYTES", 0)
+    monkeypatch.setattr(disk_usage, "_SPARE_RATIO", 0.0)
     path = tmp_path / "m.db"
     store = open_metrics(f"sqlite:///{path}")
     fill(store)
     with store._database.reading() as connection:
-        full = space.measure(connection)
+        full = disk_usage.measure(connection)
     found = store.upkeep(NEXT_DAYS, Retention(raw=HOUR, ten_minutes=HOUR))
     with store._database.reading() as connection:
-        after = space.measure(connection)
+        after = disk_usage.measure(connection)
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
     store.close()
     assert found.given_back > 0
@@ -77,7 +77,7 @@ def test_a_file_that_cannot_shrink_learns_it_when_it_is_rebuilt(
 ) -> None:
     path = tmp_path / "old.db"
     with monkeypatch.context() as patch:
-        patch.setattr("store.sqlite._ON_CONNECT", ("journal_mode=WAL", "foreign_keys=ON"))
+        patch.setattr("store.sql.sqlite._ON_CONNECT", ("journal_mode=WAL", "foreign_keys=ON"))
         store = open_metrics(f"sqlite:///{path}")
         fill(store)
         store.close()
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_shrink_learns_it_when_it_is_rebuilt(
 
 def shrinks(store: SqlMetricStore) -> bool:
     with store._database.reading() as connection:
-        return space.shrinks(connection)
+        return disk_usage.shrinks(connection)
 
 
 def test_a_server_is_asked_to_vacuum(metrics: SqlMetricStore, truth: MemoryMetricStore) -> None:
@@ -158,7 +158,7 @@ def test_size_takes_no_more_of_the_wide_tables_than_it_must(postgres_url: str, m
     used = [measured(metrics).used]
     hours = dict(rows(store_url, "SELECT at, count(*) FROM hourly_gpu GROUP BY at"))  # type: ignore[arg-type]
     ((raw, many),) = rows(store_url, "SELECT sum(length(payload)), count(*) FROM block WHERE tier = 'raw'")
-    limit = used[0] - int(raw) - space._ROW_BYTES * int(many) - 500  # type: ignore[call-overload]
+    limit = used[0] - int(raw) - disk_usage._ROW_BYTES * int(many) - 500  # type: ignore[call-overload]
     found = metrics.upkeep(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=limit))
     assert found.forgotten.rows["raw", Because.SIZE] == many
     left = rows(store_url, "SELECT at, count(*) FROM hourly_gpu GROUP BY at")
@@ -173,15 +173,15 @@ def test_size_leaves_the_wide_tables_when_that_makes_no_room(
 ) -> None:
     fill(metrics)
     metrics.upkeep(NEXT_DAYS, KEEPS)
-    monkeypatch.setattr(space, "measure", lambda *_, **__: space.Space(1000, 0))
+    monkeypatch.setattr(disk_usage, "measure", lambda *_, **__: disk_usage.Space(1000, 0))
     metrics.upkeep(NEXT_DAYS + timedelta(days=1), Retention(raw=timedelta(days=3), size_bytes=10))
     ((left,),) = rows(store_url, "SELECT count(DISTINCT at) FROM hourly_gpu")
     assert left == 1
 
 
-def measured(store: SqlMetricStore) -> space.Space:
+def measured(store: SqlMetricStore) -> disk_usage.Space:
     with store._database.reading() as connection:
-        return space.measure(connection, exact=True)
+        return disk_usage.measure(connection, exact=True)
 
 
 def test_what_a_server_estimates_is_near_what_it_counts(postgres_url: str) -> None:
@@ -189,7 +189,7 @@ def test_what_a_server_estimates_is_near_what_it_counts(postgres_url: str) -> No
     fill(metrics)
     metrics.prune(NEXT_DAYS, KEEPS, vacuum=True)
     with metrics._database.reading() as connection:
-        assert space.measure(connection) == space.measure(connection, exact=True)
+        assert disk_usage.measure(connection) == disk_usage.measure(connection, exact=True)
     metrics.close()
 
 

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef, SampleBatch, SignalKey
-from store.columns import micros
-from store.sql import SqlMetricStore
+from store.factory import SqlMetricStore
+from store.schema.column_types import micros
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 STEP, MINUTE = timedelta(seconds=15), timedelta(minutes=1)
@@ -88,7 +88,7 @@ def test_after_a_write_that_failed_nobody_else_is_told(
 ) -> None:
     """Numbers that were rolled back are given to others: what was noted under them must go with them."""
     with monkeypatch.context() as patched:
-        patched.setattr("store.blocks.write_tail", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))
+        patched.setattr("store.tsdb.blocks.write_tail", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))
         with pytest.raises(StoreError, match="cut off"):
             metrics.write(T0 - 60 * MINUTE, cycle(GPUS[1:]))
     for index in range(50):

@@ -13,11 +13,12 @@ import sqlalchemy as sa
 
 from outrider.errors import StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
-from store import blocks, rewrite, room, schema
-from store.chunks import BULK_LEVEL, encode
-from store.rewrite import Access
-from store.room import Split
-from store.sql import SqlMetricStore
+from store.factory import SqlMetricStore
+from store.schema import metadata
+from store.tsdb import atomic_replace, blocks, late_writes
+from store.tsdb.atomic_replace import Access
+from store.tsdb.chunk_codec import BULK_LEVEL, encode
+from store.tsdb.late_writes import Split
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 STEP = timedelta(seconds=15)
@@ -48,7 +49,7 @@ def packed_under_lock(metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch) 
         return encode(*arguments, level=level)
 
     monkeypatch.setattr(metrics._database, "writing", writing)
-    for module in (blocks, room):
+    for module in (blocks, late_writes):
         monkeypatch.setattr(module, "encode", noting)
     return found
 
@@ -72,7 +73,7 @@ def read(metrics: SqlMetricStore, step: timedelta = STEP) -> np.ndarray:
 
 def left(metrics: SqlMetricStore) -> tuple[int, int]:
     with metrics._database.reading() as connection:
-        every, hidden = (sa.select(sa.func.count()).select_from(table) for table in (schema.block, schema.hidden))
+        every, hidden = (sa.select(sa.func.count()).select_from(table) for table in (metadata.block, metadata.hidden))
         return connection.execute(every).scalar_one(), connection.execute(hidden).scalar_one()
 
 
@@ -105,12 +106,12 @@ def test_rows_that_changed_meanwhile_are_split_as_they_are_now(
     metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_hour(metrics)
-    prepare = room.prepare
+    prepare = late_writes.prepare
 
     def outdated(*arguments: Any) -> dict[int, Split]:
         return {number: Split(b"as it was", ()) for number in prepare(*arguments)}
 
-    monkeypatch.setattr(room, "prepare", outdated)
+    monkeypatch.setattr(late_writes, "prepare", outdated)
     late(metrics, 7.0)
     np.testing.assert_array_equal(read(metrics)[:, :100], VALUES[:, :100])
     np.testing.assert_array_equal(read(metrics)[:, 101:], VALUES[:, 101:])
@@ -119,17 +120,17 @@ def test_rows_that_changed_meanwhile_are_split_as_they_are_now(
 def test_history_is_written_again_when_upkeep_took_it_for_rubbish(
     metrics: SqlMetricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, times = rewrite.stage, 0
+    stage, times = atomic_replace.stage, 0
 
     def cleared(access: Access, drafts: Sequence[blocks.Draft]) -> list[int]:
         nonlocal times
         times += 1
         ids = stage(access, drafts)
         if times < 3:
-            rewrite.purge(access)
+            atomic_replace.purge(access)
         return ids
 
-    monkeypatch.setattr(rewrite, "stage", cleared)
+    monkeypatch.setattr(atomic_replace, "stage", cleared)
     put_hour(metrics)
     np.testing.assert_array_equal(read(metrics), VALUES)
     assert (times, left(metrics)) == (3, (2, 0))

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from outrider.spool import PushedBlock, Waiting
+from store.factory import open_spool
 from store.memory import MemorySpool
-from store.sql import open_spool
 
 AT = datetime(2026, 11, 21, 8, 0, 0, 250_000, tzinfo=UTC)
 PLENTY = 1_000_000

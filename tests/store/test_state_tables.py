@@ -36,9 +36,10 @@ from outrider.model import (
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit
 from outrider.topology import Topology
-from store import codec, migrate, schema
-from store.database import Database
-from store.sql import SqlStateStore, open_ledger, open_state, urls_of
+from store import migrate
+from store.factory import SqlStateStore, open_ledger, open_state, urls_of
+from store.schema import json_codec, metadata
+from store.sql.database import Database
 
 T0 = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -137,7 +138,7 @@ def test_verdicts_are_kept_as_long_as_decisions(state: SqlStateStore) -> None:
 
 
 def test_many_rows_go_in_short_transactions(state: SqlStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.state_upkeep._AT_ONCE", 10)
+    monkeypatch.setattr("store.state.retention._AT_ONCE", 10)
     state.append_audit([AuditRecord(T0, AuditEvent.PAUSED, str(number), "y") for number in range(35)])
     ends = tuple(
         Alert("f", "r", Priority.P1, NODE, AlertState.RESOLVED, AlertReason.CONDITION_GONE, at, at, at)
@@ -214,7 +215,7 @@ def test_only_what_changed_is_written(state: SqlStateStore, store_url: str) -> N
 
 def test_a_cycle_that_fails_leaves_the_past_as_it_was(state: SqlStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     state.commit(CycleCommit(cycle(), topology=fleet()))
-    monkeypatch.setattr("store.sql_state._trim", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))
+    monkeypatch.setattr("store.state.sql_state._trim", lambda *_: (_ for _ in ()).throw(StoreError("cut off")))
     with pytest.raises(StoreError, match="cut off"):
         state.commit(CycleCommit(cycle(T0 + MINUTE), topology=fleet(9)))
     monkeypatch.undo()
@@ -230,28 +231,28 @@ def test_a_cycle_that_fails_leaves_the_past_as_it_was(state: SqlStateStore, monk
 def test_a_store_of_the_version_before_keeps_what_it_holds(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     database = Database(urls_of(store_url)[0])
     with monkeypatch.context() as patched:
-        patched.setattr("store.comments.write", lambda *_: None)
-        patched.setitem(schema.HEADS, "state", "s0005")
+        patched.setattr("store.schema.comments.write", lambda *_: None)
+        patched.setitem(metadata.HEADS, "state", "s0005")
         migrate.upgrade_database(database, "state", to="s0005")
     change = Change("x", "image", SERVICE, T0, "kubernetes", actor="ada")
-    at = schema.micros(T0)
+    at = metadata.micros(T0)
     with database.writing() as connection:
         for table, row in (
-            ("incident", {"priority": "P1", "layer": "hardware", "opened_at_us": at, "body": codec.dumps(incident())}),
+            ("incident", {"priority": "P1", "layer": "hardware", "opened_at_us": at, "body": json_codec.dumps(incident())}),
             (
                 "action",
                 {
                     "session": "s", "because": "i", "kind": "cordon", "target": "t", "status": "refused",
-                    "decided_at_us": at, "body": codec.dumps(action()),
+                    "decided_at_us": at, "body": json_codec.dumps(action()),
                 },
             ),
-            ("change", {"at_us": at, "body": codec.dumps(change)}),
+            ("change", {"at_us": at, "body": json_codec.dumps(change)}),
         ):  # fmt: skip
             names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
             connection.execute(sa.text(f"INSERT INTO {table} (id, {names}) VALUES ('old', {values})"), row)
     database.close()
     state = open_state(urls_of(store_url)[0])
-    acknowledged = schema.micros(T0 + MINUTE / 2)
+    acknowledged = metadata.micros(T0 + MINUTE / 2)
     assert rows(state, "SELECT acknowledged_at_us, acknowledged_by, cause, cause_entity FROM incident") == [
         (acknowledged, "ann", "node-lost", "prod/node//node-1")
     ]
@@ -266,17 +267,17 @@ def test_postgresql_tells_what_each_column_means(postgres_url: str) -> None:
     state = open_state(urls_of(postgres_url)[0])
     asked = "SELECT obj_description('audit'::regclass), col_description('audit'::regclass, 5)"
     (found,) = rows(state, asked)
-    assert found == (schema.audit.comment, schema.audit.c.reason.comment)
+    assert found == (metadata.audit.comment, metadata.audit.c.reason.comment)
     state.close()
 
 
 def test_forecasts_of_the_version_before_have_no_peaks(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     database = Database(urls_of(store_url)[0])
     with monkeypatch.context() as patched:
-        patched.setattr("store.comments.write", lambda *_: None)
-        patched.setitem(schema.HEADS, "state", "s0009")
+        patched.setattr("store.schema.comments.write", lambda *_: None)
+        patched.setitem(metadata.HEADS, "state", "s0009")
         migrate.upgrade_database(database, "state", to="s0009")
-    at = schema.micros(T0)
+    at = metadata.micros(T0)
     with database.writing() as connection:
         said = {"made_at_us": at, "entity": SERVICE.key, "at_us": at + 600_000_000}
         connection.execute(

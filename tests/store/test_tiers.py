@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from store.schema import RAW
-from store.tiers import DAY, HOUR, MINUTE, ONE_HOUR, TEN_MINUTES, Segment, Standing, segments
+from store.schema.metadata import RAW
+from store.tsdb.tiers import DAY, HOUR, MINUTE, ONE_HOUR, TEN_MINUTES, Segment, Standing, segments
 
 T = 20_000 * DAY
 SECOND = MINUTE // 60

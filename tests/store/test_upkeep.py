@@ -12,10 +12,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from outrider.model import CellStatus, EntityKind, Statistic
+from store.factory import SqlMetricStore, open_metrics
 from store.memory import MemoryMetricStore
-from store.retention import Because, Retention
-from store.sql import SqlMetricStore, open_metrics
-from store.tiers import Work
+from store.tsdb.retention import Because, Retention
+from store.tsdb.tiers import Work
 from tests.store import lived
 from tests.store.lived import EVERY, GPU_KEYS, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
 from tests.store.upkeep_cases import KEEPS, batch, rows, tiers

@@ -10,11 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from outrider.model import EntityKind
-from store import rewrite, schema
+from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.memory import MemoryMetricStore
-from store.retention import Because
-from store.sql import SqlMetricStore, open_metrics, urls_of
-from store.tiers import Work
+from store.schema import metadata
+from store.tsdb import atomic_replace
+from store.tsdb.retention import Because
+from store.tsdb.tiers import Work
 from tests.store import lived
 from tests.store.lived import EVERY, GPUS, HOUR, MINUTE, NEXT_DAYS, POWER, START, fill, same_answers
 from tests.store.upkeep_cases import KEEPS, batch, rows, tiers
@@ -25,7 +26,7 @@ def test_a_cycle_that_comes_in_between_is_not_lost(
 ) -> None:
     fill(metrics)
     came: list[int] = []
-    stage = rewrite.stage
+    stage = atomic_replace.stage
 
     def interrupted(*arguments: object) -> list[int]:
         found = stage(*arguments)  # type: ignore[arg-type]
@@ -36,7 +37,7 @@ def test_a_cycle_that_comes_in_between_is_not_lost(
                 store.write(at, batch(at, 9000.0 + len(came)))
         return found
 
-    monkeypatch.setattr(rewrite, "stage", interrupted)
+    monkeypatch.setattr(atomic_replace, "stage", interrupted)
     found = metrics.upkeep(NEXT_DAYS, KEEPS)
     assert len(came) == 4
     assert found.put_off == 1, "three attempts were written into; the next run does it"
@@ -50,19 +51,19 @@ def test_two_keepers_do_not_take_each_others_rows_away(
 ) -> None:
     fill(metrics)
     other = open_metrics(urls_of(store_url)[1])
-    stage, swap = rewrite.stage, rewrite.swap
+    stage, swap = atomic_replace.stage, atomic_replace.swap
     begun: list[int] = []
 
     def with_another(*arguments: object) -> bool:
         if not begun:
             begun.append(1)
-            monkeypatch.setattr(rewrite, "swap", swap)
+            monkeypatch.setattr(atomic_replace, "swap", swap)
             other.upkeep(NEXT_DAYS, KEEPS)  # deletes what it finds hidden, and does all the work
         return swap(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rewrite, "swap", with_another)
+    monkeypatch.setattr(atomic_replace, "swap", with_another)
     metrics.upkeep(NEXT_DAYS, KEEPS)
-    assert rewrite.stage is stage
+    assert atomic_replace.stage is stage
     other.close()
     same_answers(metrics, truth)
     assert tiers(store_url) == {"raw": 36, "10m": 14, "1h": 14}
@@ -73,10 +74,10 @@ def test_rows_that_another_keeper_shows_meanwhile_are_not_deleted(
 ) -> None:
     fill(metrics)
     other = open_metrics(urls_of(store_url)[1])
-    swap, batches = rewrite.swap, rewrite.batches
+    swap, batches = atomic_replace.swap, atomic_replace.batches
     shown: list[bool] = []
 
-    def with_another(access: rewrite.Access, new: list[int], *arguments: object) -> bool:
+    def with_another(access: atomic_replace.Access, new: list[int], *arguments: object) -> bool:
         if not new or shown:
             return swap(access, new, *arguments)  # type: ignore[arg-type]
 
@@ -86,13 +87,13 @@ def test_rows_that_another_keeper_shows_meanwhile_are_not_deleted(
                 shown.append(swap(access, new, *arguments))  # type: ignore[arg-type]
             yield from batches(listed)
 
-        monkeypatch.setattr(rewrite, "batches", between)
-        freed.append(rewrite.purge(other._upkeep._access))
-        monkeypatch.setattr(rewrite, "batches", batches)
+        monkeypatch.setattr(atomic_replace, "batches", between)
+        freed.append(atomic_replace.purge(other._upkeep._access))
+        monkeypatch.setattr(atomic_replace, "batches", batches)
         return shown[0]
 
     freed: list[int] = []
-    monkeypatch.setattr(rewrite, "swap", with_another)
+    monkeypatch.setattr(atomic_replace, "swap", with_another)
     metrics.upkeep(NEXT_DAYS, KEEPS)
     other.close()
     assert (shown, freed) == ([True], [0]), "what was listed as hidden was shown before it was deleted"
@@ -105,22 +106,22 @@ def test_no_number_is_given_twice_whoever_deletes(metrics: SqlMetricStore, store
     access = metrics._upkeep._access
     copied = rows(store_url, "SELECT count(*) FROM block")[0][0]
     staged = [stage_again(access) for _ in range(3)]
-    rewrite.purge(access)
+    atomic_replace.purge(access)
     assert rows(store_url, "SELECT count(*) FROM block") == [(copied + 1,)]  # type: ignore[operator]
     assert stage_again(access) > max(staged)
     fill(metrics, start=START + HOUR, end=START + HOUR + EVERY)
-    rewrite.purge(access)
+    atomic_replace.purge(access)
     assert rows(store_url, "SELECT count(*) FROM hidden") == [(0,)]
 
 
-def stage_again(access: rewrite.Access) -> int:
+def stage_again(access: atomic_replace.Access) -> int:
     """The oldest block once more, hidden; its number."""
     with access.reading() as connection:
-        row = connection.execute(sa.select(schema.block).order_by(schema.block.c.id).limit(1)).one()
+        row = connection.execute(sa.select(metadata.block).order_by(metadata.block.c.id).limit(1)).one()
     with access.writing() as connection:
         again = {name: value for name, value in row._mapping.items() if name != "id"}
-        (number,) = connection.execute(sa.insert(schema.block), again).inserted_primary_key  # type: ignore[misc]
-        connection.execute(sa.insert(schema.hidden), {"block_id": number})
+        (number,) = connection.execute(sa.insert(metadata.block), again).inserted_primary_key  # type: ignore[misc]
+        connection.execute(sa.insert(metadata.hidden), {"block_id": number})
     return int(number)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import sqlalchemy as sa
 
 from outrider.model import EntityKind, EntityRef, SampleBatch
-from store.database import Database
-from store.retention import Retention
-from store.sql import SqlMetricStore, urls_of
+from store.factory import SqlMetricStore, urls_of
+from store.sql.database import Database
+from store.tsdb.retention import Retention
 from tests.store.lived import GPUS, POWER
 
 KEEPS = Retention(raw=timedelta(days=3))

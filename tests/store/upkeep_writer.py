@@ -7,8 +7,8 @@ import sys
 import threading
 from datetime import timedelta
 
-from store.retention import Retention
-from store.sql import open_metrics, urls_of
+from store.factory import open_metrics, urls_of
+from store.tsdb.retention import Retention
 from tests.store.lived import EVERY, START, cycle
 
 KEEPS = Retention(raw=timedelta(hours=6))

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statuses
-from store.prometheus import PrometheusMetricStore, Remote
+from store.remote.metric_store import PrometheusMetricStore, Remote
 from tests.support.metric_servers import MetricServer
 
 

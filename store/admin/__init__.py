@@ -1,0 +1,1 @@
+"""Administration of a store: backup, restore, copy, integrity checks."""

@@ -1,0 +1,261 @@
+"""What must be true of the blocks: each is whole, means what its row says, and none overlaps another."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from array import array
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+import zstandard
+from numpy.typing import NDArray
+
+from outrider.errors import StoreError
+from outrider.model import CellStatus, EntityRef, SignalKey
+from store.admin import introspection
+from store.schema import metadata
+from store.schema.metadata import RAW, instant
+from store.tsdb.chunk_codec import Block, decode
+from store.tsdb.cycle_matrix import Ids
+from store.tsdb.series_dictionary import sections_of
+
+Tell = Callable[[str], None]
+_UNREADABLE = (StoreError, ValueError, IndexError, struct.error, zstandard.ZstdError)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Instants of which reads see raw values, microseconds; ``since``: from when each cycle must have some.
+
+    ``since`` None: nothing was ever kept.
+    """
+
+    instants: Collection[int]
+    since: int | None
+
+
+@dataclass(slots=True)
+class _Known:
+    """The lists that blocks refer to. A list that is damaged is None."""
+
+    cohorts: dict[int, Ids | None]
+    keysets: dict[int, tuple[SignalKey, ...] | None]
+    columns: dict[int, Ids | None]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the overlaps need of the rows, a few bytes each, and the instants of raw values."""
+
+    groups: dict[tuple[str, str], int] = field(default_factory=dict)
+    numbers: dict[str, array[int]] = field(
+        default_factory=lambda: {name: array("q") for name in ("group", "id", "start", "end", "cohort", "keyset")}
+    )
+    instants: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+
+def check(connection: sa.Connection, *, deep: bool, tell: Tell, progress: Callable[[float], None]) -> Values:
+    """Tell what is wrong with the blocks and their lists; returns what must be there of the cycles.
+
+    Rows that upkeep is still writing, or has yet to delete, overlap those that reads see, and may.
+    ``deep`` unpacks every value. Memory: 48 bytes a block, and 8 an instant.
+    """
+    known = _Known(*_lists(connection, tell))
+    total = introspection.count(connection, metadata.block) or 1
+    hidden = _hidden(connection)
+    seen, done = _Seen(), 0
+    for part in introspection.rows(connection, metadata.block):
+        new = []
+        for row in part:
+            block = _one(row, known, tell, deep=deep)
+            if row.id in hidden:
+                continue
+            if block is not None and row.tier == RAW:
+                new.append(block.times)
+            group = seen.groups.setdefault((row.kind, row.tier), len(seen.groups))
+            values = (group, row.id, row.start_us, row.end_us, row.cohort_id, row.keyset_id)
+            for numbers, value in zip(seen.numbers.values(), values, strict=True):
+                numbers.append(value)
+        seen.instants = np.unique(np.concatenate([seen.instants, *new]))
+        done += len(part)
+        progress(done / total)
+    _overlaps(seen, known, tell)
+    return Values(frozenset(seen.instants.tolist()), _since(connection, seen.instants))
+
+
+def _since(connection: sa.Connection, instants: NDArray[np.int64]) -> int | None:
+    """The later of the oldest raw values and of where retention cut them: a cycle that came late may stand before."""
+    cut = sa.select(sa.func.max(metadata.kept_from.c.start_us)).where(metadata.kept_from.c.tier == RAW)
+    known = [connection.execute(cut).scalar(), int(instants[0]) if instants.size else None]
+    return max((at for at in known if at is not None), default=None)
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+def _lists(connection: sa.Connection, tell: Tell) -> tuple[Any, Any, Any]:
+    entities, signals = _entities(connection, tell), _signals(connection, tell)
+    numbers = np.array(sorted(entities), dtype=np.int64)
+    cohorts = {number: _members(row, numbers, "cohort", tell) for number, row in _rows(connection, metadata.cohort)}
+    keys = np.array(sorted(signals), dtype=np.int64)
+    columns = {number: _members(row, keys, "keyset", tell) for number, row in _rows(connection, metadata.keyset)}
+    keysets = {
+        number: None if members is None else tuple(signals[one] for one in members.tolist())
+        for number, members in columns.items()
+    }
+    return cohorts, keysets, columns
+
+
+def _hidden(connection: sa.Connection) -> frozenset[int]:
+    return frozenset(connection.scalars(sa.select(metadata.hidden.c.block_id)))
+
+
+def _rows(connection: sa.Connection, table: sa.Table) -> list[tuple[int, Any]]:
+    return [(row.id, row) for part in introspection.rows(connection, table) for row in part]
+
+
+def _entities(connection: sa.Connection, tell: Tell) -> set[int]:
+    found = set()
+    for number, row in _rows(connection, metadata.entity):
+        found.add(number)
+        try:
+            wrong = EntityRef.from_key(row.key).kind.value != row.kind
+        except (ValueError, KeyError):
+            wrong = True
+        if wrong:
+            tell(f"Entity {number} of the metrics is spelled {row.key!r}, which is no {row.kind}.")
+    return found
+
+
+def _signals(connection: sa.Connection, tell: Tell) -> dict[int, SignalKey]:
+    found = {}
+    for number, row in _rows(connection, metadata.signal):
+        try:
+            found[number] = SignalKey.parse(row.key)
+        except (ValueError, KeyError):
+            tell(f"Column {number} of the metrics is spelled {row.key!r}, which names no signal.")
+    return found
+
+
+def _members(row: Any, known: NDArray[np.int64], what: str, tell: Tell) -> Ids | None:
+    if len(row.members) % 4 or hashlib.sha256(row.members).digest()[:16] != row.digest:
+        tell(f"List {what} {row.id} of the metrics is damaged: it is not what its digest says.")
+        return None
+    members = np.frombuffer(row.members, dtype="<i4")
+    lost = members[~np.isin(members, known)]
+    if lost.size:
+        tell(f"List {what} {row.id} of the metrics names {lost.size} ids that are not there, such as {lost[0]}.")
+        return None
+    return members
+
+
+# --- one block ------------------------------------------------------------------------------------
+
+
+def _one(row: Any, known: _Known, tell: Tell, *, deep: bool) -> Block | None:
+    """A block whose header can be trusted, None when it cannot."""
+    what = f"Block {row.id} ({row.kind}, {row.tier}, from {instant(row.start_us).isoformat()})"
+    cohort, keyset = known.cohorts.get(row.cohort_id), known.keysets.get(row.keyset_id)
+    if cohort is None or keyset is None:
+        tell(f"{what} has lost the list of its {'entities' if cohort is None else 'columns'}.")
+        return None
+    try:
+        block = Block(row.payload)
+        wrong = _mismatch(row, block, cohort, keyset)
+        if wrong is None and deep:
+            wrong = _contents(block, raw=row.tier == RAW)
+    except _UNREADABLE as error:
+        wrong = f"cannot be unpacked: {error}"
+    if wrong is not None:
+        tell(f"{what} {wrong}.")
+        return None
+    return block
+
+
+def _mismatch(row: Any, block: Block, cohort: Ids, keyset: tuple[SignalKey, ...]) -> str | None:
+    if block.length != len(row.payload):
+        return f"has {len(row.payload)} bytes where its index says {block.length}"
+    times = block.times
+    if block.instants != row.instants or not block.instants:
+        return f"has {block.instants} instants where its row says {row.instants}"
+    if (np.diff(times) <= 0).any() or times[0] != row.start_us or times[-1] != row.end_us:
+        return "has other instants than its row says"
+    if block.entities != cohort.size:
+        return f"has {block.entities} entities where its list has {cohort.size}"
+    signals = sections_of(keyset)
+    if row.tier == RAW:
+        widths = [end - first for _, first, end in signals.values()]
+    else:  # one signal, a section a statistic
+        widths = [len(keyset)] * block.sections if len(signals) == 1 else []
+    if [block.columns(section) for section in range(block.sections)] != widths:
+        return "has other columns than its list"
+    return None
+
+
+def _contents(block: Block, *, raw: bool) -> str | None:
+    for section in range(block.sections):
+        cells = decode([block], section)
+        if cells.status is not None and (cells.status > max(CellStatus)).any():
+            return f"has cells of no known status in section {section}"
+        present = True if cells.status is None else cells.status == CellStatus.PRESENT
+        if raw and (np.isnan(cells.values) & present).any():  # in a roll-up one section says it for all
+            return f"has cells without a number that say they have one in section {section}"
+    return None
+
+
+# --- overlaps -------------------------------------------------------------------------------------
+
+
+def _overlaps(seen: _Seen, known: _Known, tell: Tell) -> None:
+    """No two rows of one kind and tier may hold the same column of the same entity at the same time."""
+    rows = {name: np.frombuffer(numbers, dtype=np.int64) for name, numbers in seen.numbers.items()}
+    for (kind, tier), group in seen.groups.items():
+        chosen = np.flatnonzero(rows["group"] == group)
+        chosen = chosen[np.argsort(rows["start"][chosen], kind="stable")]
+        ordered = {name: numbers[chosen] for name, numbers in rows.items()}
+        for column, those in _by_column(ordered["keyset"], known).items():
+            for cluster in _clusters(ordered["start"][those], ordered["end"][those]):
+                pair = _shared(ordered, those[cluster], known)
+                if pair is not None:
+                    both = f"Blocks {pair[0]} and {pair[1]} ({kind}, {tier})"
+                    tell(f"{both} hold the same entity's column {column} at the same time.")
+
+
+def _by_column(keysets: NDArray[np.int64], known: _Known) -> dict[int, NDArray[np.intp]]:
+    """For each stored column the rows that hold it, in their order; columns that always come together count once."""
+    holders: dict[int, list[int]] = {}
+    for number in np.unique(keysets).tolist():
+        members = known.columns.get(number)
+        for column in [] if members is None else members.tolist():
+            holders.setdefault(column, []).append(number)
+    first: dict[tuple[int, ...], int] = {}
+    for column, numbers in holders.items():
+        first.setdefault(tuple(numbers), column)
+    return {column: np.flatnonzero(np.isin(keysets, numbers)) for numbers, column in first.items()}
+
+
+def _clusters(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[slice]:
+    """Runs of rows, sorted by start, in which each begins before all earlier ones have ended."""
+    if starts.size < 2:
+        return []
+    fresh = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
+    edges = [0, *fresh.tolist(), starts.size]
+    return [slice(a, b) for a, b in pairwise(edges) if b - a > 1]
+
+
+def _shared(rows: dict[str, NDArray[np.int64]], cluster: NDArray[np.intp], known: _Known) -> tuple[int, int] | None:
+    """Two rows of a cluster with an entity in common that overlap, None when there are none."""
+    lists = [known.cohorts.get(number) for number in rows["cohort"][cluster].tolist()]
+    sizes = [0 if members is None else members.size for members in lists]
+    entities = np.concatenate([members for members in lists if members is not None] or [np.empty(0, dtype=np.int32)])
+    which = np.repeat(cluster, sizes)
+    order = np.lexsort((rows["start"][which], entities))
+    entities, which = entities[order], which[order]
+    same = entities[1:] == entities[:-1]
+    hit = np.flatnonzero(same & (rows["start"][which[1:]] <= rows["end"][which[:-1]]))
+    return (int(rows["id"][which[hit[0]]]), int(rows["id"][which[hit[0] + 1]])) if hit.size else None

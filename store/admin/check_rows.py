@@ -1,0 +1,101 @@
+"""What must be true of the rows beside the blocks: each can be read, and its record too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import sqlalchemy as sa
+import zstandard
+
+from outrider.audit import AuditRecord
+from outrider.drill import Drill
+from outrider.errors import StoreDamagedError, StoreError
+from outrider.feedback import Feedback
+from outrider.ledger import Change, ChangeEnd, Startup
+from outrider.model import Action, Alert, Calibration, CycleRecord, Event, Incident, Message, Plan, RemediationSession
+from outrider.ports import Silence
+from store.admin import introspection
+from store.schema import json_codec, metadata
+from store.sql.database import Database
+from store.state import state_rows
+
+RECORDS: Final[dict[str, Any]] = {
+    "alert": Alert,
+    "incident": Incident,
+    "action": Action,
+    "session": RemediationSession,
+    "message": Message,
+    "audit": AuditRecord,
+    "cycle": CycleRecord,
+    "silence": Silence,
+    "drill": Drill,
+    "feedback": Feedback,
+    "plan": Plan,
+    "change": Change,
+    "change_end": ChangeEnd,
+    "startup": Startup,
+    "posted": Event,
+    "event": Event,
+    "baseline": Calibration,
+    "load_test": Calibration,
+}
+"""What the ``body`` of a table is."""
+_PAPERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    "topology": state_rows.unpack_topology,
+    "topology_at": json.loads,
+    "detector": state_rows.unpack_state,
+    "standings": state_rows.unpack_standings,
+    "paper": json.loads,
+}
+_UNREADABLE = (StoreError, ValueError, TypeError, KeyError, OSError, zstandard.ZstdError)
+
+Tell = Callable[..., None]
+
+
+def check(
+    database: Database, name: metadata.Database, *, deep: bool, tell: Tell, progress: Callable[[float], None]
+) -> None:
+    """Read every row of every table but the blocks, and look whether its record is one. ``deep``: field by field.
+
+    A table that cannot be read does not hide the next one.
+    """
+    with database.reading() as connection:
+        found = [table for table in introspection.of(connection, name) if table.name != "block"]
+    for place, table in enumerate(found):
+        try:
+            with database.reading() as connection:
+                _table(connection, table, tell, deep=deep)
+        except StoreDamagedError as error:
+            tell(f"Table {table.name}: {error.message}", error.hint)
+        progress((place + 1) / len(found))
+
+
+def _table(connection: sa.Connection, table: sa.Table, tell: Tell, *, deep: bool) -> None:
+    keys = [column.name for column in table.primary_key]
+    bad, first = 0, ""
+    for part in introspection.rows(connection, table):
+        for row in part:
+            wrong = _wrong(table.name, row, deep=deep)
+            if wrong:
+                bad += 1
+                first = first or f"{', '.join(str(getattr(row, key)) for key in keys)}: {wrong}"
+    if bad:
+        tell(f"Table {table.name}: {bad} rows cannot be read, the first is {first}")
+
+
+def _wrong(table: str, row: Any, *, deep: bool) -> str | None:
+    fields = row._mapping  # noqa: SLF001 - its public name
+    try:
+        if "body" in fields:
+            kind = RECORDS.get(table)
+            if deep and kind is not None:
+                json_codec.loads(kind, row.body)
+            else:
+                json.loads(row.body)
+        elif deep and table == "document":
+            _PAPERS.get(row.area, bytes)(row.payload)
+    except _UNREADABLE as error:
+        return str(error)
+    return None

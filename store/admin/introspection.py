@@ -1,0 +1,83 @@
+"""Which tables belong to a database of a store, as they are there: of any revision, wide ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from outrider.model import EntityKind
+from store.schema import metadata as schema_metadata
+from store.sql.backend import is_postgresql
+
+WIDE: Final = ("latest_", "hourly_")
+"""How the names of wide tables begin; the rest is a kind of entity. Their columns follow the catalogue."""
+_SIZE = sa.text(
+    "SELECT coalesce(sum(pg_total_relation_size(to_regclass(quote_ident(name)))), 0) "
+    "FROM unnest(CAST(:names AS text[])) name"
+)
+_WITH_BYTES_AT_ONCE, _AT_ONCE = 32, 2_000  # rows in memory; a block may have megabytes
+
+
+def of(connection: sa.Connection, name: schema_metadata.Database) -> tuple[sa.Table, ...]:
+    """The tables of a database that are there, parents before children, without the one of its revision."""
+    inspector = sa.inspect(connection)
+    metadata: sa.MetaData = getattr(schema_metadata, name)
+    wide = {f"{prefix}{kind.value}" for prefix in WIDE for kind in EntityKind} if name == "metrics" else set()
+    mine = sorted((set(metadata.tables) | wide) & set(inspector.get_table_names()))
+    found = sa.MetaData()
+    found.reflect(connection, only=mine)
+    return tuple(table for table in found.sorted_tables if table.name in mine)
+
+
+def count(connection: sa.Connection, table: sa.Table) -> int:
+    """How many rows a table has."""
+    return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def rows(connection: sa.Connection, table: sa.Table) -> Iterator[Sequence[sa.Row[Any]]]:
+    """Every row by its primary key, in parts that fit into memory."""
+    big = any(isinstance(column.type, sa.LargeBinary) for column in table.columns)
+    asked = sa.select(table).order_by(*table.primary_key)
+    part = _WITH_BYTES_AT_ONCE if big else _AT_ONCE
+    yield from connection.execute(asked, execution_options={"yield_per": part}).partitions()
+
+
+def size(connection: sa.Connection, name: schema_metadata.Database) -> int:
+    """Bytes of a database: of its tables and indexes on a server, of its pages in a file."""
+    if not is_postgresql(connection):
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        return int(pages) * int(connection.exec_driver_sql("PRAGMA page_size").scalar_one())
+    names = [table.name for table in of(connection, name)]
+    return int(connection.execute(_SIZE, {"names": names}).scalar_one())
+
+
+def fit(connection: sa.Connection, table: sa.Table) -> None:
+    """Make sure that the same table is on this connection, with every column that the one given has."""
+    inspector = sa.inspect(connection)
+    if not inspector.has_table(table.name):
+        _portable(table, sa.MetaData()).create(connection)
+    else:
+        present = {column["name"] for column in inspector.get_columns(table.name)}
+        kind = connection.dialect
+        for column in _portable(table, sa.MetaData()).columns:
+            if column.name not in present:
+                quoted = kind.identifier_preparer.quote(column.name)
+                spelled = column.type.compile(dialect=kind)
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {quoted} {spelled}")
+
+
+def _portable(table: sa.Table, metadata: sa.MetaData) -> sa.Table:
+    types: dict[type, Any] = {int: sa.BigInteger, float: sa.Double, bytes: sa.LargeBinary}
+    keys = {column.name for column in table.primary_key}
+    columns = [
+        sa.Column(
+            column.name,
+            types.get(column.type.python_type, sa.Text)(),
+            primary_key=column.name in keys,
+            autoincrement=False,
+        )
+        for column in table.columns
+    ]
+    return sa.Table(table.name, metadata, *columns)

@@ -1,0 +1,240 @@
+"""Brings a backup back: into SQLite files or a PostgreSQL database, whatever it was taken from.
+
+Everything is unpacked, verified and upgraded beside the store first. Then the store changes in one
+step: files change places (``store.sql.atomic_swap``), or one transaction empties and fills the tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from outrider.errors import SchemaTooNewError, StoreDamagedError, StoreError, UsageError
+from store import migrate
+from store.admin import archive, copying, introspection
+from store.admin.backup import Progress, need_room
+from store.schema import metadata
+from store.sql import atomic_swap
+from store.sql.database import Database
+from store.sql.urls import POSTGRESQL, parsed
+from store.state import retention
+
+_SPARE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was brought back, and the files that hold what was there before."""
+
+    manifest: archive.Manifest
+    revisions: Mapping[metadata.Database, str]
+    moved_aside: tuple[Path, ...] = ()
+
+
+def restore(store_url: str, file: Path, *, now: datetime, force: bool, progress: Progress) -> Restored:
+    """Put a backup in the place of a store. No engine may run on it: the caller holds its lock.
+
+    What the store holds is lost on PostgreSQL and moved aside on SQLite; without ``force`` a store with rows is
+    left alone. A kill leaves the old store or the new one. Raises UsageError for a file that is no whole backup
+    and for a store with rows, SchemaTooNewError, StoreError.
+    """
+    manifest = archive.manifest_of(file)
+    for name, revision in manifest.revisions.items():
+        _refuse_newer(name, revision, file)
+    on_server = parsed(store_url).get_backend_name() == POSTGRESQL
+    databases = migrate.databases(store_url)
+    try:
+        if on_server:
+            return _onto_server(databases, file, manifest, progress, force=force)
+        return _into_files(databases, file, manifest, progress, force=force, now=now)
+    except OSError as error:
+        raise StoreError(
+            f"The backup cannot be restored: {error.filename or file}: {error.strerror}.",
+            hint="Mend that and try again; the store is as it was.",
+        ) from error
+    finally:
+        for database in databases.values():
+            database.close()
+
+
+def _refuse_newer(name: metadata.Database, revision: str, file: Path) -> None:
+    try:
+        migrate.refuse_newer(name, revision, str(file))
+    except SchemaTooNewError as error:
+        raise SchemaTooNewError(
+            error.message, hint="Restore it with that version of outrider, or a newer one."
+        ) from error
+
+
+def _unpack(file: Path, folder: Path, progress: Progress) -> None:
+    """Lay the members into a folder, at this program's revisions, durable, each a single file."""
+    archive.unpack(file, folder, partial(progress, "unpack"))
+    for name, member in archive.MEMBERS.items():
+        database = copying.file_database(folder / member, name)
+        try:
+            migrate.upgrade_database(database, name)
+            migrate.create_wide(database, name)
+        finally:
+            database.close()
+        _settle(folder / member)
+        with (folder / member).open("rb") as written:
+            os.fsync(written.fileno())
+
+
+# --- SQLite ---------------------------------------------------------------------------------------
+
+
+def _into_files(
+    databases: dict[metadata.Database, Database], file: Path, manifest: archive.Manifest, progress: Progress, *,
+    force: bool, now: datetime,
+) -> Restored:  # fmt: skip
+    places = {name: database.file for name, database in databases.items() if database.file is not None}
+    filled = {name: _has_rows(database) for name, database in databases.items()}
+    _need_force(force or not any(filled.values()), databases["state"].place)
+    for database in databases.values():
+        database.close()
+    for place in places.values():
+        if atomic_swap.in_use(place):
+            raise StoreError(
+                f"Another program has {place} open.", hint="Stop outrider and every shell on that file, then try again."
+            )
+        _settle(place)
+    state = places["state"]
+    folder = state.with_name(f".{state.name}.restore")
+    shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
+    try:
+        folder.mkdir(mode=0o700)
+        need_room(folder, manifest.bytes + _SPARE_BYTES, "Free space there: the old files stay until you remove them.")
+        _unpack(file, folder, progress)
+        mark = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        moves = []
+        for name, place in places.items():
+            ready = place.with_name(f"{place.name}.restored")
+            (folder / archive.MEMBERS[name]).replace(ready)
+            moves.append(atomic_swap.Move(ready.name, place.name, _free(place, mark) if filled[name] else None))
+        atomic_swap.swap(state, moves)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    aside = tuple(state.with_name(move.aside) for move in moves if move.aside is not None)
+    return Restored(manifest, dict(metadata.HEADS), aside)
+
+
+def _free(place: Path, mark: str) -> str:
+    """A name for what is at a place now that no file has."""
+    names = (
+        f"{place.name}.before-{mark}{more}" for more in itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
+    )
+    return next(name for name in names if not place.with_name(name).exists())
+
+
+def _has_rows(database: Database) -> bool:
+    """True unless every table of a file is empty. A file that cannot be read may hold anything."""
+    if not database.exists():
+        return False
+    try:
+        with database.reading() as connection:
+            names = sa.inspect(connection).get_table_names()
+            found = [sa.table(name) for name in names if name not in metadata.VERSION_TABLES.values()]
+            return any(_has_row(connection, one) for one in found)
+    except StoreDamagedError:
+        return True
+
+
+def _settle(place: Path) -> None:
+    """Fold the WAL into its file, so that one file holds everything. A damaged file keeps its WAL beside it."""
+    if not place.exists():
+        return
+    with suppress(sqlite3.Error):
+        plain = sqlite3.connect(place, isolation_level=None, timeout=1.0)
+        try:
+            plain.execute("PRAGMA journal_mode=DELETE")
+        finally:
+            plain.close()
+
+
+def _need_force(given: bool, place: str) -> None:
+    if not given:
+        raise UsageError(
+            f"The store in {place} is not empty.",
+            hint="Give --force to put the backup in its place (SQLite files are moved aside, PostgreSQL tables are "
+            "emptied), or point store.url elsewhere.",
+        )
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------------
+
+
+def _onto_server(
+    databases: dict[metadata.Database, Database], file: Path, manifest: archive.Manifest, progress: Progress, *,
+    force: bool,
+) -> Restored:  # fmt: skip
+    place = databases["state"].place
+    with databases["state"].reading() as connection:
+        _refuse_unknown(connection, place)
+        _need_force(force or not _any_rows(connection), place)
+    with tempfile.TemporaryDirectory(prefix="outrider-restore-") as made:
+        folder = Path(made)
+        need_room(folder, manifest.bytes + _SPARE_BYTES, "Free space there, or set TMPDIR to a folder with more.")
+        _unpack(file, folder, progress)
+        with databases["state"].writing(everything=True) as connection:
+            _refuse_unknown(connection, place)
+            _need_force(force or not _any_rows(connection), place)  # somebody may have written meanwhile
+            for name in archive.MEMBERS:
+                migrate.upgrade_on(connection, name, place)
+            migrate.create_wide_on(connection)
+            _fill(connection, folder, progress)
+    return Restored(manifest, dict(metadata.HEADS))
+
+
+def _refuse_unknown(connection: sa.Connection, place: str) -> None:
+    for name in archive.MEMBERS:
+        try:
+            migrate.refuse_newer(name, migrate.current_on(connection, name), place)
+        except SchemaTooNewError as error:
+            raise SchemaTooNewError(
+                error.message,
+                hint="A backup of an older version goes into an empty database: createdb another one, point store.url "
+                "to it, and restore there.",
+            ) from error
+
+
+def _any_rows(connection: sa.Connection) -> bool:
+    return any(_has_row(connection, table) for name in archive.MEMBERS for table in introspection.of(connection, name))
+
+
+def _has_row(connection: sa.Connection, table: sa.FromClause) -> bool:
+    return connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
+
+
+def _fill(connection: sa.Connection, folder: Path, progress: Progress) -> None:
+    with retention.forgetting(connection):
+        for name in archive.MEMBERS:
+            for table in introspection.of(connection, name):
+                if _has_row(connection, table) and table.name != metadata.flag.name:
+                    connection.exec_driver_sql(f"TRUNCATE {_quoted(connection, table)} CASCADE")
+    connection.execute(sa.delete(metadata.flag))
+    for name, member in archive.MEMBERS.items():
+        source = copying.file_database(folder / member, name)
+        try:
+            with source.reading() as rows:
+                copied = copying.copy(rows, connection, name, partial(progress, name))
+        finally:
+            source.close()
+        for table in introspection.of(connection, name):
+            if copied.get(table.name):
+                connection.exec_driver_sql(f"ANALYZE {_quoted(connection, table)}")
+
+
+def _quoted(connection: sa.Connection, table: sa.Table) -> str:
+    return connection.dialect.identifier_preparer.format_table(table)

@@ -1,0 +1,57 @@
+"""Opens the stores on SQLite and PostgreSQL: the names that ``service`` imports."""
+
+from __future__ import annotations
+
+from store.migrate import revision, upgrade
+from store.sql.leader_lock import AdvisoryLease
+from store.sql.urls import POSTGRESQL, parsed, urls_of
+from store.state.change_log import SqlLedger
+from store.state.ingest_buffer import SqlSpool
+from store.state.sql_state import SqlStateStore
+from store.tsdb.metric_store import SqlMetricStore
+
+__all__ = [
+    "SqlLedger",
+    "SqlMetricStore",
+    "SqlSpool",
+    "SqlStateStore",
+    "on_server",
+    "open_lease",
+    "open_ledger",
+    "open_metrics",
+    "open_spool",
+    "open_state",
+    "revision",
+    "upgrade",
+    "urls_of",
+]
+
+
+def on_server(url: str) -> bool:
+    """True for a store on a PostgreSQL server, False for one in files. Raises StoreError for any other."""
+    return parsed(url).get_backend_name() == POSTGRESQL
+
+
+def open_lease(url: str) -> AdvisoryLease:
+    """The right to be the engine of a store on PostgreSQL. Raises StoreError."""
+    return AdvisoryLease(url)
+
+
+def open_metrics(url: str) -> SqlMetricStore:
+    """The metric store at the second URL of ``urls_of``, upgraded. Raises StoreError or SchemaTooNewError."""
+    return SqlMetricStore(url)
+
+
+def open_state(url: str) -> SqlStateStore:
+    """The state store at the first URL of ``urls_of``, upgraded. Raises StoreError or SchemaTooNewError."""
+    return SqlStateStore(url)
+
+
+def open_spool(url: str) -> SqlSpool:
+    """The buffer of pushed samples in the state database. Raises StoreError or SchemaTooNewError."""
+    return SqlSpool(url)
+
+
+def open_ledger(url: str) -> SqlLedger:
+    """The ledger in the state database, the first URL of ``urls_of``. Raises StoreError or SchemaTooNewError."""
+    return SqlLedger(url)

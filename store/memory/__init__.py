@@ -1,0 +1,10 @@
+"""Both stores in memory, for tests, replays and drills."""
+
+from __future__ import annotations
+
+from store.memory.metrics import MemoryMetricStore
+from store.memory.state import MemoryStateStore
+from store.state.change_log import MemoryLedger
+from store.state.ingest_buffer import MemorySpool
+
+__all__ = ["MemoryLedger", "MemoryMetricStore", "MemorySpool", "MemoryStateStore"]

@@ -1,0 +1,137 @@
+"""The metric store in memory: for tests, replays and drills that leave no file behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
+from store.schema.metadata import instant, micros
+from store.tsdb.blocks import Piece
+from store.tsdb.chunk_codec import Section
+from store.tsdb.cycle_matrix import SCRAPE_OFFSET, Ids, Merged, Merger, Numbers, column_order
+from store.tsdb.grid import Grid, empty_window, wants
+from store.tsdb.series_dictionary import sections_of
+from store.tsdb.window_reader import LOOK_BACK, Rows, fill, sorted_entities
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    at: int
+    cohort: int
+    merged: Merged
+
+
+class MemoryMetricStore:
+    """Implements ``outrider.ports.MetricStore``. Keeps everything until it is closed."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._entities: Numbers[EntityRef] = Numbers(
+            lambda new: range(len(self._entities.named), len(self._entities.named) + len(new))
+        )
+        keys: Numbers[SignalKey] = Numbers(lambda new: range(len(keys.named), len(keys.named) + len(new)))
+        self._merger = Merger(self._entities, keys)
+        self._cycles: dict[EntityKind, dict[int, _Cycle]] = {}
+        self._cohorts: dict[bytes, int] = {}
+        self._events: dict[str, Event] = {}
+
+    def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
+        """Keep one cycle; return how many cells have a value. A second write of an instant replaces it."""
+        merged = self._merger.merge(at, batches)
+        for found in merged:
+            cohort = self._cohorts.setdefault(found.entities.tobytes(), len(self._cohorts))
+            self._cycles.setdefault(found.kind, {})[micros(at)] = _Cycle(micros(at), cohort, found)
+        for event in events:
+            self._events.setdefault(event.dedup_key or event.id, event)
+        return sum(int(np.count_nonzero(~np.isnan(found.values[:-1]))) for found in merged)
+
+    def read_windows(
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
+    ) -> Window:
+        """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says."""
+        cycles = self._between(kind, micros(start), micros(end))
+        return self._window(kind, keys, cycles, Grid(keys, start, end, step, statistic), entities, total=True)
+
+    def _between(self, kind: EntityKind, start: int, end: int) -> list[_Cycle]:
+        found = self._cycles.get(kind, {})
+        return [found[at] for at in sorted(found) if start <= at < end]
+
+    def _window(
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        cycles: Sequence[_Cycle],
+        grid: Grid,
+        asked: Sequence[EntityRef] | None,
+        *,
+        total: bool,
+    ) -> Window:
+        wanted = wants(keys, sum_deltas=total)
+        names = {want.name for want in wanted}
+        sections = [sections_of(cycle.merged.keys) for cycle in cycles]
+        pairs = [(cycle, found) for cycle, found in zip(cycles, sections, strict=True) if not names.isdisjoint(found)]
+        if asked is None:
+            present: Ids = np.unique(
+                np.concatenate([*(cycle.merged.entities for cycle, _ in pairs), np.empty(0, np.int32)])
+            )
+            asked = sorted_entities([self._entities.named[number] for number in present.tolist()], kind)
+        grid.open(len(asked))
+        places = Rows(asked, {found: number for number, found in self._entities.named.items()})
+        for want in wanted:
+            column = grid.column(want)
+            for cycle, found in pairs:
+                if want.name in found:
+                    rows = places.of(cycle.cohort, cycle.merged.entities)
+                    fill(column, want, _piece(cycle, found[want.name]), *rows)
+            column.finish()
+        start, end = (instant(at) for at in grid.span)
+        events = tuple(event for event in self.events(start, end) if event.entity.kind is kind)
+        return grid.window(kind, tuple(asked), events)
+
+    def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
+        """The newest cell of every entity and key in the last 5 min before the kind's newest instant."""
+        newest = max(self._cycles.get(kind, {}), default=None)
+        if newest is None:
+            return empty_window(kind, keys or (), LOOK_BACK)
+        end = instant(newest + 1)
+        cycles = self._between(kind, micros(end - LOOK_BACK), micros(end))
+        if keys is None:
+            keys = sorted(
+                {key for cycle in cycles for key in cycle.merged.keys if key != SCRAPE_OFFSET}, key=column_order
+            )
+        window = self._window(kind, keys, cycles, Grid(keys, end - LOOK_BACK, end, LOOK_BACK), None, total=False)
+        return replace(window, times=np.array([newest / 1e6]))
+
+    def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """Every entity of a kind that has ever been written, sorted."""
+        return sorted_entities(self._entities.named, kind)
+
+    def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
+        """Events in [start, end), oldest first."""
+        inside = (event for event in self._events.values() if start <= event.at < end)
+        found = [event for event in inside if entity is None or event.entity == entity]
+        return tuple(sorted(found, key=lambda event: (event.at, event.dedup_key or event.id)))
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._cycles.clear()
+        self._events.clear()
+
+
+def _piece(cycle: _Cycle, place: tuple[int, int, int]) -> Piece:
+    _, first, last = place
+    merged = cycle.merged
+    cells = Section(merged.values[first:last, :, None], merged.status[first:last, :, None])
+    return Piece(cycle.cohort, merged.keys[first:last], np.array([cycle.at]), cells)

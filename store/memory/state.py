@@ -1,0 +1,231 @@
+"""The state store in memory: for tests, replays and drills. One process, any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill
+from outrider.feedback import Feedback
+from outrider.model import (
+    Action,
+    ActionStatus,
+    AlertState,
+    Calibration,
+    DetectorState,
+    Message,
+    Outcome,
+    Plan,
+    Window,
+)
+from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
+from outrider.topology import Topology
+from store.memory.state_reader import MemoryStateReader, Sending
+from store.state import plan_rows, state_rows
+
+
+class MemoryStateStore(MemoryStateReader):
+    """Implements ``outrider.ports.StateStore``."""
+
+    # --- write ------------------------------------------------------------------------------------
+
+    def take_over(self, owner: str) -> None:
+        """Nothing to guard: a store in memory has one handle."""
+
+    def owned(self) -> bool:
+        """True: nobody else can take it over."""
+        return True
+
+    def commit(self, commit: CycleCommit) -> None:
+        """Write a whole cycle, with the rules of the SQLite store."""
+        with self._lock:
+            for alert in commit.alerts:
+                spell = (alert.fingerprint, alert.starts_at)
+                self._alerts[spell] = state_rows.keep_hand(self._alerts.get(spell), alert)
+            for incident in commit.incidents:
+                stored = self._incidents.get(incident.id)
+                self._incidents[incident.id] = state_rows.keep_acknowledgement(stored, incident)
+            self._sessions.update({session.id: session for session in commit.sessions})
+            for action in commit.actions:
+                known = self._actions.setdefault(action.id, action)
+                if state_rows.cancels(known, action):
+                    self._actions[action.id] = action
+            for message in commit.messages:
+                self._outbox.setdefault(message.id, Sending(message, "waiting", message.created_at))
+            if commit.plan is not None:
+                self._plans = [*self._plans, (commit.cycle.at, commit.plan)][-state_rows.KEPT_PLANS :]
+                self._keep_plan(commit.plan)
+            if commit.topology is not None:
+                self._keep_topology(commit.topology, commit.cycle.at)
+            self._standings = state_rows.by_name(commit.standings) or self._standings
+            self._append(commit.audit)
+            self._cycles[commit.cycle.id] = commit.cycle
+            while len(self._cycles) > state_rows.KEPT_CYCLES:
+                del self._cycles[next(iter(self._cycles))]
+
+    def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
+        """Take INTENDED actions, or CLAIMED ones whose lease ran out, oldest first."""
+        with self._lock:
+            free = [
+                action
+                for action in self._actions.values()
+                if action.status is ActionStatus.INTENDED
+                or (action.status is ActionStatus.CLAIMED and self._leases[action.id][0] <= now)
+            ]
+            claimed = []
+            for action in sorted(free, key=lambda action: (action.decided_at, action.id))[:limit]:
+                taken = replace(action, status=ActionStatus.CLAIMED, started_at=now)
+                self._actions[action.id], self._leases[action.id] = taken, (now + lease, owner)
+                claimed.append(taken)
+            return tuple(claimed)
+
+    def finish_action(self, outcome: Outcome) -> None:
+        """Record what became of a claimed action; the first record stays. Raises StoreError for an unknown id."""
+        with self._lock:
+            action = self._actions.get(outcome.action_id)
+            if action is None:
+                raise state_rows.unknown("action", outcome.action_id)
+            if action.status is ActionStatus.CLAIMED:
+                self._actions[action.id] = state_rows.finished(action, outcome)
+
+    def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
+        """Take unsent messages whose retry time has come, oldest first."""
+        with self._lock:
+            free = [
+                sending
+                for sending in self._outbox.values()
+                if sending.status in ("waiting", "claimed") and sending.until <= now
+            ]
+            chosen = sorted(free, key=lambda sending: (sending.message.created_at, sending.message.id))[:limit]
+            for sending in chosen:
+                sending.status, sending.until, sending.owner = "claimed", now + lease, owner
+            return tuple(sending.message for sending in chosen)
+
+    def finish_message(
+        self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
+    ) -> None:
+        """Record delivery, a retry to come, or (neither) a final failure. A delivered message stays delivered."""
+        with self._lock:
+            sending = self._outbox.get(message_id)
+            if sending is None:
+                raise state_rows.unknown("message", message_id)
+            if sending.status == "delivered":
+                return
+            sending.error = error
+            if not delivered and retry_at is not None:
+                sending.status, sending.until = "waiting", retry_at
+            else:
+                sending.status, sending.until = "delivered" if delivered else "failed", now
+
+    # --- hands ------------------------------------------------------------------------------------
+
+    def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:
+        """Acknowledge an open incident, audited; False when it is unknown or resolved. The first one stays."""
+        with self._lock:
+            incident = self._incidents.get(incident_id)
+            if incident is None or incident.resolved_at is not None:
+                return False
+            if incident.acknowledged_at is None:
+                self._incidents[incident_id] = replace(incident, acknowledged_at=now, acknowledged_by=by)
+                self._append([state_rows.hand(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
+            return True
+
+    def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
+        """Resolve an alert by hand, audited; False when it is unknown or already resolved."""
+        with self._lock:
+            alert = self.alert(fingerprint)
+            if alert is None or alert.state is AlertState.RESOLVED:
+                return False
+            self._alerts[fingerprint, alert.starts_at] = state_rows.resolved_by_hand(alert, now)
+            self._append([state_rows.hand(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
+            return True
+
+    def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
+        """Approve or reject a WAITING_APPROVAL action, audited; False when it does not wait."""
+        with self._lock:
+            action = self._actions.get(action_id)
+            if action is None or action.status is not ActionStatus.WAITING_APPROVAL:
+                return False
+            answer = state_rows.decided(action, by, now, approve=approve)
+            self._actions[action_id] = answer
+            event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
+            self._append([state_rows.hand(event, action_id, by, now, answer.reason.value)])
+            return True
+
+    def set_paused(self, paused: bool, by: str, now: datetime) -> None:
+        """Pause or resume remediation, audited when that changes anything."""
+        with self._lock:
+            if self._paused is not paused:
+                self._paused = paused
+                event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
+                self._append([state_rows.hand(event, "remediation", by, now)])
+
+    def add_silence(self, silence: Silence) -> None:
+        """Mute alerts. The caller audits it."""
+        self._silences[silence.id] = silence
+
+    def remove_silence(self, silence_id: str) -> bool:
+        """Unmute; False when unknown. The caller audits it."""
+        return self._silences.pop(silence_id, None) is not None
+
+    def save_drill(self, drill: Drill) -> None:
+        """Write a drill, or what became of it. The caller audits it."""
+        self._drills[drill.id] = drill
+
+    def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
+        """Write verdicts, audited; how many say something new."""
+        new = 0
+        with self._lock:
+            self._feedback_values.update(values or {})
+            for one in said:
+                before = self._feedback.get(one.id)
+                if before is None or not one.says_as(before):
+                    self._feedback[one.id] = one
+                    self._append([state_rows.told(one, before)])
+                    new += 1
+        return new
+
+    def save_load_test(self, found: Calibration) -> None:
+        """Keep what a load test says, in place of the last one of its shape and source."""
+        plan_rows.of_load_test(found)
+        with self._lock:
+            self._load_tests[(*plan_rows.shape_of(found), found.source)] = found
+
+    def append_audit(self, records: Sequence[AuditRecord]) -> None:
+        """Append audit records outside a cycle."""
+        with self._lock:
+            self._append(records)
+
+    def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:  # noqa: ARG002 - the protocol's
+        """Check-point what detectors remember, in place of the one before."""
+        self._states.update(states)
+
+    def load_detector_states(self) -> dict[str, DetectorState]:
+        """The newest check-point; empty when there is none."""
+        return dict(self._states)
+
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:  # noqa: ARG002 - the protocol's
+        """Nothing: what is in memory lives as long as a test or a drill."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _append(self, records: Sequence[AuditRecord]) -> None:
+        first = len(self._audit) + 1
+        self._audit.extend(replace(record, id=number) for number, record in enumerate(records, first))
+
+    def _keep_plan(self, plan: Plan) -> None:
+        self._points += [point for said in plan.forecasts for point in plan_rows.points_of(said)]
+        for found in plan.calibrations:
+            if plan_rows.is_baseline(found):
+                self._baselines[plan_rows.shape_of(found)] = found
+
+    def _keep_topology(self, graph: Topology, at: datetime) -> None:
+        """A graph of which nothing but the instant is new takes the place of the one before."""
+        since = at
+        if self._topologies and graph.shares_graph(self._topologies[-1][1]):
+            since, _ = self._topologies.pop()
+        self._topologies.append((since, graph))

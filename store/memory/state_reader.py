@@ -1,0 +1,259 @@
+"""The read side of the state store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from threading import RLock
+
+from outrider.audit import AuditRecord
+from outrider.drill import Drill, DrillWindow
+from outrider.feedback import Feedback
+from outrider.model import (
+    Action,
+    ActionStatus,
+    Alert,
+    AlertState,
+    Calibration,
+    CycleRecord,
+    DetectorStanding,
+    DetectorState,
+    EntityRef,
+    ForecastPoint,
+    Incident,
+    Message,
+    Plan,
+    Priority,
+    RemediationSession,
+    Window,
+)
+from outrider.places import Place
+from outrider.ports import Silence
+from outrider.topology import Topology
+from store.state import keyset_pagination, state_rows
+
+
+@dataclass(slots=True)
+class Sending:
+    """Where a message stands: waiting, claimed, delivered or failed; ``until`` is a retry time or a lease."""
+
+    message: Message
+    status: str
+    until: datetime
+    owner: str = ""
+    error: str = ""
+
+
+class MemoryStateReader:
+    """Implements ``outrider.ports.StateReader``."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._lock = RLock()
+        self._alerts: dict[tuple[str, datetime], Alert] = {}
+        self._incidents: dict[str, Incident] = {}
+        self._plans: list[tuple[datetime, Plan]] = []
+        self._actions: dict[str, Action] = {}
+        self._leases: dict[str, tuple[datetime, str]] = {}
+        self._sessions: dict[str, RemediationSession] = {}
+        self._outbox: dict[str, Sending] = {}
+        self._cycles: dict[str, CycleRecord] = {}
+        self._audit: list[AuditRecord] = []
+        self._topologies: list[tuple[datetime, Topology]] = []
+        self._points: list[ForecastPoint] = []
+        self._baselines: dict[tuple[object, ...], Calibration] = {}
+        self._load_tests: dict[tuple[object, ...], Calibration] = {}
+        self._silences: dict[str, Silence] = {}
+        self._drills: dict[str, Drill] = {}
+        self._feedback: dict[str, Feedback] = {}
+        self._feedback_values: dict[str, Window] = {}
+        self._paused = False
+        self._states: dict[str, DetectorState] = {}
+        self._standings: tuple[DetectorStanding, ...] = ()
+
+    def alerts(
+        self,
+        *,
+        states: Sequence[AlertState] | None = None,
+        priorities: Sequence[Priority] | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Alert, ...]:
+        """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
+        found = [
+            alert
+            for alert in self._alerts.values()
+            if (states is None or alert.state in states)
+            and (priorities is None or alert.priority in priorities)
+            and (since is None or alert.ends_at is None or alert.ends_at >= since)
+        ]
+        return keyset_pagination.page(found, after, limit, rising=True)
+
+    def alert(self, fingerprint: str) -> Alert | None:
+        """The newest spell of an alert, None when unknown."""
+        return next(iter(self.spells(fingerprint, 1)), None)
+
+    def spells(self, fingerprint: str, limit: int = 100) -> tuple[Alert, ...]:
+        """The spells of one alert, newest first; empty when unknown."""
+        found = [alert for alert in self._alerts.values() if alert.fingerprint == fingerprint]
+        return tuple(sorted(found, key=lambda alert: alert.starts_at, reverse=True)[:limit])
+
+    def incidents(
+        self,
+        *,
+        open_only: bool = False,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Incident, ...]:
+        """Incidents, newest first. ``since`` keeps those open at or after that instant."""
+        found = [
+            incident
+            for incident in self._incidents.values()
+            if incident.resolved_at is None or not (open_only or (since is not None and incident.resolved_at < since))
+        ]
+        return keyset_pagination.page(found, after, limit)
+
+    def incident(self, incident_id: str) -> Incident | None:
+        """One incident, None when unknown."""
+        return self._incidents.get(incident_id)
+
+    def plan(self) -> Plan:
+        """The newest plan; empty when the planner has not run."""
+        return self._plans[-1][1] if self._plans else Plan()
+
+    def plans(self, *, since: datetime | None = None, limit: int = state_rows.KEPT_PLANS) -> tuple[Plan, ...]:
+        """Plans, newest first."""
+        return tuple(plan for at, plan in reversed(self._plans) if since is None or at >= since)[:limit]
+
+    def actions(
+        self,
+        *,
+        incident: str | None = None,
+        sessions: Collection[str] | None = None,
+        statuses: Collection[ActionStatus] | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Action, ...]:
+        """Actions, newest first. ``since`` is about the instant of the decision."""
+        found = [
+            action
+            for action in self._actions.values()
+            if (incident is None or action.because == incident)
+            and (sessions is None or action.session in sessions)
+            and (statuses is None or action.status in statuses)
+            and (since is None or action.decided_at >= since)
+        ]
+        return keyset_pagination.page(found, after, limit)
+
+    def action(self, action_id: str) -> Action | None:
+        """One action, None when unknown."""
+        return self._actions.get(action_id)
+
+    def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
+        """Remediation sessions, oldest first."""
+        found = [session for session in self._sessions.values() if not open_only or session.closed_at is None]
+        return tuple(sorted(found, key=lambda session: (session.opened_at, session.id)))
+
+    def messages(
+        self, *, incident: str | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Message, ...]:
+        """Messages of the outbox, newest first, sent or not."""
+        everything = [sending.message for sending in self._outbox.values()]
+        found = [message for message in everything if incident is None or message.incident == incident]
+        return keyset_pagination.page(found, after, limit)
+
+    def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
+        """Cycles, newest first; the newest ten thousand are kept."""
+        return keyset_pagination.page(self._cycles.values(), None, limit)
+
+    def audit(self, limit: int = 1000, after: Place | None = None) -> tuple[AuditRecord, ...]:
+        """Audit records, newest first."""
+        return keyset_pagination.page(self._audit, after, limit)
+
+    def topology(self, at: datetime | None = None) -> Topology:
+        """The newest topology, or what was known of it at an instant; empty when nothing was."""
+        if at is None:
+            return self._topologies[-1][1] if self._topologies else Topology()
+        past = [graph for since, graph in self._topologies if since <= at]
+        return replace(past[-1], at=at) if past else Topology()
+
+    def forecasts(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[ForecastPoint, ...]:
+        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        found = [
+            point
+            for point in self._points
+            if (entity is None or point.entity == entity)
+            and (since is None or point.at >= since)
+            and (until is None or point.at < until)
+        ]
+        return tuple(sorted(found, key=lambda point: (point.at, point.made_at)))
+
+    def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
+        """The newest measured calibration of each shape of each service, the newest first."""
+        found = [one for one in self._baselines.values() if service is None or one.service == service]
+        return _newest_first(found)
+
+    def load_tests(self) -> tuple[Calibration, ...]:
+        """What load tests say, of each shape and source the newest; newest first."""
+        return _newest_first(self._load_tests.values())
+
+    def drills(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Drill, ...]:
+        """Drills, newest first."""
+        found = [drill for drill in self._drills.values() if since is None or drill.over_at >= since]
+        return keyset_pagination.page(found, after, limit)
+
+    def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
+        """When and where drills run, newest first."""
+        return tuple(drill.window for drill in self.drills(since=since))
+
+    def feedback(
+        self,
+        *,
+        rule: str | None = None,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Feedback, ...]:
+        """Verdicts, newest first. ``since`` is about the instant they were given."""
+        found = [
+            one
+            for one in self._feedback.values()
+            if (rule is None or one.rule == rule)
+            and (incident is None or one.incident == incident)
+            and (since is None or one.at >= since)
+        ]
+        return keyset_pagination.page(found, after, limit)
+
+    def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
+        """The values kept with verdicts, by id; without those that have none."""
+        return {one: self._feedback_values[one] for one in ids if one in self._feedback_values}
+
+    def silences(self, now: datetime) -> tuple[Silence, ...]:
+        """Silences in force, the one that ends first first."""
+        found = [silence for silence in self._silences.values() if silence.until > now]
+        return tuple(sorted(found, key=lambda silence: (silence.until, silence.id)))
+
+    def standings(self) -> tuple[DetectorStanding, ...]:
+        """How far each detector has come, by name; empty before the first cycle."""
+        return self._standings
+
+    def paused(self) -> bool:
+        """True while remediation is paused."""
+        return self._paused
+
+
+def _newest_first(found: Iterable[Calibration]) -> tuple[Calibration, ...]:
+    return tuple(sorted(found, key=lambda one: one.measured_at.timestamp() if one.measured_at else 0.0, reverse=True))

@@ -1,0 +1,181 @@
+"""The metric store on a Prometheus-compatible server: VictoriaMetrics, Mimir, Thanos or Prometheus itself.
+
+Values go out by remote write and come back by PromQL; how long they are kept, rolled up and
+replicated is the server's business. Everything else of a metric store stays in its database: events,
+the names of entities, and the values that were written before there was a server, until they are old.
+``docs/explanation/scaling-out.md`` says when this pays and how the servers differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from threading import Lock
+
+import numpy as np
+
+from outrider.clock import SystemClock
+from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
+from store.remote.client import Remote, Server
+from store.remote.window_reader import Reader
+from store.remote.write_markers import Cycles
+from store.remote.writer import Writer
+from store.schema.metadata import instant, micros
+from store.tsdb import event_rows, last_seen
+from store.tsdb import status as tsdb_status
+from store.tsdb.chunk_codec import without_hollows
+from store.tsdb.cycle_matrix import Merger, Numbers, column_order
+from store.tsdb.grid import Grid, empty_window, wants
+from store.tsdb.metric_store import SqlMetricStore
+from store.tsdb.window_reader import LOOK_BACK
+
+__all__ = ["PrometheusMetricStore", "Remote"]
+_CLOCK = SystemClock()
+
+
+class PrometheusMetricStore(SqlMetricStore):
+    """Implements ``outrider.ports.MetricStore``. One writer, any number of readers.
+
+    A cycle is durable when ``write`` returns as far as the server's 2xx says so; the last ones are sent
+    again to a server that forgot them (``store.remote.unflushed_cycles``). It can be read once the server makes it
+    searchable: VictoriaMetrics within seconds, the others at once. Cells that are not present come back
+    with their status and without a number.
+    """
+
+    def __init__(self, remote: Remote, url: str) -> None:
+        """``url`` is the database of all else. Raises StoreError or SchemaTooNewError; asks no server yet."""
+        super().__init__(url)
+        keys: Numbers[SignalKey] = Numbers(lambda new: range(len(keys.named), len(keys.named) + len(new)))
+        self._merger = Merger(self._dictionary.entities, keys, np.float64)
+        self._cycle = Lock()
+        self._server = Server(remote)
+        self._senders = ThreadPoolExecutor(remote.connections, "store-write")
+        self._readers = ThreadPoolExecutor(remote.connections, "store-read")
+        self._cycles = Cycles(self._server)
+        self._sender = Writer(self._server, self._cycles, self._senders)
+        self._reader = Reader(self._server, self._cycles, self._readers)
+        self._counted: Counter[str] = Counter()
+
+    # --- write ------------------------------------------------------------------------------------
+
+    def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
+        """Write one cycle; return how many cells with a number the server took.
+
+        A second write of an instant replaces the kinds it brings. Events go to the database first, so
+        that they are there while the server is not. Samples that the server does not want are counted by
+        reason (``condition``). Raises StoreAwayError when the server does not answer: nothing of the
+        cycle counts then, and the same call may be made again.
+        """
+        with self._cycle:
+            with self._writing(micros(at)) as connection:
+                merged = self._merger.merge(at, batches)
+                for found in merged:
+                    self._seen.note(found.kind, found.entities, micros(at))
+                self._seen.tell(connection, micros(at))
+                event_rows.add(connection, events)
+                named = self._dictionary.entities.named
+                entities = [[named[number] for number in found.entities.tolist()] for found in merged]
+            try:
+                return self._sender.cycle(at, list(zip(merged, entities, strict=True)))
+            finally:
+                self._count_refused()
+
+    def write_block(
+        self,
+        kind: EntityKind,
+        times: Floats,
+        keys: Sequence[SignalKey],
+        entities: Sequence[EntityRef],
+        values: Floats,
+        status: Statuses | None = None,
+    ) -> int:
+        """Write history of shape (entities, times, keys); return how many cells have a number.
+
+        ``times`` are unix seconds, rising. ``status`` None means: NaN is ABSENT, the rest PRESENT.
+        The same block may be written again; other numbers for the same cells are refused by Prometheus,
+        Mimir and Thanos, and the greater one counts on VictoriaMetrics. The server must take samples so old.
+        """
+        order = sorted(range(len(keys)), key=lambda index: column_order(keys[index]))
+        marks = without_hollows(values, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
+        instants = np.round(np.asarray(times) * 1e6).astype(np.int64)
+        with self._cycle:
+            with self._writing(int(instants[0])) as connection:
+                numbers = self._dictionary.entities.of(tuple(entities))
+                last_seen.put_span(connection, numbers, int(instants[0]), int(instants[-1]))
+            try:
+                self._sender.block(
+                    kind,
+                    instants,
+                    [keys[index] for index in order],
+                    entities,
+                    values[..., order].transpose(2, 0, 1),
+                    marks[..., order].transpose(2, 0, 1),
+                )
+            finally:
+                self._count_refused()
+        return int(np.count_nonzero(~np.isnan(values)))
+
+    def _count_refused(self) -> None:
+        """Tell the database what the server did not want since the last time."""
+        now = Counter(self._server.refusals.counted())
+        fresh, self._counted = now - self._counted, now
+        if fresh:
+            with self._writing() as connection:
+                for reason, samples in fresh.items():
+                    tsdb_status.refuse(connection, reason, samples)
+
+    # --- read -------------------------------------------------------------------------------------
+
+    def read_windows(
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
+    ) -> Window:
+        """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says.
+
+        ``times`` are the starts of the steps. ``entities`` None means: everything of the kind that was
+        written in the span, sorted by key. Long spans are folded by the server (``store.remote.query_ranges``).
+        """
+        grid = Grid(keys, start, end, step, statistic)
+        found = self._reader.fill(grid, kind, wants(keys), entities)
+        return self._told(grid, kind, found)
+
+    def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
+        """The newest cell of every entity and key in the last 5 min before the kind's newest instant.
+
+        A cell with a value wins over a later one without. ``keys`` None means: every stored column.
+        """
+        newest = self._cycles.newest(kind, _CLOCK.now().timestamp())
+        if newest is None:
+            return empty_window(kind, keys or (), LOOK_BACK)
+        end = instant(newest + 1)
+        if keys is None:
+            keys = self.keys(kind, end - LOOK_BACK, end)
+        grid = Grid(keys, end - LOOK_BACK, end, LOOK_BACK)
+        found = self._reader.fill(grid, kind, wants(keys, sum_deltas=False), None)
+        return replace(self._told(grid, kind, found), times=np.array([newest / 1e6]))
+
+    def _told(self, grid: Grid, kind: EntityKind, entities: tuple[EntityRef, ...]) -> Window:
+        """The filled grid with the events of its span."""
+        with self._database.reading() as connection:
+            return grid.window(kind, entities, event_rows.between(connection, *grid.span, kind=kind))
+
+    def keys(self, kind: EntityKind, start: datetime, end: datetime) -> tuple[SignalKey, ...]:
+        """Every column of a kind with a cell in [start, end), in stored order."""
+        return tuple(self._reader.keys(kind, micros(start), micros(end)))
+
+    def close(self) -> None:
+        """Release every connection; what is under way ends."""
+        self._server.close()
+        self._senders.shutdown(cancel_futures=True)
+        self._readers.shutdown(cancel_futures=True)
+        super().close()

@@ -1,0 +1,121 @@
+"""How the time of a read is cut: samples as they were written, or one number a step worked out by the server.
+
+Raw samples give what every other store gives, to the cell. Long spans are folded by the server instead,
+where a step holds several cycles and none of them was written twice; then half a cycle (one whose
+last request is still on its way) may show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.remote.bodies import Stamps
+from store.remote.selectors import Selector
+from store.remote.write_markers import Count, Stamped
+from store.tsdb.chunk_codec import Micros
+
+FOLD_FROM: Final = 1_000_000
+"""Samples from which on a read is folded by the server."""
+_CYCLES_A_STEP = 4
+_SHORTEST_STEP = 60_000  # milliseconds: VictoriaMetrics makes up the newest points of a finer range query
+_CELLS = 4_000_000  # of one part
+_POINTS = 10_000  # steps of one range query: Prometheus gives 11,000 at most
+_MILLI = 1000
+
+
+class Part(Protocol):
+    """A piece of the time axis: its instants, how to ask for them, and where each stamp of an answer belongs."""
+
+    @property
+    def times(self) -> Micros:
+        """The instants of its cells."""
+        ...
+
+    @property
+    def folded(self) -> bool:
+        """True when a cell is a whole step."""
+        ...
+
+    def fields(self, selector: Selector, function: str) -> tuple[str, dict[str, str]]:
+        """Path and fields of the query; ``function`` folds a step."""
+        ...
+
+    def places(self, stamps: Stamps) -> NDArray[np.intp]:
+        """The place of each stamp among ``times``, -1 for those that do not count."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Cycles as they were written."""
+
+    stamped: Stamped
+    folded: bool = False
+
+    @property
+    def times(self) -> Micros:
+        """The instants of the cycles."""
+        return self.stamped.micros
+
+    def fields(self, selector: Selector, function: str) -> tuple[str, dict[str, str]]:  # noqa: ARG002 - nothing is folded
+        """An instant query for a range of samples."""
+        return "query", selector.raw(int(self.stamped.stamps.min()), int(self.stamped.stamps.max()))
+
+    def places(self, stamps: Stamps) -> NDArray[np.intp]:
+        """By the stamps of the cycles."""
+        return self.stamped.places(stamps)
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Steps that the server folds: start, length (milliseconds) and number."""
+
+    start: int
+    step: int
+    steps: int
+    folded: bool = True
+
+    @property
+    def times(self) -> Micros:
+        """The starts of the steps."""
+        return (self.start + np.arange(self.steps, dtype=np.int64) * self.step) * _MILLI
+
+    def fields(self, selector: Selector, function: str) -> tuple[str, dict[str, str]]:
+        """A range query; where it has one step, an instant one would do the same."""
+        return "query_range", selector.folded(function, self.start, self.step, self.steps)
+
+    def places(self, stamps: Stamps) -> NDArray[np.intp]:
+        """By the ends of the steps."""
+        found = (stamps - self.start) // self.step
+        return np.where((found >= 0) & (found < self.steps), found, -1).astype(np.intp)
+
+
+def folds(count: Count, span: tuple[int, int], step: int, series: int) -> bool:
+    """True when the server is to fold: ``span`` and ``step`` in microseconds, ``series`` that the read is about."""
+    start, end = span
+    cycles = count.first + count.again
+    whole = start % _MILLI == 0 and step % _MILLI == 0 and step // _MILLI >= _SHORTEST_STEP
+    dense = cycles * step >= _CYCLES_A_STEP * (end - start)
+    return whole and dense and not count.again and cycles * series > FOLD_FROM
+
+
+def raw_parts(stamped: Stamped, series: int) -> Iterator[Part]:
+    """The cycles in pieces of some millions of samples."""
+    each = max(1, _CELLS // max(1, series))
+    for first in range(0, stamped.micros.size, each):
+        part = slice(first, first + each)
+        yield Raw(Stamped(stamped.stamps[part], stamped.micros[part]))
+
+
+def folded_parts(span: tuple[int, int], step: int, series: int) -> Iterator[Part]:
+    """The steps in pieces of some millions of numbers. ``span`` and ``step`` in microseconds."""
+    start, end = span
+    steps = -(-(end - start) // step)
+    each = max(1, min(_POINTS, _CELLS // max(1, series)))
+    for first in range(0, steps, each):
+        yield Folded((start + first * step) // _MILLI, step // _MILLI, min(each, steps - first))

@@ -1,0 +1,118 @@
+"""What of a matrix is sent: numbers as samples, statuses beside them, buckets cumulated over their bounds. Pure.
+
+A cell that is present is a sample. Every other cell is none, and its status is a sample of its own
+unless it is absent: nothing at all is what absent looks like. A histogram is sent whole or not at
+all; where only some of its buckets are present, the others say so by their status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider import catalog
+from outrider.model import CellStatus, Floats, SignalKey, Statuses
+from store.remote.names import STATUS_METRIC, WHOLE, SeriesName, bounds_of, name_of
+from store.tsdb.chunk_codec import Numeric
+
+
+def has_number(status: Statuses) -> NDArray[np.bool_]:
+    """True for cells whose number is sent."""
+    found: NDArray[np.bool_] = (status == CellStatus.PRESENT) | (status == CellStatus.BELOW_FIRST_BUCKET)
+    return found
+
+
+def status_name(spelled: str) -> SeriesName:
+    """The series of the statuses of a column, or of all columns of a histogram."""
+    return SeriesName(STATUS_METRIC, (("signal", spelled),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Histogram:
+    """``places`` are the rows of its stored buckets, ``buckets`` which of the ladder each is."""
+
+    name: str
+    places: NDArray[np.intp]
+    buckets: NDArray[np.intp]
+    sum_place: int | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The series that a tuple of stored columns becomes, for every entity alike.
+
+    ``names`` are those of the samples: first the columns sent as they are, then the buckets.
+    """
+
+    keys: tuple[SignalKey, ...]
+    names: tuple[SeriesName, ...]
+    plain: NDArray[np.intp]
+    histograms: tuple[_Histogram, ...]
+
+    def samples(self, values: Numeric, status: Statuses) -> Floats:
+        """What is sent of matrices of shape (keys, cells): numbers of shape (names, cells), NaN for nothing."""
+        found = np.empty((len(self.names), values.shape[1]))
+        found[: self.plain.size] = np.where(has_number(status[self.plain]), values[self.plain], np.nan)
+        first = self.plain.size
+        for histogram in self.histograms:
+            present = status[histogram.places] == CellStatus.PRESENT
+            counts = np.zeros((histogram.size, values.shape[1]))
+            counts[histogram.buckets] = np.where(present, values[histogram.places], 0.0)
+            part = found[first : first + histogram.size]
+            np.cumsum(counts, axis=0, out=part)
+            part[:, ~present.any(axis=0)] = np.nan
+            first += histogram.size
+        return found
+
+    def statuses(self, status: Statuses) -> dict[SeriesName, Floats]:
+        """The statuses to send with them, of shape (cells,), NaN for none; series without any are left out."""
+        silent = (status == CellStatus.PRESENT) | (status == CellStatus.ABSENT)
+        telling = np.where(silent, np.nan, status)
+        found: dict[SeriesName, Floats] = {}
+        for histogram in self.histograms:
+            codes = np.full((histogram.size, status.shape[1]), CellStatus.ABSENT, dtype=np.uint8)
+            codes[histogram.buckets] = status[histogram.places]
+            some = (codes == CellStatus.PRESENT).any(axis=0)
+            tell = (codes != CellStatus.PRESENT) & (some | (codes != CellStatus.ABSENT))
+            if histogram.sum_place is not None and histogram.places.size == histogram.size:
+                alike = tell.all(axis=0) & (codes == status[histogram.sum_place]).all(axis=0)
+                found[status_name(histogram.name + WHOLE)] = np.where(alike, codes[0], np.nan)
+                tell[:, alike] = False
+                telling[histogram.sum_place, alike] = np.nan
+            for bucket in np.flatnonzero(tell.any(axis=1)).tolist():
+                key = SignalKey(histogram.name, bucket=bucket)
+                found[status_name(str(key))] = np.where(tell[bucket], codes[bucket], np.nan)
+        for place in self.plain.tolist():
+            found[status_name(str(self.keys[place]))] = telling[place]
+        return {name: told for name, told in found.items() if not np.isnan(told).all()}
+
+
+@lru_cache(maxsize=256)
+def columns_of(keys: tuple[SignalKey, ...]) -> Columns:
+    """How these stored columns are sent."""
+    ladders: dict[str, dict[int, int]] = {}
+    for place, key in enumerate(keys):
+        if key.bucket is not None and key.bucket >= 0 and bounds_of(key.name):
+            ladders.setdefault(key.name, {})[key.bucket] = place
+    histograms = tuple(_histogram(name, places, keys) for name, places in ladders.items())
+    bucketed = {int(place) for histogram in histograms for place in histogram.places}
+    plain = [place for place in range(len(keys)) if place not in bucketed]
+    names = [name_of(keys[place]) for place in plain]
+    for histogram in histograms:
+        names += [name_of(SignalKey(histogram.name, bucket=bucket)) for bucket in range(histogram.size)]
+    return Columns(keys, tuple(names), np.array(plain, dtype=np.intp), histograms)
+
+
+def _histogram(name: str, places: dict[int, int], keys: tuple[SignalKey, ...]) -> _Histogram:
+    total = catalog.signal(name).bucket_keys[-1]
+    return _Histogram(
+        name,
+        np.array(list(places.values()), dtype=np.intp),
+        np.array(list(places), dtype=np.intp),
+        keys.index(total) if total in keys else None,
+        len(bounds_of(name)) + 1,
+    )

@@ -1,0 +1,103 @@
+"""From the series of an answer to the cells of a signal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from outrider.model import SUM_BUCKET, CellStatus, Floats, SignalKey
+from store.remote.api_responses import Matrix
+from store.remote.names import WHOLE, SeriesName, bounds_of, name_of
+from store.remote.query_ranges import Part
+from store.remote.selectors import Selector
+from store.tsdb.chunk_codec import Section
+from store.tsdb.grid import Want
+
+TELLING: Final = ("bucket", "le", "quantile")
+"""The labels that tell the columns of a metric apart."""
+
+Place = tuple[str, str, str]
+"""Cluster, namespace and name: what tells the entities of a kind apart."""
+Slab = tuple[str, Floats]
+"""A column's spelling, and numbers of shape (entities, times)."""
+
+
+def series_of(want: Want) -> list[SeriesName]:
+    """The series that the stored columns of a signal are made of: of a bucket, the one below it too."""
+    buckets: set[int] = set()
+    found: list[SeriesName] = []
+    for key in want.stored:
+        if key.bucket is not None and key.bucket != SUM_BUCKET and bounds_of(key.name):
+            buckets.update(bucket for bucket in (key.bucket - 1, key.bucket) if bucket >= 0)
+        else:
+            found.append(name_of(key))
+    return found + [name_of(SignalKey(want.name, bucket=bucket)) for bucket in sorted(buckets)]
+
+
+def narrowed(selector: Selector, those: Mapping[tuple[tuple[str, str], ...], int]) -> Selector:
+    """A selector of only those series of a metric that are wanted."""
+    for label in TELLING:
+        values = [dict(labels).get(label, "") for labels in those]
+        if any(values):
+            selector = selector.among(label, list(dict.fromkeys(values)))
+    return selector
+
+
+def telling(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The labels of a series that tell its column apart."""
+    return tuple((label, labels[label]) for label in TELLING if label in labels)
+
+
+def place_of(labels: Mapping[str, str]) -> Place:
+    """The entity of a series."""
+    return labels.get("cluster", ""), labels.get("namespace", ""), labels.get("name", "")
+
+
+def scatter(held: Floats, rows: Sequence[tuple[int, int]], answer: Matrix, part: Part) -> None:
+    """Put the samples of an answer where they belong. ``rows`` are slot and entity of each series, -1 for none."""
+    _, entities, times = held.shape
+    starts = np.array([-1 if min(pair) < 0 else (pair[0] * entities + pair[1]) * times for pair in rows], dtype=np.intp)
+    at, places = np.repeat(starts, answer.counts), part.places(answer.stamps)
+    counts = (at >= 0) & (places >= 0)
+    held.reshape(-1)[at[counts] + places[counts]] = answer.values[counts]
+
+
+def stored(want: Want, held: Floats, slots: Mapping[SeriesName, int]) -> Floats:
+    """The stored columns out of the series: a bucket is what lies between two bounds."""
+    found = np.empty((len(want.stored), *held.shape[1:]))
+    for place, key in enumerate(want.stored):
+        found[place] = held[slots[name_of(key)]]
+        if key.bucket is not None and key.bucket > 0 and bounds_of(key.name):
+            below = held[slots[name_of(SignalKey(key.name, bucket=key.bucket - 1))]]
+            found[place] = np.maximum(found[place] - below, 0.0)
+    return found
+
+
+def codes_of(want: Want, told: Mapping[str, list[Slab]], shape: tuple[int, ...]) -> Floats | None:
+    """The statuses of the stored columns, NaN where none was told; None when none was at all."""
+    slabs = told.get(want.name)
+    if not slabs:
+        return None
+    found = np.full((len(want.stored), *shape), np.nan)
+    spelled = {str(key): place for place, key in enumerate(want.stored)}
+    of_buckets = [place for place, key in enumerate(want.stored) if key.bucket is not None]
+    for text, codes in slabs:
+        places = of_buckets if text.endswith(WHOLE) else [spelled[text]] if text in spelled else []
+        for place in places:
+            found[place] = np.where(np.isnan(codes), found[place], codes)
+    return found
+
+
+def section_of(values: Floats, codes: Floats | None, part: Part) -> Section:
+    """Cells with their statuses. What is told of a cell holds; of a folded step only where it has no number."""
+    has = ~np.isnan(values)
+    status = np.where(has, CellStatus.PRESENT, CellStatus.ABSENT).astype(np.uint8)
+    if codes is None:
+        return Section(values, None if has.all() else status)
+    holds = ~np.isnan(codes)
+    if part.folded:
+        holds &= ~has | (codes == CellStatus.BELOW_FIRST_BUCKET)
+    status[holds] = codes[holds].astype(np.uint8)
+    return Section(np.where(holds & (codes != CellStatus.BELOW_FIRST_BUCKET), np.nan, values), status)

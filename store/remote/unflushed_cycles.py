@@ -1,0 +1,78 @@
+"""Cycles that a server acknowledged a moment ago, kept until it can hardly lose them any more.
+
+VictoriaMetrics answers before its disk has the samples: one that is killed forgets the last seconds. So
+the requests of the last cycles stay here, and before a new cycle is written the server is asked whether
+it still counts them. Where it does not, all of them are sent again: the same samples at the same stamps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from outrider import log
+from outrider.errors import StoreError
+from outrider.model import EntityKind
+from store.remote.api_responses import matrix
+from store.remote.client import Server
+from store.remote.names import CYCLE_METRIC, OWNER
+from store.remote.selectors import Selector
+
+_log = log.get("store")
+_CYCLES = 4
+_MOST_BYTES = 256 << 20
+SEARCHABLE_AFTER: Final = 5.0
+"""Seconds after which a server that has a cycle finds it."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """One cycle: its requests with their numbers of samples, in the order in which they must arrive."""
+
+    stamps: Sequence[tuple[EntityKind, int]]
+    bodies: Sequence[tuple[bytes, int]]
+    at: float = field(default_factory=time.monotonic)
+    again: bool = False
+
+
+class Recent:
+    """The last cycles. One thread at a time."""
+
+    def __init__(self, server: Server) -> None:
+        """Keeps nothing yet."""
+        self._server = server
+        self._sent: deque[Sent] = deque(maxlen=_CYCLES)
+
+    def keep(self, sent: Sent) -> None:
+        """Remember a cycle that counts now."""
+        self._sent.append(sent)
+        while len(self._sent) > 1 and sum(len(body) for one in self._sent for body, _ in one.bodies) > _MOST_BYTES:
+            self._sent.popleft()
+
+    def make_sure(self, until: float) -> None:
+        """Send again what the server no longer counts, once. Raises StoreAwayError when it does not arrive."""
+        known = [one for one in self._sent if not one.again and time.monotonic() - one.at >= SEARCHABLE_AFTER]
+        if not known or not self._lost(known):
+            return
+        _log.warning("server_lost_cycles", sent_again=len(known), hint="it was killed, or lost its disk")
+        for one in known:
+            for body, count in one.bodies:
+                self._server.write(body, count, until)
+            one.again = True
+
+    def _lost(self, known: Sequence[Sent]) -> bool:
+        """True when the server does not count one of these; False too when it cannot be asked."""
+        wanted = {(kind.value, stamp) for one in known for kind, stamp in one.stamps}
+        stamps = [stamp for _, stamp in wanted]
+        selector = Selector(CYCLE_METRIC).equal(OWNER, self._server.remote.owner)
+        try:
+            told = matrix(self._server.query("query", selector.raw(min(stamps), max(stamps))))
+        except StoreError:
+            return False
+        kinds = np.repeat([labels.get("kind", "") for labels in told.labels], told.counts).tolist()
+        return not wanted <= set(zip(kinds, told.stamps.tolist(), strict=True))

@@ -1,0 +1,209 @@
+"""Fills a grid from a Prometheus-compatible server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from outrider.model import SUM_BUCKET, EntityKind, EntityRef, SignalKey, Statistic
+from store.remote.api_responses import Matrix, matrix, numbers
+from store.remote.client import Server
+from store.remote.names import (
+    CYCLE_METRIC,
+    OWNER,
+    STATUS_METRIC,
+    WHOLE,
+    bounds_of,
+    entity_of,
+    key_of,
+    name_of,
+)
+from store.remote.query_ranges import Part, Raw, folded_parts, folds, raw_parts
+from store.remote.selectors import Selector
+from store.remote.series_decoder import (
+    TELLING,
+    Place,
+    Slab,
+    codes_of,
+    narrowed,
+    place_of,
+    scatter,
+    section_of,
+    series_of,
+    stored,
+    telling,
+)
+from store.remote.write_markers import Cycles
+from store.tsdb.chunk_codec import Section
+from store.tsdb.cycle_matrix import SCRAPE_OFFSET, column_order
+from store.tsdb.grid import Column, Grid, Want
+from store.tsdb.window_reader import sorted_entities
+
+_NAMED = 50  # entities that a query names; more are asked for together with all of their kind
+_SIGNALS_NAMED = 100
+_LAST, _SUM = "last_over_time", "sum_over_time"
+_FOLDS = {
+    Statistic.LAST: _LAST,
+    Statistic.MEAN: "avg_over_time",
+    Statistic.MIN: "min_over_time",
+    Statistic.MAX: "max_over_time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a read is about: a kind, and the rows of its entities. ``named`` are those worth naming in a query."""
+
+    kind: EntityKind
+    rows: Mapping[Place, int]
+    named: tuple[EntityRef, ...] = ()
+
+    @staticmethod
+    def of(kind: EntityKind, entities: Sequence[EntityRef], *, all_of_kind: bool) -> Asked:
+        """``all_of_kind``: the entities are all there are, so that naming them would say nothing."""
+        rows = {(one.cluster, one.namespace or "", one.name): row for row, one in enumerate(entities)}
+        return Asked(kind, rows, () if all_of_kind or len(entities) > _NAMED else tuple(entities))
+
+
+class Reader:
+    """Reads of one server; several queries are under way at once."""
+
+    def __init__(self, server: Server, cycles: Cycles, pool: ThreadPoolExecutor) -> None:
+        """``pool`` runs the queries."""
+        self._server, self._cycles, self._pool = server, cycles, pool
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def fill(
+        self, grid: Grid, kind: EntityKind, wanted: Sequence[Want], asked: Sequence[EntityRef] | None
+    ) -> tuple[EntityRef, ...]:
+        """Fill the grid; returns the entities of its rows: those asked for, or all with a cycle in the span."""
+        start, end = grid.span
+        count = self._cycles.count(kind, start, end) if end > start else None
+        if count is None or not count.first + count.again:
+            grid.open(len(asked or ()))
+            return tuple(asked or ())
+        entities = tuple(asked) if asked is not None else self._present(kind, start, end, exact=count.again > 0)
+        about = Asked.of(kind, entities, all_of_kind=asked is None)
+        series = len(entities) * sum(len(series_of(want)) for want in wanted)
+        if folds(count, grid.span, grid.step, series):
+            parts: Iterable[Part] = folded_parts(grid.span, grid.step, series)
+        else:
+            parts = raw_parts(self._cycles.between(kind, start, end), series)
+        grid.open(len(entities))
+        self._put(grid, wanted, about, parts)
+        return entities
+
+    def _put(self, grid: Grid, wanted: Sequence[Want], about: Asked, parts: Iterable[Part]) -> None:
+        """Put every part into its columns."""
+        columns = [grid.column(want) for want in wanted]
+        entities = len(about.rows)
+        for part in parts:
+            told = self._statuses(about, {want.name for want in wanted}, part)
+            asked = partial(self._cells, about, part, told)
+            cells = self._pool.map(asked, columns, wanted)
+            for column, want, section in zip(columns, wanted, cells, strict=True):
+                if section is not None:
+                    column.add(slice(0, len(want.stored)), slice(0, entities), part.times, section)
+        for column in columns:
+            column.finish()
+
+    def _present(self, kind: EntityKind, start: int, end: int, *, exact: bool) -> tuple[EntityRef, ...]:
+        """Every entity that a cycle of the span tells of. Prometheus 2 adds the millisecond before."""
+        selector = self._of_kind(name_of(SCRAPE_OFFSET).metric, kind)
+        if exact:  # what was written again may have left somebody out
+            stamped = self._cycles.between(kind, start, end)
+            path, fields = Raw(stamped).fields(selector, _LAST)
+            told = matrix(self._server.query(path, fields))
+            counts = np.repeat(np.arange(len(told.labels)), told.counts)
+            those = np.unique(counts[stamped.places(told.stamps) >= 0]).tolist()
+            labels = [told.labels[one] for one in those]
+        else:
+            fields = selector.folded_once("count_over_time", start // 1000, -(-end // 1000))
+            labels = [found for found, _ in numbers(self._server.query("query", fields))]
+        return sorted_entities([entity_of(one, kind) for one in labels], kind)
+
+    def keys(self, kind: EntityKind, start: int, end: int) -> list[SignalKey]:
+        """Every column with a cell in [start, end) (microseconds), in stored order."""
+        others = f"{STATUS_METRIC}|{CYCLE_METRIC}"
+        every = self._of_kind("", kind)
+        every = Selector("", (*every.matchers, f'__name__!~"{others}"'))
+        found: set[SignalKey] = set()
+        for labels in self._grouped(every, ("__name__", *TELLING), start, end):
+            key = key_of(labels)
+            if key is not None and key != SCRAPE_OFFSET:
+                found.add(key)
+        for labels in self._grouped(self._of_kind(STATUS_METRIC, kind), ("signal",), start, end):
+            found.update(_keys_spelled(labels.get("signal", "")))
+        return sorted(found, key=column_order)
+
+    def _grouped(self, selector: Selector, labels: Sequence[str], start: int, end: int) -> list[Mapping[str, str]]:
+        fields = selector.folded_once(_LAST, start // 1000, -(-end // 1000))
+        fields["query"] = f"count by ({','.join(labels)}) ({fields['query']})"
+        return [found for found, _ in numbers(self._server.query("query", fields))]
+
+    def _of_kind(self, metric: str, kind: EntityKind) -> Selector:
+        return Selector(metric).equal(OWNER, self._server.remote.owner).equal("kind", kind.value)
+
+    # --- cells ------------------------------------------------------------------------------------
+
+    def _selector(self, metric: str, about: Asked) -> Selector:
+        found = self._of_kind(metric, about.kind)
+        if not about.named:
+            return found
+        for label in ("cluster", "namespace"):
+            values = {getattr(entity, label) or "" for entity in about.named}
+            if len(values) == 1:
+                found = found.equal(label, values.pop())
+        return found.among("name", sorted({entity.name for entity in about.named}))
+
+    def _cells(
+        self, about: Asked, part: Part, told: Mapping[str, list[Slab]], column: Column, want: Want
+    ) -> Section | None:
+        """The cells of one signal, of shape (stored columns, entities, times); None when there are none."""
+        fold = _SUM if want.summed else _FOLDS[column.statistic]
+        slots = {name: slot for slot, name in enumerate(series_of(want))}
+        shape = (len(slots), len(about.rows), part.times.size)
+        held = np.full(shape, np.nan)
+        found = False
+        for metric in dict.fromkeys(name.metric for name in slots):
+            those = {name.labels: slot for name, slot in slots.items() if name.metric == metric}
+            answer = self._ask(narrowed(self._selector(metric, about), those), fold, part)
+            found |= bool(answer.labels)
+            rows = [(those.get(telling(labels), -1), about.rows.get(place_of(labels), -1)) for labels in answer.labels]
+            scatter(held, rows, answer, part)
+        codes = codes_of(want, told, shape[1:])
+        if not found and codes is None:
+            return None
+        return section_of(stored(want, held, slots), codes, part)
+
+    def _ask(self, selector: Selector, fold: str, part: Part) -> Matrix:
+        return matrix(self._server.query(*part.fields(selector, fold)))
+
+    def _statuses(self, about: Asked, names: Collection[str], part: Part) -> dict[str, list[Slab]]:
+        """The statuses told of these signals, by signal: a column's spelling with its numbers."""
+        selector = self._selector(STATUS_METRIC, about)
+        if len(names) <= _SIGNALS_NAMED:
+            selector = selector.matching("signal", f"({'|'.join(sorted(names))})([@#].*)?")
+        answer = self._ask(selector, _LAST, part)
+        spelled = list(dict.fromkeys(labels.get("signal", "") for labels in answer.labels))
+        held = np.full((len(spelled), len(about.rows), part.times.size), np.nan)
+        slots = {text: slot for slot, text in enumerate(spelled)}
+        rows = [(slots[labels.get("signal", "")], about.rows.get(place_of(labels), -1)) for labels in answer.labels]
+        scatter(held, rows, answer, part)
+        found: dict[str, list[Slab]] = {}
+        for text, slot in slots.items():
+            found.setdefault(text.partition("#")[0].partition("@")[0], []).append((text, held[slot]))
+        return found
+
+
+def _keys_spelled(text: str) -> Sequence[SignalKey]:
+    """The columns that a status speaks of."""
+    if text.endswith(WHOLE):
+        name = text.removesuffix(WHOLE)
+        return [SignalKey(name, bucket=bucket) for bucket in (*range(len(bounds_of(name)) + 1), SUM_BUCKET)]
+    return [SignalKey.parse(text)] if text else []

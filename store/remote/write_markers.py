@@ -1,0 +1,136 @@
+"""Which instants were written, and at which stamp their samples stand.
+
+A server keeps milliseconds, takes no second number for one stamp, and deletes nothing. So each cycle's
+samples stand at a stamp of their own, at first the millisecond of its instant; a second write of the
+instant takes the next free one. Last of all goes the sample that makes the cycle count: its stamp says
+where the others are, its value is the exact instant. Samples at stamps that nothing counts are not
+read: half a cycle is no cycle, and what was written again is gone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.model import EntityKind
+from store.remote.api_responses import Matrix, matrix, numbers
+from store.remote.bodies import Stamps, single
+from store.remote.client import Server
+from store.remote.names import AGAIN, CYCLE_METRIC, FIRST, OWNER
+from store.remote.selectors import Selector
+from store.tsdb.chunk_codec import Micros
+
+_SPARE = 50  # milliseconds after its instant in which a cycle finds a free stamp
+_REMEMBERED = 5_000  # instants a kind: those of a day at 15 s
+_LOOK_BACKS = ("2d", "400d", "7300d")  # where the newest cycle is looked for
+_AHEAD = 86_400  # seconds: a simulated fleet may live in the future
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """The cycles of a span in order of time: where their samples stand, and their instants."""
+
+    stamps: Stamps
+    micros: Micros
+
+    def places(self, stamps: Stamps) -> NDArray[np.intp]:
+        """The place of each stamp among the cycles, -1 for those that count for nothing."""
+        order = np.argsort(self.stamps)
+        at = np.minimum(np.searchsorted(self.stamps[order], stamps), max(0, self.stamps.size - 1))
+        if not self.stamps.size:
+            return np.full(stamps.shape, -1, dtype=np.intp)
+        return np.where(self.stamps[order][at] == stamps, order[at], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many cycles of a span stand at their own millisecond, and how many at a later one."""
+
+    first: int
+    again: int
+
+
+class Cycles:
+    """Finds cycles on the server; remembers those that this process wrote."""
+
+    def __init__(self, server: Server) -> None:
+        """Asks nothing yet."""
+        self._server = server
+        self._lock = Lock()
+        self._written: dict[EntityKind, OrderedDict[int, int]] = {}  # stamp -> instant
+        self._newest: dict[EntityKind, int] = {}
+
+    def selector(self, kind: EntityKind) -> Selector:
+        """The series of a kind's cycles."""
+        return Selector(CYCLE_METRIC).equal(OWNER, self._server.remote.owner).equal("kind", kind.value)
+
+    def free_stamp(self, kind: EntityKind, at: int) -> tuple[int, str]:
+        """The stamp for a cycle at an instant (microseconds), and whether that is its millisecond.
+
+        Raises StoreAwayError.
+        """
+        first = at // 1000
+        taken = self._taken(kind, first)
+        stamp = next((stamp for stamp in range(first, first + _SPARE) if stamp not in taken), first + _SPARE - 1)
+        return stamp, FIRST if stamp == first else AGAIN
+
+    def _taken(self, kind: EntityKind, first: int) -> dict[int, int]:
+        """The stamps in use from a stamp on. What is newer than all that was written here is asked for once."""
+        with self._lock:
+            newest = self._newest.get(kind)
+            own: Mapping[int, int] = self._written.get(kind, {})
+            found = {stamp: own[stamp] for stamp in range(first, first + _SPARE) if stamp in own}
+        if newest is None or first <= newest:
+            told = self._told(kind, first, first + _SPARE - 1)
+            instants = np.rint(told.values).astype(np.int64)
+            found = {**dict(zip(told.stamps.tolist(), instants.tolist(), strict=True)), **found}
+        return found
+
+    def note(self, kind: EntityKind, written: Iterable[tuple[int, int]]) -> None:
+        """Remember cycles that count now: pairs of stamp and instant."""
+        with self._lock:
+            own = self._written.setdefault(kind, OrderedDict())
+            own.update(written)
+            self._newest[kind] = max(self._newest.get(kind, 0), *own)
+            while len(own) > _REMEMBERED:
+                own.popitem(last=False)
+
+    def between(self, kind: EntityKind, start: int, end: int) -> Stamped:
+        """The cycles with an instant in [start, end), in microseconds. Raises StoreAwayError or StoreError."""
+        told = self._told(kind, start // 1000, end // 1000 + _SPARE)
+        instants = np.rint(told.values).astype(np.int64)
+        order = np.lexsort((told.stamps, instants))
+        stamps, instants = told.stamps[order], instants[order]
+        last = np.append(np.diff(instants) > 0, True)[: instants.size]
+        kept = last & (instants >= start) & (instants < end)
+        return Stamped(stamps[kept], instants[kept])
+
+    def _told(self, kind: EntityKind, first: int, last: int) -> Matrix:
+        return matrix(self._server.query("query", self.selector(kind).raw(first, last)))
+
+    def count(self, kind: EntityKind, start: int, end: int) -> Count:
+        """How many cycles a span has, in microseconds, or a few more. Raises StoreAwayError or StoreError."""
+        asked = self.selector(kind).folded_once("count_over_time", start // 1000, end // 1000 + _SPARE)
+        found = {
+            labels.get("write", FIRST): int(value) for labels, value in numbers(self._server.query("query", asked))
+        }
+        return Count(found.get(FIRST, 0), found.get(AGAIN, 0))
+
+    def newest(self, kind: EntityKind, now: float) -> int | None:
+        """The newest instant, in microseconds; None when there is none. ``now`` in unix seconds."""
+        for span in _LOOK_BACKS:
+            query = f"max(max_over_time({self.selector(kind).text}[{span}]))"
+            fields = {"query": query, "time": f"{now + _AHEAD:.3f}"}
+            for _, value in numbers(self._server.query("query", fields)):
+                return round(value)
+        return None
+
+    def labels(self, kind: EntityKind, write: str) -> bytes:
+        """The labels of the series that makes the cycles of a kind count."""
+        own = (("__name__", CYCLE_METRIC), ("kind", kind.value), (OWNER, self._server.remote.owner), ("write", write))
+        return single(own)

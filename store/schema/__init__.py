@@ -1,0 +1,1 @@
+"""Table definitions of the metrics and the state database, column types, record codec."""

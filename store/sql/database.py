@@ -1,0 +1,94 @@
+"""One database: pooled connections, short transactions, errors in one clear sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+
+from outrider.errors import StoreError
+from store.sql import atomic_swap
+from store.sql.backend import Opened
+from store.sql.postgresql import open_server, writer_key
+from store.sql.sqlite import open_file
+from store.sql.urls import POSTGRESQL, parsed, state_file
+
+_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
+
+
+class Database:
+    """Connections to one database. Threads may share it; ``close`` releases every connection."""
+
+    def __init__(self, url: str, area: str = "state", *, create: bool = True) -> None:
+        """Opens nothing yet but makes the folder of a file (``create``), and finishes a restore that was cut off.
+
+        Raises StoreError when it cannot do so. ``area`` is what the database is opened for, ``state``
+        or ``metrics``: on a server that holds both, writers of one do not wait for those of the other.
+        """
+        where = parsed(url)
+        server = where.get_backend_name() == POSTGRESQL
+        self._opened: Opened = open_server(where, area) if server else open_file(where, create=create)
+        self.place = self._opened.place
+        self.file = self._opened.file
+        if self.file is not None:
+            atomic_swap.finish(state_file(self.file, area))
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection that sees one instant of the database."""
+        with self._sentences(), self._opened.readers.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self, *, everything: bool = False) -> Iterator[sa.Connection]:
+        """A connection whose changes become visible and durable together when the block ends; one at a time.
+
+        ``everything`` keeps writers of the other area on the same server waiting, too.
+        """
+        with self._sentences(), self._opened.writers.begin() as connection:
+            if self._opened.writer_lock is not None:
+                areas = sorted(map(writer_key, ("state", "metrics"))) if everything else [self._opened.writer_lock]
+                for key in areas:
+                    connection.execute(_LOCK, {"key": key})
+            yield connection
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            raise self._in_words(error) from error
+        except sa.exc.TimeoutError as error:
+            raise StoreError(
+                f"Too many connections to {self.place} are in use.", hint="Try again; fewer readers at once help."
+            ) from error
+
+    def vacuum(self) -> None:
+        """Rebuild the file (or let the server look for dead rows), outside of any transaction."""
+        with self._sentences():
+            self._opened.vacuum()
+
+    def _in_words(self, error: sa.exc.DBAPIError) -> StoreError:
+        found = self._opened.sentence(error, self.place)
+        if found is None:
+            said = str(error.orig).strip()
+            found = StoreError(f"{self.place} refused: {said}.", hint="Run `outrider db check`.")
+        return found
+
+    def sentence(self, error: Exception) -> StoreError:
+        """What an error of the driver itself means, for those who call the driver."""
+        return self._in_words(sa.exc.DBAPIError(None, None, error))
+
+    def exists(self) -> bool:
+        """False for a file that is not there yet. A server is asked only when it is read."""
+        return self.file is None or self.file.exists()
+
+    @property
+    def checked_out(self) -> int:
+        """Connections in use at this moment."""
+        return int(self._opened.pool.pool.checkedout())  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Release every connection."""
+        self._opened.pool.dispose()

@@ -1,0 +1,81 @@
+"""Who is the engine of a store on PostgreSQL: an advisory lock of one session, which ends with the session."""
+
+from __future__ import annotations
+
+from threading import RLock
+
+import sqlalchemy as sa
+
+from outrider.errors import StoreError
+from store.sql.postgresql import lock_key, open_server
+from store.sql.urls import parsed
+
+_KEY = lock_key("engine")
+_TAKE = sa.text("SELECT pg_try_advisory_lock(:key)")
+_LOOK = sa.text("SELECT 1")
+_HOLDER = sa.text(
+    "SELECT a.pid, coalesce(host(a.client_addr), 'its own host') FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+    "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.database = "
+    "(SELECT oid FROM pg_database WHERE datname = current_database()) "
+    "AND (l.classid::bigint << 32) + l.objid::bigint = :key"
+)
+
+
+class AdvisoryLease:
+    """Holds the lock as long as its connection lives; the server frees it when the process or the network dies."""
+
+    def __init__(self, url: str) -> None:
+        """Connects to nothing yet. Raises StoreError without the driver."""
+        self._server = open_server(parsed(url), "lease")
+        self._connection: sa.Connection | None = None
+        self._one_at_a_time = RLock()  # a connection is not for two threads
+
+    def take(self) -> bool:
+        """Take the lock, or say that another session has it. Raises StoreAwayError while the server is away."""
+        with self._one_at_a_time:
+            self.release()
+            return self._try()
+
+    def _try(self) -> bool:
+        try:
+            connection = self._server.pool.connect().execution_options(isolation_level="AUTOCOMMIT")
+            if connection.execute(_TAKE, {"key": _KEY}).scalar():
+                self._connection = connection
+                return True
+            connection.close()
+        except sa.exc.DBAPIError as error:
+            raise self._sentence(error) from error
+        return False
+
+    def holder(self) -> str:
+        """Who has it, for people; empty when nobody has."""
+        try:
+            with self._server.readers.connect() as connection:
+                found = connection.execute(_HOLDER, {"key": _KEY}).first()
+        except sa.exc.DBAPIError as error:
+            raise self._sentence(error) from error
+        return "" if found is None else f"session {found[0]} from {found[1]}"
+
+    def held(self) -> bool:
+        """True while the session that has the lock lives."""
+        with self._one_at_a_time:
+            if self._connection is None:
+                return False
+            try:
+                self._connection.execute(_LOOK)
+            except sa.exc.DBAPIError:
+                self.release()
+                return False
+            return True
+
+    def release(self) -> None:
+        """End the session, and with it the lock. Harmless when it is not held."""
+        with self._one_at_a_time:
+            if self._connection is not None:
+                self._connection.invalidate()  # a pooled session would keep the lock
+                self._connection.close()
+                self._connection = None
+
+    def _sentence(self, error: sa.exc.DBAPIError) -> StoreError:
+        found = self._server.sentence(error, self._server.place)
+        return found or StoreError(f"{self._server.place} refused: {error.orig}.", hint="Run `outrider db check`.")

@@ -1,0 +1,108 @@
+"""PostgreSQL: one database for state and metrics, writers of each queue at an advisory lock.
+
+A reader sees one instant (REPEATABLE READ). A writer first takes the lock of its area, so that what
+it reads before it writes cannot change under it: the same promise as ``BEGIN IMMEDIATE`` on SQLite.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import sqlalchemy as sa
+
+from outrider import extras
+from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
+from store.sql.backend import BUSY_TIMEOUT, Opened
+
+_CONNECT_SECONDS = 5
+_DEAD_AFTER_MS = 15_000  # unacknowledged bytes to a server that vanished; the kernel alone waits 15 min
+_AWAY = ("08", "57P")  # classes of SQLSTATE: connection exceptions, operator intervention (shutdown, starting up)
+
+_DAMAGE = ("XX001", "XX002")
+_COMPLAINTS = {  # SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html): what we say, what to do
+    "53100": ("The disk of {place} is full; nothing of this write was kept.",
+              "Free space on the database server, then try again."),
+    "53300": ("{place} has no connection left.", "Raise max_connections there, or stop other clients."),
+    "25006": ("{place} cannot be written: it is read-only.",
+              "Point store.url at the primary server, not at a standby."),
+    "42501": ("The user of {place} lacks a right.", "Make that user the owner of the database, or grant it CREATE."),
+    "55P03": ("Another program has held {place} for more than 10 s.",
+              "Look into pg_stat_activity for an open transaction and end it."),
+    "XX001": ("{place} is damaged: a page of a table cannot be read.",
+              "Restore a backup: outrider db restore FILE --force"),
+    "XX002": ("{place} is damaged: an index cannot be read.",
+              "Run REINDEX DATABASE there; if that fails, restore a backup: outrider db restore FILE --force"),
+}  # fmt: skip
+_REFUSALS = (  # what the server or libpq says before there is a connection
+    ("password authentication failed", "Check the user and the password of store.url, or set PGPASSFILE."),
+    ("no password supplied", "Put the password into store.url, or set PGPASSFILE."),
+    ("does not exist", "Create it on the server: createdb -O USER NAME; outrider makes the tables itself."),
+    ("no pg_hba.conf entry", "Allow this user and host in pg_hba.conf of the server."),
+)
+
+
+def lock_key(name: str) -> int:
+    """A number of 63 bits for an advisory lock. Advisory locks are per database."""
+    return int.from_bytes(hashlib.sha256(f"outrider {name}".encode()).digest()[:8], "big") >> 1
+
+
+def writer_key(area: str) -> int:
+    """The lock that a writer of an area takes."""
+    return lock_key(f"writer of {area}")
+
+
+def open_server(url: sa.URL, area: str) -> Opened:
+    """Connections to a database on a server; opens nothing yet. Raises StoreError without the driver."""
+    timeout_ms = int(BUSY_TIMEOUT.total_seconds() * 1000)
+    arguments = {
+        "connect_timeout": _CONNECT_SECONDS,
+        "tcp_user_timeout": _DEAD_AFTER_MS,
+        "keepalives_idle": 10,
+        "application_name": "outrider",
+        "options": f"-c lock_timeout={timeout_ms} -c timezone=UTC {url.query.get('options', '')}".strip(),
+    }
+    place = f"database {url.database} at {url.host or 'the local socket'}{f':{url.port}' if url.port else ''}"
+    try:
+        pool = sa.create_engine(
+            url.difference_update_query(["options"]), connect_args=arguments, pool_pre_ping=True, pool_size=5,
+            max_overflow=20,
+        )  # fmt: skip
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            "PostgreSQL needs the driver psycopg, which is not installed.",
+            hint=extras.how("postgresql"),
+        ) from error
+    readers = pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return Opened(pool, readers, pool, place, _sentence, lambda: _vacuum(pool), writer_lock=writer_key(area))
+
+
+def _vacuum(pool: sa.Engine) -> None:
+    """What autovacuum does by itself, now."""
+    with pool.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.exec_driver_sql("VACUUM (ANALYZE)")
+
+
+def _sentence(error: sa.exc.DBAPIError, place: str) -> StoreError | None:
+    code: str | None = getattr(error.orig, "sqlstate", None)
+    said = str(error.orig)
+    if code in _COMPLAINTS:
+        sentence, hint = _COMPLAINTS[code]
+        put = sentence.format(place=place)
+        kind = StoreDamagedError if code in _DAMAGE else StoreAwayError
+        return kind(put[0].upper() + put[1:], hint=hint)
+    if error.connection_invalidated or code is None or code.startswith(_AWAY):
+        refusal = next((hint for words, hint in _REFUSALS if words in said), None)
+        if refusal is not None:
+            return StoreAwayError(f"The {place} refuses us: {_first_line(said)}.", hint=refusal)
+        if isinstance(error, sa.exc.OperationalError) or error.connection_invalidated:
+            return StoreAwayError(
+                f"The {place} does not answer: {_first_line(said)}.",
+                hint="Start the server, or check host, port and network; outrider goes on when it is back.",
+            )
+    return None
+
+
+def _first_line(said: str) -> str:
+    """Without libpq's advice, and without the SQL that SQLAlchemy adds."""
+    lines = said.strip().splitlines()
+    return lines[0].strip().removeprefix("connection failed: ").rstrip(".") if lines else "no reason given"

@@ -1,0 +1,281 @@
+"""The ledger beside the decisions: in the state database, and in memory for tests, replays and drills."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from threading import RLock
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from outrider.ledger import Change, ChangeEnd, Startup
+from outrider.model import EntityKind, Event
+from outrider.places import Place
+from store.migrate import opened
+from store.schema import json_codec, metadata
+from store.schema.metadata import instant, micros
+from store.sql.backend import added, put
+from store.state import keyset_pagination
+
+KEPT_POSTED: Final = timedelta(hours=24)
+MOST_POSTED: Final = 20_000  # events that wait for an engine; whoever floods a door fills no disk
+_PAPERS: Final = "paper"
+
+
+def with_end(change: Change, end: ChangeEnd | None) -> Change:
+    """The change with how it ended."""
+    if end is None:
+        return change
+    return replace(change, ended=end.ended, ended_at=end.at, ended_because=end.because)
+
+
+def _of_change(change: Change) -> dict[str, Any]:
+    own = change.entity.name if change.entity.kind is EntityKind.SERVICE else ""
+    return {
+        "id": change.id,
+        "at_us": micros(change.at),
+        "code": change.code,
+        "entity": change.entity.key,
+        "service": change.service or own,
+        "source": change.source,
+        "actor": change.actor,
+        "body": json_codec.dumps(change),
+    }
+
+
+class SqlLedger:
+    """Implements ``outrider.ledger.Ledger``. Short transactions; several processes may use one file."""
+
+    def __init__(self, url: str) -> None:
+        """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""
+        self._database = opened(url, "state")
+
+    def append_changes(self, changes: Sequence[Change]) -> int:
+        """Keep changes; one whose id is known is left alone."""
+        rows = [_of_change(one) for one in changes]
+        count = 0
+        if rows:
+            with self._database.writing() as connection:
+                for row in rows:
+                    count += added(connection, metadata.change, row)
+        return count
+
+    def append_ends(self, ends: Sequence[ChangeEnd]) -> None:
+        """Keep how changes ended."""
+        rows = [{"change_id": one.change, "at_us": micros(one.at), "body": json_codec.dumps(one)} for one in ends]
+        if rows:
+            with self._database.writing() as connection:
+                connection.execute(sa.insert(metadata.change_end), rows)
+
+    def changes(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Change, ...]:
+        """Changes in [since, until) with their ends, newest first."""
+        table, ends = metadata.change, metadata.change_end
+        asked = sa.select(table.c.id, table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        if since is not None:
+            asked = asked.where(table.c.at_us >= micros(since))
+        if until is not None:
+            asked = asked.where(table.c.at_us < micros(until))
+        asked = keyset_pagination.beyond(asked, table.c.at_us, table.c.id, after)
+        with self._database.reading() as connection:
+            found = connection.execute(asked).all()
+            newest = asked.with_only_columns(table.c.id).subquery()
+            wanted = sa.select(ends.c.change_id, ends.c.body).where(ends.c.change_id.in_(sa.select(newest.c.id)))
+            told = connection.execute(wanted.order_by(ends.c.id)).all()
+        end_of = {row.change_id: json_codec.loads(ChangeEnd, row.body) for row in told}
+        return tuple(with_end(json_codec.loads(Change, row.body), end_of.get(row.id)) for row in found)
+
+    def save_startups(self, startups: Sequence[Startup]) -> None:
+        """Write start-ups, each in place of what its id said before."""
+        rows = [
+            {
+                "id": one.id,
+                "began_at_us": micros(one.began_at),
+                "gone_at_us": None if one.gone_at is None else micros(one.gone_at),
+                "body": json_codec.dumps(one),
+            }
+            for one in startups
+        ]
+        if not rows:
+            return
+        with self._database.writing() as connection:
+            put(connection, metadata.startup, *rows)
+
+    def startups(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Startup, ...]:
+        """Start-ups that began at or after an instant, newest first."""
+        table = metadata.startup
+        asked = sa.select(table.c.body).order_by(table.c.began_at_us.desc(), table.c.id.desc()).limit(limit)
+        if since is not None:
+            asked = asked.where(table.c.began_at_us >= micros(since))
+        asked = keyset_pagination.beyond(asked, table.c.began_at_us, table.c.id, after)
+        return self._startups(asked)
+
+    def placed_at(self, at: datetime) -> tuple[Startup, ...]:
+        """The start-ups whose pods were there at an instant."""
+        table = metadata.startup
+        there = sa.or_(table.c.gone_at_us.is_(None), table.c.gone_at_us > micros(at))
+        asked = sa.select(table.c.body).where(table.c.began_at_us <= micros(at), there)
+        return self._startups(asked.order_by(table.c.began_at_us.desc(), table.c.id.desc()))
+
+    def _startups(self, asked: sa.Select[Any]) -> tuple[Startup, ...]:
+        with self._database.reading() as connection:
+            bodies = [row.body for row in connection.execute(asked)]
+        return tuple(json_codec.loads(Startup, body) for body in bodies)
+
+    def post(self, events: Sequence[Event], now: datetime) -> int:
+        """Leave events for the engine. What is older than a day goes, and the oldest beyond ``MOST_POSTED``."""
+        table, count = metadata.posted, 0
+        with self._database.writing() as connection:
+            for event in events:
+                row = {"dedup_key": event.dedup_key, "came_at_us": micros(now), "body": json_codec.dumps(event)}
+                count += added(connection, table, row)
+            connection.execute(sa.delete(table).where(table.c.came_at_us < micros(now - KEPT_POSTED)))
+            newest = sa.select(sa.func.max(table.c.id)).scalar_subquery()
+            connection.execute(sa.delete(table).where(table.c.id <= newest - MOST_POSTED))
+        return count
+
+    def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
+        """Events left since an instant with a number above ``after``, oldest first."""
+        table = metadata.posted
+        asked = sa.select(table.c.id, table.c.body).where(table.c.id > after, table.c.came_at_us >= micros(since))
+        with self._database.reading() as connection:
+            rows = connection.execute(asked.order_by(table.c.id)).all()
+        return tuple((row.id, json_codec.loads(Event, row.body)) for row in rows)
+
+    def put_paper(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
+        """Leave something for others to show."""
+        payload = json_codec.text_of(paper).encode()
+        row = {"area": _PAPERS, "name": name, "at_us": micros(at), "payload": payload}
+        with self._database.writing() as connection:
+            put(connection, metadata.document, row)
+
+    def paper(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
+        """What was left under a name and when."""
+        table = metadata.document
+        asked = sa.select(table.c.at_us, table.c.payload).where(table.c.area == _PAPERS, table.c.name == name)
+        with self._database.reading() as connection:
+            row = connection.execute(asked).first()
+        return None if row is None else (instant(row.at_us), json.loads(row.payload))
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections checked out at this moment: 0 between calls."""
+        return self._database.checked_out
+
+    def close(self) -> None:
+        """Release every connection."""
+        self._database.close()
+
+
+class MemoryLedger:
+    """Implements ``outrider.ledger.Ledger``. One process, any number of threads."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._lock = RLock()
+        self._changes: dict[str, Change] = {}
+        self._ends: dict[str, ChangeEnd] = {}
+        self._startups: dict[str, Startup] = {}
+        self._posted: dict[str, tuple[int, datetime, Event]] = {}
+        self._numbers = 0
+        self._papers: dict[str, tuple[datetime, str]] = {}
+
+    def append_changes(self, changes: Sequence[Change]) -> int:
+        """Keep changes; one whose id is known is left alone."""
+        with self._lock:
+            before = len(self._changes)
+            for one in changes:
+                self._changes.setdefault(one.id, one)
+            return len(self._changes) - before
+
+    def append_ends(self, ends: Sequence[ChangeEnd]) -> None:
+        """Keep how changes ended."""
+        with self._lock:
+            self._ends.update({one.change: one for one in ends})
+
+    def changes(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Change, ...]:
+        """Changes in [since, until) with their ends, newest first."""
+        with self._lock:
+            found = [
+                with_end(one, self._ends.get(one.id))
+                for one in self._changes.values()
+                if (since is None or one.at >= since) and (until is None or one.at < until)
+            ]
+        return keyset_pagination.page(found, after, limit)
+
+    def save_startups(self, startups: Sequence[Startup]) -> None:
+        """Write start-ups, each in place of what its id said before."""
+        with self._lock:
+            self._startups.update({one.id: one for one in startups})
+
+    def startups(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Startup, ...]:
+        """Start-ups that began at or after an instant, newest first."""
+        with self._lock:
+            found = [one for one in self._startups.values() if since is None or one.began_at >= since]
+        return keyset_pagination.page(found, after, limit)
+
+    def placed_at(self, at: datetime) -> tuple[Startup, ...]:
+        """The start-ups whose pods were there at an instant."""
+        with self._lock:
+            everyone = list(self._startups.values())
+        return _newest([one for one in everyone if one.began_at <= at and (one.gone_at is None or one.gone_at > at)])
+
+    def post(self, events: Sequence[Event], now: datetime) -> int:
+        """Leave events for the engine."""
+        with self._lock:
+            added = 0
+            for event in events:
+                if event.dedup_key not in self._posted:
+                    self._numbers, added = self._numbers + 1, added + 1
+                    self._posted[event.dedup_key] = (self._numbers, now, event)
+            kept = {
+                key: found
+                for key, found in self._posted.items()
+                if found[1] >= now - KEPT_POSTED and found[0] > self._numbers - MOST_POSTED
+            }
+            self._posted = kept
+            return added
+
+    def posted(self, after: int, since: datetime) -> tuple[tuple[int, Event], ...]:
+        """Events left since an instant with a number above ``after``, oldest first."""
+        with self._lock:
+            found = [(number, event) for number, came, event in self._posted.values() if came >= since]
+        return tuple(sorted((one for one in found if one[0] > after), key=lambda one: one[0]))
+
+    def put_paper(self, name: str, paper: Mapping[str, Any], at: datetime) -> None:
+        """Leave something for others to show."""
+        with self._lock:
+            self._papers[name] = (at, json.dumps(paper, allow_nan=False))
+
+    def paper(self, name: str) -> tuple[datetime, dict[str, Any]] | None:
+        """What was left under a name and when."""
+        with self._lock:
+            found = self._papers.get(name)
+        return None if found is None else (found[0], json.loads(found[1]))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _newest(startups: Sequence[Startup]) -> tuple[Startup, ...]:
+    return tuple(sorted(startups, key=lambda one: (one.began_at, one.id), reverse=True))

@@ -1,0 +1,153 @@
+"""The buffer of pushed samples: in the state database, and in memory.
+
+It stands in the state database because that is the one place that the API and the engine share wherever
+they run, and because what was acknowledged to a sender must survive a kill of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from threading import Lock
+
+import sqlalchemy as sa
+
+from outrider.spool import PushedBlock, Waiting
+from store.migrate import opened
+from store.schema import metadata
+from store.schema.metadata import instant, micros
+from store.sql.backend import insert
+
+
+class SqlSpool:
+    """Implements ``outrider.spool.Spool``. Several processes may use one file."""
+
+    def __init__(self, url: str) -> None:
+        """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""
+        self._database = opened(url, "state")
+
+    def put(self, block: PushedBlock, most_bytes: int) -> bool:
+        """Store a block in one transaction with the look at the limit, so that two requests cannot both fit."""
+        table = metadata.pushed
+        row = {
+            "door": block.door,
+            "sender": block.sender,
+            "came_at_us": micros(block.came_at),
+            "samples": block.samples,
+            "bytes": len(block.payload),
+            "payload": block.payload,
+        }
+        with self._database.writing() as connection:
+            held = connection.execute(sa.select(sa.func.coalesce(sa.func.sum(table.c.bytes), 0))).scalar_one()
+            if held + len(block.payload) > most_bytes:
+                return False
+            connection.execute(sa.insert(table), row)
+        return True
+
+    def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
+        """The oldest blocks above ``after``, up to so many samples, but one at least."""
+        table = metadata.pushed
+        asked = sa.select(table.c.id, table.c.samples).where(table.c.id > after).order_by(table.c.id)
+        with self._database.reading() as connection:
+            chosen: list[int] = []
+            samples = 0
+            for number, count in connection.execute(asked):
+                if chosen and samples + count > most_samples:
+                    break
+                chosen.append(number)
+                samples += count
+            if not chosen:
+                return ()
+            rows = connection.execute(sa.select(table).where(table.c.id.between(chosen[0], chosen[-1])).order_by("id"))
+            return tuple(
+                PushedBlock(row.door, row.sender, instant(row.came_at_us), row.samples, row.payload, row.id)
+                for row in rows
+            )
+
+    def release(self, until: int) -> None:
+        """Forget every block up to this id."""
+        with self._database.writing() as connection:
+            connection.execute(sa.delete(metadata.pushed).where(metadata.pushed.c.id <= until))
+
+    def waiting(self) -> Waiting:
+        """How much is there."""
+        table = metadata.pushed
+        sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (table.c.samples, table.c.bytes))
+        with self._database.reading() as connection:
+            return Waiting(*connection.execute(sa.select(sa.func.count(), *sums).select_from(table)).one())
+
+    def count(self, dropped: Mapping[str, int]) -> None:
+        """Add to what was left out."""
+        table = metadata.pushed_left_out
+        with self._database.writing() as connection:
+            for reason, samples in dropped.items():
+                statement = insert(connection, table).values(reason=reason, samples=samples)
+                more = {"samples": table.c.samples + samples}
+                connection.execute(statement.on_conflict_do_update(index_elements=["reason"], set_=more))
+
+    def counted(self) -> dict[str, int]:
+        """What was left out, by reason."""
+        table = metadata.pushed_left_out
+        with self._database.reading() as connection:
+            return {row.reason: row.samples for row in connection.execute(sa.select(table))}
+
+    def close(self) -> None:
+        """Release every connection."""
+        self._database.close()
+
+
+class MemorySpool:
+    """The same in memory: one process, any number of threads."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._lock = Lock()
+        self._blocks: list[PushedBlock] = []
+        self._last = 0
+        self._counted: dict[str, int] = {}
+
+    def put(self, block: PushedBlock, most_bytes: int) -> bool:
+        """Store a block unless too much waits."""
+        with self._lock:
+            if sum(len(held.payload) for held in self._blocks) + len(block.payload) > most_bytes:
+                return False
+            self._last += 1
+            self._blocks.append(replace(block, id=self._last))
+        return True
+
+    def take(self, after: int, most_samples: int) -> tuple[PushedBlock, ...]:
+        """The oldest blocks above ``after``, up to so many samples, but one at least."""
+        chosen: list[PushedBlock] = []
+        with self._lock:
+            for block in self._blocks:
+                if block.id <= after:
+                    continue
+                if chosen and sum(held.samples for held in chosen) + block.samples > most_samples:
+                    break
+                chosen.append(block)
+        return tuple(chosen)
+
+    def release(self, until: int) -> None:
+        """Forget every block up to this id."""
+        with self._lock:
+            self._blocks = [block for block in self._blocks if block.id > until]
+
+    def waiting(self) -> Waiting:
+        """How much is there."""
+        with self._lock:
+            held = list(self._blocks)
+        return Waiting(len(held), sum(one.samples for one in held), sum(len(one.payload) for one in held))
+
+    def count(self, dropped: Mapping[str, int]) -> None:
+        """Add to what was left out."""
+        with self._lock:
+            for reason, samples in dropped.items():
+                self._counted[reason] = self._counted.get(reason, 0) + samples
+
+    def counted(self) -> dict[str, int]:
+        """What was left out, by reason."""
+        with self._lock:
+            return dict(self._counted)
+
+    def close(self) -> None:
+        """Nothing to release."""

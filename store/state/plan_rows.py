@@ -1,0 +1,167 @@
+"""A plan as rows: forecasts at a few horizons, one recommendation a service, the newest calibration of each shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import sqlalchemy as sa
+
+from outrider.errors import StoreError
+from outrider.model import (
+    LIVE,
+    Calibration,
+    EntityRef,
+    Floats,
+    Forecast,
+    ForecastPoint,
+    Interval,
+    NoRecommendation,
+    Plan,
+    Recommendation,
+)
+from outrider.ports import CycleCommit
+from store.schema import json_codec, metadata
+from store.schema.metadata import instant, micros
+from store.sql.backend import put
+
+HORIZONS: Final = tuple(timedelta(minutes=minutes) for minutes in (10, 30, 60, 120, 360, 720, 1440))
+"""Of a forecast, the steps that are kept: a day in steps of 10 min would be twenty times the rows."""
+
+QUANTILES: Final = {0.05: "q05", 0.5: "q50", 0.8: "q80", 0.9: "q90", 0.95: "q95"}
+PEAKS: Final = {level: f"peak_{column}" for level, column in QUANTILES.items()}
+
+
+def write(connection: sa.Connection, commit: CycleCommit) -> None:
+    """Write what a plan says into the tables people ask."""
+    plan = commit.plan or Plan()
+    points = [of_point(point) for said in plan.forecasts for point in points_of(said)]
+    if points:
+        connection.execute(sa.insert(metadata.forecast), points)
+    answers = [of_recommendation(item, commit.cycle.id) for item in plan.recommendations]
+    if answers:
+        connection.execute(sa.insert(metadata.recommendation), answers)
+    measured = [of_calibration(found) for found in plan.calibrations if is_baseline(found)]
+    if measured:
+        put(connection, metadata.baseline, *measured)
+
+
+def points_of(said: Forecast) -> Iterator[ForecastPoint]:
+    """The steps at ``HORIZONS``; a horizon that the forecast does not reach is left out, as are unknown quantiles."""
+    half = said.step.total_seconds() / 2
+    for horizon in HORIZONS:
+        wanted = said.made_at.timestamp() + horizon.total_seconds()
+        place = int(np.searchsorted(said.times, wanted - half))
+        if place < said.times.size and said.times[place] < wanted + half:
+            yield ForecastPoint(
+                made_at=said.made_at,
+                entity=said.entity,
+                signal=said.signal,
+                model=said.model,
+                horizon=horizon,
+                at=instant(round(float(said.times[place]) * 1e6)),
+                quantiles=_known(said.quantiles, place),
+                peaks=_known(said.peaks, place),
+            )
+
+
+def _known(quantiles: Mapping[float, Floats], place: int) -> dict[float, float]:
+    values = {level: found for level, found in quantiles.items() if level in QUANTILES}
+    return {level: float(found[place]) for level, found in values.items() if np.isfinite(found[place])}
+
+
+def of_point(point: ForecastPoint) -> dict[str, Any]:
+    """Columns of table ``forecast``."""
+    return {
+        "made_at_us": micros(point.made_at),
+        "entity": point.entity.key,
+        "signal": point.signal,
+        "model": point.model,
+        "horizon_seconds": int(point.horizon.total_seconds()),
+        "at_us": micros(point.at),
+        **{column: point.quantiles.get(level) for level, column in QUANTILES.items()},
+        **{column: point.peaks.get(level) for level, column in PEAKS.items()},
+    }
+
+
+def point(row: Any) -> ForecastPoint:
+    """Read back what ``of_point`` wrote."""
+    return ForecastPoint(
+        made_at=instant(row.made_at_us),
+        entity=EntityRef.from_key(row.entity),
+        signal=row.signal,
+        model=row.model,
+        horizon=timedelta(seconds=row.horizon_seconds),
+        at=instant(row.at_us),
+        quantiles=_read(row, QUANTILES),
+        peaks=_read(row, PEAKS),
+    )
+
+
+def _read(row: Any, columns: Mapping[float, str]) -> dict[float, float]:
+    values = {level: getattr(row, column) for level, column in columns.items()}
+    return {level: value for level, value in values.items() if value is not None}
+
+
+def of_recommendation(item: Recommendation | NoRecommendation, cycle: str) -> dict[str, Any]:
+    """Columns of table ``recommendation``; without an answer all but the reason are NULL."""
+    said = item if isinstance(item, Recommendation) else None
+    plain = ("gpu_type", "current_replicas", "target_replicas", "gpus", "floor", "ceiling", "binding", "cost_per_hour")
+    return {
+        "made_at_us": micros(item.made_at),
+        "cycle": cycle,
+        "service": item.service.key,
+        "reason": item.reason.value,
+        **{name: getattr(said, name, None) for name in (*plain, "currency")},
+        "need_at_us": micros(said.need_at) if said and said.need_at else None,
+        "needed_by_us": micros(said.needed_by) if said and said.needed_by else None,
+        "lead_time_seconds": said.lead_time.total_seconds() if said else None,
+    }
+
+
+def is_baseline(found: Calibration) -> bool:
+    """True for what was measured on running engines: load tests are kept apart, configured figures not at all."""
+    return found.measured_at is not None and found.source == LIVE
+
+
+def of_load_test(found: Calibration) -> dict[str, Any]:
+    """Columns of table ``load_test``. Raises StoreError for what has no instant, or was measured live."""
+    if found.measured_at is None or found.valid_until is None or found.source == LIVE:
+        raise StoreError("a load test has a source, an instant and an end", hint="set measured_at and valid_until")
+    row = of_calibration(found)
+    for column in ("startup_seconds", "startup_source"):
+        row.pop(column)
+    return row | {"source": found.source, "valid_until_us": micros(found.valid_until)}
+
+
+def shape_of(found: Calibration) -> tuple[str | int, ...]:
+    """What a baseline is about: the same shape measured again takes its place."""
+    parallel = (found.tensor_parallel, found.pipeline_parallel)
+    return (found.service.key, found.model, found.gpu_type, found.engine_version, *parallel)
+
+
+def of_calibration(found: Calibration) -> dict[str, Any]:
+    """Columns of table ``baseline``."""
+    row: dict[str, Any] = {
+        "service": found.service.key,
+        "model": found.model,
+        "gpu_type": found.gpu_type,
+        "engine_version": found.engine_version,
+        "tensor_parallel": found.tensor_parallel,
+        "pipeline_parallel": found.pipeline_parallel,
+        "measured_at_us": micros(found.measured_at) if found.measured_at else None,
+        "samples": found.samples,
+        "startup_seconds": found.startup_seconds,
+        "startup_source": found.startup_source,
+        "body": json_codec.dumps(found),
+    }
+    for name, column in (
+        ("tokens_per_request", "tokens_per_request"),
+        ("batch", "batch"),
+        ("tokens_per_second_per_sequence", "tokens_per_second"),
+    ):
+        span = found.intervals.get(name, Interval(None, None))
+        row |= {column: getattr(found, name), f"{column}_low": span.low, f"{column}_high": span.high}
+    return row

@@ -1,0 +1,334 @@
+"""The state store on SQLite and PostgreSQL: whole cycles, claims, and what people decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from outrider import log
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.drill import Drill
+from outrider.errors import StoreError, TakenOverError
+from outrider.feedback import Feedback
+from outrider.model import (
+    Action,
+    ActionStatus,
+    Alert,
+    AlertState,
+    Calibration,
+    DetectorState,
+    Incident,
+    Message,
+    Outcome,
+    Plan,
+    Window,
+)
+from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
+from store.migrate import opened
+from store.schema import json_codec, metadata
+from store.schema.metadata import micros
+from store.sql.backend import put
+from store.state import plan_rows, retention, state_rows
+from store.state.commit_rows import CommitRows
+from store.state.sql_state_reader import STANDINGS, SqlStateReader
+from store.state.topology_history import TopologyHistory
+
+T = TypeVar("T")
+_OWNER = "engine"
+_log = log.get("store")
+
+
+class SqlStateStore(SqlStateReader):
+    """Implements ``outrider.ports.StateStore``. Short transactions; several processes may use one file."""
+
+    def __init__(self, url: str) -> None:
+        """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
+        super().__init__(opened(url, "state"))
+        self._owner: str | None = None
+        self._topologies = TopologyHistory()
+
+    def take_over(self, owner: str) -> None:
+        """From now on the store takes cycles of this handle alone: a late one of another is refused."""
+        self._owner = owner
+        with self._database.writing() as connection:
+            put(connection, metadata.flag, {"name": _OWNER, "value": owner})
+
+    def owned(self) -> bool:
+        """False once another handle took over after this one."""
+        with self._database.reading() as connection:
+            return self._is_owner(connection)
+
+    def _is_owner(self, connection: sa.Connection) -> bool:
+        return self._owner is None or _flag(connection, _OWNER) == self._owner
+
+    def commit(self, commit: CycleCommit) -> None:
+        """Write a whole cycle in one transaction: all of it becomes visible, or nothing.
+
+        Actions and messages whose id exists are left alone, except that a CANCELLED action cancels
+        one that nobody has claimed. Alerts resolved and incidents acknowledged by hand meanwhile
+        stay so. Rows that stand as they stood are not written again.
+        """
+        rows = CommitRows.of(commit)
+        with self._database.writing() as connection:
+            if not self._is_owner(connection):
+                raise TakenOverError(
+                    "Another engine took over this store; nothing of this cycle was kept.",
+                    hint="Nothing: this engine ends, and stands by when it is started again.",
+                )
+            rows.write(connection)
+            _put_plan(connection, commit)
+            if commit.topology is not None:
+                self._topologies.put(connection, commit.topology, commit.cycle.at)
+            if commit.standings:
+                payload = state_rows.pack_standings(commit.standings)
+                put(connection, metadata.document, _document(STANDINGS, STANDINGS, commit.cycle.at, payload))
+            _append(connection, commit.audit)
+            cycle = {"id": commit.cycle.id, "at_us": micros(commit.cycle.at), "body": json_codec.dumps(commit.cycle)}
+            put(connection, metadata.cycle, cycle)
+            _trim(connection, metadata.cycle, state_rows.KEPT_CYCLES)
+
+    # --- work -------------------------------------------------------------------------------------
+
+    def claim_actions(self, owner: str, now: datetime, lease: timedelta, limit: int = 10) -> tuple[Action, ...]:
+        """Take INTENDED actions, or CLAIMED ones whose lease ran out, oldest first, each by a conditional UPDATE."""
+        table = metadata.action
+        free = sa.or_(
+            table.c.status == ActionStatus.INTENDED.value,
+            sa.and_(table.c.status == ActionStatus.CLAIMED.value, table.c.lease_until_us <= micros(now)),
+        )
+        asked = sa.select(table.c.body).where(free).order_by(table.c.decided_at_us, table.c.id).limit(limit)
+        claimed: list[Action] = []
+        with self._database.writing() as connection:
+            for (body,) in connection.execute(asked).all():
+                action = replace(json_codec.loads(Action, body), status=ActionStatus.CLAIMED, started_at=now)
+                changes = {
+                    **state_rows.of_action(action),
+                    "owner": owner,
+                    "lease_until_us": micros(now + lease),
+                    "attempts": table.c.attempts + 1,
+                }
+                done = connection.execute(sa.update(table).where(table.c.id == action.id, free).values(changes))
+                if done.rowcount == 1:
+                    claimed.append(action)
+        return tuple(claimed)
+
+    def finish_action(self, outcome: Outcome) -> None:
+        """Record what became of a claimed action; the first record stays. Raises StoreError for an unknown id."""
+        table = metadata.action
+        with self._database.writing() as connection:
+            action = _stored(connection, Action, table, outcome.action_id)
+            if action is None:
+                raise state_rows.unknown("action", outcome.action_id)
+            if action.status is not ActionStatus.CLAIMED:
+                return
+            row = state_rows.of_action(state_rows.finished(action, outcome))
+            connection.execute(sa.update(table).where(table.c.id == action.id).values({**row, "lease_until_us": None}))
+
+    def claim_messages(self, owner: str, now: datetime, lease: timedelta, limit: int = 50) -> tuple[Message, ...]:
+        """Take unsent messages whose retry time has come, oldest first, each by a conditional UPDATE."""
+        table = metadata.message
+        free = sa.or_(
+            sa.and_(table.c.status == "waiting", table.c.retry_at_us <= micros(now)),
+            sa.and_(table.c.status == "claimed", table.c.lease_until_us <= micros(now)),
+        )
+        asked = sa.select(table.c.body).where(free).order_by(table.c.created_at_us, table.c.id).limit(limit)
+        changes: dict[str, Any] = {"status": "claimed", "owner": owner, "lease_until_us": micros(now + lease)}
+        claimed: list[Message] = []
+        with self._database.writing() as connection:
+            for (body,) in connection.execute(asked).all():
+                message = json_codec.loads(Message, body)
+                update = sa.update(table).where(table.c.id == message.id, free)
+                done = connection.execute(update.values({**changes, "attempts": table.c.attempts + 1}))
+                if done.rowcount == 1:
+                    claimed.append(message)
+        return tuple(claimed)
+
+    def finish_message(
+        self, message_id: str, *, delivered: bool, now: datetime, retry_at: datetime | None = None, error: str = ""
+    ) -> None:
+        """Record delivery, a retry to come, or (neither) a final failure. A delivered message stays delivered."""
+        table = metadata.message
+        changes: dict[str, Any] = {"lease_until_us": None, "error": error}
+        if not delivered and retry_at is not None:
+            changes |= {"status": "waiting", "retry_at_us": micros(retry_at)}
+        else:
+            changes |= {"status": "delivered" if delivered else "failed", "ended_at_us": micros(now)}
+        with self._database.writing() as connection:
+            known = connection.execute(sa.select(table.c.status).where(table.c.id == message_id)).scalar()
+            if known is None:
+                raise state_rows.unknown("message", message_id)
+            unsent = sa.update(table).where(table.c.id == message_id, table.c.status != "delivered")
+            connection.execute(unsent.values(changes))
+
+    # --- hands ------------------------------------------------------------------------------------
+
+    def acknowledge(self, incident_id: str, by: str, now: datetime) -> bool:
+        """Acknowledge an open incident, audited; False when it is unknown or resolved. The first one stays."""
+        with self._database.writing() as connection:
+            incident = _stored(connection, Incident, metadata.incident, incident_id)
+            if incident is None or incident.resolved_at is not None:
+                return False
+            if incident.acknowledged_at is None:
+                incident = replace(incident, acknowledged_at=now, acknowledged_by=by)
+                put(connection, metadata.incident, state_rows.of_incident(incident))
+                _append(connection, [state_rows.hand(AuditEvent.ACKNOWLEDGED, incident_id, by, now)])
+        return True
+
+    def resolve_alert(self, fingerprint: str, by: str, now: datetime) -> bool:
+        """Resolve an alert by hand, audited; False when it is unknown or already resolved."""
+        table = metadata.alert
+        asked = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
+        with self._database.writing() as connection:
+            body = connection.execute(asked.order_by(table.c.starts_at_us.desc()).limit(1)).scalar()
+            alert = None if body is None else json_codec.loads(Alert, body)
+            if alert is None or alert.state is AlertState.RESOLVED:
+                return False
+            put(connection, table, state_rows.of_alert(state_rows.resolved_by_hand(alert, now)))
+            _append(connection, [state_rows.hand(AuditEvent.RESOLVED_BY_HAND, fingerprint, by, now)])
+        return True
+
+    def decide_action(self, action_id: str, approve: bool, by: str, now: datetime) -> bool:
+        """Approve or reject a WAITING_APPROVAL action, audited; False when it does not wait."""
+        table = metadata.action
+        with self._database.writing() as connection:
+            action = _stored(connection, Action, table, action_id)
+            if action is None or action.status is not ActionStatus.WAITING_APPROVAL:
+                return False
+            answer = state_rows.decided(action, by, now, approve=approve)
+            connection.execute(sa.update(table).where(table.c.id == action_id).values(state_rows.of_action(answer)))
+            event = AuditEvent.ACTION_APPROVED if approve else AuditEvent.ACTION_REJECTED
+            _append(connection, [state_rows.hand(event, action_id, by, now, answer.reason.value)])
+        return True
+
+    def set_paused(self, paused: bool, by: str, now: datetime) -> None:
+        """Pause or resume remediation, audited when that changes anything."""
+        with self._database.writing() as connection:
+            table = metadata.flag
+            value = "true" if paused else "false"
+            if (_flag(connection, "paused") or "false") == value:
+                return
+            put(connection, table, {"name": "paused", "value": value})
+            event = AuditEvent.PAUSED if paused else AuditEvent.RESUMED
+            _append(connection, [state_rows.hand(event, "remediation", by, now)])
+
+    def add_silence(self, silence: Silence) -> None:
+        """Mute alerts. The caller audits it."""
+        row = {"id": silence.id, "until_us": micros(silence.until), "body": json_codec.dumps(silence)}
+        with self._database.writing() as connection:
+            put(connection, metadata.silence, row)
+
+    def remove_silence(self, silence_id: str) -> bool:
+        """Unmute; False when unknown. The caller audits it."""
+        with self._database.writing() as connection:
+            done = connection.execute(sa.delete(metadata.silence).where(metadata.silence.c.id == silence_id))
+        return bool(done.rowcount)
+
+    def save_drill(self, drill: Drill) -> None:
+        """Write a drill, or what became of it. The caller audits it."""
+        row = {
+            "id": drill.id,
+            "starts_at_us": micros(drill.starts_at),
+            "ends_at_us": micros(drill.over_at),
+            "cluster": drill.window.cluster,
+            "name": drill.window.name,
+            "body": json_codec.dumps(drill),
+        }
+        with self._database.writing() as connection:
+            put(connection, metadata.drill, row)
+
+    def save_feedback(self, said: Sequence[Feedback], values: Mapping[str, Window] | None = None) -> int:
+        """Write verdicts in one transaction, audited; how many say something new."""
+        new, packed = 0, {name: state_rows.pack_window(window) for name, window in (values or {}).items()}
+        with self._database.writing() as connection:
+            for one in said:
+                before = _stored(connection, Feedback, metadata.feedback, one.id)
+                if before is None or not one.says_as(before):
+                    more = {"payload": packed[one.id]} if one.id in packed else {}
+                    put(connection, metadata.feedback, state_rows.of_feedback(one) | more)
+                    _append(connection, [state_rows.told(one, before)])
+                    new += 1
+        return new
+
+    def save_load_test(self, found: Calibration) -> None:
+        """Keep what a load test says, in place of the last one of its shape and source."""
+        with self._database.writing() as connection:
+            put(connection, metadata.load_test, plan_rows.of_load_test(found))
+
+    def append_audit(self, records: Sequence[AuditRecord]) -> None:
+        """Append audit records outside a cycle."""
+        if records:
+            with self._database.writing() as connection:
+                _append(connection, records)
+
+    # --- detectors --------------------------------------------------------------------------------
+
+    def save_detector_states(self, states: Mapping[str, DetectorState], at: datetime) -> None:
+        """Check-point what detectors remember, in place of the one before."""
+        rows = [_document("detector", name, at, state_rows.pack_state(state)) for name, state in states.items()]
+        with self._database.writing() as connection:
+            for row in rows:
+                put(connection, metadata.document, row)
+
+    def load_detector_states(self) -> dict[str, DetectorState]:
+        """The newest check-point; empty when there is none. One that is damaged is logged and left out."""
+        found: dict[str, DetectorState] = {}
+        for name, payload in self._documents("detector").items():
+            try:
+                found[name] = state_rows.unpack_state(payload)
+            except StoreError as error:
+                _log.error("detector_state_damaged", detector=name, error=error.message, hint=error.hint)
+        return found
+
+    def prune(self, now: datetime, kept: StateRetention = DEFAULT_STATE_RETENTION) -> dict[str, int]:
+        """Forget what is past its time, in short transactions; how many rows went, by table."""
+        return retention.prune(self._database, now, kept)
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections checked out at this moment: 0 between calls."""
+        return self._database.checked_out
+
+    def close(self) -> None:
+        """Release every connection."""
+        self._database.close()
+
+
+def _flag(connection: sa.Connection, name: str) -> str | None:
+    found: str | None = connection.execute(
+        sa.select(metadata.flag.c.value).where(metadata.flag.c.name == name)
+    ).scalar()
+    return found
+
+
+def _stored(connection: sa.Connection, kind: type[T], table: sa.Table, found: str) -> T | None:
+    body = connection.execute(sa.select(table.c.body).where(table.c.id == found)).scalar()
+    return None if body is None else json_codec.loads(kind, body)
+
+
+def _put_plan(connection: sa.Connection, commit: CycleCommit) -> None:
+    plan: Plan | None = commit.plan
+    if plan is None:
+        return
+    row = {"at_us": micros(commit.cycle.at), "cycle": commit.cycle.id, "body": json_codec.dumps(plan)}
+    connection.execute(sa.insert(metadata.plan), row)
+    plan_rows.write(connection, commit)
+    _trim(connection, metadata.plan, state_rows.KEPT_PLANS)
+
+
+def _document(area: str, name: str, at: datetime, payload: bytes) -> dict[str, Any]:
+    return {"area": area, "name": name, "at_us": micros(at), "payload": payload}
+
+
+def _append(connection: sa.Connection, records: Sequence[AuditRecord]) -> None:
+    if records:
+        connection.execute(sa.insert(metadata.audit), [state_rows.of_audit(record) for record in records])
+
+
+def _trim(connection: sa.Connection, table: sa.Table, kept: int) -> None:
+    """Delete all but the newest rows."""
+    oldest = sa.select(table.c.at_us).order_by(table.c.at_us.desc()).offset(kept - 1).limit(1).scalar_subquery()
+    connection.execute(sa.delete(table).where(table.c.at_us < oldest))

@@ -1,0 +1,293 @@
+"""The read side of the state store on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from outrider.audit import AuditRecord
+from outrider.drill import Drill, DrillWindow
+from outrider.feedback import Feedback
+from outrider.model import (
+    Action,
+    ActionStatus,
+    Alert,
+    AlertState,
+    Calibration,
+    CycleRecord,
+    DetectorStanding,
+    EntityRef,
+    ForecastPoint,
+    Incident,
+    Message,
+    Plan,
+    Priority,
+    RemediationSession,
+    Window,
+)
+from outrider.places import Place
+from outrider.ports import Silence
+from outrider.topology import Topology
+from store.schema import json_codec, metadata
+from store.schema.metadata import instant, micros
+from store.sql.database import Database
+from store.state import keyset_pagination, plan_rows, state_rows, topology_history
+
+T = TypeVar("T")
+STANDINGS = "standings"  # of the detectors: one document
+_IDS_AT_ONCE = 500
+
+
+class SqlStateReader:
+    """Implements ``outrider.ports.StateReader``. Each call sees one instant of the database."""
+
+    def __init__(self, database: Database) -> None:
+        """``database`` is upgraded."""
+        self._database = database
+
+    def _read(self, kind: type[T], asked: sa.Select[Any]) -> tuple[T, ...]:
+        """Decode the ``body`` of every row. Rows are fetched first, so that the connection is soon free."""
+        with self._database.reading() as connection:
+            bodies = [row.body for row in connection.execute(asked)]
+        return tuple(json_codec.loads(kind, body) for body in bodies)
+
+    def alerts(
+        self,
+        *,
+        states: Sequence[AlertState] | None = None,
+        priorities: Sequence[Priority] | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Alert, ...]:
+        """Alerts, newest first. ``since`` keeps those that had not ended before that instant."""
+        table = metadata.alert
+        asked = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.fingerprint).limit(limit)
+        if states is not None:
+            asked = asked.where(table.c.state.in_([state.value for state in states]))
+        if priorities is not None:
+            asked = asked.where(table.c.priority.in_([priority.value for priority in priorities]))
+        if since is not None:
+            asked = asked.where(table.c.ends_at_us.is_(None) | (table.c.ends_at_us >= micros(since)))
+        asked = keyset_pagination.beyond(asked, table.c.starts_at_us, table.c.fingerprint, after, rising=True)
+        return self._read(Alert, asked)
+
+    def alert(self, fingerprint: str) -> Alert | None:
+        """The newest spell of an alert, None when unknown."""
+        return next(iter(self.spells(fingerprint, 1)), None)
+
+    def spells(self, fingerprint: str, limit: int = 100) -> tuple[Alert, ...]:
+        """The spells of one alert, newest first; empty when unknown."""
+        table = metadata.alert
+        asked = sa.select(table.c.body).where(table.c.fingerprint == fingerprint)
+        return self._read(Alert, asked.order_by(table.c.starts_at_us.desc()).limit(limit))
+
+    def incidents(
+        self,
+        *,
+        open_only: bool = False,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Incident, ...]:
+        """Incidents, newest first. ``since`` keeps those open at or after that instant."""
+        table = metadata.incident
+        asked = sa.select(table.c.body).order_by(table.c.opened_at_us.desc(), table.c.id.desc()).limit(limit)
+        if open_only:
+            asked = asked.where(table.c.resolved_at_us.is_(None))
+        if since is not None:
+            asked = asked.where(table.c.resolved_at_us.is_(None) | (table.c.resolved_at_us >= micros(since)))
+        return self._read(Incident, keyset_pagination.beyond(asked, table.c.opened_at_us, table.c.id, after))
+
+    def incident(self, incident_id: str) -> Incident | None:
+        """One incident, None when unknown."""
+        table = metadata.incident
+        return next(iter(self._read(Incident, sa.select(table.c.body).where(table.c.id == incident_id))), None)
+
+    def plan(self) -> Plan:
+        """The newest plan; empty when the planner has not run."""
+        return next(iter(self.plans(limit=1)), Plan())
+
+    def plans(self, *, since: datetime | None = None, limit: int = state_rows.KEPT_PLANS) -> tuple[Plan, ...]:
+        """Plans, newest first: what forecasts said, to be judged by what came."""
+        table = metadata.plan
+        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        if since is not None:
+            asked = asked.where(table.c.at_us >= micros(since))
+        return self._read(Plan, asked)
+
+    def actions(
+        self,
+        *,
+        incident: str | None = None,
+        sessions: Collection[str] | None = None,
+        statuses: Collection[ActionStatus] | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Action, ...]:
+        """Actions, newest first. ``since`` is about the instant of the decision."""
+        table = metadata.action
+        asked = sa.select(table.c.body).order_by(table.c.decided_at_us.desc(), table.c.id.desc()).limit(limit)
+        if incident is not None:
+            asked = asked.where(table.c.because == incident)
+        if sessions is not None:
+            asked = asked.where(table.c.session.in_(sessions))
+        if statuses is not None:
+            asked = asked.where(table.c.status.in_([one.value for one in statuses]))
+        if since is not None:
+            asked = asked.where(table.c.decided_at_us >= micros(since))
+        return self._read(Action, keyset_pagination.beyond(asked, table.c.decided_at_us, table.c.id, after))
+
+    def action(self, action_id: str) -> Action | None:
+        """One action, None when unknown."""
+        asked = sa.select(metadata.action.c.body).where(metadata.action.c.id == action_id)
+        return next(iter(self._read(Action, asked)), None)
+
+    def sessions(self, *, open_only: bool = True) -> tuple[RemediationSession, ...]:
+        """Remediation sessions, oldest first."""
+        table = metadata.session
+        asked = sa.select(table.c.body).order_by(table.c.opened_at_us, table.c.id)
+        if open_only:
+            asked = asked.where(table.c.closed_at_us.is_(None))
+        return self._read(RemediationSession, asked)
+
+    def messages(
+        self, *, incident: str | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Message, ...]:
+        """Messages of the outbox, newest first, sent or not."""
+        table = metadata.message
+        asked = sa.select(table.c.body).order_by(table.c.created_at_us.desc(), table.c.id.desc()).limit(limit)
+        if incident is not None:
+            asked = asked.where(table.c.incident == incident)
+        return self._read(Message, keyset_pagination.beyond(asked, table.c.created_at_us, table.c.id, after))
+
+    def cycles(self, limit: int = 100) -> tuple[CycleRecord, ...]:
+        """Cycles, newest first; the newest ten thousand are kept."""
+        table = metadata.cycle
+        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        return self._read(CycleRecord, asked)
+
+    def audit(self, limit: int = 1000, after: Place | None = None) -> tuple[AuditRecord, ...]:
+        """Audit records, newest first."""
+        table = metadata.audit
+        asked = sa.select(table.c.id, table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        with self._database.reading() as connection:
+            rows = connection.execute(keyset_pagination.beyond(asked, table.c.at_us, table.c.id, after)).all()
+        return tuple(replace(json_codec.loads(AuditRecord, row.body), id=row.id) for row in rows)
+
+    def topology(self, at: datetime | None = None) -> Topology:
+        """The newest topology, or what was known of it at an instant; empty when nothing was."""
+        with self._database.reading() as connection:
+            return topology_history.newest(connection) if at is None else topology_history.at_instant(connection, at)
+
+    def forecasts(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[ForecastPoint, ...]:
+        """What was forecast for instants in [since, until), by that instant, then by when it was said."""
+        table = metadata.forecast
+        asked = sa.select(table).order_by(table.c.at_us, table.c.made_at_us, table.c.id)
+        if entity is not None:
+            asked = asked.where(table.c.entity == entity.key)
+        if since is not None:
+            asked = asked.where(table.c.at_us >= micros(since))
+        if until is not None:
+            asked = asked.where(table.c.at_us < micros(until))
+        with self._database.reading() as connection:
+            rows = connection.execute(asked).all()
+        return tuple(plan_rows.point(row) for row in rows)
+
+    def baselines(self, service: EntityRef | None = None) -> tuple[Calibration, ...]:
+        """The newest measured calibration of each shape of each service, the newest first."""
+        table = metadata.baseline
+        asked = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.model)
+        if service is not None:
+            asked = asked.where(table.c.service == service.key)
+        return self._read(Calibration, asked)
+
+    def load_tests(self) -> tuple[Calibration, ...]:
+        """What load tests say, of each shape and source the newest; newest first."""
+        table = metadata.load_test
+        asked = sa.select(table.c.body).order_by(table.c.measured_at_us.desc(), table.c.service, table.c.source)
+        return self._read(Calibration, asked)
+
+    def silences(self, now: datetime) -> tuple[Silence, ...]:
+        """Silences in force, the one that ends first first."""
+        table = metadata.silence
+        asked = sa.select(table.c.body).where(table.c.until_us > micros(now))
+        return self._read(Silence, asked.order_by(table.c.until_us, table.c.id))
+
+    def drills(
+        self, *, since: datetime | None = None, limit: int = 1000, after: Place | None = None
+    ) -> tuple[Drill, ...]:
+        """Drills, newest first."""
+        table = metadata.drill
+        asked = sa.select(table.c.body).order_by(table.c.starts_at_us.desc(), table.c.id.desc()).limit(limit)
+        if since is not None:
+            asked = asked.where(table.c.ends_at_us >= micros(since))
+        return self._read(Drill, keyset_pagination.beyond(asked, table.c.starts_at_us, table.c.id, after))
+
+    def drill_windows(self, since: datetime) -> tuple[DrillWindow, ...]:
+        """When and where drills run, newest first: read from columns of their own, the truth stays where it is."""
+        table = metadata.drill
+        columns = (table.c.cluster, table.c.starts_at_us, table.c.ends_at_us, table.c.name)
+        asked = sa.select(*columns).where(table.c.ends_at_us >= micros(since))
+        with self._database.reading() as connection:
+            rows = connection.execute(asked.order_by(table.c.starts_at_us.desc(), table.c.id.desc())).all()
+        return tuple(DrillWindow(cluster, instant(start), instant(end), name) for cluster, start, end, name in rows)
+
+    def feedback(
+        self,
+        *,
+        rule: str | None = None,
+        incident: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        after: Place | None = None,
+    ) -> tuple[Feedback, ...]:
+        """Verdicts, newest first. ``since`` is about the instant they were given."""
+        table = metadata.feedback
+        asked = sa.select(table.c.body).order_by(table.c.at_us.desc(), table.c.id.desc()).limit(limit)
+        if rule is not None:
+            asked = asked.where(table.c.rule == rule)
+        if incident is not None:
+            asked = asked.where(table.c.incident == incident)
+        if since is not None:
+            asked = asked.where(table.c.at_us >= micros(since))
+        return self._read(Feedback, keyset_pagination.beyond(asked, table.c.at_us, table.c.id, after))
+
+    def feedback_values(self, ids: Sequence[str]) -> dict[str, Window]:
+        """The values kept with verdicts, by id; without those that have none."""
+        table, found = metadata.feedback, {}
+        with self._database.reading() as connection:
+            for place in range(0, len(ids), _IDS_AT_ONCE):
+                some = table.c.id.in_(ids[place : place + _IDS_AT_ONCE])
+                asked = sa.select(table.c.id, table.c.payload).where(some, table.c.payload.is_not(None))
+                found.update({row.id: row.payload for row in connection.execute(asked)})
+        return {name: state_rows.unpack_window(payload) for name, payload in found.items()}
+
+    def paused(self) -> bool:
+        """True while remediation is paused."""
+        table = metadata.flag
+        with self._database.reading() as connection:
+            found = connection.execute(sa.select(table.c.value).where(table.c.name == "paused")).scalar()
+        return found == "true"
+
+    def standings(self) -> tuple[DetectorStanding, ...]:
+        """How far each detector has come, by name; empty before the first cycle."""
+        held = self._documents(STANDINGS).get(STANDINGS)
+        return () if held is None else state_rows.unpack_standings(held)
+
+    def _documents(self, area: str) -> dict[str, bytes]:
+        table = metadata.document
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(table.c.name, table.c.payload).where(table.c.area == area)).all()
+        return {row.name: row.payload for row in rows}

@@ -1,0 +1,354 @@
+"""Decisions as rows: what stands in columns of its own so that it can be asked for, and what is judged on a write.
+
+The same judgements hold for every state store: a hand's decision is never undone by a cycle that
+had not seen it, and a claimed action ends once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from io import BytesIO
+from typing import Any, Final
+from zipfile import BadZipFile
+
+import numpy as np
+import zstandard
+
+from outrider.audit import AuditEvent, AuditRecord
+from outrider.clock import rfc3339
+from outrider.errors import StoreError
+from outrider.feedback import Feedback
+from outrider.model import (
+    Action,
+    ActionStatus,
+    Alert,
+    AlertReason,
+    AlertState,
+    DecisionReason,
+    DetectorStanding,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Incident,
+    Message,
+    Outcome,
+    OutcomeStatus,
+    RemediationSession,
+    SignalKey,
+    Verdict,
+    Window,
+)
+from outrider.topology import Topology
+from store.schema import json_codec
+from store.schema.metadata import micros
+
+KEPT_CYCLES: Final = 10_000  # 41 hours of 15 s cycles
+KEPT_PLANS: Final = 2_000  # two weeks of plans every 10 min, for the error of past forecasts
+
+_ENDED = {
+    OutcomeStatus.DONE: ActionStatus.DONE,
+    OutcomeStatus.ALREADY: ActionStatus.DONE,
+    OutcomeStatus.DRY_RUN: ActionStatus.DRY_RUN,
+    OutcomeStatus.FAILED: ActionStatus.FAILED,
+}
+# What numpy says of an archive that was cut, overwritten in part, or never was one.
+_DAMAGED = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, OSError, EOFError, NotImplementedError,
+    BadZipFile, zlib.error,
+)  # fmt: skip
+_UNCLAIMED = (ActionStatus.PROPOSED, ActionStatus.WAITING_APPROVAL, ActionStatus.INTENDED)
+
+
+def maybe_micros(instant: datetime | None) -> int | None:
+    """``micros``, None for None."""
+    return None if instant is None else micros(instant)
+
+
+# --- judgements -----------------------------------------------------------------------------------
+
+
+def keep_hand(stored: Alert | None, incoming: Alert) -> Alert:
+    """The alert to keep: a spell that was resolved by hand stays so."""
+    by_hand = stored is not None and stored.reason is AlertReason.RESOLVED_BY_HAND
+    return stored if by_hand and stored is not None else incoming
+
+
+def keep_acknowledgement(stored: Incident | None, incoming: Incident) -> Incident:
+    """The incident to keep: an acknowledgement that came during the cycle is not lost."""
+    if stored is None or stored.acknowledged_at is None or incoming.acknowledged_at is not None:
+        return incoming
+    return replace(incoming, acknowledged_at=stored.acknowledged_at, acknowledged_by=stored.acknowledged_by)
+
+
+def cancels(stored: Action, incoming: Action) -> bool:
+    """True when a cycle cancels an action that nobody has claimed yet; all else leaves a known action alone."""
+    return incoming.status is ActionStatus.CANCELLED and stored.status in _UNCLAIMED
+
+
+def resolved_by_hand(alert: Alert, now: datetime) -> Alert:
+    """The alert, resolved."""
+    return replace(alert, state=AlertState.RESOLVED, reason=AlertReason.RESOLVED_BY_HAND, seen_at=now, ends_at=now)
+
+
+def decided(action: Action, by: str, now: datetime, *, approve: bool) -> Action:
+    """A waiting action after a person's answer."""
+    if approve:
+        return replace(
+            action,
+            status=ActionStatus.INTENDED,
+            decision=Verdict.ALLOWED,
+            reason=DecisionReason.APPROVED,
+            approved_by=by,
+        )
+    return replace(
+        action,
+        status=ActionStatus.REFUSED,
+        decision=Verdict.REFUSED,
+        reason=DecisionReason.REJECTED_BY_HAND,
+        ended_at=now,
+    )
+
+
+def finished(action: Action, outcome: Outcome) -> Action:
+    """A claimed action after it was performed."""
+    return replace(
+        action,
+        status=_ENDED[outcome.status],
+        detail=outcome.detail,
+        started_at=outcome.started_at,
+        ended_at=outcome.ended_at,
+    )
+
+
+def unknown(what: str, found: str) -> StoreError:
+    """The error of finishing something that is not there."""
+    return StoreError(f"There is no {what} {found!r} in the store.", hint="It belongs to another store, or was pruned.")
+
+
+def hand(event: AuditEvent, subject: str, by: str, now: datetime, reason: str = "") -> AuditRecord:
+    """The audit record of a person's act."""
+    return AuditRecord(at=now, event=event, subject=subject, reason=reason or event.value, by=by)
+
+
+def told(said: Feedback, before: Feedback | None) -> AuditRecord:
+    """The audit record of a verdict, with the one whose place it takes."""
+    detail = {"rule": said.rule, "incident": said.incident or "", "cause": said.cause or "", "comment": said.comment}
+    if before is not None:
+        detail |= {"before": before.verdict.value, "cause_before": before.cause or "", "comment_before": before.comment}
+    detail = {name: text for name, text in detail.items() if text}
+    subject = f"{said.fingerprint} {rfc3339(said.starts_at)}"
+    return AuditRecord(said.at, AuditEvent.FEEDBACK_GIVEN, subject, said.verdict.value, by=said.by, detail=detail)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def of_alert(alert: Alert) -> dict[str, Any]:
+    """Columns of table ``alert``."""
+    return {
+        "fingerprint": alert.fingerprint,
+        "starts_at_us": micros(alert.starts_at),
+        "state": alert.state.value,
+        "priority": alert.priority.value,
+        "rule": alert.rule,
+        "entity": alert.entity.key,
+        "incident": alert.incident,
+        "ends_at_us": maybe_micros(alert.ends_at),
+        "body": json_codec.dumps(alert),
+    }
+
+
+def of_incident(incident: Incident) -> dict[str, Any]:
+    """Columns of table ``incident``."""
+    cause = incident.suspected_cause
+    return {
+        "id": incident.id,
+        "priority": incident.priority.value,
+        "layer": incident.layer.value,
+        "opened_at_us": micros(incident.opened_at),
+        "resolved_at_us": maybe_micros(incident.resolved_at),
+        "acknowledged_at_us": maybe_micros(incident.acknowledged_at),
+        "acknowledged_by": incident.acknowledged_by,
+        "cause": cause.fault if cause else None,
+        "cause_entity": cause.entity.key if cause else None,
+        "body": json_codec.dumps(incident),
+    }
+
+
+def of_action(action: Action) -> dict[str, Any]:
+    """Columns of table ``action`` that follow from the action itself."""
+    return {
+        "id": action.id,
+        "session": action.session,
+        "because": action.because,
+        "kind": action.kind.value,
+        "target": action.target.key,
+        "status": action.status.value,
+        "decided_at_us": micros(action.decided_at),
+        "decision": action.decision.value,
+        "reason": action.reason.value,
+        "dry_run": action.dry_run,
+        "ended_at_us": maybe_micros(action.ended_at),
+        "body": json_codec.dumps(action),
+    }
+
+
+def of_session(session: RemediationSession) -> dict[str, Any]:
+    """Columns of table ``session``."""
+    return {
+        "id": session.id,
+        "incident": session.incident,
+        "opened_at_us": micros(session.opened_at),
+        "closed_at_us": maybe_micros(session.closed_at),
+        "body": json_codec.dumps(session),
+    }
+
+
+def of_message(message: Message) -> dict[str, Any]:
+    """Columns of table ``message`` for a message that nobody has tried to send."""
+    return {
+        "id": message.id,
+        "channel": message.channel,
+        "incident": message.incident,
+        "created_at_us": micros(message.created_at),
+        "status": "waiting",
+        "retry_at_us": micros(message.created_at),
+        "body": json_codec.dumps(message),
+    }
+
+
+def of_audit(record: AuditRecord) -> dict[str, Any]:
+    """Columns of table ``audit``."""
+    told = {name: value for name, value in json_codec.to_plain(record).items() if name != "id"}
+    return {
+        "at_us": micros(record.at),
+        "event": record.event.value,
+        "subject": record.subject,
+        "reason": record.reason,
+        "cycle": record.cycle,
+        "by": record.by,
+        "body": json_codec.text_of(told),
+    }
+
+
+def of_feedback(said: Feedback) -> dict[str, Any]:
+    """Columns of table ``feedback``."""
+    return {
+        "id": said.id,
+        "fingerprint": said.fingerprint,
+        "starts_at_us": micros(said.starts_at),
+        "rule": said.rule,
+        "incident": said.incident,
+        "verdict": said.verdict.value,
+        "cause": said.cause,
+        "by": said.by,
+        "at_us": micros(said.at),
+        "body": json_codec.dumps(said),
+    }
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def _key(entity: EntityRef) -> str:
+    return entity.key
+
+
+def pack_topology(topology: Topology) -> bytes:
+    """A topology as packed JSON but for its instant; edges are pairs of places in the list of entities.
+
+    The same graph gives the same bytes.
+    """
+    entities = sorted(topology.entities, key=_key)
+    places = {entity: place for place, entity in enumerate(entities)}
+    plain = {
+        "entities": [entity.key for entity in entities],
+        "edges": [(places[lower], places[upper]) for lower, upper in topology.edges],
+        "labels": {entity.key: dict(topology.labels[entity]) for entity in sorted(topology.labels, key=_key)},
+    }
+    return zstandard.compress(json_codec.text_of(plain).encode())
+
+
+def unpack_topology(payload: bytes) -> Topology:
+    """Read back what ``pack_topology`` wrote, now or in a version that put the instant beside the graph."""
+    plain = json_codec.loads(dict, zstandard.decompress(payload).decode())
+    entities = [EntityRef.from_key(key) for key in plain["entities"]]
+    return Topology.build(
+        ((entities[lower], entities[upper]) for lower, upper in plain["edges"]),
+        entities,
+        {EntityRef.from_key(key): labels for key, labels in plain["labels"].items()},
+        json_codec.from_plain(datetime, plain.get("at")),
+    )
+
+
+def by_name(standings: Iterable[DetectorStanding]) -> tuple[DetectorStanding, ...]:
+    """In the order that every store gives them."""
+    return tuple(sorted(standings, key=lambda one: one.detector))
+
+
+def pack_standings(standings: Iterable[DetectorStanding]) -> bytes:
+    """How far the detectors have come, as JSON."""
+    return json_codec.dumps(by_name(standings)).encode()
+
+
+def unpack_standings(payload: bytes) -> tuple[DetectorStanding, ...]:
+    """Read back what ``pack_standings`` wrote. Raises StoreError for what is damaged."""
+    return json_codec.loads(tuple[DetectorStanding, ...], payload.decode())
+
+
+def pack_state(state: DetectorState) -> bytes:
+    """A detector's memory as npz."""
+    keys = np.array([entity.key for entity in state.entities], dtype=np.str_)
+    arrays: Mapping[str, Any] = {f"array.{name}": array for name, array in state.arrays.items()}
+    file = BytesIO()
+    np.savez_compressed(file, version=np.array(state.version), entities=keys, **arrays)
+    return file.getvalue()
+
+
+def unpack_state(payload: bytes) -> DetectorState:
+    """Read back what ``pack_state`` wrote. Raises StoreError for one that is damaged."""
+    try:
+        with np.load(BytesIO(payload), allow_pickle=False) as found:
+            return DetectorState(
+                int(found["version"]),
+                tuple(EntityRef.from_key(key) for key in found["entities"].tolist()),
+                {name.removeprefix("array."): found[name] for name in found.files if name.startswith("array.")},
+            )
+    except _DAMAGED as error:
+        raise StoreError(
+            f"A check-point of a detector cannot be read: {type(error).__name__}: {error}.",
+            hint="nothing: the engine drops it, says so in its log, and teaches the detector from the stored values",
+        ) from error
+
+
+def pack_window(window: Window) -> bytes:
+    """A window without its events as packed npz."""
+    file = BytesIO()
+    np.savez(
+        file,
+        kind=np.array(window.kind.value),
+        entities=np.array([entity.key for entity in window.entities], dtype=np.str_),
+        times=window.times,
+        keys=np.array([str(key) for key in window.keys], dtype=np.str_),
+        values=window.values,
+        status=window.status,
+        step=np.array(window.step.total_seconds()),
+    )
+    return zstandard.compress(file.getvalue())
+
+
+def unpack_window(payload: bytes) -> Window:
+    """Read back what ``pack_window`` wrote."""
+    with np.load(BytesIO(zstandard.decompress(payload)), allow_pickle=False) as found:
+        return Window(
+            EntityKind(str(found["kind"])),
+            tuple(EntityRef.from_key(key) for key in found["entities"].tolist()),
+            found["times"],
+            tuple(SignalKey.parse(key) for key in found["keys"].tolist()),
+            found["values"],
+            found["status"],
+            timedelta(seconds=float(found["step"])),
+        )

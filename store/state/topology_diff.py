@@ -1,0 +1,67 @@
+"""What is new and what is gone from one graph to the next, as the rows that say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from outrider.fitting import clean
+from outrider.model import EntityRef
+from outrider.topology import Topology
+from store.schema import metadata
+
+Fact = tuple[str, ...]
+
+COLUMNS: Mapping[sa.Table, tuple[str, ...]] = {
+    metadata.topology_entity: ("entity", "kind"),
+    metadata.topology_edge: ("supporter", "supported"),
+    metadata.topology_label: ("entity", "name", "value"),
+}
+
+
+@dataclass(slots=True)
+class Changes:
+    """Facts by table."""
+
+    new: dict[sa.Table, list[Fact]] = field(default_factory=dict)
+    gone: dict[sa.Table, list[Fact]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """False when both graphs say the same."""
+        return any(self.new.values()) or any(self.gone.values())
+
+
+def between(before: Topology, after: Topology) -> Changes:
+    """What ``after`` says and ``before`` does not, and the other way round.
+
+    Only entities whose links or labels differ are looked at one by one.
+    """
+    found = Changes()
+    for facts, one, other in ((found.new, after, before), (found.gone, before, after)):
+        entities = one.entities - other.entities
+        facts[metadata.topology_entity] = sorted((entity.key, entity.kind.value) for entity in entities)
+        facts[metadata.topology_edge] = sorted(_edges(one, other))
+        facts[metadata.topology_label] = sorted(_labels(one, other))
+    return found
+
+
+def _edges(one: Topology, other: Topology) -> Iterator[Fact]:
+    for lower in one.entities:
+        uppers, others = one.holds_up(lower), other.holds_up(lower)
+        if uppers is not others and uppers != others:
+            for upper in set(uppers) - set(others):
+                yield lower.key, upper.key
+
+
+def _labels(one: Topology, other: Topology) -> Iterator[Fact]:
+    nothing: Mapping[str, str] = {}
+    for entity, labels in one.labels.items():
+        others = other.labels.get(entity, nothing)
+        if labels is not others and labels != others:
+            yield from _told(entity, labels) - _told(entity, others)
+
+
+def _told(entity: EntityRef, labels: Mapping[str, str]) -> set[Fact]:
+    return {(entity.key, clean(name), clean(value)) for name, value in labels.items()}

@@ -1,0 +1,4 @@
+"""The metric store: chunk codec, blocks, roll-ups, retention, maintenance, window reads.
+
+Must not import ``store.state``.
+"""

@@ -1,0 +1,232 @@
+"""Rows of the ``block`` table: how they are laid out, written, found and read.
+
+A cycle is one row with all its signals (a tail). Many instants are one row a signal, so that reading
+ten signals of a day does not touch the other two hundred. Rows of one kind, signal and entity
+never overlap in time: a cycle written into the span of such a row splits it. A row of a roll-up holds
+columns of one signal that are rolled up alike, with a section a statistic (``store.tsdb.rollup``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from outrider.model import EntityKind, Floats, SignalKey, Statistic
+from store.schema import metadata
+from store.schema.metadata import RAW, micros
+from store.tsdb import rollup
+from store.tsdb.chunk_codec import BULK_LEVEL, TAIL_LEVEL, Block, Micros, Section, decode, encode
+from store.tsdb.cycle_matrix import Ids, Merged
+from store.tsdb.rollup import Fold
+from store.tsdb.series_dictionary import Dictionary, Keyset, sections_of
+
+MAX_SPAN = timedelta(days=1)  # no row spans more, so that a read knows how far back to look
+MAX_INSTANTS = 240  # an hour of cycles: what a read of minutes must unpack at most
+_READ_BYTES = 32 << 20
+_MICROSECOND = timedelta(microseconds=1)
+_PLACES = {Statistic.LAST: 0, Statistic.MEAN: 1, Statistic.MIN: 2, Statistic.MAX: 3}  # in ``Fold.GAUGE``
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row without its payload."""
+
+    tier: str
+    id: int
+    start: int
+    end: int
+    instants: int
+    cohort: int
+    keyset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A row that is packed and not yet written. ``span`` holds first and last instant and how many there are."""
+
+    tier: str
+    kind: EntityKind
+    span: tuple[int, int, int]
+    entities: Ids
+    keys: tuple[SignalKey, ...]
+    payload: bytes
+
+
+def draft(
+    tier: str,
+    kind: EntityKind,
+    times: Micros,
+    entities: Ids,
+    keys: tuple[SignalKey, ...],
+    sections: Sequence[Section],
+    level: int = BULK_LEVEL,
+) -> Draft:
+    """Pack one signal's many instants, sections of shape (keys, entities, times)."""
+    payload = encode(times, sections, level=level)
+    return Draft(tier, kind, (int(times[0]), int(times[-1]), times.size), entities, keys, payload)
+
+
+def write_tail(connection: sa.Connection, numbers: Dictionary, at: datetime, cycle: Merged) -> None:
+    """Write one cycle of one kind; what its instant held before has made room (``store.tsdb.late_writes``)."""
+    time = micros(at)
+    spans = sections_of(cycle.keys).values()
+    sections = [Section(cycle.values[first:end, :, None], cycle.status[first:end, :, None]) for _, first, end in spans]
+    payload = encode(np.array([time]), sections, level=TAIL_LEVEL)
+    insert(connection, numbers, Draft(RAW, cycle.kind, (time, time, 1), cycle.entities, cycle.keys, payload))
+
+
+def insert(connection: sa.Connection, numbers: Dictionary, row: Draft) -> int:
+    """Write a row; returns its id."""
+    stored = connection.execute(
+        sa.insert(metadata.block),
+        {
+            "tier": row.tier,
+            "kind": row.kind.value,
+            "start_us": row.span[0],
+            "end_us": row.span[1],
+            "instants": row.span[2],
+            "cohort_id": numbers.cohort(row.entities),
+            "keyset_id": numbers.keyset(numbers.keys.of(row.keys)),
+            "payload": row.payload,
+        },
+    )
+    return int(stored.inserted_primary_key[0])  # type: ignore[index]
+
+
+def visible() -> sa.ColumnElement[bool]:
+    """True for rows that reads may see: not those that upkeep still writes, or has yet to delete."""
+    return metadata.block.c.id.not_in(sa.select(metadata.hidden.c.block_id))
+
+
+def rows_between(connection: sa.Connection, kind: EntityKind, start: int, end: int, tier: str = RAW) -> list[Row]:
+    """Rows of a tier with an instant in [start, end), oldest first."""
+    table = metadata.block
+    longest = MAX_SPAN // _MICROSECOND
+    asked = (
+        sa.select(
+            table.c.id, table.c.start_us, table.c.end_us, table.c.instants, table.c.cohort_id, table.c.keyset_id,
+            sa.func.length(table.c.payload),
+        )
+        .where(table.c.kind == kind.value, table.c.tier == tier, visible())
+        .where(table.c.end_us >= start, table.c.end_us < end + longest, table.c.start_us < end)
+    )  # fmt: skip
+    rows = [Row(tier, *row) for row in connection.execute(asked)]
+    return sorted(rows, key=lambda row: (row.start, row.id))
+
+
+def payloads(connection: sa.Connection, rows: Sequence[Row]) -> Iterator[list[tuple[Row, Block]]]:
+    """The rows with their blocks, in order, some tens of megabytes at a time."""
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        if batch and (size + row.size > _READ_BYTES or len(batch) >= 2 * MAX_INSTANTS):
+            yield _fetch(connection, batch)
+            batch, size = [], 0
+        batch.append(row)
+        size += row.size
+    if batch:
+        yield _fetch(connection, batch)
+
+
+def _fetch(connection: sa.Connection, rows: Sequence[Row]) -> list[tuple[Row, Block]]:
+    table = metadata.block
+    found = connection.execute(sa.select(table.c.id, table.c.payload).where(table.c.id.in_([row.id for row in rows])))
+    by_id = {number: Block(payload) for number, payload in found}
+    return [(row, by_id[row.id]) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Cells of one signal, of shape (keys, entities, times).
+
+    ``weights`` say how many values each stands for, one when None.
+    """
+
+    cohort: int
+    keys: tuple[SignalKey, ...]
+    times: Micros
+    cells: Section
+    weights: Floats | None = None
+
+    def inside(self, start: int, end: int) -> Piece:
+        """What lies in [start, end)."""
+        if not self.times.size or (self.times[0] >= start and self.times[-1] < end):
+            return self
+        part = slice(int(np.searchsorted(self.times, start)), int(np.searchsorted(self.times, end)))
+        weights = None if self.weights is None else self.weights[..., part]
+        return Piece(self.cohort, self.keys, self.times[part], instants_of(self.cells, part), weights)
+
+
+Groups = Iterator[tuple[Row, Keyset, list[Block]]]
+
+
+def groups(
+    found: Sequence[tuple[Row, Block]],
+    keysets: Mapping[int, Keyset],
+    name: str,
+    wanted: Collection[SignalKey] | None = None,
+) -> Groups:
+    """The rows that hold a signal, oldest first, together while entities, columns and shape stay the same.
+
+    Rows that hold none of the ``wanted`` columns (None: of all) are left out.
+    """
+
+    def has(keyset: Keyset) -> bool:
+        if name not in keyset.sections:
+            return False
+        _, first, end = keyset.sections[name]
+        return wanted is None or any(key in wanted for key in keyset.keys[first:end])
+
+    those = {number for number in {row.keyset for row, _ in found} if has(keysets[number])}
+    having = [(row, block) for row, block in found if row.keyset in those]
+
+    def alike(item: tuple[Row, Block]) -> tuple[str, int, int, bool, int]:
+        row, block = item
+        return row.tier, row.cohort, row.keyset, row.instants == 1, block.sections
+
+    for _, group in groupby(having, key=alike):
+        pairs = list(group)
+        yield pairs[0][0], keysets[pairs[0][0].keyset], [block for _, block in pairs]
+
+
+def pieces(
+    found: Sequence[tuple[Row, Block]],
+    keysets: Mapping[int, Keyset],
+    name: str,
+    wanted: Collection[SignalKey] | None = None,
+    statistic: Statistic = Statistic.LAST,
+) -> Iterator[Piece]:
+    """One signal's cells out of the rows, oldest first, as ``groups`` gives them."""
+    for row, keyset, blocks in groups(found, keysets, name, wanted):
+        section, first, end = keyset.sections[name]
+        keys = keyset.keys[first:end]
+        if row.tier != RAW:
+            yield _rolled(row.cohort, keys, blocks, statistic)
+            continue
+        times = np.concatenate([block.times for block in blocks])
+        yield Piece(row.cohort, keys, times, decode(blocks, section))
+
+
+def _rolled(cohort: int, keys: tuple[SignalKey, ...], blocks: list[Block], statistic: Statistic) -> Piece:
+    """One statistic of a roll-up as cells; sums stay sums whatever is asked for."""
+    gauge = rollup.fold_in(blocks[0]) is Fold.GAUGE
+    times = np.concatenate([block.times for block in blocks])
+    cells = rollup.statistic(blocks, _PLACES[statistic] if gauge else 0)
+    if not gauge or statistic is not Statistic.MEAN:
+        return Piece(cohort, keys, times, cells)
+    weights = rollup.statistic(blocks, rollup.COUNT[Fold.GAUGE]).values.astype(np.float64)
+    means = cells.values / np.where(weights > 0, weights, np.nan)
+    return Piece(cohort, keys, times, Section(means, cells.status), weights)
+
+
+def instants_of(section: Section, instants: Any) -> Section:
+    """Some instants of cells of shape (keys, entities, times)."""
+    status = None if section.status is None else section.status[..., instants]
+    return Section(section.values[..., instants], status)

@@ -1,0 +1,279 @@
+"""Puts stored columns on a grid of steps: what ``read_windows`` of every store does.
+
+Gauges and states take the last cell of a step that has a value (or the mean, least or greatest of
+them), deltas and buckets sum the PRESENT ones, quantiles come from the step's summed buckets and are
+never averaged. A step that has cells but none with a value gives the status of its last cell that
+says more than ABSENT; a step without cells is ABSENT. Cells of roll-ups are folded like raw ones,
+means weighted by what they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider import catalog
+from outrider.model import (
+    CellStatus,
+    EntityKind,
+    EntityRef,
+    Event,
+    Floats,
+    SignalKey,
+    SignalKind,
+    Statistic,
+    Statuses,
+    Window,
+)
+from store.schema.metadata import micros
+from store.tsdb.arrays import Index, compact, cross
+from store.tsdb.chunk_codec import Micros, Section
+from store.tsdb.rollup import counts as has_value
+
+_SUMMED = (SignalKind.DELTA, SignalKind.HISTOGRAM)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one signal must give: which stored columns, folded how, and which outputs come of them.
+
+    ``direct`` pairs an output column with the place of its stored column; ``quantiles`` pairs an
+    output column with its quantile. ``stands_in``: quantiles that a source worked out itself, which
+    fill cells that no bucket speaks for.
+    """
+
+    name: str
+    stored: tuple[SignalKey, ...]
+    summed: bool
+    direct: tuple[tuple[int, int], ...]
+    quantiles: tuple[tuple[int, float], ...]
+    stands_in: bool = False
+
+
+def wants(keys: Sequence[SignalKey], *, sum_deltas: bool = True) -> tuple[Want, ...]:
+    """Sort the keys asked for by signal. ``sum_deltas`` False takes the last cell of everything."""
+    by_name: dict[tuple[str, bool], list[int]] = {}
+    for output, key in enumerate(keys):
+        by_name.setdefault((key.name, _is_mean(key)), []).append(output)
+    found = []
+    for (name, is_mean), outputs in by_name.items():
+        found.append(_want(name, outputs, keys, sum_deltas=sum_deltas and not is_mean))
+        derived = tuple(output for output, _ in found[-1].quantiles)
+        if derived:
+            stored = tuple(dict.fromkeys(keys[output] for output in derived))
+            pairs = tuple((output, stored.index(keys[output])) for output in derived)
+            found.append(Want(name, stored, summed=False, direct=pairs, quantiles=(), stands_in=True))
+    return tuple(found)
+
+
+def _is_mean(key: SignalKey) -> bool:
+    """True for the bare name of a histogram: the mean of a source without buckets, which does not add up."""
+    known = catalog.signals().get(key.name)
+    return known is not None and known.kind is SignalKind.HISTOGRAM and key.bucket is None and key.quantile is None
+
+
+def _want(name: str, outputs: Sequence[int], keys: Sequence[SignalKey], *, sum_deltas: bool) -> Want:
+    known = catalog.signals().get(name)
+    derived = [output for output in outputs if keys[output].quantile is not None and known is not None and known.bounds]
+    plain = [output for output in outputs if output not in derived]
+    stored = list(dict.fromkeys(keys[output] for output in plain))
+    if derived and known is not None:
+        buckets = known.bucket_keys[:-1]
+        stored = [*buckets, *(key for key in stored if key not in buckets)]
+    summed = (known is not None and known.kind in _SUMMED) or any(key.bucket is not None for key in stored)
+    return Want(
+        name,
+        tuple(stored),
+        summed and sum_deltas,
+        tuple((output, stored.index(keys[output])) for output in plain),
+        tuple((output, float(keys[output].quantile or 0.0)) for output in derived),
+    )
+
+
+class Grid:
+    """The output of one read, filled signal by signal, oldest instants first."""
+
+    def __init__(
+        self,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        statistic: Statistic = Statistic.LAST,
+    ) -> None:
+        """Steps of ``step`` from ``start`` that begin before ``end``. Call ``open`` before the rest."""
+        self.statistic = statistic
+        self._start, self._step = micros(start), max(1, step // timedelta(microseconds=1))
+        self._end = micros(end)
+        self.steps = max(0, -(-(self._end - self._start) // self._step))
+        self._keys = tuple(keys)
+        self.open(0)
+
+    def open(self, entities: int) -> None:
+        """Make place for so many entities, every cell ABSENT."""
+        # (keys, entities, steps): each column of a window is one piece of memory
+        self.values = np.full((len(self._keys), entities, self.steps), np.nan)
+        self.status = np.full(self.values.shape, CellStatus.ABSENT, dtype=np.uint8)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Start and end in microseconds since 1970."""
+        return self._start, self._end
+
+    @property
+    def step(self) -> int:
+        """Microseconds of a step."""
+        return self._step
+
+    def column(self, want: Want) -> Column:
+        """Where one signal's cells go; call ``finish`` on it after the last."""
+        if want.quantiles or want.stands_in or len(want.direct) != len(want.stored):
+            shape = (len(want.stored), *self.values.shape[1:])
+            return Column(self, want, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
+        first = want.direct[0][0]
+        if [output for output, _ in want.direct] == list(range(first, first + len(want.stored))):
+            outputs = slice(first, first + len(want.stored))
+            return Column(self, want, self.values[outputs], self.status[outputs], direct=True)
+        shape = (len(want.stored), *self.values.shape[1:])
+        return Column(self, want, np.full(shape, np.nan), np.full(shape, CellStatus.ABSENT, dtype=np.uint8))
+
+    def places(self, times: Micros) -> tuple[slice, NDArray[np.int64]]:
+        """Which of the rising instants lie in the grid, and the step of each of those."""
+        inside = slice(int(np.searchsorted(times, self._start)), int(np.searchsorted(times, self._end)))
+        return inside, (times[inside] - self._start) // self._step
+
+    def window(self, kind: EntityKind, entities: tuple[EntityRef, ...], events: tuple[Event, ...] = ()) -> Window:
+        """The filled grid. ``times`` are the starts of the steps."""
+        starts = (self._start + np.arange(self.steps, dtype=np.float64) * self._step) / 1e6
+        step = timedelta(microseconds=self._step)
+        axes = (1, 2, 0)
+        return Window(
+            kind, entities, starts, self._keys, self.values.transpose(axes), self.status.transpose(axes), step, events
+        )
+
+
+class Column:
+    """The accumulator of one signal: ``values`` and ``status`` of shape (stored columns, entities, steps)."""
+
+    def __init__(
+        self, grid: Grid, want: Want, values: NDArray[np.float64], status: Statuses, *, direct: bool = False
+    ) -> None:
+        """``direct`` True: the arrays are the grid's own."""
+        self._grid, self._want, self._direct = grid, want, direct
+        self.values, self.status = values, status
+        self.statistic = Statistic.LAST if want.summed else grid.statistic
+        mean = self.statistic is Statistic.MEAN
+        self._totals, self._weights = (np.zeros(values.shape), np.zeros(values.shape)) if mean else (values, values)
+
+    def add(self, columns: Index, rows: Index, times: Micros, section: Section, weights: Floats | None = None) -> None:
+        """Fold in cells of shape (columns, rows, times); ``columns`` and ``rows`` say where they go.
+
+        ``weights`` say how many values each cell stands for, one when None.
+        """
+        inside, steps = self._grid.places(times)
+        if not steps.size:
+            return
+        values = section.values[..., inside]
+        status = None if section.status is None else section.status[..., inside]
+        if status is None and not self._want.summed and self.statistic is Statistic.LAST:
+            last = np.append(np.flatnonzero(np.diff(steps)), steps.size - 1)
+            self._last(cross(columns, rows, compact(steps[last])), values[..., compact(last)], None)
+            return
+        for part in ranks(steps):
+            chosen = compact(part)
+            cells = None if status is None else status[..., chosen]
+            heavy = None if weights is None else weights[..., inside][..., chosen]
+            self._fold(cross(columns, rows, compact(steps[part])), values[..., chosen], cells, heavy)
+
+    def _fold(self, where: Any, values: NDArray[Any], status: Statuses | None, weights: Floats | None) -> None:
+        if self._want.summed:
+            self._sum(where, values, status)
+        elif self.statistic is Statistic.LAST:
+            self._last(where, values, status)
+        else:
+            self._statistic(where, values, status, weights)
+
+    def _statistic(self, where: Any, values: NDArray[Any], status: Statuses | None, weights: Floats | None) -> None:
+        """Mean, least or greatest; the status is the one that the last value would have."""
+        has = ~np.isnan(values)
+        if status is None:
+            self.status[where] = CellStatus.PRESENT
+        else:
+            has &= has_value(status)
+            old = self.status[where]
+            takes = has_value(status) | (~has_value(old) & (status != CellStatus.ABSENT))
+            self.status[where] = np.where(takes, status, old)
+        if self.statistic is Statistic.MEAN:
+            heavy = np.where(has, 1.0 if weights is None else weights, 0.0)
+            with np.errstate(invalid="ignore"):
+                self._totals[where] += np.where(heavy > 0, values * heavy, 0.0)
+            self._weights[where] += heavy
+            return
+        pick = np.fmin if self.statistic is Statistic.MIN else np.fmax
+        self.values[where] = pick(self.values[where], np.where(has, values, np.nan))
+
+    def _last(self, where: Any, values: NDArray[Any], status: Statuses | None) -> None:
+        if status is None:
+            self.values[where], self.status[where] = values, CellStatus.PRESENT
+            return
+        old = self.status[where]
+        takes = has_value(status) | (~has_value(old) & (status != CellStatus.ABSENT))
+        self.values[where] = np.where(takes, values, self.values[where])
+        self.status[where] = np.where(takes, status, old)
+
+    def _sum(self, where: Any, values: NDArray[Any], status: Statuses | None) -> None:
+        old_status, old = self.status[where], self.values[where]
+        had = old_status == CellStatus.PRESENT
+        if status is None:
+            self.values[where] = np.where(had, old + values, values)
+            self.status[where] = CellStatus.PRESENT
+            return
+        has = status == CellStatus.PRESENT
+        self.values[where] = np.where(has, np.where(had, old + values, values), old)
+        absent = status == CellStatus.ABSENT
+        self.status[where] = np.where(has | had, np.uint8(CellStatus.PRESENT), np.where(absent, old_status, status))
+
+    def finish(self) -> None:
+        """Move what is ready into the grid and derive the quantiles."""
+        if self.statistic is Statistic.MEAN:
+            some = self._weights > 0
+            self.values[some] = self._totals[some] / self._weights[some]
+        if self._direct:
+            return
+        for output, place in self._want.direct:
+            if self._want.stands_in:
+                free = self._grid.status[output] == CellStatus.ABSENT
+                self._grid.values[output][free] = self.values[place][free]
+                self._grid.status[output][free] = self.status[place][free]
+            else:
+                self._grid.values[output], self._grid.status[output] = self.values[place], self.status[place]
+        if not self._want.quantiles:
+            return
+        bounds = catalog.signal(self._want.name).bounds
+        counts = self.values[: len(bounds) + 1].transpose(1, 2, 0)
+        statuses = self.status[: len(bounds) + 1]
+        seen = (statuses == CellStatus.PRESENT).any(axis=0)
+        for output, quantile in self._want.quantiles:
+            values, below = catalog.quantile_of_buckets(counts, bounds, quantile)
+            found = np.where(below > 0, CellStatus.BELOW_FIRST_BUCKET, CellStatus.PRESENT)
+            found = np.where(np.isnan(values), CellStatus.UNDEFINED, found)
+            self._grid.values[output] = values
+            self._grid.status[output] = np.where(seen, found, statuses[0])
+
+
+def ranks(steps: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+    """Indices in groups: the first instant of each step, the second of each, and so on."""
+    first = np.flatnonzero(np.append(True, np.diff(steps) > 0))
+    sizes = np.diff(np.append(first, steps.size))
+    return [first[sizes > rank] + rank for rank in range(int(sizes.max()))]
+
+
+def empty_window(kind: EntityKind, keys: Sequence[SignalKey], step: timedelta) -> Window:
+    """A window of no entities and no instants."""
+    shape = (0, 0, len(keys))
+    return Window(kind, (), np.empty(0), tuple(keys), np.empty(shape), np.empty(shape, dtype=np.uint8), step)

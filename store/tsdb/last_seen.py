@@ -1,0 +1,97 @@
+"""When entities were first and last seen: told to their rows now and then, never every cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import sqlalchemy as sa
+
+from outrider.model import EntityKind
+from store.schema import metadata
+from store.tsdb.chunk_codec import Micros
+from store.tsdb.cycle_matrix import Ids
+
+EVERY: Final = timedelta(minutes=10)
+"""How far behind ``last_seen_us`` may be. A new entity's row bears its instant from the start."""
+
+_EVERY = EVERY // timedelta(microseconds=1)
+_AT_ONCE = 5_000  # ids in one condition: SQLite takes 32,766 parameters
+
+
+class Seen:
+    """Which entities brought values since their rows were told.
+
+    Cycles mostly hand in the same array of numbers: what is kept between two updates is a few arrays.
+    """
+
+    def __init__(self) -> None:
+        """Nobody was seen yet."""
+        self._waiting: dict[EntityKind, dict[int, tuple[Ids, int, int]]] = {}
+        self._newest: dict[EntityKind, int] = {}
+        self._firsts: set[EntityKind] = set()
+
+    def note(self, kind: EntityKind, entities: Ids, at: int) -> None:
+        """Entities brought values at an instant."""
+        if at < self._newest.setdefault(kind, at):
+            self._firsts.add(kind)  # a late cycle may be the first of an entity
+        self._newest[kind] = max(at, self._newest[kind])
+        arrays = self._waiting.setdefault(kind, {})
+        _, first, last = arrays.get(id(entities), (entities, at, at))
+        arrays[id(entities)] = (entities, min(first, at), max(last, at))
+
+    def tell(self, connection: sa.Connection, at: int) -> int:
+        """Write what has waited long enough, of one kind a call; returns how many entities that were."""
+        for kind, arrays in self._waiting.items():
+            if abs(at - min(first for _, first, _ in arrays.values())) >= _EVERY:
+                del self._waiting[kind]
+                return self._write(connection, kind, list(arrays.values()))
+        return 0
+
+    def _write(self, connection: sa.Connection, kind: EntityKind, arrays: list[tuple[Ids, int, int]]) -> int:
+        entities, places = np.unique(np.concatenate([found for found, _, _ in arrays]), return_inverse=True)
+        sizes = [found.size for found, _, _ in arrays]
+        last = np.full(entities.size, np.iinfo(np.int64).min)
+        np.maximum.at(last, places, np.repeat([end for _, _, end in arrays], sizes))
+        _put(connection, entities, last, _later)
+        if kind in self._firsts:
+            first = np.full(entities.size, np.iinfo(np.int64).max)
+            np.minimum.at(first, places, np.repeat([start for _, start, _ in arrays], sizes))
+            _put(connection, entities, first, _earlier)
+            self._firsts.discard(kind)
+        return int(entities.size)
+
+    def forget(self) -> None:
+        """Drop everything: after a failed transaction nobody knows which numbers were kept."""
+        self._waiting.clear()
+
+
+def put_span(connection: sa.Connection, entities: Ids, first: int, last: int) -> None:
+    """Tell the rows of entities of a piece of history."""
+    _put(connection, entities, np.full(entities.size, last), _later)
+    _put(connection, entities, np.full(entities.size, first), _earlier)
+
+
+Change = Callable[[int], tuple[dict[str, int], sa.ColumnElement[bool]]]
+
+
+def _later(at: int) -> tuple[dict[str, int], sa.ColumnElement[bool]]:
+    column = metadata.entity.c.last_seen_us
+    return {column.name: at}, sa.or_(column.is_(None), column < at)
+
+
+def _earlier(at: int) -> tuple[dict[str, int], sa.ColumnElement[bool]]:
+    column = metadata.entity.c.first_seen_us
+    return {column.name: at}, sa.or_(column.is_(None), column > at)
+
+
+def _put(connection: sa.Connection, entities: Ids, instants: Micros, change: Change) -> None:
+    table: Any = metadata.entity
+    for at in np.unique(instants).tolist():
+        values, needed = change(at)
+        numbers = entities[instants == at].tolist()
+        for start in range(0, len(numbers), _AT_ONCE):
+            some = table.c.id.in_(numbers[start : start + _AT_ONCE])
+            connection.execute(sa.update(table).where(some, needed).values(values))

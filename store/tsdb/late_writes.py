@@ -1,0 +1,98 @@
+"""Makes room for a late cycle: takes its instant out of the longer rows that span it.
+
+An hour of a thousand replicas is two hundred rows that must be unpacked and packed again. That is done
+before the writer's transaction; inside it the rows are swapped if they are still the same, and split
+there and then in the rare case that upkeep rewrote them meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from outrider.model import EntityKind
+from store.schema import metadata
+from store.schema.metadata import RAW
+from store.sql.backend import insert
+from store.tsdb import blocks
+from store.tsdb.chunk_codec import BULK_LEVEL, Block, decode, encode
+
+_SPANS = sa.text(
+    "SELECT 1 FROM block WHERE kind = :kind AND tier = :tier AND end_us >= :at AND start_us <= :at LIMIT 1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What a row becomes: the columns of the parts before and after the instant. ``payload`` is what was split."""
+
+    payload: bytes
+    parts: tuple[Mapping[str, Any], ...]
+
+
+Splits = Mapping[int, Split]  # by the row's id
+
+
+def prepare(connection: sa.Connection, kinds: Iterable[EntityKind], at: int) -> Splits:
+    """Split what spans an instant. Writes nothing and takes no lock."""
+    found: dict[int, Split] = {}
+    for kind in kinds:
+        if _spanned(connection, kind, at):
+            rows = [row for row in blocks.rows_between(connection, kind, at, at + 1) if row.instants > 1]
+            for row in rows:
+                payload = connection.execute(sa.select(metadata.block.c.payload).where(metadata.block.c.id == row.id))
+                found[row.id] = _split(payload.scalar_one(), at)
+    return found
+
+
+def make(connection: sa.Connection, kind: EntityKind, at: int, splits: Splits) -> list[int]:
+    """Take an instant out of a kind's rows that span it: a tail goes, a row of many instants becomes two.
+
+    Longer rows are hidden, because deleting megabytes takes long: their ids, to be deleted later.
+    """
+    if not _spanned(connection, kind, at):
+        return []
+    table = metadata.block
+    new: list[dict[str, Any]] = []
+    old: list[int] = []
+    for row in blocks.rows_between(connection, kind, at, at + 1):
+        stored = dict(connection.execute(sa.select(table).where(table.c.id == row.id)).one()._mapping)  # noqa: SLF001
+        number = stored.pop("id")
+        if row.instants == 1:
+            connection.execute(sa.delete(table).where(table.c.id == number))
+            continue
+        split = splits.get(number)
+        if split is None or split.payload != stored["payload"]:
+            split = _split(stored["payload"], at)
+        new += [{**stored, **part} for part in split.parts]
+        old.append(number)
+    if new:
+        connection.execute(sa.insert(table), new)
+    if old:
+        connection.execute(insert(connection, metadata.hidden), [{"block_id": number} for number in old])
+    return old
+
+
+def _spanned(connection: sa.Connection, kind: EntityKind, at: int) -> bool:
+    return connection.execute(_SPANS, {"kind": kind.value, "tier": RAW, "at": at}).first() is not None
+
+
+def _split(payload: bytes, at: int) -> Split:
+    block = Block(payload)
+    parts = []
+    for part in (block.times < at, block.times > at):
+        times = block.times[part]
+        if times.size:
+            sections = [blocks.instants_of(decode([block], section), part) for section in range(block.sections)]
+            parts.append(
+                {
+                    "start_us": int(times[0]),
+                    "end_us": int(times[-1]),
+                    "instants": int(times.size),
+                    "payload": encode(times, sections, level=BULK_LEVEL),
+                }
+            )
+    return Split(payload, tuple(parts))

@@ -1,0 +1,167 @@
+"""``latest_<kind>``: plain wide tables for people who ask in SQL.
+
+One row per entity, one column per signal of its kind that is not a histogram, rewritten each cycle:
+NULL where this cycle brought no value. Signals of the monitoring layer (is the target up?) are
+about every kind and stand in every table. Nothing of ours reads these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from outrider import catalog
+from outrider.clock import rfc3339
+from outrider.model import CellStatus, EntityKind, EntityRef, Floats, Layer, SignalKey, SignalKind
+from store.sql.backend import is_postgresql
+from store.sql.database import Database
+from store.tsdb.cycle_matrix import Ids, Merged
+
+_NUMBER = "DOUBLE PRECISION"  # which SQLite takes as REAL
+_ROWS_AT_ONCE = 200  # times some 40 columns: below the 32,766 parameters that SQLite takes since 3.32
+
+
+@cache
+def columns(kind: EntityKind) -> tuple[str, ...]:
+    """The signals that are columns of a kind's table, in catalogue order."""
+    return tuple(
+        signal.name
+        for signal in catalog.signals().values()
+        if signal.kind is not SignalKind.HISTOGRAM and (signal.entity is kind or signal.layer is Layer.MONITORING)
+    )
+
+
+def missing(connection: sa.Connection) -> list[str]:
+    """The statements that make the tables, and add the columns of signals that are new in the catalogue."""
+    inspector = sa.inspect(connection)
+    tables = set(inspector.get_table_names())
+    found = []
+    for kind in EntityKind:
+        name = f"latest_{kind.value}"
+        if name not in tables:
+            fixed = "entity_id INTEGER PRIMARY KEY, cluster TEXT, namespace TEXT, name TEXT, at TEXT"
+            found.append(
+                f"CREATE TABLE {name} ({fixed}" + "".join(f', "{one}" {_NUMBER}' for one in columns(kind)) + ")"
+            )
+            continue
+        present = {column["name"] for column in inspector.get_columns(name)}
+        found += [f'ALTER TABLE {name} ADD COLUMN "{one}" {_NUMBER}' for one in columns(kind) if one not in present]
+    return found
+
+
+def create(database: Database) -> None:
+    """Make what is missing. Takes no lock when nothing is, so that readers open beside a busy writer."""
+    with database.reading() as connection:
+        if not missing(connection):
+            return
+    with database.writing() as connection:
+        for statement in missing(connection):
+            connection.exec_driver_sql(statement)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What follows from the entities and keys of a cycle; kept between cycles."""
+
+    entities: Ids
+    keys: tuple[SignalKey, ...]
+    brought: tuple[str, ...]  # the columns that the cycle has something for
+    places: NDArray[np.intp]  # and their rows in it
+
+
+class LatestTables:
+    """Rewrites the tables. Cycles mostly bring the same entities and keys: what follows from them is kept."""
+
+    def __init__(self) -> None:
+        """Keeps nothing yet."""
+        self._drafts: dict[EntityKind, _Draft] = {}
+
+    def update(
+        self, connection: sa.Connection, merged: Merged, entities: Mapping[int, EntityRef], at: datetime
+    ) -> None:
+        """Rewrite the rows of the entities of one cycle."""
+        draft = self._drafts.get(merged.kind)
+        if draft is None or draft.entities is not merged.entities or draft.keys is not merged.keys:
+            draft = self._drafts[merged.kind] = _draft(merged)
+        cells = merged.values[draft.places].astype(np.float64).T
+        cells[(merged.status[draft.places] != CellStatus.PRESENT).T] = np.nan
+        write = _write_arrays if is_postgresql(connection) else _write_rows
+        write(connection, merged.kind, draft, cells, rfc3339(at))
+        _name(connection, merged.kind, entities)
+
+
+def _draft(merged: Merged) -> _Draft:
+    places = {key: place for place, key in enumerate(merged.keys)}
+    brought = tuple(name for name in columns(merged.kind) if SignalKey(name) in places)
+    wanted = np.array([places[SignalKey(name)] for name in brought], dtype=np.intp)
+    return _Draft(merged.entities, merged.keys, brought, wanted)
+
+
+def _write_rows(connection: sa.Connection, kind: EntityKind, draft: _Draft, cells: Floats, at: str) -> None:
+    """SQLite keeps a NaN as NULL, and takes a whole number as an id, so that a row is numbers alone."""
+    rows = np.column_stack((draft.entities, cells))
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[first : first + _ROWS_AT_ONCE]
+        connection.exec_driver_sql(_statement(kind, draft.brought, len(part)), (at, *part.ravel().tolist()))
+
+
+def _write_arrays(connection: sa.Connection, kind: EntityKind, draft: _Draft, cells: Floats, at: str) -> None:
+    """PostgreSQL takes a whole column as one array, and tells NaN from NULL."""
+    cells_or_null = cells.astype(object)
+    cells_or_null[np.isnan(cells)] = None
+    arrays = (column.tolist() for column in cells_or_null.T)
+    connection.exec_driver_sql(_arrays_statement(kind, draft.brought), (at, draft.entities.tolist(), *arrays))
+
+
+def _name(connection: sa.Connection, kind: EntityKind, entities: Mapping[int, EntityRef]) -> None:
+    """Rows that are new have no name yet, be it that upkeep deleted them while nobody wrote."""
+    name = f"latest_{kind.value}"
+    nameless = connection.exec_driver_sql(f"SELECT entity_id FROM {name} WHERE name IS NULL").scalars().all()  # noqa: S608 - our own names
+    named = [(number, entities[number]) for number in nameless if number in entities]
+    rows = [{"id": number, "c": one.cluster, "s": one.namespace, "n": one.name} for number, one in named]
+    if rows:
+        table = sa.table(name, *map(sa.column, ("entity_id", "cluster", "namespace", "name")))
+        found: dict[str, sa.BindParameter[str]] = {
+            "cluster": sa.bindparam("c"),
+            "namespace": sa.bindparam("s"),
+            "name": sa.bindparam("n"),
+        }
+        connection.execute(sa.update(table).where(table.c.entity_id == sa.bindparam("id")).values(found), rows)
+
+
+@cache
+def _statement(kind: EntityKind, brought: tuple[str, ...], rows: int) -> str:
+    """One statement for many rows: half the cost of a statement a row. ``?1`` is the instant they share."""
+    width = 1 + len(brought)
+    values = ", ".join(
+        "(?1, " + ", ".join(f"?{2 + row * width + place}" for place in range(width)) + ")" for row in range(rows)
+    )
+    return f"INSERT INTO {_into(kind, brought)} VALUES {values} {_on_conflict(kind, brought)}"  # noqa: S608 - our own names
+
+
+@cache
+def _arrays_statement(kind: EntityKind, brought: tuple[str, ...]) -> str:
+    """The same for PostgreSQL."""
+    arrays = ", ".join(("%s::int[]", *("%s::float8[]" for _ in brought)))
+    return f"INSERT INTO {_into(kind, brought)} SELECT %s, * FROM unnest({arrays}) {_on_conflict(kind, brought)}"  # noqa: S608 - our own names
+
+
+def _into(kind: EntityKind, brought: tuple[str, ...]) -> str:
+    return f"latest_{kind.value} ({', '.join(('at', 'entity_id', *map(_quoted, brought)))})"
+
+
+def _on_conflict(kind: EntityKind, brought: tuple[str, ...]) -> str:
+    """A row that is there keeps its names, and nothing of the cycle before."""
+    kept = set(brought)
+    cells = (f"{_quoted(name)} = {f'excluded.{_quoted(name)}' if name in kept else 'NULL'}" for name in columns(kind))
+    return f"ON CONFLICT (entity_id) DO UPDATE SET {', '.join(('at = excluded.at', *cells))}"
+
+
+def _quoted(column: str) -> str:
+    return f'"{column}"'

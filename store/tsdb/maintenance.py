@@ -1,0 +1,291 @@
+"""The keeper of a metrics database: compaction, roll-ups, hourly tables, retention, room given back.
+
+Every step reads and packs outside of write transactions and may be cut off at any point: what waits
+is a row of table ``due`` that the step's last transaction removes. Nothing here holds up a writer
+for longer than a short transaction takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import groupby
+
+import sqlalchemy as sa
+
+from outrider.model import EntityKind
+from store.schema.metadata import RAW, micros
+from store.tsdb import (
+    atomic_replace,
+    compaction,
+    disk_usage,
+    hourly,
+    maintenance_queue,
+    rollup_writer,
+    series_gc,
+    status,
+)
+from store.tsdb.atomic_replace import Access
+from store.tsdb.blocks import Row, rows_between
+from store.tsdb.hourly import Hours
+from store.tsdb.maintenance_queue import Mark
+from store.tsdb.retention import Forgetting, Forgotten, Retention
+from store.tsdb.rollup_writer import Rolling
+from store.tsdb.series_dictionary import Names, StaleNumbersError
+from store.tsdb.status import TooLate
+from store.tsdb.tiers import DAY, HOUR, ONE_HOUR, TEN_MINUTES, Work
+
+SETTLE = timedelta(minutes=2)  # after its end an hour is left in peace so long: late pages still come
+_ATTEMPTS = 3  # a span that is written again and again is left to the next run
+_CELLS_AT_ONCE = 240  # instants of a kind that are rolled up together
+
+_FINER = {TEN_MINUTES: RAW, ONE_HOUR: TEN_MINUTES}
+_WORK = {TEN_MINUTES: Work.TEN_MINUTES, ONE_HOUR: Work.ONE_HOUR}
+_MERGE = {TEN_MINUTES: Work.MERGE_TEN_MINUTES, ONE_HOUR: Work.MERGE_HOURS}
+
+
+@dataclass(slots=True)
+class Upkept:
+    """What one run did: hours and days by work, values refused, rows forgotten, bytes given back.
+
+    ``refused`` are late values that found their span rolled up and its finer values gone; ``put_off`` spans
+    that were written while they were worked on; ``complete`` is False when it was asked to stop.
+    """
+
+    done: dict[Work, int] = field(default_factory=dict)
+    refused: int = 0
+    put_off: int = 0
+    forgotten: Forgotten = field(default_factory=Forgotten)
+    given_back: int = 0
+    complete: bool = True
+
+    def __bool__(self) -> bool:
+        """False when there was nothing to do."""
+        forgotten = self.forgotten.rows or self.forgotten.kept
+        return bool(self.done or self.refused or self.put_off or forgotten or self.given_back)
+
+
+class Upkeep:
+    """One run after the other on one database; remembers what it saw last, so that late values may settle."""
+
+    def __init__(self, access: Access) -> None:
+        """Does nothing yet."""
+        self._access = access
+        self._names = Names()
+        self._seen: dict[tuple[Work, EntityKind, int], int] = {}
+
+    def run(
+        self, now: datetime, retention: Retention, *, stop: Callable[[], bool] = lambda: False, settle: bool = True
+    ) -> Upkept:
+        """All that is due. ``stop`` is asked between steps; ``settle`` False waits for nothing.
+
+        Raises StoreError.
+        """
+        found = Upkept()
+        try:
+            atomic_replace.purge(self._access)
+            settled = micros(now - SETTLE) if settle else micros(now)
+            for step in self._steps(settled, micros(now - retention.hourly_tables), found, settle=settle):
+                if stop():
+                    found.complete = False
+                    return found
+                self._take(step)
+            self._forget(now, retention, found)
+            while not stop() and self._shrink(found):
+                pass
+        except BaseException:
+            self._names = Names()
+            raise
+        return found
+
+    def _take(self, step: Callable[[], None]) -> None:
+        """A step whose numbers another process forgot has written nothing, and knows them anew."""
+        try:
+            step()
+        except StaleNumbersError:
+            self._names = Names()
+            step()
+
+    def compact(self, before: datetime) -> int:
+        """Compaction alone, of the whole hours before an instant; how many hours."""
+        found = Upkept()
+        for mark in self._waiting(Work.COMPACT, micros(before) // HOUR * HOUR):
+            self._take(partial(self._compact, mark, found))
+        atomic_replace.purge(self._access)
+        return found.done.get(Work.COMPACT, 0)
+
+    def _steps(self, settled: int, hourly_from: int, found: Upkept, *, settle: bool) -> Iterator[Callable[[], None]]:
+        hours, days = settled // HOUR * HOUR, settled // DAY * DAY
+        for mark in self._waiting(Work.COMPACT, hours):
+            yield partial(self._compact, mark, found)
+        for tier in (TEN_MINUTES, ONE_HOUR):
+            for group in self._groups(tier, hours, settle=settle):
+                yield partial(self._roll, tier, group, hourly_from, found)
+        for tier in (TEN_MINUTES, ONE_HOUR):
+            for mark in self._waiting(_MERGE[tier], days):
+                yield partial(self._merge, tier, mark, found)
+
+    def _waiting(self, work: Work, before: int) -> list[Mark]:
+        with self._access.reading() as connection:
+            return maintenance_queue.waiting(connection, work, before)
+
+    def _compact(self, mark: Mark, found: Upkept) -> None:
+        for _ in range(_ATTEMPTS):
+            done = compaction.compact(self._access, self._names, mark)
+            atomic_replace.purge(self._access)
+            if done is not False:
+                _count(found, mark.work, int(done is True))
+                return
+            again = self._again([mark])
+            if again is None:
+                return
+            (mark,) = again
+        found.put_off += 1
+
+    def _again(self, group: Sequence[Mark]) -> list[Mark] | None:
+        """The same spans as they wait now, None when somebody else did the work."""
+        first = group[0]
+        now = {mark.start: mark for mark in self._waiting(first.work, group[-1].start + 1) if mark.kind is first.kind}
+        again = [now[mark.start] for mark in group if mark.start in now]
+        return again if len(again) == len(group) else None
+
+    # --- roll-ups ---------------------------------------------------------------------------------
+
+    def _groups(self, tier: str, before: int, *, settle: bool) -> Iterator[list[Mark]]:
+        """Hours that are rolled up together: neighbours of one day, as many as fit into one matrix.
+
+        Late values whose finer neighbours are gone wait until a run finds them as the run before left them:
+        what has once been rolled up of them takes nothing more.
+        """
+        found = self._waiting(_WORK[tier], before)
+        for kind, those in groupby(found, key=lambda mark: mark.kind):
+            with self._access.reading() as connection:
+                cut = maintenance_queue.cuts(connection, kind).get(_FINER[tier], -(1 << 62))
+            ready = [mark for mark in those if mark.start >= cut or not settle or self._still(mark)]
+            for _, day in groupby(ready, key=lambda mark: (mark.start // DAY, mark.start >= cut)):
+                yield from self._neighbours(_FINER[tier], list(day))
+
+    def _still(self, mark: Mark) -> bool:
+        key = (mark.work, mark.kind, mark.start)
+        if self._seen.get(key) == mark.writes:
+            del self._seen[key]
+            return True
+        self._seen[key] = mark.writes
+        return False
+
+    def _neighbours(self, finer: str, day: Sequence[Mark]) -> Iterator[list[Mark]]:
+        with self._access.reading() as connection:
+            rows = rows_between(connection, day[0].kind, day[0].start, day[-1].start + HOUR, finer)
+        most = max(1, _CELLS_AT_ONCE // max(1, max((_instants(rows, mark.start) for mark in day), default=1)))
+        group: list[Mark] = []
+        for mark in day:
+            if group and (mark.start != group[-1].start + HOUR or len(group) >= most):
+                yield group
+                group = []
+            group.append(mark)
+        yield group
+
+    def _roll(self, tier: str, group: list[Mark], hourly_from: int, found: Upkept) -> None:
+        for _ in range(_ATTEMPTS):
+            if self._rolled(tier, group, hourly_from, found):
+                _count(found, _WORK[tier], len(group))
+                return
+            again = self._again(group)
+            if again is None:
+                return
+            group = again
+        found.put_off += len(group)
+
+    def _rolled(self, tier: str, group: Sequence[Mark], hourly_from: int, found: Upkept) -> bool:
+        kind, start, end = group[0].kind, group[0].start, group[-1].start + HOUR
+        with self._access.reading() as connection:
+            sealed = start < maintenance_queue.cuts(connection, kind).get(_FINER[tier], -(1 << 62))
+            finer = self._load(connection, kind, start, end, _FINER[tier])
+            existing = self._load(connection, kind, start, end, tier)
+            entities = self._names.entities(connection, kind).by_number
+        gathered = Hours(kind, max(start, hourly_from), end)
+        gathers = tier == ONE_HOUR and not sealed
+        work = Rolling(tier, kind, start, end, finer, existing, sealed, gathered.add if gathers else lambda _: None)
+        new = atomic_replace.stage(self._access, work.drafts())
+        if gathers:
+            self._write_hourly(kind, gathered.rows(entities))
+
+        def then(connection: sa.Connection) -> None:
+            maintenance_queue.add(connection, [_MERGE[tier]], kind, [start // DAY * DAY])
+            status.refuse(connection, TooLate.ROLLED_UP_ALREADY, work.refused)
+            if tier == TEN_MINUTES:
+                maintenance_queue.add(connection, [Work.ONE_HOUR], kind, [mark.start for mark in group])
+
+        swapped = atomic_replace.swap(self._access, new, work.replaced, group, then)
+        if swapped:
+            found.refused += work.refused
+        atomic_replace.purge(self._access)
+        return swapped
+
+    def _load(self, connection: sa.Connection, kind: EntityKind, start: int, end: int, tier: str) -> compaction.Loaded:
+        return compaction.load(connection, self._names, kind, rows_between(connection, kind, start, end, tier))
+
+    def _write_hourly(self, kind: EntityKind, hours: Iterator[tuple[int, list[dict[str, object]]]]) -> None:
+        for _, rows in hours:
+            for part in hourly.parts(rows):
+                with self._access.writing() as connection:
+                    hourly.write(connection, kind, part)
+
+    def _merge(self, tier: str, mark: Mark, found: Upkept) -> None:
+        """One row for what is rolled up alike of a signal in a day, once the day waits for nothing else."""
+        with self._access.reading() as connection:
+            held = maintenance_queue.standing(connection, mark.kind, mark.start, mark.start + DAY)
+            if held.due_ten_minutes or (tier == ONE_HOUR and held.due_hours):
+                return
+            loaded = self._load(connection, mark.kind, mark.start, mark.start + DAY, tier)
+        new = atomic_replace.stage(self._access, rollup_writer.merged(loaded, tier))
+        done = atomic_replace.swap(self._access, new, loaded.ids, [mark])
+        atomic_replace.purge(self._access)
+        if done:
+            _count(found, mark.work, 1)
+        else:
+            found.put_off += 1
+
+    # --- what goes --------------------------------------------------------------------------------
+
+    def _forget(self, now: datetime, retention: Retention, found: Upkept) -> None:
+        forgetting = Forgetting(self._access, retention, now)
+        found.forgotten = forgetting.found
+        forgetting.by_age()
+        found.forgotten.bytes += atomic_replace.purge(self._access)
+        forgetting.by_size()
+        forgetting.unused_cohorts()
+        series_gc.forget(self._access, retention, now, found.forgotten)
+
+    def _shrink(self, found: Upkept) -> bool:
+        """Cut some megabytes off the file; False when there is nothing to cut."""
+        with self._access.reading() as connection:
+            if not disk_usage.shrinks(connection):
+                return False
+            before = disk_usage.measure(connection)
+            if not before.surplus:
+                return False
+        with self._access.writing() as connection:
+            disk_usage.give_back(connection)
+        with self._access.reading() as connection:
+            freed = before.free - disk_usage.measure(connection).free
+        found.given_back += max(0, freed)
+        return freed > 0
+
+
+def _instants(rows: Sequence[Row], hour: int) -> int:
+    """About how many instants of a kind an hour has."""
+    tails = sum(row.instants == 1 and hour <= row.start < hour + HOUR for row in rows)
+    long = [row for row in rows if row.instants > 1 and row.start < hour + HOUR and row.end >= hour]
+    return tails + max((_share(row) for row in long), default=0)
+
+
+def _share(row: Row) -> int:
+    return -(-row.instants * HOUR // max(HOUR, row.end - row.start))
+
+
+def _count(found: Upkept, work: Work, many: int) -> None:
+    if many:
+        found.done[work] = found.done.get(work, 0) + many

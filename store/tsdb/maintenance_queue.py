@@ -1,0 +1,96 @@
+"""What waits for upkeep, and what retention left: rows that writers and upkeep change with the values they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from outrider.model import EntityKind
+from store.schema.metadata import RAW, block, due, kept_from
+from store.sql.backend import insert, put
+from store.tsdb.tiers import HOUR, ONE_HOUR, TEN_MINUTES, Standing, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A span that waits for a work, and how often it was written since the work was last done."""
+
+    work: Work
+    kind: EntityKind
+    start: int
+    writes: int
+
+
+def add(connection: sa.Connection, works: Iterable[Work], kind: EntityKind, starts: Collection[int]) -> None:
+    """Let spans wait; those that wait already are counted once more."""
+    rows = [{"work": work.value, "kind": kind.value, "start_us": at, "writes": 1} for work in works for at in starts]
+    if rows:
+        key = [due.c.work, due.c.kind, due.c.start_us]
+        raised = {"writes": due.c.writes + 1}
+        connection.execute(insert(connection, due).on_conflict_do_update(index_elements=key, set_=raised), rows)
+
+
+def written(connection: sa.Connection, kind: EntityKind, instants: Iterable[int]) -> None:
+    """Raw values of these instants came: their hours wait for compaction and for the first roll-up."""
+    add(connection, (Work.COMPACT, Work.TEN_MINUTES), kind, sorted({at // HOUR * HOUR for at in instants}))
+
+
+def waiting(connection: sa.Connection, work: Work, before: int) -> list[Mark]:
+    """Spans that start before an instant and wait, oldest first."""
+    asked = sa.select(due.c.kind, due.c.start_us, due.c.writes).where(due.c.work == work.value)
+    rows = connection.execute(asked.where(due.c.start_us < before).order_by(due.c.kind, due.c.start_us))
+    return [Mark(work, EntityKind(kind), start, writes) for kind, start, writes in rows]
+
+
+def unchanged(connection: sa.Connection, marks: Sequence[Mark]) -> bool:
+    """True while nobody wrote into the spans, nor did their work."""
+    return all(connection.execute(sa.select(due.c.writes).where(_is(mark))).scalar() == mark.writes for mark in marks)
+
+
+def done(connection: sa.Connection, marks: Sequence[Mark]) -> None:
+    """The spans wait no more."""
+    for mark in marks:
+        connection.execute(sa.delete(due).where(_is(mark)))
+
+
+def _is(mark: Mark) -> sa.ColumnElement[bool]:
+    return sa.and_(due.c.work == mark.work.value, due.c.kind == mark.kind.value, due.c.start_us == mark.start)
+
+
+def standing(connection: sa.Connection, kind: EntityKind, start: int, end: int) -> Standing:
+    """What a read of [start, end) must know of a kind's tiers."""
+    asked = sa.select(due.c.work, due.c.start_us).where(
+        due.c.kind == kind.value, due.c.work.in_([Work.TEN_MINUTES.value, Work.ONE_HOUR.value])
+    )
+    found: dict[str, list[int]] = {Work.TEN_MINUTES.value: [], Work.ONE_HOUR.value: []}
+    for work, at in connection.execute(asked.where(due.c.start_us > start - HOUR, due.c.start_us < end)):
+        found[work].append(at)
+    due_ten, cut = found[Work.TEN_MINUTES.value], cuts(connection, kind)
+    late = [at for at in due_ten if at < cut.get(RAW, at)]
+    return Standing(due_ten, found[Work.ONE_HOUR.value], cut, _without_roll_ups(connection, kind, late))
+
+
+def _without_roll_ups(connection: sa.Connection, kind: EntityKind, hours: Sequence[int]) -> list[int]:
+    """Those of which nothing was ever rolled up."""
+    if not hours:
+        return []
+    asked = sa.select(block.c.start_us, block.c.end_us).where(
+        block.c.kind == kind.value, block.c.tier.in_([TEN_MINUTES, ONE_HOUR]),
+        block.c.end_us >= min(hours), block.c.start_us < max(hours) + HOUR,
+    )  # fmt: skip
+    rolled = {hour for start, end in connection.execute(asked) for hour in range(start // HOUR * HOUR, end + 1, HOUR)}
+    return [hour for hour in hours if hour not in rolled]
+
+
+def cuts(connection: sa.Connection, kind: EntityKind) -> dict[str, int]:
+    """Where retention cut each tier of a kind."""
+    asked = sa.select(kept_from.c.tier, kept_from.c.start_us).where(kept_from.c.kind == kind.value)
+    found: dict[str, int] = {row.tier: row.start_us for row in connection.execute(asked)}
+    return found
+
+
+def cut(connection: sa.Connection, tier: str, kind: EntityKind, at: int) -> None:
+    """Retention leaves nothing of a tier before an instant."""
+    put(connection, kept_from, {"tier": tier, "kind": kind.value, "start_us": at})

@@ -1,0 +1,348 @@
+"""The metric store on SQLite and PostgreSQL: one block a cycle and kind, read back into matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from threading import Lock
+
+import numpy as np
+import sqlalchemy as sa
+
+from outrider.clock import SystemClock
+from outrider.errors import StoreError
+from outrider.model import EntityKind, EntityRef, Event, Floats, SampleBatch, SignalKey, Statistic, Statuses, Window
+from store.migrate import opened
+from store.schema import metadata
+from store.schema.metadata import RAW, instant, micros
+from store.tsdb import (
+    atomic_replace,
+    blocks,
+    event_rows,
+    history_writer,
+    hourly,
+    late_writes,
+    latest,
+    maintenance_queue,
+    tiers,
+)
+from store.tsdb import status as tsdb_status
+from store.tsdb.atomic_replace import Access
+from store.tsdb.chunk_codec import Micros, Numeric, without_hollows
+from store.tsdb.cycle_matrix import SCRAPE_OFFSET, Merged, Merger, column_order
+from store.tsdb.grid import Grid, empty_window, wants
+from store.tsdb.last_seen import Seen
+from store.tsdb.latest import LatestTables
+from store.tsdb.maintenance import Upkeep, Upkept
+from store.tsdb.retention import Retention
+from store.tsdb.series_dictionary import Dictionary, Names, StaleNumbersError
+from store.tsdb.status import Condition, TooLate
+from store.tsdb.tiers import ONE_HOUR, Segment
+from store.tsdb.window_reader import LOOK_BACK, Rows, fill, sorted_entities
+
+DEFAULT_RETENTION = Retention()
+
+
+class SqlMetricStore:
+    """Implements ``outrider.ports.MetricStore``. One writer, any number of readers."""
+
+    def __init__(self, url: str) -> None:
+        """Opens and upgrades the database; raises StoreError or SchemaTooNewError."""
+        self._database = opened(url, "metrics")
+        try:
+            latest.create(self._database)
+            hourly.create(self._database)
+        except BaseException:
+            self._database.close()
+            raise
+        self._dictionary = Dictionary()
+        self._merger = Merger(self._dictionary.entities, self._dictionary.keys)
+        self._latest = LatestTables()
+        self._seen = Seen()
+        self._names = Names()
+        self._writer = Lock()
+        self._newest = -1  # microseconds of the newest cycle that this process wrote
+        self._upkeep = Upkeep(Access(self._database.reading, self._keeping, self._dictionary))
+        self._clock = SystemClock()
+        self.longest_upkeep_seconds = 0.0
+        """How long upkeep's longest write transaction held up writers, from its begin to its commit."""
+
+    # --- write ------------------------------------------------------------------------------------
+
+    def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
+        """Write one cycle durably; return how many cells have a value.
+
+        A second write of the same instant replaces the kinds it brings. Events whose dedup key is
+        known are left out. Values older than all that retention keeps are refused and counted
+        (``condition``), not in the answer.
+        """
+        try:
+            return self._write(at, batches, events)
+        except StaleNumbersError:
+            return self._write(at, batches, events)
+
+    def _write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event]) -> int:
+        splits = self._splits(micros(at), {batch.kind for batch in batches})
+        hidden: list[int] = []
+        with self._writing(micros(at)) as connection:
+            late, self._newest = micros(at) <= self._newest or self._newest < 0, max(micros(at), self._newest)
+            merged = list(self._merger.merge(at, batches))
+            if late:
+                merged = [one for one in merged if self._lands(connection, at, one)]
+            for found in merged:
+                hidden += late_writes.make(connection, found.kind, micros(at), splits)
+                blocks.write_tail(connection, self._dictionary, at, found)
+                maintenance_queue.written(connection, found.kind, [micros(at)])
+                self._latest.update(connection, found, self._dictionary.entities.named, at)
+                self._seen.note(found.kind, found.entities, micros(at))
+            self._seen.tell(connection, micros(at))
+            event_rows.add(connection, events)
+        with suppress(StoreError):  # the cycle is there; what is left behind the next upkeep deletes
+            atomic_replace.purge(Access(self._database.reading, self._writing, self._dictionary), hidden)
+        return sum(_values(found) for found in merged)
+
+    def _splits(self, at: int, kinds: Collection[EntityKind]) -> late_writes.Splits:
+        """What a late instant is taken out of, worked out before anybody waits for it."""
+        if at > self._newest >= 0:
+            return {}
+        with self._database.reading() as connection:
+            return late_writes.prepare(connection, kinds, at)
+
+    def _lands(self, connection: sa.Connection, at: datetime, found: Merged) -> bool:
+        """False for values of a time of which retention has left nothing."""
+        time = micros(at)
+        if time >= maintenance_queue.cuts(connection, found.kind).get(ONE_HOUR, time):
+            return True
+        tsdb_status.refuse(connection, TooLate.OLDER_THAN_KEPT, _values(found))
+        return False
+
+    def write_block(
+        self,
+        kind: EntityKind,
+        times: Floats,
+        keys: Sequence[SignalKey],
+        entities: Sequence[EntityRef],
+        values: Floats,
+        status: Statuses | None = None,
+    ) -> int:
+        """Write history of shape (entities, times, keys), seen all at once; return how many cells have a value.
+
+        ``times`` are unix seconds, rising. ``status`` None means: NaN is ABSENT, the rest PRESENT.
+        Replaces what an earlier call wrote for the same entities and signals inside the span; a span
+        must not be written twice with sets of entities that overlap in part. ``latest_<kind>`` is
+        not touched: it belongs to the cycle.
+        """
+        instants = np.round(np.asarray(times) * 1e6).astype(np.int64)
+        with np.errstate(over="ignore"):  # beyond float32's range a value is infinite
+            narrow = values.astype(np.float32)
+        said = without_hollows(narrow, np.zeros(values.shape, dtype=np.uint8) if status is None else status)
+        try:
+            self._write_history(kind, instants, keys, tuple(entities), narrow, said)
+        except StaleNumbersError:
+            self._write_history(kind, instants, keys, tuple(entities), narrow, said)
+        return int(np.count_nonzero(~np.isnan(narrow)))
+
+    def _write_history(
+        self,
+        kind: EntityKind,
+        times: Micros,
+        keys: Sequence[SignalKey],
+        entities: tuple[EntityRef, ...],
+        values: Numeric,
+        status: Statuses,
+    ) -> None:
+        first = int(times[0])
+        with self._writing(first):
+            self._dictionary.entities.prepare([entities])
+            numbers = self._dictionary.entities.of(entities)
+        drafts = list(history_writer.pack(kind, times, numbers, keys, values, status))
+        access = Access(self._database.reading, lambda: self._writing(first), self._dictionary)
+        history_writer.write(access, kind, times, drafts)
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    def upkeep(
+        self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, stop: Callable[[], bool] = lambda: False
+    ) -> Upkept:
+        """Compact, roll up, forget and give room back, as far as hours are over and settled.
+
+        ``stop`` is asked between steps of some seconds. Safe beside a writer and beside a second upkeep.
+        Raises StoreError.
+        """
+        return self._upkeep.run(now, retention, stop=stop)
+
+    def prune(self, now: datetime, retention: Retention = DEFAULT_RETENTION, *, vacuum: bool = False) -> Upkept:
+        """The same at once, waiting for nothing to settle.
+
+        ``vacuum`` rebuilds the file, so that it is as small as it can be and gives room back from then on;
+        nobody else may write meanwhile. Raises StoreError.
+        """
+        found = self._upkeep.run(now, retention, settle=False)
+        if vacuum:
+            self._database.vacuum()
+        return found
+
+    def condition(self) -> Condition:
+        """Room, what waits for upkeep, what retention left, what came too late. Raises StoreError."""
+        with self._database.reading() as connection:
+            return tsdb_status.read(connection)
+
+    def compact(self, before: datetime) -> int:
+        """Rewrite whole hours before an instant as one row a signal; return how many hours."""
+        return self._upkeep.compact(before)
+
+    @contextmanager
+    def _keeping(self) -> Iterator[sa.Connection]:
+        begun: float | None = None
+        try:
+            with self._writing() as connection:
+                begun = self._clock.monotonic()
+                yield connection
+        finally:
+            if begun is not None:
+                self.longest_upkeep_seconds = max(self.longest_upkeep_seconds, self._clock.monotonic() - begun)
+
+    @contextmanager
+    def _writing(self, at: int | None = None) -> Iterator[sa.Connection]:
+        with self._writer:
+            try:
+                with self._database.writing() as connection:
+                    self._dictionary.connection, self._dictionary.at = connection, at
+                    yield connection
+            except BaseException:
+                self._merger.forget()
+                self._dictionary.forget()
+                self._seen.forget()
+                raise
+            finally:
+                self._dictionary.connection = None
+
+    # --- read -------------------------------------------------------------------------------------
+
+    def read_windows(
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
+    ) -> Window:
+        """Values in [start, end) on a grid of ``step``, as ``outrider.ports.MetricStore`` says.
+
+        ``times`` are the starts of the steps. ``entities`` None means: everything of the kind that
+        was written in the span (once compacted: in its hours; once rolled up: in its days), sorted
+        by key. ``store.tsdb.tiers`` says which tier each hour comes from.
+        """
+        grid = Grid(keys, start, end, step, statistic)
+        with self._database.reading() as connection:
+            standing = maintenance_queue.standing(connection, kind, *grid.span)
+            parts = tiers.segments(standing, *grid.span, grid.step)
+            return self._window(connection, kind, keys, parts, grid, entities, total=True)
+
+    def _window(
+        self,
+        connection: sa.Connection,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        parts: Sequence[Segment],
+        grid: Grid,
+        asked: Sequence[EntityRef] | None,
+        *,
+        total: bool,
+    ) -> Window:
+        wanted = wants(keys, sum_deltas=total)
+        keysets = self._names.keysets(connection)
+        names = {want.name for want in wanted}
+        of_parts = [
+            [
+                row
+                for row in blocks.rows_between(connection, kind, part.start, part.end, part.tier)
+                if not names.isdisjoint(keysets[row.keyset].sections)
+            ]
+            for part in parts
+        ]
+        cohorts = {row.cohort for rows in of_parts for row in rows}
+        members = {cohort: self._names.cohort(connection, cohort) for cohort in cohorts}
+        known = self._names.entities(connection, kind)
+        if asked is None:
+            present = np.unique(np.concatenate([*members.values(), np.empty(0, dtype=np.int32)]))
+            asked = sorted_entities([known.by_number[number] for number in present.tolist()], kind)
+        grid.open(len(asked))
+        places = Rows(asked, known.numbers)
+        columns = [grid.column(want) for want in wanted]
+        for part, rows in zip(parts, of_parts, strict=True):
+            for found in blocks.payloads(connection, rows):
+                for want, column in zip(wanted, columns, strict=True):
+                    for piece in blocks.pieces(found, keysets, want.name, want.stored, column.statistic):
+                        inside = piece.inside(part.start, part.end)
+                        fill(column, want, inside, *places.of(piece.cohort, members[piece.cohort]))
+        for column in columns:
+            column.finish()
+        return grid.window(kind, tuple(asked), event_rows.between(connection, *grid.span, kind=kind))
+
+    def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
+        """The newest cell of every entity and key in the last 5 min before the kind's newest instant.
+
+        A cell with a value wins over a later one without. ``keys`` None means: every stored column.
+        """
+        table = metadata.block
+        asked = (
+            sa.select(table.c.end_us)
+            .where(table.c.kind == kind.value, table.c.tier == RAW, blocks.visible())
+            .order_by(table.c.end_us.desc())
+            .limit(1)
+        )
+        with self._database.reading() as connection:
+            newest: int | None = connection.execute(asked).scalar()
+            if newest is None:
+                return empty_window(kind, keys or (), LOOK_BACK)
+            end = instant(newest + 1)
+            part = Segment(RAW, micros(end - LOOK_BACK), micros(end))
+            if keys is None:
+                rows = blocks.rows_between(connection, kind, part.start, part.end)
+                keysets = self._names.keysets(connection)
+                found = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
+                keys = sorted(found, key=column_order)
+            grid = Grid(keys, end - LOOK_BACK, end, LOOK_BACK)
+            window = self._window(connection, kind, keys, [part], grid, None, total=False)
+        return replace(window, times=np.array([newest / 1e6]))
+
+    def keys(self, kind: EntityKind, start: datetime, end: datetime) -> tuple[SignalKey, ...]:
+        """Every stored column of a kind with a block in [start, end), raw or rolled up, in stored order."""
+        with self._database.reading() as connection:
+            keysets = self._names.keysets(connection)
+            rows = [
+                row
+                for tier in tiers.TIERS
+                for row in blocks.rows_between(connection, kind, micros(start), micros(end), tier)
+            ]
+        found = {key for row in rows for key in keysets[row.keyset].keys if key != SCRAPE_OFFSET}
+        return tuple(sorted(found, key=column_order))
+
+    def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """Every entity of a kind that retention has left anything of, sorted."""
+        with self._database.reading() as connection:
+            return sorted_entities(self._names.entities(connection, kind).by_number, kind)
+
+    def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
+        """Events in [start, end), oldest first."""
+        with self._database.reading() as connection:
+            return event_rows.between(connection, micros(start), micros(end), entity=entity)
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections checked out at this moment: 0 between calls."""
+        return self._database.checked_out
+
+    def close(self) -> None:
+        """Release every connection."""
+        self._database.close()
+
+
+def _values(found: Merged) -> int:
+    return int(np.count_nonzero(~np.isnan(found.values[:-1])))

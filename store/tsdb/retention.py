@@ -1,0 +1,242 @@
+"""Forgets by age and by size: oldest raw values first, nothing that is not rolled up while anything else is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from outrider.model import EntityKind
+from store.schema.metadata import RAW, block, cohort, due, event, hidden, micros
+from store.sql.backend import insert
+from store.tsdb import atomic_replace, blocks, disk_usage, hourly, maintenance_queue
+from store.tsdb.atomic_replace import Access
+from store.tsdb.tiers import HOUR, ONE_HOUR, TEN_MINUTES, TIERS, Work
+
+_SLACK = 0.05  # what size takes away leaves so much below the limit, so that it is not at it again at once
+_ROWS_AT_ONCE = 2000
+_COHORTS_AT_ONCE = 200
+_NEXT = {RAW: Work.TEN_MINUTES, TEN_MINUTES: Work.ONE_HOUR}
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long each tier is kept, and how many bytes the metrics database may take (None: any)."""
+
+    raw: timedelta = timedelta(hours=48)
+    ten_minutes: timedelta = timedelta(days=30)
+    hours: timedelta = timedelta(days=400)
+    hourly_tables: timedelta = timedelta(days=7)
+    size_bytes: int | None = None
+
+    def of(self, tier: str) -> timedelta:
+        """How long a tier is kept."""
+        return {RAW: self.raw, TEN_MINUTES: self.ten_minutes, ONE_HOUR: self.hours}[tier]
+
+
+class Because(StrEnum):
+    """Why something was forgotten, or was not."""
+
+    AGE = "age"
+    SIZE = "size"
+    SIZE_NOTHING_ELSE_LEFT = "size_nothing_else_left"  # values that no roll-up holds
+    UNUSED = "unused"
+    NOT_ROLLED_UP = "not_rolled_up"  # due by age, and kept
+
+
+@dataclass(slots=True)
+class Forgotten:
+    """Rows that were deleted, by (what, why): of tiers, ``hourly``, ``event`` and ``cohort``.
+
+    ``kept`` counts hours held back.
+    """
+
+    rows: dict[tuple[str, Because], int] = field(default_factory=dict)
+    bytes: int = 0
+    kept: dict[Because, int] = field(default_factory=dict)
+
+    def add(self, what: str, because: Because, rows: int) -> None:
+        """Count deleted rows."""
+        if rows:
+            self.rows[what, because] = self.rows.get((what, because), 0) + rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    kind: EntityKind
+    end: int
+    size: int
+
+
+class Forgetting:
+    """Deletes what is due, in short transactions; each can be the last before a kill."""
+
+    def __init__(self, access: Access, retention: Retention, now: datetime) -> None:
+        """Deletes nothing yet."""
+        self._access, self._retention, self._now = access, retention, now
+        self.found = Forgotten()
+
+    def by_age(self) -> None:
+        """Tiers, hourly tables and events beyond their age."""
+        for tier in TIERS:
+            before = micros(self._now - self._retention.of(tier)) // HOUR * HOUR
+            for kind in EntityKind:
+                self._cut(tier, kind, self._held_back(tier, kind, before), Because.AGE)
+        hours = micros(self._now - self._retention.hourly_tables)
+        for kind in EntityKind:
+            self._hourly(kind, hours, Because.AGE)
+        self._events(micros(self._now - self._retention.hours))
+
+    def _events(self, before: int) -> None:
+        old = sa.select(event.c.dedup_key).where(event.c.at_us < before)
+        while self._any(old):
+            with self._access.writing() as connection:
+                some = old.order_by(event.c.at_us).limit(_ROWS_AT_ONCE).scalar_subquery()
+                gone = connection.execute(sa.delete(event).where(event.c.dedup_key.in_(some))).rowcount
+            self.found.add("event", Because.AGE, int(gone))
+
+    def unused_cohorts(self) -> None:
+        """Lists of entities that no row names any more. The newest stays, so that no number is given twice."""
+        used = sa.exists().where(block.c.cohort_id == cohort.c.id)
+        newest = sa.select(sa.func.max(cohort.c.id)).scalar_subquery()
+        unused = sa.select(cohort.c.id).where(cohort.c.id < newest, ~used)
+        with self._access.reading() as connection:
+            ids = [row.id for row in connection.execute(unused.limit(_ROWS_AT_ONCE))]
+        for first in range(0, len(ids), _COHORTS_AT_ONCE):
+            part = ids[first : first + _COHORTS_AT_ONCE]
+            with self._access.writing() as connection:
+                gone = connection.execute(sa.delete(cohort).where(cohort.c.id.in_(part), ~used)).rowcount
+            self.found.add("cohort", Because.UNUSED, int(gone))
+
+    def by_size(self) -> None:
+        """Oldest first until the limit holds: raw values, hourly tables, 10 minutes, hours; then what is left."""
+        limit = self._retention.size_bytes
+        if limit is None or self._excess(limit) <= 0:
+            return
+        for tier in (RAW, "hourly", TEN_MINUTES, ONE_HOUR):
+            if tier == "hourly":
+                self._oldest_hourly(limit)
+            else:
+                self._oldest(tier, limit, Because.SIZE)
+        self._oldest(RAW, limit, Because.SIZE_NOTHING_ELSE_LEFT)
+
+    def _excess(self, limit: int, slack: float = 0.0) -> int:
+        with self._access.reading() as connection:
+            return disk_usage.measure(connection, exact=True).used - int(limit * (1 - slack))
+
+    def _oldest(self, tier: str, limit: int, because: Because) -> None:
+        """Cut one tier of all kinds at one instant. Deleting frees less than its rows hold, hence the rounds."""
+        newest = micros(self._now) // HOUR * HOUR
+        while (excess := self._excess(limit, _SLACK)) > 0:
+            before = min(self._instant_of(tier, excess), newest)
+            for kind in EntityKind:
+                held = before
+                if because is Because.SIZE:
+                    held = self._held_back(tier, kind, before, told=False)
+                self._cut(tier, kind, held, because)
+            self.found.bytes += (freed := atomic_replace.purge(self._access))
+            if not freed:
+                return
+
+    def _instant_of(self, tier: str, excess: int) -> int:
+        """The hour before which the oldest rows of a tier hold at least so many bytes."""
+        total = at = 0
+        with self._access.reading() as connection:
+            asked = sa.select(block.c.end_us, sa.func.length(block.c.payload)).where(block.c.tier == tier)
+            for end, size in connection.execute(asked.where(blocks.visible()).order_by(block.c.end_us)):
+                at = end
+                total += size
+                if total >= excess:
+                    break
+        return (at // HOUR + 1) * HOUR
+
+    def _held_back(self, tier: str, kind: EntityKind, before: int, *, told: bool = True) -> int:
+        """An instant not after the first hour that waits to be rolled up, leaving out those already cut into."""
+        work = _NEXT.get(tier)
+        if work is None:
+            return before
+        with self._access.reading() as connection:
+            from_ = maintenance_queue.cuts(connection, kind).get(tier, -(1 << 62))
+            asked = sa.select(sa.func.min(due.c.start_us), sa.func.count()).where(
+                due.c.work == work.value, due.c.kind == kind.value, due.c.start_us >= from_, due.c.start_us < before
+            )
+            first, many = connection.execute(asked).one()
+        if first is None:
+            return before
+        if told:
+            self.found.kept[Because.NOT_ROLLED_UP] = self.found.kept.get(Because.NOT_ROLLED_UP, 0) + int(many)
+        return int(first)
+
+    def _cut(self, tier: str, kind: EntityKind, before: int, because: Because) -> None:
+        """Forget a kind's rows of a tier that end before an instant; late values yet to be rolled up stay."""
+        old = sa.select(block.c.id, block.c.start_us, block.c.end_us).where(
+            block.c.tier == tier, block.c.kind == kind.value, block.c.end_us < before, blocks.visible()
+        )
+        while self._any(old):
+            with self._access.writing() as connection:
+                known = maintenance_queue.cuts(connection, kind)
+                waits = self._late(connection, tier, kind, min(before, known.get(tier, before)), because)
+                rows = connection.execute(old.order_by(block.c.end_us).limit(_ROWS_AT_ONCE)).all()
+                gone = [row.id for row in rows if not _touches(row.start_us, row.end_us, waits)]
+                if not gone:
+                    return
+                if before > known.get(tier, -(1 << 62)):
+                    maintenance_queue.cut(connection, tier, kind, before)
+                if because is Because.SIZE_NOTHING_ELSE_LEFT:
+                    self._never_rolled_up(connection, kind, before)
+                connection.execute(insert(connection, hidden), [{"block_id": number} for number in gone])
+            self.found.add(tier, because, len(gone))
+
+    def _any(self, asked: sa.Select[Any]) -> bool:
+        with self._access.reading() as connection:
+            return connection.execute(asked.limit(1)).first() is not None
+
+    def _late(self, connection: sa.Connection, tier: str, kind: EntityKind, before: int, because: Because) -> set[int]:
+        work = _NEXT.get(tier)
+        if work is None or because is Because.SIZE_NOTHING_ELSE_LEFT:
+            return set()
+        return {mark.start for mark in maintenance_queue.waiting(connection, work, before) if mark.kind is kind}
+
+    def _never_rolled_up(self, connection: sa.Connection, kind: EntityKind, before: int) -> None:
+        for work in (Work.COMPACT, Work.TEN_MINUTES):
+            maintenance_queue.done(
+                connection, [mark for mark in maintenance_queue.waiting(connection, work, before) if mark.kind is kind]
+            )
+
+    def _hourly(self, kind: EntityKind, before: int, because: Because) -> int:
+        total = 0
+        while self._any(hourly.older(kind, before)):
+            with self._access.writing() as connection:
+                total += (gone := hourly.forget(connection, kind))
+            self.found.add("hourly", because, gone)
+        return total
+
+    def _oldest_hourly(self, limit: int) -> None:
+        """A day of all kinds at a time, as long as that makes room."""
+        excess = self._excess(limit, _SLACK)
+        for before in self._days_of_hourly():
+            if excess <= 0:
+                return
+            if sum(self._hourly(kind, before, Because.SIZE) for kind in EntityKind):
+                left = self._excess(limit, _SLACK)
+                if left >= excess:
+                    return
+                excess = left
+
+    def _days_of_hourly(self) -> Iterator[int]:
+        longest = self._retention.hourly_tables // timedelta(hours=1)
+        newest = micros(self._now) // HOUR * HOUR
+        yield from (newest - hours * HOUR for hours in range(longest, 0, -24))
+
+
+def _touches(start: int, end: int, hours: set[int]) -> bool:
+    return any(at in hours for at in range(start // HOUR * HOUR, end + 1, HOUR)) if hours else False
+
+
+def summary(rows: Mapping[tuple[str, Because], int]) -> dict[str, int]:
+    """``raw_age``: how many rows, for a log line."""
+    return {f"{what}_{because}": many for (what, because), many in sorted(rows.items())}

@@ -1,0 +1,204 @@
+"""The numbers of entities, columns, cohorts and keysets in the metrics database.
+
+A number is given once and never again to something else. The writer remembers them; when a
+transaction fails it forgets them all, because nobody knows which of them were kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+import sqlalchemy as sa
+
+from outrider.errors import StoreError
+from outrider.fitting import fitted
+from outrider.model import EntityKind, EntityRef, SignalKey
+from store.schema import metadata
+from store.sql.backend import insert
+from store.tsdb import maintenance_queue
+from store.tsdb.cycle_matrix import Ids, Numbers
+
+ENTITY: Final = "entity"
+"""The tier under which ``kept_from`` says that entities were forgotten: it changes whenever some were."""
+
+
+class StaleNumbersError(StoreError):
+    """Upkeep forgot entities whose numbers are remembered here; everything was forgotten here, too: try again."""
+
+    def __init__(self) -> None:
+        """Nothing of the transaction was kept."""
+        super().__init__("Upkeep forgot entities while they were written.", hint="Write once more.")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The entities of a kind. Nobody changes it: what comes is in the next one."""
+
+    by_number: Mapping[int, EntityRef]
+    numbers: Mapping[EntityRef, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Keyset:
+    """The columns of a block, and for each signal: its section, first column, one after its last."""
+
+    keys: tuple[SignalKey, ...]
+    sections: Mapping[str, tuple[int, int, int]]
+
+
+def sections_of(keys: tuple[SignalKey, ...]) -> dict[str, tuple[int, int, int]]:
+    """Where each signal's columns stand: section, first column, one after the last."""
+    found: dict[str, tuple[int, int, int]] = {}
+    at = 0
+    for section, (name, group) in enumerate(groupby(keys, key=lambda key: key.name)):
+        size = len(list(group))
+        found[name] = (section, at, at + size)
+        at += size
+    return found
+
+
+class Dictionary:
+    """Gives out numbers inside the writer's transaction: set ``connection`` first, and ``at``, its instant."""
+
+    def __init__(self) -> None:
+        """Knows nothing yet; numbers of others are found when they are first asked for."""
+        self._connection: sa.Connection | None = None
+        self.at: int | None = None
+        self.entities: Numbers[EntityRef] = Numbers(self._add_entities)
+        self.keys: Numbers[SignalKey] = Numbers(self._add_keys)
+        self._cohorts: dict[bytes, int] = {}
+        self._keysets: dict[bytes, int] = {}
+        self._gone: int | None = None  # ``_forgotten`` before the first number was learned
+
+    @property
+    def connection(self) -> sa.Connection | None:
+        """The writer's, None between transactions."""
+        return self._connection
+
+    @connection.setter
+    def connection(self, given: sa.Connection | None) -> None:
+        self._connection = given
+        self._cohorts.clear()  # retention deletes those that no row names, in another process, too
+
+    def forget(self) -> None:
+        """Drop every number: they are read again when needed."""
+        self.entities.forget()
+        self.keys.forget()
+        self._cohorts.clear()
+        self._keysets.clear()
+        self._gone = None
+
+    def cohort(self, entities: Ids) -> int:
+        """The number of a list of entities, asked for once a transaction.
+
+        Raises StaleNumbersError when some of them may be gone.
+        """
+        return self._list(metadata.cohort, self._cohorts, entities)
+
+    def keyset(self, keys: Ids) -> int:
+        """The number of a list of columns."""
+        return self._list(metadata.keyset, self._keysets, keys)
+
+    def _writer(self) -> sa.Connection:
+        if self.connection is None:
+            raise RuntimeError("numbers are given out inside a transaction")
+        return self.connection
+
+    def _add_entities(self, new: Sequence[EntityRef]) -> list[int]:
+        if self._gone is None:
+            self._gone = self._forgotten()
+        ordered = sorted(new, key=lambda found: found.key)  # rising numbers in sorted order make reads one slice
+        seen = {"first_seen_us": self.at, "last_seen_us": self.at}
+        rows = [{"kind": found.kind.value, "key": found.key, **seen} for found in ordered]
+        return self._add(metadata.entity, rows, [found.key for found in new])
+
+    def _add_keys(self, new: Sequence[SignalKey]) -> list[int]:
+        spelled = [str(key) for key in new]
+        return self._add(metadata.signal, [{"key": key} for key in spelled], spelled)
+
+    def _add(self, table: sa.Table, rows: Sequence[Mapping[str, object]], keys: list[str]) -> list[int]:
+        connection = self._writer()
+        connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
+        found: dict[str, int] = {}
+        for at in range(0, len(keys), 500):
+            asked = sa.select(table.c.key, table.c.id).where(table.c.key.in_(keys[at : at + 500]))
+            found.update((row.key, row.id) for row in connection.execute(asked))
+        return [found[fitted(key)] for key in keys]
+
+    def _list(self, table: sa.Table, known: dict[bytes, int], members: Ids) -> int:
+        packed = members.astype("<i4").tobytes()
+        digest = hashlib.sha256(packed).digest()[:16]
+        if digest not in known:
+            connection = self._writer()
+            asked = sa.select(table.c.id).where(table.c.digest == digest)
+            found = connection.execute(asked).scalar()
+            if found is None:
+                if table is metadata.cohort and self._gone not in (None, self._forgotten()):
+                    raise StaleNumbersError
+                new = insert(connection, table).values(digest=digest, members=packed)
+                connection.execute(new.on_conflict_do_nothing())
+                found = connection.execute(asked).scalar_one()
+            known[digest] = int(found)
+        return known[digest]
+
+    def _forgotten(self) -> int:
+        """Where forgetting stands, of all kinds together: another number whenever some entity was forgotten."""
+        cuts = sa.select(sa.func.sum(metadata.kept_from.c.start_us)).where(metadata.kept_from.c.tier == ENTITY)
+        return int(self._writer().execute(cuts).scalar() or 0)
+
+
+class Names:
+    """The read side: what the numbers mean.
+
+    Rows are never changed, so what was read once stays true, but for entities that upkeep forgot.
+    """
+
+    def __init__(self) -> None:
+        """Reads nothing yet."""
+        self._entities: dict[EntityKind, tuple[int, Known]] = {}
+        self._keys: dict[int, SignalKey] = {}
+        self._cohorts: dict[int, Ids] = {}
+        self._keysets: dict[int, Keyset] = {}
+
+    def keysets(self, connection: sa.Connection) -> dict[int, Keyset]:
+        """The columns of every keyset."""
+        newest = max(self._keysets, default=0)
+        table = metadata.keyset
+        rows = connection.execute(sa.select(table.c.id, table.c.members).where(table.c.id > newest)).all()
+        for row in rows:
+            numbers = np.frombuffer(row.members, dtype="<i4").tolist()
+            if any(number not in self._keys for number in numbers):
+                found = connection.execute(sa.select(metadata.signal.c.id, metadata.signal.c.key))
+                self._keys = {number: SignalKey.parse(key) for number, key in found}
+            keys = tuple(self._keys[number] for number in numbers)
+            self._keysets[row.id] = Keyset(keys, sections_of(keys))
+        return self._keysets
+
+    def cohort(self, connection: sa.Connection, number: int) -> Ids:
+        """The entity numbers of a cohort."""
+        if number not in self._cohorts:
+            table = metadata.cohort
+            packed = connection.execute(sa.select(table.c.members).where(table.c.id == number)).scalar_one()
+            self._cohorts[number] = np.frombuffer(packed, dtype="<i4")
+        return self._cohorts[number]
+
+    def entities(self, connection: sa.Connection, kind: EntityKind) -> Known:
+        """Every entity of a kind."""
+        forgotten = maintenance_queue.cuts(connection, kind).get(ENTITY, 0)
+        at, known = self._entities.get(kind, (forgotten, Known({}, {})))
+        if at != forgotten:
+            known = Known({}, {})
+        table = metadata.entity
+        newest = max(known.by_number, default=0)
+        asked = sa.select(table.c.id, table.c.key).where(table.c.kind == kind.value, table.c.id > newest)
+        fresh = {number: EntityRef.from_key(key) for number, key in connection.execute(asked)}
+        if fresh:
+            numbers = {found: number for number, found in fresh.items()}
+            known = Known({**known.by_number, **fresh}, {**known.numbers, **numbers})
+        self._entities[kind] = forgotten, known
+        return known

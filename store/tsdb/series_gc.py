@@ -1,0 +1,93 @@
+"""Forgets entities that are gone: their rows of ``latest_<kind>``, and in the end their names.
+
+Pods come and go by the thousand. A row of ``latest_<kind>`` goes when no cycle has rewritten it for as long
+as raw values are kept; an entity when nothing that was kept can speak of it any more. A cut of the tier
+``entity`` in table ``kept_from`` tells whoever remembers numbers that some went (``store.tsdb.series_dictionary``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import numpy as np
+import sqlalchemy as sa
+
+from outrider.clock import rfc3339
+from outrider.model import EntityKind
+from store.schema.metadata import cohort, entity, micros
+from store.tsdb import maintenance_queue
+from store.tsdb.atomic_replace import Access
+from store.tsdb.retention import Because, Forgotten, Retention
+from store.tsdb.series_dictionary import ENTITY
+from store.tsdb.tiers import TIERS
+
+_AT_ONCE: Final = 500  # rows a transaction
+_SLACK: Final = timedelta(days=2)  # rolled up days stand in one row, and ``last_seen_us`` may be behind
+
+
+def forget(access: Access, retention: Retention, now: datetime, found: Forgotten) -> None:
+    """Delete both, in short transactions; each can be the last before a kill. Raises StoreError."""
+    for kind in EntityKind:
+        found.add("latest", Because.AGE, _latest(access, kind, rfc3339(now - retention.raw)))
+    longest = max(retention.hourly_tables, *(retention.of(tier) for tier in TIERS))
+    found.add("entity", Because.UNUSED, _entities(access, micros(now - longest - _SLACK)))
+
+
+def _latest(access: Access, kind: EntityKind, before: str) -> int:
+    table = sa.table(f"latest_{kind.value}", sa.column("entity_id"), sa.column("at"))
+    with access.reading() as connection:
+        ids = connection.scalars(sa.select(table.c.entity_id).where(table.c.at < before)).all()
+    gone = 0
+    for first in range(0, len(ids), _AT_ONCE):
+        old = table.c.entity_id.in_(ids[first : first + _AT_ONCE])
+        with access.writing() as connection:
+            gone += connection.execute(sa.delete(table).where(old, table.c.at < before)).rowcount
+    return gone
+
+
+def _entities(access: Access, before: int) -> int:
+    """The newest stays, so that no number is given twice."""
+    newest = sa.select(sa.func.max(entity.c.id)).scalar_subquery()
+    unseen = sa.or_(entity.c.last_seen_us.is_(None), entity.c.last_seen_us < before)
+    asked = sa.select(entity.c.id).where(unseen, entity.c.id < newest)
+    with access.reading() as connection:
+        ids = np.array(connection.scalars(asked).all(), dtype=np.int32)
+        if not ids.size:
+            return 0
+        last_list = _last_list(connection)
+        ids = np.setdiff1d(ids, _listed(connection))
+    gone = 0
+    for first in range(0, ids.size, _AT_ONCE):
+        part = ids[first : first + _AT_ONCE].tolist()
+        with access.writing() as connection:
+            if _last_list(connection) != last_list:
+                break  # a new list may name some of them: the next run looks again
+            gone += _delete(connection, part, before)
+            access.numbers.forget()  # others learn it from the cut
+    return gone
+
+
+def _delete(connection: sa.Connection, ids: Sequence[int], before: int) -> int:
+    unseen = sa.or_(entity.c.last_seen_us.is_(None), entity.c.last_seen_us < before)
+    chosen = sa.select(entity.c.id, entity.c.kind).where(entity.c.id.in_(ids), unseen)
+    found = {number: EntityKind(kind) for number, kind in connection.execute(chosen)}
+    connection.execute(sa.delete(entity).where(entity.c.id.in_(list(found))))
+    for kind in set(found.values()):
+        cut = maintenance_queue.cuts(connection, kind).get(ENTITY, before - 1)
+        maintenance_queue.cut(connection, ENTITY, kind, max(before, cut + 1))
+    return len(found)
+
+
+def _last_list(connection: sa.Connection) -> int | None:
+    found: int | None = connection.execute(sa.select(sa.func.max(cohort.c.id))).scalar()
+    return found
+
+
+def _listed(connection: sa.Connection) -> np.ndarray:
+    """The entities of every cohort, used or not: somebody may remember its number and write under it."""
+    found = np.empty(0, dtype=np.int32)
+    for packed in connection.scalars(sa.select(cohort.c.members).execution_options(yield_per=200)):
+        found = np.union1d(found, np.frombuffer(packed, dtype="<i4"))
+    return found

@@ -1,0 +1,117 @@
+"""Tiers: raw values, 10-minute and 1-hour roll-ups; and which of them a read takes for which part of its span."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.schema.metadata import RAW
+
+MINUTE: Final = 60_000_000  # microseconds, as all spans here
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+TEN_MINUTES, ONE_HOUR = "10m", "1h"
+TIERS: Final = (RAW, TEN_MINUTES, ONE_HOUR)
+SPACING: Final = {RAW: 1, TEN_MINUTES: 10 * MINUTE, ONE_HOUR: HOUR}
+"""The span that a cell of a tier stands for; it bears the instant at which the span starts."""
+
+
+class Work(StrEnum):
+    """What a span may wait for: an hour for the first three, a day for the last two."""
+
+    COMPACT = "compact"
+    TEN_MINUTES = "10m"
+    ONE_HOUR = "1h"
+    MERGE_TEN_MINUTES = "merge_10m"
+    MERGE_HOURS = "merge_1h"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a read, [start, end), and the tier it comes from."""
+
+    tier: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a kind's tiers hold: starts of hours that wait for a roll-up, and where retention cut.
+
+    ``first`` are hours before the cut of raw values that have nothing but raw values: a history written late.
+    """
+
+    due_ten_minutes: Collection[int] = ()
+    due_hours: Collection[int] = ()
+    kept_from: Mapping[str, int] | None = None
+    first: Collection[int] = ()
+
+    def kept(self, tier: str) -> int:
+        """The first instant that retention left; the beginning of time when it never cut."""
+        return (self.kept_from or {}).get(tier, -(1 << 62))
+
+
+def segments(standing: Standing, start: int, end: int, step: int) -> list[Segment]:
+    """Cut [start, end) into parts by tier, oldest first.
+
+    An hour comes from the coarsest tier whose spacing divides the step, whose cells start where steps
+    do, and whose roll-up is made; from raw values where none is; and from what retention left of it
+    where they are gone. A cell of a roll-up is never taken when it reaches beyond the end, unless
+    nothing finer is left.
+    """
+    if end <= start:
+        return []
+    hours = np.arange(start // HOUR * HOUR, end, HOUR)
+    chosen = _chosen(standing, hours, start, end, step)
+    found: list[Segment] = []
+    for tier, first, last in _runs(hours, chosen):
+        found += _cut(standing, tier, max(first, start), min(last, end))
+    return _joined(found)
+
+
+def _chosen(standing: Standing, hours: NDArray[np.int64], start: int, end: int, step: int) -> NDArray[np.int64]:
+    """For each hour the place of its tier in ``TIERS``."""
+    fits = {tier: step % SPACING[tier] == 0 and start % SPACING[tier] == 0 for tier in TIERS}
+    raw = (hours >= standing.kept(RAW)) | _among(hours, standing.first)
+    ten = hours >= standing.kept(TEN_MINUTES)
+    made_ten = ~_among(hours, standing.due_ten_minutes) | ~raw
+    made_hour = (made_ten & ~_among(hours, standing.due_hours)) | ~ten
+    whole = (hours >= start) & (hours + HOUR <= end)
+    by_hour = fits[ONE_HOUR] & made_hour & whole
+    by_ten = fits[TEN_MINUTES] & made_ten & ten
+    return np.where(by_hour, 2, np.where(by_ten, 1, np.where(raw, 0, np.where(ten, 1, 2))))
+
+
+def _among(hours: NDArray[np.int64], wanted: Collection[int]) -> NDArray[np.bool_]:
+    return np.isin(hours, np.fromiter(wanted, dtype=np.int64, count=len(wanted)))
+
+
+def _runs(hours: NDArray[np.int64], chosen: NDArray[np.int64]) -> Iterator[tuple[str, int, int]]:
+    firsts = np.flatnonzero(np.append(True, np.diff(chosen) != 0))
+    for first, after in zip(firsts, np.append(firsts[1:], hours.size), strict=True):
+        yield TIERS[chosen[first]], int(hours[first]), int(hours[after - 1]) + HOUR
+
+
+def _cut(standing: Standing, tier: str, start: int, end: int) -> list[Segment]:
+    """A run of hours; what is left of a 10-minute span at its end comes from raw values where they are."""
+    whole = end // SPACING[TEN_MINUTES] * SPACING[TEN_MINUTES]
+    if tier != TEN_MINUTES or whole == end or end // HOUR * HOUR < standing.kept(RAW):
+        return [Segment(tier, start, end)]
+    parts = [Segment(tier, start, whole), Segment(RAW, max(start, whole), end)]
+    return [part for part in parts if part.end > part.start]
+
+
+def _joined(parts: list[Segment]) -> list[Segment]:
+    found: list[Segment] = []
+    for part in parts:
+        if found and found[-1].tier == part.tier and found[-1].end == part.start:
+            found[-1] = Segment(part.tier, found[-1].start, part.end)
+        else:
+            found.append(part)
+    return found

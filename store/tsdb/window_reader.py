@@ -1,0 +1,59 @@
+"""Fills a grid from cells, wherever they are kept: what both metric stores share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+import numpy as np
+
+from outrider.model import EntityKind, EntityRef
+from store.tsdb.arrays import Index, compact
+from store.tsdb.blocks import Piece
+from store.tsdb.chunk_codec import Section
+from store.tsdb.cycle_matrix import Ids
+from store.tsdb.grid import Column, Want
+
+LOOK_BACK: Final = timedelta(minutes=5)
+"""How old a cell may be to count as the latest, as in Prometheus."""
+
+
+class Rows:
+    """Where entities stand in the output: looked up once a cohort."""
+
+    def __init__(self, entities: Sequence[EntityRef], numbers: Mapping[EntityRef, int]) -> None:
+        """``numbers`` are the stored numbers of the entities; an entity without one has no cells."""
+        known = [(numbers[entity], row) for row, entity in enumerate(entities) if entity in numbers]
+        self._places = np.full(max((number for number, _ in known), default=0) + 1, -1, dtype=np.int64)
+        for number, row in known:
+            self._places[number] = row
+        self._cohorts: dict[int, tuple[Index, Index]] = {}
+
+    def of(self, cohort: int, members: Ids) -> tuple[Index, Index]:
+        """Which members of a cohort are wanted, and the output rows they go to."""
+        if cohort not in self._cohorts:
+            inside = members < self._places.size
+            rows = np.where(inside, self._places[np.where(inside, members, 0)], -1)
+            chosen = np.flatnonzero(rows >= 0)
+            self._cohorts[cohort] = compact(chosen), compact(rows[chosen])
+        return self._cohorts[cohort]
+
+
+def fill(column: Column, want: Want, piece: Piece, chosen: Index, rows: Index) -> None:
+    """Fold one piece into the column of its signal. ``chosen`` are the piece's entities, ``rows`` their places."""
+    pairs = [(at, want.stored.index(key)) for at, key in enumerate(piece.keys) if key in want.stored]
+    if not pairs or (isinstance(rows, slice) and rows.start == rows.stop):
+        return
+    source, target = (compact(np.array(side)) for side in zip(*pairs, strict=True))
+    cells = piece.cells
+    values = cells.values[source][:, chosen]
+    status = None if cells.status is None else cells.status[source][:, chosen]
+    weights = None if piece.weights is None else piece.weights[source][:, chosen]
+    column.add(target, rows, piece.times, Section(values, status), weights)
+
+
+def sorted_entities(found: Mapping[int, EntityRef] | Sequence[EntityRef], kind: EntityKind) -> tuple[EntityRef, ...]:
+    """Entities of a kind by their key."""
+    everyone = found.values() if isinstance(found, Mapping) else found
+    return tuple(sorted((entity for entity in everyone if entity.kind is kind), key=lambda entity: entity.key))

@@ -1,0 +1,1 @@
+"""Cycles buffered on disk while the metric store is unavailable."""

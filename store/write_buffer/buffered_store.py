@@ -1,0 +1,138 @@
+"""A metric store that may be away: cycles wait on disk and are written in order when it is back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+from outrider import log
+from outrider.errors import StoreAwayError, StoreError
+from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
+from outrider.ports import MetricStore
+from store.write_buffer.segments import CycleFiles, Kept, SpoolStatus
+
+CATCH_UP = timedelta(seconds=2)
+"""How long one cycle may spend on those that wait: it must not be late itself."""
+_REFUSALS = 3  # a cycle that the store refuses so often, though it takes others, is set aside
+_log = log.get("spool")
+
+
+class SpooledMetrics:
+    """Implements ``outrider.ports.MetricStore``: reads go to the store, writes never fail because it is away."""
+
+    def __init__(
+        self, store: MetricStore, folder: Path, limit_bytes: int, may_write: Callable[[], bool] = lambda: True
+    ) -> None:
+        """``folder`` should not lie on the store's own disk. While ``may_write`` says no, cycles wait too."""
+        self._store, self._may_write = store, may_write
+        self._files = CycleFiles(folder, limit_bytes)
+        self._refused: dict[Path, int] = {}
+        self._away = False
+
+    def write(self, at: datetime, batches: Sequence[SampleBatch], events: Sequence[Event] = ()) -> int:
+        """Write one cycle to the store, or behind those that wait for it; returns how many cells have a value."""
+        if not self._may_write():
+            kept = self._keep(Kept(at, tuple(batches), tuple(events)))
+        elif not self._files.waiting():
+            try:
+                return self._store.write(at, batches, events)
+            except StoreError as error:
+                self._tell(away=True, error=error)
+                kept = self._keep(Kept(at, tuple(batches), tuple(events)))
+        else:
+            kept = self._keep(Kept(at, tuple(batches), tuple(events)))
+            self._catch_up()
+        return sum(int(np.count_nonzero(~np.isnan(batch.values))) for batch in batches) if kept else 0
+
+    def _keep(self, cycle: Kept) -> bool:
+        try:
+            dropped = self._files.put(cycle)
+        except OSError as error:
+            _log.error("spool_failed", error=error.strerror, at=str(cycle.at), lost="one cycle")
+            return False
+        if dropped:
+            _log.error("spool_full", dropped_cycles=dropped, hint="raise store.state.ingest_buffer.limit_bytes")
+        return True
+
+    def _catch_up(self) -> None:
+        """Write what waits, oldest first, as far as the time goes."""
+        until = time.monotonic() + CATCH_UP.total_seconds()
+        for path in self._files.waiting():
+            try:
+                cycle = self._files.read(path)
+                self._store.write(cycle.at, cycle.batches, cycle.events)
+            except StoreError as error:
+                if self._is_stuck(path, error):
+                    return
+                continue
+            self._files.done(path)
+            self._refused.clear()
+            self._tell(away=False)
+            if time.monotonic() >= until:
+                return
+
+    def _is_stuck(self, path: Path, error: StoreError) -> bool:
+        """True when those behind must wait too; False when this one alone was at fault and is set aside."""
+        self._tell(away=True, error=error)
+        if isinstance(error, StoreAwayError):
+            return True
+        self._refused[path] = self._refused.get(path, 0) + 1
+        if self._refused[path] < _REFUSALS:
+            return True
+        _log.error("cycle_set_aside", file=str(path), error=error.message)
+        self._files.set_aside(path)
+        return False
+
+    def _tell(self, *, away: bool, error: StoreError | None = None) -> None:
+        if away and not self._away:
+            _log.error("store_away", error=error.message if error else "", hint=error.hint if error else "")
+        elif self._away and not away:
+            _log.info("store_back", waiting=self.status().cycles)
+        self._away = away
+
+    def set_aside(self) -> int:
+        """Let nothing that waits be written any more: another engine wrote these instants. Says how many."""
+        waiting = self._files.waiting()
+        for path in waiting:
+            self._files.set_aside(path)
+        return len(waiting)
+
+    def status(self) -> SpoolStatus:
+        """What waits."""
+        return self._files.status()
+
+    # --- reads go to the store --------------------------------------------------------------------
+
+    def read_windows(
+        self,
+        kind: EntityKind,
+        keys: Sequence[SignalKey],
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        entities: Sequence[EntityRef] | None = None,
+        *,
+        statistic: Statistic = Statistic.LAST,
+    ) -> Window:
+        """As the store answers."""
+        return self._store.read_windows(kind, keys, start, end, step, entities, statistic=statistic)
+
+    def latest(self, kind: EntityKind, keys: Sequence[SignalKey] | None = None) -> Window:
+        """As the store answers."""
+        return self._store.latest(kind, keys)
+
+    def entities(self, kind: EntityKind) -> tuple[EntityRef, ...]:
+        """As the store answers."""
+        return self._store.entities(kind)
+
+    def events(self, start: datetime, end: datetime, entity: EntityRef | None = None) -> tuple[Event, ...]:
+        """As the store answers."""
+        return self._store.events(start, end, entity)
+
+    def close(self) -> None:
+        """Release the store. What waits stays on disk for the next start."""
+        self._store.close()

@@ -1,0 +1,246 @@
+"""Cycles on disk, one file each, until the store takes them: whole, in order, bounded.
+
+A file holds a line of JSON and the arrays one after the other, all zstd. It is written beside its
+name and renamed, so that a kill leaves a whole file or none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from outrider.errors import StoreError
+from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, TrustVerdict
+from store.schema import json_codec
+from store.schema.metadata import instant, micros
+from store.write_buffer.dropped_cycles import (
+    DROPPED,
+    FAILED,
+    REFUSED,
+    WAITING,
+    GivenUp,
+    Span,
+    instant_of,
+    number_of,
+    replace,
+)
+
+_PART = ".part"
+_PUTS_OF_A_PROCESS = 10_000_000  # more than it makes in years: numbers of two processes never follow each other
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One cycle as it was handed in."""
+
+    at: datetime
+    batches: tuple[SampleBatch, ...]
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolStatus:
+    """What waits, since when, and what was given up since the folder was made.
+
+    ``dropped_cycles`` went for want of room under the limit, ``failed_cycles`` could not be written at all; None:
+    the file that says it cannot be read.
+    """
+
+    cycles: int
+    bytes: int
+    oldest_at: datetime | None
+    limit_bytes: int
+    dropped_cycles: int | None
+    refused_cycles: int
+    failed_cycles: int | None
+
+
+class CycleFiles:
+    """The folder. One writer; others may ask for its ``status``."""
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        """Makes nothing before the first ``put``."""
+        self._folder, self._limit = folder, limit_bytes
+        self._dropped, self._failed = GivenUp(folder, DROPPED), GivenUp(folder, FAILED)
+        self._puts, self._unwritten = 0, list[Path]()  # failed puts of which the folder does not know yet
+
+    def put(self, cycle: Kept) -> int:
+        """Keep a cycle durably; returns how many older ones it took to make room. Raises OSError."""
+        self._puts += 1
+        try:
+            dropped = self._put(cycle)
+        except OSError:
+            self._unwritten.append(self._folder / self._name_of_failed(cycle))
+            raise
+        self._tell_failed()
+        return dropped
+
+    def _put(self, cycle: Kept) -> int:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for part in self._of(_PART):  # of a put that was killed, or for which the disk had no room
+            part.unlink(missing_ok=True)
+        payload = _packed(cycle)
+        dropped = self._make_room(len(payload))
+        last = max((number_of(path) for path in self._folder.iterdir() if path.suffix in (WAITING, REFUSED)), default=0)
+        replace(self._folder / f"{last + 1:012d}-{micros(cycle.at)}{WAITING}", payload)
+        return dropped
+
+    def waiting(self) -> list[Path]:
+        """The files that wait, oldest first."""
+        return self._of(WAITING)
+
+    def instants(self) -> frozenset[int]:
+        """The instants of the cycles that wait, microseconds since 1970."""
+        return frozenset(map(instant_of, self.waiting()))
+
+    def given_up(self) -> tuple[Span, ...]:
+        """The cycles that went for want of room, that could not be written, and that the store refused."""
+        records = (self._dropped.read(), self._failed.read())
+        alone = (instant_of(path) for path in (*self._of(REFUSED), *self._unwritten))
+        spans = (span for record in records if record for span in record.spans)
+        return (*spans, *(Span(at, at, 1) for at in alone))
+
+    def trouble(self) -> str:
+        """Why it is not known what was given up: a sentence a file, or nothing."""
+        return " ".join(filter(None, (self._dropped.trouble(), self._failed.trouble())))
+
+    def read(self, path: Path) -> Kept:
+        """A cycle back. Raises StoreError when the file is damaged."""
+        try:
+            return _unpacked(path.read_bytes())
+        except (OSError, ValueError, KeyError, zstandard.ZstdError) as error:
+            raise StoreError(
+                f"{path} cannot be read: {error}.", hint="It is set aside; what it held is lost unless you mend it."
+            ) from error
+
+    def done(self, path: Path) -> None:
+        """The store has it."""
+        path.unlink(missing_ok=True)
+
+    def set_aside(self, path: Path) -> None:
+        """Keep what the store refuses under another name, out of the way of those behind it."""
+        path.rename(path.with_suffix(REFUSED))
+
+    def status(self) -> SpoolStatus:
+        """What waits. An absent folder is empty."""
+        waiting = self.waiting()
+        oldest = instant(instant_of(waiting[0])) if waiting else None
+        dropped, failed = self._dropped.read(), self._failed.read()
+        return SpoolStatus(
+            cycles=len(waiting),
+            bytes=sum(map(_size, waiting)),
+            oldest_at=oldest,
+            limit_bytes=self._limit,
+            dropped_cycles=None if dropped is None else dropped.cycles,
+            refused_cycles=len(self._of(REFUSED)),
+            failed_cycles=None if failed is None else failed.cycles + len(self._unwritten),
+        )
+
+    def _of(self, suffix: str) -> list[Path]:
+        if not self._folder.is_dir():
+            return []
+        return sorted(path for path in self._folder.iterdir() if path.suffix == suffix)
+
+    def _name_of_failed(self, cycle: Kept) -> str:
+        """What the file would be called: numbers of puts that failed one after the other follow each other."""
+        known = self._failed.read()
+        number = ((known.cycles if known else 0) + 1) * _PUTS_OF_A_PROCESS + self._puts
+        return f"{number:012d}-{micros(cycle.at)}{WAITING}"
+
+    def _tell_failed(self) -> None:
+        """Let the folder know, for others and for the next start, now that it can be written again."""
+        if self._unwritten:
+            self._failed.add(self._unwritten)
+            self._unwritten.clear()
+
+    def _make_room(self, needed: int) -> int:
+        """Give up the oldest, those set aside first: the newest tell what is going on now."""
+        held = [*self._of(REFUSED), *self.waiting()]
+        total = sum(map(_size, held)) + needed
+        going = []
+        for path in held:
+            if total <= self._limit:
+                break
+            total -= _size(path)
+            going.append(path)
+        dropped = self._dropped.add(going) if going else 0
+        for path in going:
+            path.unlink(missing_ok=True)
+        return dropped
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # the engine took it meanwhile
+        return 0
+
+
+def _packed(cycle: Kept) -> bytes:
+    """Tuples that batches share (all targets of an adapter have the same keys) are written once."""
+    shared: dict[int, int] = {}
+    lists: list[list[str]] = []
+
+    def number(items: Sequence[SignalKey] | Sequence[EntityRef]) -> int:
+        if id(items) not in shared:
+            shared[id(items)] = len(lists)
+            lists.append([item.key if isinstance(item, EntityRef) else str(item) for item in items])
+        return shared[id(items)]
+
+    batches = [
+        {
+            "source": one.source,
+            "scraped_at": micros(one.scraped_at),
+            "kind": one.kind.value,
+            "keys": number(one.keys),
+            "entities": number(one.entities),
+            "interval_seconds": one.interval_seconds,
+            "trust": one.trust.value,
+        }
+        for one in cycle.batches
+    ]
+    events = [json_codec.to_plain(event) for event in cycle.events]
+    head = json.dumps({"at": micros(cycle.at), "lists": lists, "batches": batches, "events": events})
+    arrays: list[bytes] = []
+    for one in cycle.batches:
+        arrays += (np.asarray(one.values, dtype="<f8").tobytes(), np.asarray(one.status, dtype=np.uint8).tobytes())
+    return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join((head.encode(), b"\n", *arrays)))
+
+
+def _unpacked(payload: bytes) -> Kept:
+    plain = zstandard.ZstdDecompressor().decompress(payload)
+    end = plain.index(b"\n")
+    head: dict[str, Any] = json.loads(plain[:end])
+    keys: dict[int, tuple[SignalKey, ...]] = {}
+    entities: dict[int, tuple[EntityRef, ...]] = {}
+    for one in head["batches"]:
+        keys.setdefault(one["keys"], tuple(map(SignalKey.parse, head["lists"][one["keys"]])))
+        entities.setdefault(one["entities"], tuple(map(EntityRef.from_key, head["lists"][one["entities"]])))
+    events = tuple(json_codec.from_plain(Event, one) for one in head["events"])
+    return Kept(instant(head["at"]), tuple(_batches(head["batches"], keys, entities, plain, end + 1)), events)
+
+
+def _batches(
+    rows: Sequence[dict[str, Any]],
+    keys: dict[int, tuple[SignalKey, ...]],
+    entities: dict[int, tuple[EntityRef, ...]],
+    plain: bytes,
+    at: int,
+) -> Iterator[SampleBatch]:
+    for row in rows:
+        shape = (len(entities[row["entities"]]), len(keys[row["keys"]]))
+        cells = shape[0] * shape[1]
+        values = np.frombuffer(plain, dtype="<f8", count=cells, offset=at).reshape(shape)
+        status = np.frombuffer(plain, dtype=np.uint8, count=cells, offset=at + 8 * cells).reshape(shape)
+        at += 9 * cells
+        yield SampleBatch(
+            row["source"], instant(row["scraped_at"]), EntityKind(row["kind"]), keys[row["keys"]],
+            entities[row["entities"]], values, status, row["interval_seconds"], TrustVerdict(row["trust"]),
+        )  # fmt: skip
