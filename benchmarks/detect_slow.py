@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import Result, data_folder, main, quick, result
-from detectors.drift import DriftDetector
-from detectors.levelshift import LevelShiftDetector
+from detectors.anomaly.drift import DriftDetector
+from detectors.anomaly.level_shift import LevelShiftDetector
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef, Finding, Floats, Window
 from outrider.topology import Topology

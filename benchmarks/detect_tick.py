@@ -24,9 +24,9 @@ import numpy as np
 from sklearn.ensemble import IsolationForest
 
 from benchmarks.common import Result, best_of, main, result
-from detectors.isolation import SLOT_SECONDS, IsolationDetector
-from detectors.seasonal import SeasonalDetector
-from detectors.voters import SUBSAMPLE, TREES
+from detectors.anomaly.multivariate import SLOT_SECONDS, IsolationDetector
+from detectors.anomaly.seasonal import SeasonalDetector
+from detectors.statistics.ensemble_members import SUBSAMPLE, TREES
 from outrider import catalog
 from outrider.clock import from_unix
 from outrider.model import DetectorState, EntityKind, EntityRef, Floats, SignalKind, Window

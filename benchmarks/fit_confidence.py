@@ -1,4 +1,4 @@
-"""Fit the temperature of confidences to drills of tuning seeds, and freeze it in ``detectors/confidence.yaml``.
+"""Fit the temperature of confidences to drills of tuning seeds, and freeze it in ``detectors/rca/confidence.yaml``.
 
     python benchmarks/fit_confidence.py --seeds 1 2 3 --write
 
@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scipy.optimize import minimize_scalar
 
-from detectors import confidence
-from detectors.confidence import Scale
+from detectors.rca import confidence
+from detectors.rca.confidence import Scale
 from outrider import log
 from outrider.reliability import calibration_error, curve
 from service.drills import choose
@@ -30,7 +30,7 @@ from simulator.score import GRACE
 
 RIDGE = 0.2
 LEAST_UNKNOWN = 0.001  # confidences are told with three digits
-FILE = Path(__file__).resolve().parent.parent / "detectors" / confidence.FILE
+FILE = Path(__file__).resolve().parent.parent / "detectors" / "rca" / confidence.FILE
 
 
 def rescaled(answer: Named, old: Scale, new: Scale) -> list[float]:

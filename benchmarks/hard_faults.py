@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, main, quick, result, tell
 from benchmarks.hard_fault_fleet import INTERVAL, Class, Source, Story, Truth, fleet_of
-from detectors.hardfaults import GpuFaultDetector
-from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
-from detectors.targets import TargetsDetector
+from detectors.hardware.gpu_faults import GpuFaultDetector
+from detectors.platform.node_faults import NodeFaultDetector, PortFaultDetector
+from detectors.platform.scrape_targets import TargetsDetector
 from outrider import log
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected

@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.common import Result, data_folder, main, result
 from benchmarks.rootcause_rivals import RIVALS
-from detectors.callexcess import Calls, Symptom
-from detectors.callgraph import CallGraph, Ranking, rank
+from detectors.rca.call_excess import Calls, Symptom
+from detectors.rca.call_graph import CallGraph, Ranking, rank
 from outrider.reliability import calibration_error, curve
 from service.backtests import rootcause
 from service.backtests.rootcause import Answer, Case, Ranked, RootCauseBacktest

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from detectors.callexcess import Calls, Symptom, quantile
-from detectors.callgraph import CallGraph
+from detectors.rca.call_excess import Calls, Symptom, quantile
+from detectors.rca.call_graph import CallGraph
 from outrider.model import Floats
 from service.backtests.rootcause import Answer, Case
 

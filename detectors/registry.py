@@ -7,43 +7,45 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 
-from detectors import drift, isolation, levelshift, pasts, robustz, saturation, seasonal
-from detectors.baseline import Span
-from detectors.batchlimit import BatchLimitDetector
-from detectors.containerfaults import ContainerFaultDetector
-from detectors.devicememory import DeviceMemoryDetector
-from detectors.drift import DriftDetector
-from detectors.engineerrors import EngineErrorDetector
-from detectors.enginelogs import EngineLogDetector
-from detectors.entry import EntryDetector
-from detectors.hardfaults import GpuFaultDetector
-from detectors.hostfaults import HostFaultDetector
-from detectors.isolation import IsolationDetector
-from detectors.kpi import KpiDetector
-from detectors.levelshift import LevelShiftDetector
-from detectors.liveness import LivenessDetector
-from detectors.memoryuse import MemoryUseDetector
-from detectors.neighbours import NeighbourDetector
-from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
-from detectors.outcomes import OutcomeDetector
-from detectors.outside import OutsideDetector
-from detectors.podfaults import PodFaultDetector
-from detectors.powercap import PowerCapDetector
-from detectors.powerdraw import PowerDrawDetector
-from detectors.prefixcache import PrefixCacheDetector
-from detectors.robustz import RobustZDetector
-from detectors.saturation import SaturationDetector
-from detectors.scaling import ScalingDetector
-from detectors.seasonal import SeasonalDetector
-from detectors.skew import SkewDetector
-from detectors.slowness import SlownessDetector
-from detectors.startups import StartupDetector
-from detectors.surge import SurgeDetector
-from detectors.targets import TargetsDetector
-from detectors.traffic import TrafficForecastDetector
-from detectors.validity import ValidityDetector
-from detectors.vanished import VanishedDetector
-from detectors.wayin import WayIn
+from detectors.anomaly import drift, level_shift, multivariate, robust_z, seasonal
+from detectors.anomaly.drift import DriftDetector
+from detectors.anomaly.level_shift import LevelShiftDetector
+from detectors.anomaly.multivariate import IsolationDetector
+from detectors.anomaly.robust_z import RobustZDetector
+from detectors.anomaly.seasonal import SeasonalDetector
+from detectors.engine.batch_limit import BatchLimitDetector
+from detectors.engine.engine_errors import EngineErrorDetector
+from detectors.engine.engine_logs import EngineLogDetector
+from detectors.engine.liveness import LivenessDetector
+from detectors.engine.missing_metrics import VanishedDetector
+from detectors.engine.output_validity import ValidityDetector
+from detectors.engine.prefix_cache import PrefixCacheDetector
+from detectors.engine.slow_startup import StartupDetector
+from detectors.engine.slowness import SlownessDetector
+from detectors.hardware.gpu_faults import GpuFaultDetector
+from detectors.hardware.gpu_memory_excess import MemoryUseDetector
+from detectors.hardware.gpu_memory_leak import DeviceMemoryDetector
+from detectors.hardware.power_anomaly import PowerDrawDetector
+from detectors.hardware.power_cap import PowerCapDetector
+from detectors.learning import learning_detector
+from detectors.load import saturation
+from detectors.load.blackbox import OutsideDetector
+from detectors.load.forecast_deviation import TrafficForecastDetector
+from detectors.load.gateway import EntryDetector
+from detectors.load.ingress_state import WayIn
+from detectors.load.kpi import KpiDetector
+from detectors.load.load_imbalance import SkewDetector
+from detectors.load.queueing import SurgeDetector
+from detectors.load.request_outcomes import OutcomeDetector
+from detectors.load.saturation import SaturationDetector
+from detectors.platform.autoscaler import ScalingDetector
+from detectors.platform.container_faults import ContainerFaultDetector
+from detectors.platform.host_faults import HostFaultDetector
+from detectors.platform.node_faults import NodeFaultDetector, PortFaultDetector
+from detectors.platform.noisy_neighbor import NeighbourDetector
+from detectors.platform.pod_faults import PodFaultDetector
+from detectors.platform.scrape_targets import TargetsDetector
+from detectors.statistics.baseline import Span
 from outrider.model import EntityKind
 from outrider.ports import Detector
 
@@ -82,11 +84,11 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
     "seasonal-replica": partial(SeasonalDetector, EntityKind.REPLICA, seasonal.WATCHED[EntityKind.REPLICA]),
     "seasonal-gpu": partial(SeasonalDetector, EntityKind.GPU, seasonal.WATCHED[EntityKind.GPU]),
     "seasonal-node": partial(SeasonalDetector, EntityKind.NODE, seasonal.WATCHED[EntityKind.NODE]),
-    "isolation-replica": partial(IsolationDetector, EntityKind.REPLICA, isolation.WATCHED[EntityKind.REPLICA]),
-    "isolation-gpu": partial(IsolationDetector, EntityKind.GPU, isolation.WATCHED[EntityKind.GPU]),
-    "isolation-node": partial(IsolationDetector, EntityKind.NODE, isolation.WATCHED[EntityKind.NODE]),
-    **{f"level-shift-{kind.value}": partial(LevelShiftDetector, kind, *of) for kind, of in levelshift.WATCHED.items()},
-    **{f"robust-z-{kind.value}": partial(RobustZDetector, kind, *of) for kind, of in robustz.WATCHED.items()},
+    "isolation-replica": partial(IsolationDetector, EntityKind.REPLICA, multivariate.WATCHED[EntityKind.REPLICA]),
+    "isolation-gpu": partial(IsolationDetector, EntityKind.GPU, multivariate.WATCHED[EntityKind.GPU]),
+    "isolation-node": partial(IsolationDetector, EntityKind.NODE, multivariate.WATCHED[EntityKind.NODE]),
+    **{f"level-shift-{kind.value}": partial(LevelShiftDetector, kind, *of) for kind, of in level_shift.WATCHED.items()},
+    **{f"robust-z-{kind.value}": partial(RobustZDetector, kind, *of) for kind, of in robust_z.WATCHED.items()},
     **{f"drift-{kind.value}": partial(DriftDetector, kind, *of) for kind, of in drift.WATCHED.items()},
 }
 
@@ -118,13 +120,13 @@ def make_all(
     ``zone`` is where the days of the week begin and end.
     """
     made = tuple(make() for make in DETECTORS.values())
-    shares = Counter(one.kind for one in made if isinstance(one, pasts.NeedsPast))
+    shares = Counter(one.kind for one in made if isinstance(one, learning_detector.NeedsPast))
     for one in made:
         budget = (alarms_per_entity_day or {}).get(one.kind)
-        if budget is not None and isinstance(one, pasts.NeedsPast):
+        if budget is not None and isinstance(one, learning_detector.NeedsPast):
             one.set_budget(budget / shares[one.kind])
-        if isinstance(one, pasts.Statistical):
+        if isinstance(one, learning_detector.Statistical):
             one.set_holidays(holidays)
-        if isinstance(one, pasts.Statistical | WayIn):
+        if isinstance(one, learning_detector.Statistical | WayIn):
             one.set_zone(zone)
     return made

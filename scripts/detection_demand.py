@@ -13,9 +13,9 @@ from detection_panels import COLOURS, USUAL, Panel, bands, grid, key, struck
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from detectors.due import RATE
-from detectors.scaling import ERRORS
-from detectors.traffic import TrafficForecastDetector
+from detectors.load.expected_traffic import RATE
+from detectors.load.forecast_deviation import TrafficForecastDetector
+from detectors.platform.autoscaler import ERRORS
 from outrider.clock import from_unix, parse_rfc3339
 from outrider.model import (
     CellStatus,

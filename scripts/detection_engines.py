@@ -13,8 +13,8 @@ from detection_panels import COLOURS, FOUND, TRUE, Panel, bands, grid, key, stru
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from detectors.startups import PENDING_SECONDS
-from detectors.vanished import WATCHED
+from detectors.engine.missing_metrics import WATCHED
+from detectors.engine.slow_startup import PENDING_SECONDS
 from outrider.model import EntityKind, EventKind
 from service.backtests import events
 

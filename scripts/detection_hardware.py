@@ -12,8 +12,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from detectors.saturation import KV_FULL_RATIO
-from detectors.targets import NAMESPACE
+from detectors.load.saturation import KV_FULL_RATIO
+from detectors.platform.scrape_targets import NAMESPACE
 from outrider.model import EntityKind
 
 

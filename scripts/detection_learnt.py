@@ -11,11 +11,11 @@ from detection_series import DAY, LOAD, SIGNAL, STEP, Judged, days, edges, plain
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from detectors.baseline import Baseline
-from detectors.drift import DriftDetector
-from detectors.levelshift import LevelShiftDetector
-from detectors.robustz import RobustZDetector
-from detectors.seasonal import SeasonalDetector
+from detectors.anomaly.drift import DriftDetector
+from detectors.anomaly.level_shift import LevelShiftDetector
+from detectors.anomaly.robust_z import RobustZDetector
+from detectors.anomaly.seasonal import SeasonalDetector
+from detectors.statistics.baseline import Baseline
 from outrider.model import EntityKind, Floats
 from service.backtests import recordings
 

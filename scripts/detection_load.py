@@ -8,7 +8,7 @@ from detection_lives import RECORDED, Planned, Series, of_fleet, of_recording, r
 from detection_panels import Panel, grid, struck
 from matplotlib.figure import Figure
 
-from detectors.burnrate import compile_slos
+from detectors.rules.burn_rate import compile_slos
 from outrider import catalog
 from outrider.model import EntityKind, SignalKey
 from outrider.slo import Slo

@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from generated import write_or_check
 
-from detectors import due, wayin
+from detectors.load import expected_traffic, ingress_state
 from detectors.registry import DETECTORS
 from outrider.ports import Detector
 from outrider.units import format_duration
@@ -42,7 +42,7 @@ EXPLAINED = {
 }  # fmt: skip
 """Which page of docs/explanation/detection/ tells of a detector, by its file."""
 
-SHARED = {"detectors.entry": (wayin,), "detectors.traffic": (due,)}
+SHARED = {"detectors.load.gateway": (ingress_state,), "detectors.load.forecast_deviation": (expected_traffic,)}
 """Files beside a detector's own that hold limits of it."""
 
 HEAD = """\

@@ -17,7 +17,7 @@ from alerts import pipeline
 from alerts import state as alert_state
 from collectors.events.deduplication import Doubles
 from collectors.pipeline.scrape_manager import TargetHealth
-from detectors import correlate, knowledge
+from detectors.rca import correlate, fault_catalogue
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock, SystemClock, rfc3339
@@ -90,7 +90,7 @@ class Parts:
     detection: Detection
     planning: Planning | NoPlanning
     rules: Sequence[Rule]
-    knowledge: knowledge.Knowledge
+    knowledge: fault_catalogue.Knowledge
     policy: policy.Policy
     messaging: pipeline.Messaging
     last_at: datetime | None = None

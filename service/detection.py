@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from detectors.attic import Attic, Resuming
-from detectors.lessons import Lesson
+from detectors.anomaly.feedback_suppression import Lesson
+from detectors.learning.dormant_state import Attic, Resuming
 from outrider import log, windows
 from outrider.model import (
     DetectorStanding,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alerts.notify import http
-from detectors import explanation_words
-from detectors.explanation import Explanation
+from detectors.rca import explanation_text
+from detectors.rca.explanation import Explanation
 from outrider.audit import redact_text
 from outrider.errors import DeliveryError
 from outrider.i18n import Language
@@ -116,7 +116,7 @@ class OpenAiExplainer:
 def question(found: Explanation, language: Language, model: str) -> dict[str, Any]:
     """What is sent: the explanation in words, without the runbook's path, secrets taken out."""
     lines = []
-    for section in explanation_words.sections(found, language):
+    for section in explanation_text.sections(found, language):
         if section.name != "runbook":
             lines += [f"{section.heading}:", *(f"- {line}" for line in section.lines)]
     told = redact_text("\n".join(lines))[:MOST_ASKED]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from collectors.mapping.target import Target
 from collectors.recording.ring_buffer import FlightRing, chosen
-from detectors.incidents import PRIORITY_RAISED
+from detectors.rca.incident_lifecycle import PRIORITY_RAISED
 from outrider import log
 from outrider.errors import UsageError
 from outrider.model import EntityRef, Incident, Priority

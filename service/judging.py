@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors import tuning
-from detectors.dial import dial_of
-from detectors.rehearsal import window_of
+from detectors.rules import tuning
+from detectors.rules.rule_backtest import window_of
+from detectors.rules.tunable_threshold import dial_of
 from outrider import log
 from outrider.clock import rfc3339
 from outrider.errors import StoreError, UsageError

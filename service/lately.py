@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from detectors.claims import WINDOW
+from detectors.rca.hypotheses import WINDOW
 from outrider.topology import Edge, Topology
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from detectors.isolation import IsolationDetector
-from detectors.lessons import KEPT_SECONDS, Lesson
+from detectors.anomaly.feedback_suppression import KEPT_SECONDS, Lesson
+from detectors.anomaly.multivariate import IsolationDetector
 from outrider.ports import StateReader
 from outrider.rules import Rule
 from service import facts, tuning

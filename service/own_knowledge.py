@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from detectors import knowledge
-from detectors.knowledge import Knowledge
+from detectors.rca import fault_catalogue
+from detectors.rca.fault_catalogue import Knowledge
 from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem
 
@@ -15,7 +15,7 @@ KEY = ("knowledge", "folder")
 
 def of(folder: Path | None) -> Knowledge:
     """The knowledge with that of a folder. Raises ConfigError with file, line and key of whatever is wrong."""
-    return knowledge.load() if folder is None else knowledge.load_with(_texts(folder))
+    return fault_catalogue.load() if folder is None else fault_catalogue.load_with(_texts(folder))
 
 
 def folder_usable(folder: Path | None, document: yamlfile.Document) -> tuple[ConfigProblem, ...]:

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from alerts import rules_edit, rules_file
-from detectors import threshold
-from detectors.dial import dial_of, spelt
-from detectors.tuning import Setting
+from detectors.rules import threshold
+from detectors.rules.tunable_threshold import dial_of, spelt
+from detectors.rules.tuning import Setting
 from outrider import yamlfile
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import UsageError

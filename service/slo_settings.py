@@ -1,4 +1,4 @@
-"""What services promise, as objectives: read and checked here, watched by ``detectors.burnrate``."""
+"""What services promise, as objectives: read and checked here, watched by ``detectors.rules.burn_rate``."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from detectors.pasts import NeedsPast
-from detectors.week import MATURE
+from detectors.learning.learning_detector import NeedsPast
+from detectors.statistics.weekly_profile import MATURE
 from outrider.model import (
     AlarmRate,
     DetectorStanding,

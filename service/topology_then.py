@@ -5,7 +5,7 @@ A pod that lost its card stands on another node minutes later; in the newest gra
 
 from __future__ import annotations
 
-from detectors.claims import WINDOW
+from detectors.rca.hypotheses import WINDOW
 from outrider.model import Incident
 from outrider.ports import StateReader
 from outrider.topology import Topology

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from detectors.dial import dial_of
-from detectors.rehearsal import Judged
-from detectors.tuning import LEAST_USELESS, LEAST_VERDICTS, Proposal, ProposalReason, Setting, occasions, propose
+from detectors.rules.rule_backtest import Judged
+from detectors.rules.tunable_threshold import dial_of
+from detectors.rules.tuning import LEAST_USELESS, LEAST_VERDICTS, Proposal, ProposalReason, Setting, occasions, propose
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
 from outrider.feedback import Feedback

@@ -2,7 +2,7 @@
 
 One ring per kind of entity, with a column per signal that some detector asked for and a slot per
 cycle. Entities that stay silent for a whole ring leave it; what was learnt of them is kept in
-``detectors/attic.py``.
+``detectors/learning/dormant_state.py``.
 """
 
 from __future__ import annotations

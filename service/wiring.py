@@ -14,9 +14,10 @@ from alerts import slo as slo_rules
 from alerts.notify.registry import NOTIFIERS
 from alerts.routes import Messaging
 from collectors.recording.ring_buffer import FlightRing
-from detectors import burnrate, explanation, explanation_words, threshold
 from detectors import registry as detector_registry
-from detectors.knowledge import Knowledge
+from detectors.rca import explanation, explanation_text
+from detectors.rca.fault_catalogue import Knowledge
+from detectors.rules import burn_rate, threshold
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
@@ -192,7 +193,7 @@ def _cycle(
     detectors = (
         *detector_registry.make_all(settings.detect.budgets, settings.detect.holiday_spans, settings.detect.zone),
         *threshold.compile_rules(loaded),
-        *burnrate.compile_slos(settings.promises),
+        *burn_rate.compile_slos(settings.promises),
     )
     detection = Detection(detectors, interval or settings.collect.interval, facts.NEEDS, settings.detect.trial)
     planning: Planning | NoPlanning = NoPlanning()
@@ -265,7 +266,7 @@ def messaging_of(settings: Settings, language: Language | None = None) -> Messag
 
 def explained(known: Knowledge, incident: Incident, language: Language) -> list[str]:
     """What a page says of a cause beyond its evidence."""
-    return explanation_words.page_lines(explanation.explain(incident, known), language)
+    return explanation_text.page_lines(explanation.explain(incident, known), language)
 
 
 def notifiers(settings: Settings) -> dict[str, Notifier]:

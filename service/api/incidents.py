@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
-from detectors import explanation, explanation_words
+from detectors.rca import explanation, explanation_text
 from outrider import jsonable
 from outrider.clock import parse_rfc3339
 from outrider.ledger import Change
@@ -60,7 +60,7 @@ def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     story["drill"] = marking.name_of(found, ctx.drills_around([found]))
     recording = flights_of(ctx.settings.store_url) / found.id
     story["recording"] = str(recording) if recording.is_dir() else None
-    story["explanation"] = explanation_words.as_json(explanation.explain(found, ctx.extras.knowledge), lang)
+    story["explanation"] = explanation_text.as_json(explanation.explain(found, ctx.extras.knowledge), lang)
     story["may_be_retold"] = not isinstance(ctx.extras.explainer, NoExplainer)
     story["as_of"] = jsonable.instant(ctx.as_of())
     return story

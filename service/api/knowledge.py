@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from detectors import graph_words, incident_graph
-from detectors.graph import MOST_NODES, KnowledgeGraph
+from detectors.knowledge_graph import graph_text, incident_graph
+from detectors.knowledge_graph.graph import MOST_NODES, KnowledgeGraph
 from service.api.context import Context, Ctx, Lang
 from service.api.incidents import known
 
@@ -27,7 +27,7 @@ def around(
 ) -> dict[str, Any]:
     """What lies around a name in the graph, nearest first; ``left_out`` nodes had no room."""
     graph = _graph(ctx)
-    return graph_words.part_json(graph.around(graph.find(name), depth, limit), lang)
+    return graph_text.part_json(graph.around(graph.find(name), depth, limit), lang)
 
 
 @router.get("/knowledge/causes")
@@ -36,14 +36,14 @@ def causes(
 ) -> dict[str, Any]:
     """Faults of components that can show as a symptom at a component, nearest first."""
     graph = _graph(ctx)
-    return graph_words.causes_json(graph.causes_of(symptom, graph.component(component)), lang)
+    return graph_text.causes_json(graph.causes_of(symptom, graph.component(component)), lang)
 
 
 @router.get("/knowledge/explains")
 def explains(ctx: Ctx, lang: Lang, fault: Annotated[str, Query()], component: _Component) -> dict[str, Any]:
     """What else a fault of a component would explain."""
     graph = _graph(ctx)
-    return graph_words.consequences_json(graph.explains(graph.component(component), fault), lang)
+    return graph_text.consequences_json(graph.explains(graph.component(component), fault), lang)
 
 
 @router.get("/knowledge/path")
@@ -51,7 +51,7 @@ def path(ctx: Ctx, lang: Lang, one: _Name, other: _Name) -> dict[str, Any]:
     """The shortest chain of edges between two things; empty where they are not joined."""
     graph = _graph(ctx)
     chain = graph.path(graph.find(one), graph.find(other))
-    return {"path": [graph_words.edge_json(edge, lang) for edge in chain]}
+    return {"path": [graph_text.edge_json(edge, lang) for edge in chain]}
 
 
 @router.get("/incidents/{incident_id}/graph")
@@ -61,7 +61,7 @@ def of_incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     alerts = [ctx.state.alert(fingerprint) for fingerprint in found.alerts[:_MOST_ALERTS]]
     wrong = [(alert.entity, alert.fault) for alert in alerts if alert is not None]
     graph = KnowledgeGraph(ctx.topology_of(found), ctx.extras.knowledge)
-    return graph_words.part_json(incident_graph.of_incident(graph, found, wrong), lang)
+    return graph_text.part_json(incident_graph.of_incident(graph, found, wrong), lang)
 
 
 def _graph(ctx: Context) -> KnowledgeGraph:

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from collectors.receive.kpi import KpiLimits
 from collectors.receive.routing import ReceiveRule
-from detectors.knowledge import Knowledge
-from detectors.knowledge import load as load_knowledge
+from detectors.rca.fault_catalogue import Knowledge
+from detectors.rca.fault_catalogue import load as load_knowledge
 from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
 from outrider.i18n import Language

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.ensemble import Ensemble, Said
+from detectors.statistics.ensemble import Ensemble, Said
 from outrider.model import Floats
 from service.backtests import events, nab, recordings, vus
 from service.backtests.recordings import Recording

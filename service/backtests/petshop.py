@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.callexcess import Calls, Symptom
-from detectors.callgraph import CallGraph
+from detectors.rca.call_excess import Calls, Symptom
+from detectors.rca.call_graph import CallGraph
 from outrider.errors import UsageError
 from outrider.model import Floats
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detectors import callgraph
-from detectors.callexcess import Calls, Symptom
-from detectors.callgraph import CallGraph
+from detectors.rca import call_graph
+from detectors.rca.call_excess import Calls, Symptom
+from detectors.rca.call_graph import CallGraph
 from outrider.errors import UsageError
 from outrider.model import NoVerdict
 from service.backtests import petshop
@@ -114,7 +114,7 @@ class RootCauseBacktest:
 
 def by_calls(case: Case) -> Answer:
     """Our ranker, as the platform runs it."""
-    said = callgraph.rank(case.graph, case.normal, case.incident, case.target, case.issue.symptom, case.before)
+    said = call_graph.rank(case.graph, case.normal, case.incident, case.target, case.issue.symptom, case.before)
     if isinstance(said, NoVerdict):
         return Answer((), said.reason)
     return Answer(tuple((one.entity, one.confidence) for one in said.suspects), "" if said.suspects else "no_fault")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from detectors.tuning import LEAST_USELESS, LEAST_VERDICTS, Effect, Proposal, Setting
+from detectors.rules.tuning import LEAST_USELESS, LEAST_VERDICTS, Effect, Proposal, Setting
 from outrider import jsonable
 from outrider.audit import AuditEvent
 from outrider.clock import SystemClock

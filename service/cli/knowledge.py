@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from detectors import graph_words, incident_graph
-from detectors.graph import MOST_NODES, KnowledgeGraph, Part
+from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
+from detectors.knowledge_graph import incident_graph
+from detectors.knowledge_graph.graph import MOST_NODES, KnowledgeGraph, Part
 from outrider import graph_text
 from outrider.errors import UsageError
 from outrider.i18n import Language, translate
@@ -45,7 +46,7 @@ def show(context: Context, name: Thing) -> None:
     with wiring.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     part = graph.around(graph.find(name), most=4 * MOST_NODES)
-    context.show(graph_words.part_json(part, context.language), lambda _: _lines(part, context))
+    context.show(knowledge_graph_graph_text.part_json(part, context.language), lambda _: _lines(part, context))
 
 
 @leaf(ask, "causes", example="outrider knowledge ask causes engine_tpot_seconds replica/chat-70b-0 -o json")
@@ -57,7 +58,9 @@ def causes(
     """Which faults of which components can show as this? The answer is no when none can."""
     with wiring.state_reader(context.settings()) as store:
         graph = _graph(context, store)
-    found = graph_words.causes_json(graph.causes_of(symptom, graph.component(component)), context.language)
+    found = knowledge_graph_graph_text.causes_json(
+        graph.causes_of(symptom, graph.component(component)), context.language
+    )
     context.show(
         found, lambda shown: _table(shown["causes"], shown["more"], ("name", "scope", "steps"), context.language)
     )
@@ -71,7 +74,9 @@ def explains(
     """What else would this fault of this component explain? The answer is no when nothing."""
     with wiring.state_reader(context.settings()) as store:
         graph = _graph(context, store)
-    found = graph_words.consequences_json(graph.explains(graph.component(component), fault), context.language)
+    found = knowledge_graph_graph_text.consequences_json(
+        graph.explains(graph.component(component), fault), context.language
+    )
     context.show(found, lambda shown: _table(shown["explains"], shown["more"], ("name", "scope"), context.language))
     return YES if found["explains"] else NO
 
@@ -82,8 +87,8 @@ def path(context: Context, one: Thing, other: Annotated[str, typer.Argument(help
     with wiring.state_reader(context.settings()) as store:
         graph = _graph(context, store)
     chain = graph.path(graph.find(one), graph.find(other))
-    rows = [graph_words.edge_json(edge, context.language) for edge in chain]
-    lines = [graph_words.edge_line(edge, context.language) for edge in chain]
+    rows = [knowledge_graph_graph_text.edge_json(edge, context.language) for edge in chain]
+    lines = [knowledge_graph_graph_text.edge_line(edge, context.language) for edge in chain]
     context.show({"path": rows}, lambda _: "\n".join(lines) or translate("cli.not_joined", context.language))
     return YES if chain else NO
 
@@ -98,7 +103,7 @@ def draw(
     """Write an incident, or what lies around a name, as Graphviz DOT or Mermaid text."""
     with wiring.state_reader(context.settings()) as store:
         part = _incident(context, store, name) or _around(_graph(context, store), name, depth)
-    shown = graph_words.part_json(part, context.language)
+    shown = knowledge_graph_graph_text.part_json(part, context.language)
     typer.echo(graph_text.dot(shown) if form is Format.DOT else graph_text.mermaid(shown))
 
 
@@ -127,8 +132,8 @@ def _around(graph: KnowledgeGraph, name: str, depth: int) -> Part:
 
 def _lines(part: Part, context: Context) -> str:
     language = context.language
-    centre = graph_words.label(part.nodes[0], language)
-    rows = graph_words.grouped(part, language)
+    centre = knowledge_graph_graph_text.label(part.nodes[0], language)
+    rows = knowledge_graph_graph_text.grouped(part, language)
     text = tables.table([centre, ""], rows, empty=translate("cli.knowledge_alone", language, name=centre))
     return _with_more(text, part.left_out, language)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from detectors import explanation, explanation_words
+from detectors.rca import explanation, explanation_text
 from outrider.errors import UsageError
 from outrider.i18n import Language
 from service import own_knowledge, wiring
@@ -57,7 +57,7 @@ def explain(context: Context, incident: Annotated[str, typer.Argument(help="id o
         raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
     found = explanation.explain(held, own_knowledge.of(context.settings().knowledge.folder))
     context.show(
-        explanation_words.as_json(found, context.language), lambda _: explanation_words.text(found, context.language)
+        explanation_text.as_json(found, context.language), lambda _: explanation_text.text(found, context.language)
     )
 
 

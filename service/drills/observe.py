@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from detectors.incidents import ABSORBED_INTO
-from detectors.targets import stands_for
+from detectors.platform.scrape_targets import stands_for
+from detectors.rca.incident_lifecycle import ABSORBED_INTO
 from outrider.clock import from_unix
 from outrider.model import (
     Action,

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detectors.attic import Resuming
-from detectors.burnrate import compile_slos
-from detectors.drift import DriftDetector
-from detectors.given import Given
-from detectors.paced import Paced
-from detectors.pasts import NeedsPast, Statistical
+from detectors.anomaly.drift import DriftDetector
+from detectors.learning.conditional_detector import Given
+from detectors.learning.dormant_state import Resuming
+from detectors.learning.learning_detector import NeedsPast, Statistical
+from detectors.learning.slow_signal_detector import Paced
+from detectors.load.ingress_state import WayIn
 from detectors.registry import ABSOLUTE, DETECTORS, LEARNT_BYTES, STATE_BYTES, SYMPTOMS
-from detectors.threshold import compile_rules
-from detectors.wayin import WayIn
+from detectors.rules.burn_rate import compile_slos
+from detectors.rules.threshold import compile_rules
 from outrider import catalog
 from outrider.faults import faults
 from outrider.model import (

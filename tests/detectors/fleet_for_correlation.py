@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from detectors import correlate, knowledge
+from detectors.rca import correlate, fault_catalogue
 from outrider.faults import fault as fault_of
 from outrider.model import (
     Alert,
@@ -136,7 +136,7 @@ class Desk:
         self.interval = interval
         self.topology = topology or fleet()
         self.incidents: dict[str, Incident] = {}
-        self.knowledge = knowledge.load()
+        self.knowledge = fault_catalogue.load()
 
     def step(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from detectors import readings
+from detectors.base import sampling
 from outrider.model import CellStatus, DetectorState, EntityKind, EntityRef, Finding, Floats, NoVerdict, Window
 from outrider.topology import Topology
 
@@ -24,7 +24,7 @@ def window(kind: EntityKind, signals: Sequence[str], times: Floats, values: Floa
     """``values`` of shape (entities, times, keys of the signals)."""
     status = np.where(np.isnan(values), CellStatus.ABSENT, CellStatus.PRESENT).astype(np.uint8)
     entities = names(kind, values.shape[0])
-    return Window(kind, entities, times, readings.keys_of(signals), values, status, timedelta(seconds=step))
+    return Window(kind, entities, times, sampling.keys_of(signals), values, status, timedelta(seconds=step))
 
 
 def rhythm(times: Floats, count: int, levels: Sequence[float], seed: int = 0) -> Floats:

@@ -7,9 +7,9 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from detectors import attic
-from detectors.attic import KEPT, Attic
-from detectors.drift import BLOCK_BEATS
+from detectors.anomaly.drift import BLOCK_BEATS
+from detectors.learning import dormant_state
+from detectors.learning.dormant_state import KEPT, Attic
 from detectors.registry import DETECTORS
 from outrider.model import DetectorState, EntityKind, EntityRef
 
@@ -94,7 +94,7 @@ def test_the_level_of_hours_ago_is_none_of_now_until_all_of_the_day_is_known():
 
 
 def test_it_is_bounded_in_time_and_in_number(monkeypatch):
-    monkeypatch.setattr(attic, "MOST", 3)
+    monkeypatch.setattr(dormant_state, "MOST", 3)
     detector, state = remembering(NAME, nodes("a", "b", "c", "d", "e", "f"))
     held = Attic(detector, STEP)
     held.exchange(state, nodes("f"), START)

@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as hnp
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import DAY, NOW, names, rhythm, window  # type: ignore[import-not-found]
 
-from detectors import readings
-from detectors.baseline import MATURE_UPDATES, Baseline, follow
+from detectors.base import sampling
+from detectors.statistics.baseline import MATURE_UPDATES, Baseline, follow
 from outrider import catalog
 from outrider.model import CellStatus, EntityKind
 
@@ -120,7 +120,7 @@ def test_memory_follows_its_entities():
 
 def test_readings_are_levels_rates_and_means():
     signals = ("engine_requests_waiting", "engine_generation_tokens_total", "engine_ttft_seconds")
-    keys = readings.keys_of(signals)
+    keys = sampling.keys_of(signals)
     times = NOW + 15.0 * np.arange(40)
     values = np.zeros((1, 40, len(keys)))
     values[:, :, 0] = np.arange(40)
@@ -129,7 +129,7 @@ def test_readings_are_levels_rates_and_means():
     values[:, :, keys.index(ladder[3])] = 4.0  # first tokens a scrape
     values[:, :, keys.index(ladder[-1])] = 1.0  # seconds in all
     part = window(EntityKind.REPLICA, signals, times, values, 15.0)
-    read = readings.read(part, signals, slice(38, 40))
+    read = sampling.read(part, signals, slice(38, 40))
     assert read.shape == (1, 2, 3)
     assert read[0, :, 0].tolist() == [38.0, 39.0]
     np.testing.assert_allclose(read[0, :, 1], 20.0)
@@ -141,7 +141,7 @@ def test_readings_are_the_same_at_any_spacing():
     for step in (15.0, 60.0, 300.0):
         times = NOW + step * np.arange(50)
         part = window(EntityKind.REPLICA, signals, times, np.full((1, 50, 1), 20.0 * step), step)
-        np.testing.assert_allclose(readings.read(part, signals, slice(0, 50)), 20.0)
+        np.testing.assert_allclose(sampling.read(part, signals, slice(0, 50)), 20.0)
 
 
 def test_cells_that_are_not_trusted_are_not_read():
@@ -149,13 +149,13 @@ def test_cells_that_are_not_trusted_are_not_read():
     part = window(EntityKind.REPLICA, signals, NOW + 15.0 * np.arange(3), np.ones((1, 3, 1)), 15.0)
     part.status[0, 1] = CellStatus.UNTRUSTED
     part.status[0, 2] = CellStatus.STALE
-    assert np.isnan(readings.read(part, signals, slice(0, 3))[0, :, 0]).tolist() == [False, True, True]
+    assert np.isnan(sampling.read(part, signals, slice(0, 3))[0, :, 0]).tolist() == [False, True, True]
 
 
 def test_a_mean_over_few_requests_is_not_read():
     signals = ("engine_ttft_seconds",)
-    keys = readings.keys_of(signals)
+    keys = sampling.keys_of(signals)
     values = np.zeros((1, 3, len(keys)))
     values[0, 2, 3], values[0, 2, -1] = 2.0, 1.0
     part = window(EntityKind.REPLICA, signals, NOW + 15.0 * np.arange(3), values, 15.0)
-    assert np.isnan(readings.read(part, signals, slice(0, 3))).all()
+    assert np.isnan(sampling.read(part, signals, slice(0, 3))).all()

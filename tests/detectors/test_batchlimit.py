@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from detectors.batchlimit import BatchLimitDetector, limit_of
+from detectors.engine.batch_limit import BatchLimitDetector, limit_of
 from outrider.model import EntityKind, Event, EventKind, Finding, NoVerdictReason, Window
 from outrider.topology import Topology
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from detectors.burnrate import BurnRateDetector
+from detectors.rules.burn_rate import BurnRateDetector
 from outrider.model import (
     CellStatus,
     EntityKind,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.calibrator import HIGHEST, LOWEST, Calibrator
+from detectors.statistics.alarm_budget import HIGHEST, LOWEST, Calibrator
 
 STEP = 60.0
 DAY = int(86400 / STEP)

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from detectors import called, graph_words, knowledge
-from detectors.graph import KnowledgeGraph, entity_node, fault_node
+from detectors.knowledge_graph import entity_lookup, graph_text
+from detectors.knowledge_graph.graph import KnowledgeGraph, entity_node, fault_node
+from detectors.rca import fault_catalogue
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
 from outrider.testing.names import GPU, LOST_GPU, NODE, NOW, topology
@@ -23,37 +24,37 @@ def fleet():
     [LOST_GPU.name, LOST_GPU.key, f"gpu/{LOST_GPU.name}", "GPU-03027", "GPU-0302...000026", "gpu/GPU-03027e1c…26"],
 )
 def test_a_card_is_meant_by_its_name_whole_or_cut(fleet, text):
-    assert called.component(fleet, text) == LOST_GPU
+    assert entity_lookup.component(fleet, text) == LOST_GPU
 
 
 def test_as_a_table_or_a_drawing_shows_a_card_it_is_found(fleet):
     for gpu in GPU:
-        assert called.component(fleet, graph_words.label(entity_node(gpu), "en")) == gpu
+        assert entity_lookup.component(fleet, graph_text.label(entity_node(gpu), "en")) == gpu
 
 
 def test_the_node_is_meant_and_not_the_page_that_is_called_after_it(fleet):
-    assert called.component(fleet, NODE[3].name) == NODE[3]
-    assert called.component(fleet, f"workload/{NODE[3].name}") == TWIN
+    assert entity_lookup.component(fleet, NODE[3].name) == NODE[3]
+    assert entity_lookup.component(fleet, f"workload/{NODE[3].name}") == TWIN
 
 
 def test_the_beginning_of_many_is_refused_with_some_of_them(fleet):
     with pytest.raises(UsageError, match=r"8 components are shortened to 'GPU-03': lab/gpu//GPU-0300.* and 5 more"):
-        called.component(fleet, "GPU-03")
+        entity_lookup.component(fleet, "GPU-03")
 
 
 @pytest.mark.parametrize("text", ["GPU-0", "chat-", "node", "…", "GPU…6"])
 def test_too_little_of_a_name_or_a_short_name_cut_is_nobody(fleet, text):
     with pytest.raises(UsageError, match="nothing is called"):
-        called.component(fleet, text)
+        entity_lookup.component(fleet, text)
 
 
 def test_a_slip_in_the_beginning_of_a_long_name_is_told_with_the_whole_name(fleet):
     with pytest.raises(UsageError, match=f'did you mean .*"{LOST_GPU.name}"'):
-        called.component(fleet, "GPU-03028")
+        entity_lookup.component(fleet, "GPU-03028")
 
 
 def test_where_other_things_go_too_the_hint_names_them(fleet):
-    graph = KnowledgeGraph(fleet, knowledge.load())
+    graph = KnowledgeGraph(fleet, fault_catalogue.load())
     with pytest.raises(UsageError) as anything:
         graph.find("nosuch")
     assert "faults, signals, actions and runbooks" in (anything.value.hint or "")
@@ -63,29 +64,29 @@ def test_where_other_things_go_too_the_hint_names_them(fleet):
 
 
 def rows(graph, node, language="en", most=5000):
-    return dict(graph_words.grouped(graph.around(node, most=most), language))
+    return dict(graph_text.grouped(graph.around(node, most=most), language))
 
 
 def test_a_fault_is_shown_a_row_a_kind_of_edge_and_its_many_cards_are_counted(fleet):
-    shown = rows(KnowledgeGraph(fleet, knowledge.load()), fault_node("gpu-lost"))
+    shown = rows(KnowledgeGraph(fleet, fault_catalogue.load()), fault_node("gpu-lost"))
     assert shown["remedied by -->"] == "cordon, shift traffic, drain"
     assert "Switch down" in shown["<-- explains: on its path"]
-    assert shown["<-- may have"].endswith(f", and {len(GPU) - graph_words.MOST_NAMED} more")
-    assert shown["<-- may have"].count("GPU-") == graph_words.MOST_NAMED
+    assert shown["<-- may have"].endswith(f", and {len(GPU) - graph_text.MOST_NAMED} more")
+    assert shown["<-- may have"].count("GPU-") == graph_text.MOST_NAMED
 
 
 def test_names_are_listed_with_the_marks_of_the_language(fleet):
-    shown = rows(KnowledgeGraph(fleet, knowledge.load()), fault_node("gpu-lost"), "zh")
-    assert shown["<-- 可能发生"].endswith(f"，以及另外 {len(GPU) - graph_words.MOST_NAMED} 个")
+    shown = rows(KnowledgeGraph(fleet, fault_catalogue.load()), fault_node("gpu-lost"), "zh")
+    assert shown["<-- 可能发生"].endswith(f"，以及另外 {len(GPU) - graph_text.MOST_NAMED} 个")
     assert not any(", " in names for names in shown.values())
 
 
 def test_a_node_is_shown_with_what_it_rests_on_and_what_rests_on_it(fleet):
-    shown = rows(KnowledgeGraph(fleet, knowledge.load()), entity_node(NODE[3]), "zh")
+    shown = rows(KnowledgeGraph(fleet, fault_catalogue.load()), entity_node(NODE[3]), "zh")
     assert shown["<-- 依托于"].count("GPU-") == 8
     assert "节点失联" in shown["可能发生 -->"]
 
 
 def test_what_else_explains_a_fault_has_room_before_the_thousands_that_may_have_it(fleet):
-    shown = rows(KnowledgeGraph(fleet, knowledge.load()), fault_node("gpu-lost"), most=50)
+    shown = rows(KnowledgeGraph(fleet, fault_catalogue.load()), fault_node("gpu-lost"), most=50)
     assert "Cluster lost" in shown["<-- explains: in the whole cluster"]

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.callexcess import Calls, Symptom, quantile
-from detectors.callgraph import CallGraph, Ranking, rank
+from detectors.rca.call_excess import Calls, Symptom, quantile
+from detectors.rca.call_graph import CallGraph, Ranking, rank
 from outrider.model import NoVerdict, NoVerdictReason
 
 # web calls cart and search; both call db through a proxy, cart also calls mail. Nobody calls batch.

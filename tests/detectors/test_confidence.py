@@ -8,8 +8,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks import fit_confidence
-from detectors import confidence
-from detectors.confidence import Scale
+from detectors.rca import confidence
+from detectors.rca.confidence import Scale
 from outrider.errors import ConfigError
 from simulator.confidence import Named
 from simulator.scenarios import SCORING_SEEDS

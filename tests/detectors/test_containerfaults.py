@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.containerfaults import ContainerFaultDetector
+from detectors.platform.container_faults import ContainerFaultDetector
 from outrider.model import EntityKind
 from outrider.topology import Topology
 

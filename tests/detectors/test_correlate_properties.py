@@ -28,8 +28,8 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     replica,
 )
 
-from detectors import correlate, knowledge
-from detectors.scene import opens_incident
+from detectors.rca import correlate, fault_catalogue
+from detectors.rca.evidence_index import opens_incident
 from outrider.faults import faults
 from outrider.model import AlertState, EntityKind, Priority
 from outrider.topology import Topology
@@ -112,7 +112,7 @@ def test_a_storm_over_ten_thousand_entities_becomes_a_handful_of_incidents():
             alerts.append(alert(replica(number * 8 + place), "engine-dead", since=number + 5))
             alerts.append(alert(pod(number * 8 + place), "crash-loop", since=number + 60))
     assert len(alerts) == 500
-    found = correlate.correlate([], alerts, [], [], topology, knowledge.load(), at_end())
+    found = correlate.correlate([], alerts, [], [], topology, fault_catalogue.load(), at_end())
     assert len(found) == 20
     assert {cause_of(incident) for incident in found} == {(one.entity, "node-lost") for one in lost}
     assert all(len(incident.alerts) == 25 for incident in found)

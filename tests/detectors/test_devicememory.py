@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.devicememory import DeviceMemoryDetector
+from detectors.hardware.gpu_memory_leak import DeviceMemoryDetector
 from outrider.model import EntityKind, EntityRef, NoVerdictReason
 from outrider.topology import Topology
 

@@ -11,8 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import NOW, found, names  # type: ignore[import-not-found]
 
-from detectors import drift, registry
-from detectors.drift import DriftDetector
+from detectors import registry
+from detectors.anomaly import drift
+from detectors.anomaly.drift import DriftDetector
 from outrider import catalog
 from outrider.model import CellStatus, EntityKind, NoVerdictReason, Priority, SignalKey, Window
 from outrider.topology import Topology

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from detectors.engineerrors import EngineErrorDetector
+from detectors.engine.engine_errors import EngineErrorDetector
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.topology import Topology
 

@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from detector_events import logged  # type: ignore[import-not-found]
 
-from detectors.enginelogs import EngineLogDetector
+from detectors.engine.engine_logs import EngineLogDetector
 from outrider.i18n import LANGUAGES, translate
 from outrider.model import EntityKind, EntityRef
 

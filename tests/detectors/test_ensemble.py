@@ -3,12 +3,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors import ensemble as module
-from detectors.budget import BLOCK_READINGS, BLOCK_SECONDS, FEWEST_BLOCKS, HEADROOM, LEFT_OUT_BLOCKS, Budget
-from detectors.deviation import CLIP
-from detectors.ensemble import FEWEST_ROWS, Ensemble
-from detectors.residuals import KINDS, Residuals
-from detectors.voters import NAMES, SUREST, Tail, Voters
+from detectors.statistics import ensemble as module
+from detectors.statistics.alarm_threshold import (
+    BLOCK_READINGS,
+    BLOCK_SECONDS,
+    FEWEST_BLOCKS,
+    HEADROOM,
+    LEFT_OUT_BLOCKS,
+    Budget,
+)
+from detectors.statistics.deviation import CLIP
+from detectors.statistics.ensemble import FEWEST_ROWS, Ensemble
+from detectors.statistics.ensemble_members import NAMES, SUREST, Tail, Voters
+from detectors.statistics.residuals import KINDS, Residuals
 
 STEP = 300.0
 START = 1_799_971_200.0  # midnight

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from detectors.entry import EntryDetector
+from detectors.load.gateway import EntryDetector
 from outrider.model import CellStatus, EntityKind, Event, EventKind, Finding, Window
 from tests.detectors.test_traffic import A, live, said
 

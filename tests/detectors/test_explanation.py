@@ -10,8 +10,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_for_correlation import CHAT, Desk, alert, finding, gpu, replica  # type: ignore[import-not-found]
 
-from detectors import explanation, explanation_words, knowledge
-from detectors.explanation import Team
+from detectors.rca import explanation, explanation_text, fault_catalogue
+from detectors.rca.explanation import Team
 from outrider.faults import faults
 from outrider.i18n import LANGUAGES, texts
 from outrider.model import Hypothesis, Layer
@@ -26,7 +26,7 @@ def hot():
 
 
 def lines(found, name, language="en"):
-    return next((one.lines for one in explanation_words.sections(found, language) if one.name == name), ())
+    return next((one.lines for one in explanation_text.sections(found, language) if one.name == name), ())
 
 
 def test_what_is_known_of_the_fault_is_in_its_explanation():
@@ -70,8 +70,8 @@ def test_nothing_named_is_told_as_we_do_not_know():
     desk.step(30, [alert(CHAT, None)])
     found = explanation.explain(desk.only, desk.knowledge)
     assert (found.known, found.unknown) == (False, 1.0)
-    assert "We do not know" in explanation_words.text(found, "en")
-    assert explanation_words.as_json(found, "en")["unknown_confidence"] == 1.0
+    assert "We do not know" in explanation_text.text(found, "en")
+    assert explanation_text.as_json(found, "en")["unknown_confidence"] == 1.0
 
 
 def test_a_best_answer_less_sure_than_none_of_them_is_told_as_we_do_not_know():
@@ -81,7 +81,7 @@ def test_a_best_answer_less_sure_than_none_of_them_is_told_as_we_do_not_know():
     found = explanation.explain(replace(desk.only, hypotheses=weak), desk.knowledge)
     assert not found.known
     assert found.unknown > weak[0].confidence
-    assert "We do not know" in " ".join(explanation_words.page_lines(found, "en"))
+    assert "We do not know" in " ".join(explanation_text.page_lines(found, "en"))
 
 
 def test_a_fault_that_nobody_knows_any_more_is_explained_as_far_as_it_goes():
@@ -90,7 +90,7 @@ def test_a_fault_that_nobody_knows_any_more_is_explained_as_far_as_it_goes():
     gone = replace(desk.only, hypotheses=(Hypothesis(CHAT, "gone", 0.9),))
     found = explanation.explain(gone, desk.knowledge)
     assert (found.checks, found.remedy, found.runbook) == ((), (), "")
-    assert "gone" in explanation_words.text(found, "en")
+    assert "gone" in explanation_text.text(found, "en")
 
 
 def test_every_layer_has_an_owner():
@@ -101,11 +101,11 @@ def test_every_layer_has_an_owner():
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("fault", sorted(faults()))
 def test_every_fault_is_explained_in_words_of_one_language(fault, language):
-    known = knowledge.load()[fault]
+    known = fault_catalogue.load()[fault]
     desk = Desk()
     desk.step(30, [alert(CHAT, None)])
     incident = replace(desk.only, hypotheses=(Hypothesis(replica(0), fault, 0.8),), layer=known.fault.layer)
-    told = explanation_words.text(explanation.explain(incident, knowledge.load()), language)
+    told = explanation_text.text(explanation.explain(incident, fault_catalogue.load()), language)
     assert "{" not in told
     assert not re.search(r"\b(knowledge|incidents|words|faults)\.[a-z]", told)
     assert known.runbook in told

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import IsolationForest
 
-from detectors.forest import FEW_ROWS, Forest, usual_path
+from detectors.statistics.forest import FEW_ROWS, Forest, usual_path
 
 
 @pytest.mark.parametrize(("rows", "width", "taught"), [(1, 6, 300), (60, 18, 900), (FEW_ROWS + 1, 4, 100)])

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from detectors.memoryuse import MemoryUseDetector
-from detectors.powerdraw import PowerDrawDetector
+from detectors.hardware.gpu_memory_excess import MemoryUseDetector
+from detectors.hardware.power_anomaly import PowerDrawDetector
 from outrider.model import CellStatus, EntityKind, EntityRef, Window
 from outrider.topology import Topology
 

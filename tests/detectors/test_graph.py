@@ -21,8 +21,10 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     replica,
 )
 
-from detectors import graph_words, incident_graph, knowledge
-from detectors.graph import KnowledgeGraph, Link, Node, Sort, entity_node, fault_node
+from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
+from detectors.knowledge_graph import incident_graph
+from detectors.knowledge_graph.graph import KnowledgeGraph, Link, Node, Sort, entity_node, fault_node
+from detectors.rca import fault_catalogue
 from outrider import graph_text
 from outrider.errors import UsageError
 from outrider.i18n import LANGUAGES
@@ -32,7 +34,7 @@ from outrider.topology import Topology
 
 @pytest.fixture
 def graph():
-    return KnowledgeGraph(fleet(), knowledge.load())
+    return KnowledgeGraph(fleet(), fault_catalogue.load())
 
 
 def test_slow_tokens_of_a_replica_may_come_from_its_card_its_node_or_its_service(graph):
@@ -128,7 +130,7 @@ def test_what_nobody_knows_is_told_with_what_is_close(graph):
 def test_a_name_of_two_components_is_refused_with_both_keys():
     twice = Topology.build([], [ref(EntityKind.SERVICE, "x"), ref(EntityKind.REPLICA, "x")])
     with pytest.raises(UsageError, match="c1/replica/llm/x, c1/service/llm/x"):
-        KnowledgeGraph(twice, knowledge.load()).find("x")
+        KnowledgeGraph(twice, fault_catalogue.load()).find("x")
 
 
 def drawn(wrong, topology=None):
@@ -180,7 +182,7 @@ def test_ten_thousand_components_are_drawn_as_far_as_somebody_can_read_it():
     part = drawn(wrong, topology)
     assert len(part.nodes) <= 60
     assert part.left_out == 301 - incident_graph.MOST_COMPONENTS
-    graph = KnowledgeGraph(topology, knowledge.load())
+    graph = KnowledgeGraph(topology, fault_catalogue.load())
     assert len(graph.around(fault_node("engine-dead"), 2).nodes) == 60
     answers = graph.causes_of("traffic-surge", CHAT)
     assert len(answers.found) == 50
@@ -190,7 +192,7 @@ def test_ten_thousand_components_are_drawn_as_far_as_somebody_can_read_it():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_drawing_has_every_node_and_edge_and_no_key_without_a_text(language):
     part = drawn([(gpu(0), "gpu-lost"), (replica(0), "engine-dead"), (CHAT, None)])
-    shown = graph_words.part_json(part, language)
+    shown = knowledge_graph_graph_text.part_json(part, language)
     for text in (graph_text.dot(shown), graph_text.mermaid(shown)):
         assert "knowledge." not in text
         assert text.count("->") + text.count("-.->") >= len(part.edges)

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from detectors.hardfaults import GpuFaultDetector
-from detectors.nodefaults import NodeFaultDetector, PortFaultDetector
-from detectors.xid import xids
+from detectors.hardware.gpu_faults import GpuFaultDetector
+from detectors.hardware.xid import xids
+from detectors.platform.node_faults import NodeFaultDetector, PortFaultDetector
 from outrider.faults import faults
 from outrider.model import EntityKind, EntityRef, Event, EventKind, NoVerdictReason
 from outrider.topology import Topology

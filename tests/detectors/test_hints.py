@@ -20,9 +20,9 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     replica,
 )
 
-from detectors import explanation_words, hints, knowledge
-from detectors.claims import Reach
-from detectors.hints import ChangeSort
+from detectors.rca import change_evidence, explanation_text, fault_catalogue
+from detectors.rca.change_evidence import ChangeSort
+from detectors.rca.hypotheses import Reach
 from outrider.faults import faults
 from outrider.i18n import LANGUAGES, texts
 from outrider.ledger import CHANGE_CODES
@@ -43,7 +43,7 @@ def slow(entity, signal="engine_tpot_seconds"):
 
 
 def told(hypothesis, language="en"):
-    return [explanation_words.evidence_line(item, language) for item in hypothesis.evidence]
+    return [explanation_text.evidence_line(item, language) for item in hypothesis.evidence]
 
 
 def named(desk):
@@ -51,16 +51,21 @@ def named(desk):
 
 
 def test_every_code_that_may_be_announced_has_its_sort():
-    assert {code for code in CHANGE_CODES if hints.sort_of(code) is None} == {"rollback", "restart", "push", "release"}
-    assert hints.sort_of("model-revision") is ChangeSort.MODEL
-    assert hints.sort_of("kubelet") is hints.sort_of("cuda") is ChangeSort.DRIVER
-    assert hints.sort_of("a code of tomorrow") is ChangeSort.ROLLOUT
+    assert {code for code in CHANGE_CODES if change_evidence.sort_of(code) is None} == {
+        "rollback",
+        "restart",
+        "push",
+        "release",
+    }
+    assert change_evidence.sort_of("model-revision") is ChangeSort.MODEL
+    assert change_evidence.sort_of("kubelet") is change_evidence.sort_of("cuda") is ChangeSort.DRIVER
+    assert change_evidence.sort_of("a code of tomorrow") is ChangeSort.ROLLOUT
 
 
 def test_every_fault_that_hints_name_is_in_the_vocabulary():
-    spoken = set().union(*hints.SPEAKS_FOR.values()) | set(hints.LINE_SPEAKS_FOR.values())
+    spoken = set().union(*change_evidence.SPEAKS_FOR.values()) | set(change_evidence.LINE_SPEAKS_FOR.values())
     assert spoken <= set(faults())
-    assert set(hints.SPEAKS_FOR) == set(ChangeSort)
+    assert set(change_evidence.SPEAKS_FOR) == set(ChangeSort)
 
 
 @pytest.mark.parametrize("code", ["driver", "kernel", "network", "scale", "restart"])
@@ -192,7 +197,7 @@ def test_hints_alone_open_nothing_and_give_way_to_what_alarms():
 
 
 def test_a_change_of_something_that_the_topology_does_not_know_spoils_nothing():
-    gathered = hints.gather([changed(ref(EntityKind.WORKLOAD, "stranger"), "rollout")], Reach(fleet()), at(0))
+    gathered = change_evidence.gather([changed(ref(EntityKind.WORKLOAD, "stranger"), "rollout")], Reach(fleet()), at(0))
     assert [hint.sort for held in gathered.values() for hint in held] == [ChangeSort.ROLLOUT]
     desk = Desk()
     desk.step(15, [alert(CHAT, None)], events=[changed(ref(EntityKind.NODE, "stranger"), "driver")])
@@ -202,9 +207,9 @@ def test_a_change_of_something_that_the_topology_does_not_know_spoils_nothing():
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("sort", list(ChangeSort))
 def test_every_sort_of_change_has_its_texts(language, sort):
-    for text in (hints.CHANGE_TEXT, hints.CHANGE_BY_TEXT, hints.CHANGE_FROM_TEXT):
+    for text in (change_evidence.CHANGE_TEXT, change_evidence.CHANGE_BY_TEXT, change_evidence.CHANGE_FROM_TEXT):
         assert "{at}" in texts(language)[f"{text}.{sort}"]
 
 
 def test_what_hints_name_is_known_to_the_knowledge():
-    assert set(hints.LINE_SPEAKS_FOR.values()) <= set(knowledge.load())
+    assert set(change_evidence.LINE_SPEAKS_FOR.values()) <= set(fault_catalogue.load())

@@ -8,8 +8,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from detector_events import logged, said  # type: ignore[import-not-found]
 
-from detectors.hostfaults import HostFaultDetector
-from detectors.neighbours import NeighbourDetector
+from detectors.platform.host_faults import HostFaultDetector
+from detectors.platform.noisy_neighbor import NeighbourDetector
 from outrider.model import EntityKind, EntityRef
 
 NODE = EntityRef("lab", EntityKind.NODE, None, "n0")

@@ -10,15 +10,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import NOW, found, history, live, names, rhythm, window  # type: ignore[import-not-found]
 
-from detectors import ensemble, lessons, registry, reservoir
-from detectors.baseline import Baseline
-from detectors.budget import HEADROOM
-from detectors.deviation import FREE_READINGS
-from detectors.ensemble import FEWEST_ROWS, REFIT_SECONDS, Ensemble
-from detectors.isolation import WATCHED, IsolationDetector
-from detectors.lessons import Lesson
-from detectors.pasts import ALARMS_PER_ENTITY_DAY
-from detectors.residuals import KINDS
+from detectors import registry
+from detectors.anomaly import feedback_suppression
+from detectors.anomaly.feedback_suppression import Lesson
+from detectors.anomaly.multivariate import WATCHED, IsolationDetector
+from detectors.learning.learning_detector import ALARMS_PER_ENTITY_DAY
+from detectors.statistics import ensemble, reservoir
+from detectors.statistics.alarm_threshold import HEADROOM
+from detectors.statistics.baseline import Baseline
+from detectors.statistics.deviation import FREE_READINGS
+from detectors.statistics.ensemble import FEWEST_ROWS, REFIT_SECONDS, Ensemble
+from detectors.statistics.residuals import KINDS
 from outrider import catalog
 from outrider.model import DetectorState, EntityKind, EntityRef, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
@@ -341,27 +343,31 @@ def test_a_verdict_ends_what_is_held(detector, warmed):
 
 
 def test_rows_aside_are_bounded_and_go_after_a_month(monkeypatch):
-    monkeypatch.setattr(lessons, "MOST_ROWS", 5)
-    pool, entities = lessons.empty(2), names(EntityKind.GPU, 3)
+    monkeypatch.setattr(feedback_suppression, "MOST_ROWS", 5)
+    pool, entities = feedback_suppression.empty(2), names(EntityKind.GPU, 3)
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
     for day in range(4):
-        lessons.put_aside(pool, rows, entities, np.array([True, False, True]), 86400.0 * day)
+        feedback_suppression.put_aside(pool, rows, entities, np.array([True, False, True]), 86400.0 * day)
         if day == 0:
             pool["aside_fine"][0] = True
     assert pool["aside_at"].tolist() == [0.0, 86400.0 * 2, 86400.0 * 2, 86400.0 * 3, 86400.0 * 3]
     assert pool["aside_fine"].tolist() == [True, False, False, False, False], "those judged stay longest"
-    lessons.put_aside(pool, rows, entities, np.zeros(3, dtype=bool), 86400.0 * 32.5)
+    feedback_suppression.put_aside(pool, rows, entities, np.zeros(3, dtype=bool), 86400.0 * 32.5)
     assert pool["aside_at"].tolist() == [86400.0 * 3, 86400.0 * 3]
-    assert set(lessons.held({**pool, "aside_at": np.zeros(1)}, 2)["aside"].shape) == {0, 2}, "damaged: none"
+    assert set(feedback_suppression.held({**pool, "aside_at": np.zeros(1)}, 2)["aside"].shape) == {0, 2}, (
+        "damaged: none"
+    )
 
 
 def test_a_pattern_is_excused_up_to_a_quarter_more_and_turned_a_little():
-    pool, entities = lessons.empty(2), names(EntityKind.GPU, 3)
-    lessons.put_aside(pool, np.array([[3.0, 4.0]] * 3, dtype=np.float32), entities, np.array([False, True, False]), 0.0)
+    pool, entities = feedback_suppression.empty(2), names(EntityKind.GPU, 3)
+    feedback_suppression.put_aside(
+        pool, np.array([[3.0, 4.0]] * 3, dtype=np.float32), entities, np.array([False, True, False]), 0.0
+    )
     pool["aside_fine"][:] = True
 
     def excused(*row):
-        return lessons.excused(pool, np.array([row] * 3, dtype=np.float32), entities).tolist()
+        return feedback_suppression.excused(pool, np.array([row] * 3, dtype=np.float32), entities).tolist()
 
     assert excused(3.6, 4.8) == [False, True, False]
     assert excused(0.3, 0.4) == [False, True, False], "less of it"
@@ -370,4 +376,6 @@ def test_a_pattern_is_excused_up_to_a_quarter_more_and_turned_a_little():
     assert not any(excused(-3.0, -4.0)), "the other way"
     assert not any(excused(5.0, 0.0)), "another signal"
     assert not any(excused(np.nan, np.nan))
-    assert lessons.excused(pool, np.zeros((1, 2), dtype=np.float32), entities[2:]).tolist() == [False], "it is gone"
+    assert feedback_suppression.excused(pool, np.zeros((1, 2), dtype=np.float32), entities[2:]).tolist() == [False], (
+        "it is gone"
+    )

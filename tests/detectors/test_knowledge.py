@@ -6,7 +6,7 @@ from string import Formatter
 
 import pytest
 
-from detectors import knowledge
+from detectors.rca import fault_catalogue
 from outrider.errors import ConfigError
 from outrider.faults import faults
 from outrider.i18n import LANGUAGES, texts
@@ -25,25 +25,25 @@ gpu-lost:
 
 
 def test_every_fault_of_the_vocabulary_has_an_entry_and_no_other():
-    assert set(knowledge.load()) == set(faults())
+    assert set(fault_catalogue.load()) == set(faults())
 
 
 def test_every_confusable_of_the_vocabulary_is_told_apart():
-    for fault_id, known in knowledge.load().items():
+    for fault_id, known in fault_catalogue.load().items():
         assert set(known.fault.confusable) <= {other.name for other in known.look_alikes}, fault_id
 
 
 def test_every_entry_has_signs_and_checks_and_explains_not_itself_on_its_path():
-    for fault_id, known in knowledge.load().items():
+    for fault_id, known in fault_catalogue.load().items():
         assert known.signs, fault_id
         assert known.checks, fault_id
         assert fault_id not in known.consequences("path"), fault_id
 
 
 def test_every_why_and_every_fault_has_its_texts_in_both_languages():
-    wanted = {f"incidents.why.{other.why}" for known in knowledge.load().values() for other in known.look_alikes}
+    wanted = {f"incidents.why.{other.why}" for known in fault_catalogue.load().values() for other in known.look_alikes}
     wanted |= {f"faults.{fault_id}.{part}" for fault_id in faults() for part in ("name", "what", "remedy")}
-    wanted |= {f"faults.{state}.name" for state in knowledge.harmless_states()}
+    wanted |= {f"faults.{state}.name" for state in fault_catalogue.harmless_states()}
     for language in LANGUAGES:
         assert wanted <= set(texts(language))
         ours = {key for key in texts(language) if key.startswith(("incidents.why.", "faults."))}
@@ -66,7 +66,7 @@ def test_chinese_texts_are_chinese():
 
 
 def test_an_entry_is_read():
-    known = knowledge.read({"x.yaml": ENTRY})["gpu-lost"]
+    known = fault_catalogue.read({"x.yaml": ENTRY})["gpu-lost"]
     assert known.hurts == {EntityKind.SERVICE}
     assert known.consequences("path") == {"engine-dead"}
     assert known.consequences("peers") == frozenset()
@@ -117,7 +117,7 @@ SHAPES = [
 def test_a_value_of_another_shape_is_told_with_file_line_key_and_what_was_expected(old, new, line, key, said):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
-        knowledge.read({"x.yaml": ENTRY.replace(old, new)})
+        fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.key) == ("x.yaml", line, key)
     assert said in problem.message
@@ -141,7 +141,7 @@ def test_a_value_of_another_shape_is_told_with_file_line_key_and_what_was_expect
 )
 def test_a_file_of_another_shape_is_told(text, key, said):
     with pytest.raises(ConfigError) as caught:
-        knowledge.read({"x.yaml": text})
+        fault_catalogue.read({"x.yaml": text})
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.key) == ("x.yaml", 1, key)
     assert said in problem.message
@@ -151,18 +151,18 @@ def test_every_mistake_of_every_file_is_told_at_once():
     first = ENTRY.replace("hurts: [service]", "hurts: 3").replace("remedy: [cordon]", "remedy: [pray]")
     second = ENTRY.replace("gpu-lost:", "gpu-xid-hardware:").replace("signs: [{", "signs: [7, {")
     with pytest.raises(ConfigError) as caught:
-        knowledge.read({"y.yaml": second, "x.yaml": first})
+        fault_catalogue.read({"y.yaml": second, "x.yaml": first})
     told = [(problem.file, problem.line) for problem in caught.value.problems]
     assert told == [("x.yaml", 4), ("x.yaml", 8), ("y.yaml", 3)]
 
 
 def test_an_empty_file_holds_nothing_and_spoils_nothing():
-    assert set(knowledge.read({"x.yaml": ENTRY, "y.yaml": "# nothing yet\n"})) == {"gpu-lost"}
+    assert set(fault_catalogue.read({"x.yaml": ENTRY, "y.yaml": "# nothing yet\n"})) == {"gpu-lost"}
 
 
 def test_every_runbook_of_the_packaged_knowledge_is_a_page():
     root = Path(__file__).resolve().parents[2]
-    for fault_id, known in knowledge.load().items():
+    for fault_id, known in fault_catalogue.load().items():
         assert (root / known.runbook).is_file(), fault_id
 
 
@@ -187,7 +187,7 @@ def test_every_runbook_of_the_packaged_knowledge_is_a_page():
 def test_what_is_wrong_is_told_with_file_and_line(old, new, line, said):
     assert old in ENTRY
     with pytest.raises(ConfigError) as caught:
-        knowledge.read({"x.yaml": ENTRY.replace(old, new)})
+        fault_catalogue.read({"x.yaml": ENTRY.replace(old, new)})
     (problem, *_) = caught.value.problems
     assert (problem.file, problem.line) == ("x.yaml", line)
     assert said in problem.message
@@ -195,7 +195,7 @@ def test_what_is_wrong_is_told_with_file_and_line(old, new, line, said):
 
 def test_a_fault_in_two_files_is_refused():
     with pytest.raises(ConfigError, match="stands in another file too"):
-        knowledge.read({"x.yaml": ENTRY, "y.yaml": ENTRY})
+        fault_catalogue.read({"x.yaml": ENTRY, "y.yaml": ENTRY})
 
 
 OWN = """
@@ -207,7 +207,7 @@ gpu-lost:
 
 
 def test_own_files_change_the_keys_that_they_give():
-    packaged, known = knowledge.load(), knowledge.load_with({"own/gpus.yaml": OWN})
+    packaged, known = fault_catalogue.load(), fault_catalogue.load_with({"own/gpus.yaml": OWN})
     assert known["gpu-lost"].runbook == "https://wiki.example.org/gpu-lost"
     assert known["gpu-lost"].consequences("peers") == {"gateway-fault", "traffic-surge"}
     assert known["gpu-lost"].consequences("path") >= {"engine-dead"}, "packaged groups are known to own files"
@@ -215,12 +215,12 @@ def test_own_files_change_the_keys_that_they_give():
     assert {fault: one for fault, one in known.items() if fault != "gpu-lost"} == {
         fault: one for fault, one in packaged.items() if fault != "gpu-lost"
     }
-    assert knowledge.load_with({}) is packaged
+    assert fault_catalogue.load_with({}) is packaged
 
 
 def test_an_own_group_of_a_packaged_name_changes_no_packaged_entry():
-    known = knowledge.load_with({"own.yaml": "groups: {engine-stops: [gpu-oom]}\n"})
-    assert known == knowledge.load()
+    known = fault_catalogue.load_with({"own.yaml": "groups: {engine-stops: [gpu-oom]}\n"})
+    assert known == fault_catalogue.load()
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_an_own_group_of_a_packaged_name_changes_no_packaged_entry():
 )
 def test_a_mistake_of_an_own_file_is_named(text, line, key, said):
     with pytest.raises(ConfigError) as refused:
-        knowledge.load_with({"own.yaml": text})
+        fault_catalogue.load_with({"own.yaml": text})
     (problem,) = refused.value.problems
     assert (problem.file, problem.line) == ("own.yaml", line)
     assert problem.key == key
@@ -244,4 +244,4 @@ def test_a_mistake_of_an_own_file_is_named(text, line, key, said):
 
 def test_one_fault_in_two_own_files_is_refused():
     with pytest.raises(ConfigError, match="stands in another file too"):
-        knowledge.load_with({"a.yaml": "gpu-lost: {remedy: []}", "b.yaml": "gpu-lost: {checks: []}"})
+        fault_catalogue.load_with({"a.yaml": "gpu-lost: {remedy: []}", "b.yaml": "gpu-lost: {checks: []}"})

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.kpi import KpiDetector
+from detectors.load.kpi import KpiDetector
 from outrider.model import EntityKind
 
 S = EntityKind.SERVICE

@@ -10,8 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import NOW, found, history, live, names, rhythm, window  # type: ignore[import-not-found]
 
-from detectors import levelshift, registry
-from detectors.levelshift import LevelShiftDetector
+from detectors import registry
+from detectors.anomaly import level_shift
+from detectors.anomaly.level_shift import LevelShiftDetector
 from outrider import catalog
 from outrider.model import EntityKind, Event, EventKind, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
@@ -194,7 +195,7 @@ def test_the_budget_moves_the_limit(detector):
 
 
 def test_the_defaults_are_registered_and_of_the_right_kind():
-    for kind, (watched, load) in levelshift.WATCHED.items():
+    for kind, (watched, load) in level_shift.WATCHED.items():
         one = registry.DETECTORS[f"level-shift-{kind.value}"]()
         assert (one.kind, one.watched, one.load) == (kind, watched, load)
         assert all(catalog.signal(name).entity is kind for name in (*watched, load))

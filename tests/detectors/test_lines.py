@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
 
-from detectors.lines import FIRST_NOISE, Relation
+from detectors.statistics.online_regression import FIRST_NOISE, Relation
 
 LINE = Relation("ab", (0.3, 0.1), (0.5, 0.5), least_noise=0.01, least_share=0.1, min_samples=20.0)
 GROUP = np.zeros(4, dtype=np.intp)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from detectors.liveness import LivenessDetector
+from detectors.engine.liveness import LivenessDetector
 from outrider.model import CellStatus, EntityKind, Event, EventKind, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from detectors.memoryuse import USED, MemoryUseDetector
+from detectors.hardware.gpu_memory_excess import USED, MemoryUseDetector
 from outrider.model import (
     CellStatus,
     EntityKind,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.outcomes import OutcomeDetector
+from detectors.load.request_outcomes import OutcomeDetector
 from outrider.catalog import signal
 from outrider.model import EntityKind
 

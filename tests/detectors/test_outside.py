@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from detector_events import said  # type: ignore[import-not-found]
 
-from detectors.outside import OutsideDetector
+from detectors.load.blackbox import OutsideDetector
 from outrider.model import EntityKind, EntityRef
 
 MONTH = 30 * 86400.0

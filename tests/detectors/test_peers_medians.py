@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.peers import FEWEST, SIGMA_OF_MAD, apart
+from detectors.statistics.peer_groups import FEWEST, SIGMA_OF_MAD, apart
 from outrider.model import Floats
 
 

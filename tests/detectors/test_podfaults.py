@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from detector_events import logged, said  # type: ignore[import-not-found]
 
-from detectors.podfaults import PodFaultDetector
+from detectors.platform.pod_faults import PodFaultDetector
 from outrider.model import EntityKind, EntityRef, NoVerdict
 
 POD = EntityRef("lab", EntityKind.POD, "default", "p0")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.powercap import PowerCapDetector
+from detectors.hardware.power_cap import PowerCapDetector
 from outrider.model import EntityKind, EntityRef, NoVerdictReason
 from outrider.topology import Topology
 

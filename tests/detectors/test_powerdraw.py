@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from detectors.pasts import NeedsPast
-from detectors.powerdraw import PowerDrawDetector
+from detectors.hardware.power_anomaly import PowerDrawDetector
+from detectors.learning.learning_detector import NeedsPast
 from detectors.registry import DETECTORS, make_all
 from outrider.model import (
     CellStatus,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.prefixcache import PrefixCacheDetector
+from detectors.engine.prefix_cache import PrefixCacheDetector
 from outrider.catalog import signal
 from outrider.model import EntityKind, EntityRef, NoVerdictReason
 from outrider.topology import Topology

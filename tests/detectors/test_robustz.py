@@ -14,10 +14,11 @@ from structlog.testing import capture_logs
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import DAY, NOW, found, history, live, names, rhythm  # type: ignore[import-not-found]
 
-from detectors import registry, robustz
-from detectors.budget import BLOCK_SECONDS
-from detectors.residuals import Residuals
-from detectors.robustz import RobustZDetector
+from detectors import registry
+from detectors.anomaly import robust_z
+from detectors.anomaly.robust_z import RobustZDetector
+from detectors.statistics.alarm_threshold import BLOCK_SECONDS
+from detectors.statistics.residuals import Residuals
 from outrider.clock import from_unix as utc
 from outrider.model import DetectorState, EntityKind, EntityRef, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
@@ -142,7 +143,7 @@ def test_what_stands_for_a_day_is_the_usual(detector, warmed):
     _, said = live(detector, warmed, values, step=300.0)
     assert found(said[100])
     assert not found(said[-1])
-    assert DAY == robustz.HELD_SECONDS
+    assert DAY == robust_z.HELD_SECONDS
 
 
 def test_a_missing_metric_keeps_its_deviation_and_is_not_told(detector, warmed):
@@ -216,13 +217,13 @@ def test_what_is_told_is_counted_in_the_scales_that_were_judged_by(detector):
         reading = rhythm(np.array([NOW]), 6, LEVELS)[:, 0] * np.array([by, 1.0, 1.0])
         _, beyond = detector._judge(memory, reading, NOW, 300.0)
         scales = (memory["value"] - memory["usual"]) / memory["scale_now"]
-        assert np.all(scales[beyond] > np.maximum(memory["limit"], robustz.LEAST)[beyond])
+        assert np.all(scales[beyond] > np.maximum(memory["limit"], robust_z.LEAST)[beyond])
         told += int(beyond.sum())
     assert told
 
 
 def test_it_is_registered_for_classes_without_an_ensemble():
     mine = {name.removeprefix("robust-z-") for name in registry.DETECTORS if name.startswith("robust-z-")}
-    assert mine == {kind.value for kind in robustz.WATCHED}
+    assert mine == {kind.value for kind in robust_z.WATCHED}
     ensembles = {name.removeprefix("isolation-") for name in registry.DETECTORS if name.startswith("isolation-")}
     assert not mine & ensembles

@@ -20,14 +20,14 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
     replica,
 )
 
-from detectors import explanation, explanation_words, knowledge, rootcause
-from detectors.claims import Claim
+from detectors.rca import explanation, explanation_text, fault_catalogue, ranking
+from detectors.rca.hypotheses import Claim
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Interval
 from outrider.topology import Topology
 
 
 def rank(alerts, findings=(), events=(), candidates=(), topology=None):
-    return rootcause.rank(candidates, alerts, findings, events, topology or fleet(), knowledge.load(), at(120))
+    return ranking.rank(candidates, alerts, findings, events, topology or fleet(), fault_catalogue.load(), at(120))
 
 
 def test_nothing_known_gives_no_hypothesis():
@@ -109,7 +109,7 @@ def test_slower_tokens_after_a_change_are_a_regression_rather_than_a_bad_rollout
 def test_what_happened_names_entity_and_service(language, alerts):
     desk = Desk()
     desk.step(15, alerts)
-    told = explanation_words.sections(explanation.explain(desk.only, desk.knowledge), language)[0].lines[0]
+    told = explanation_text.sections(explanation.explain(desk.only, desk.knowledge), language)[0].lines[0]
     assert alerts[0].entity.name in told
     assert "chat" in told
     assert "{" not in told
@@ -132,11 +132,11 @@ engine-hung:
   remedy: []
   runbook: docs/runbooks/engine-hung.md
 """
-    known = knowledge.read({"x.yaml": text})
+    known = fault_catalogue.read({"x.yaml": text})
 
     def rejected(value):
         waiting = finding(replica(0), "engine-hung", signal="engine_requests_waiting", observed=value)
-        return rootcause.rank([], [alert(replica(0), "engine-hung")], [waiting], [], fleet(), known, at(60))[1]
+        return ranking.rank([], [alert(replica(0), "engine-hung")], [waiting], [], fleet(), known, at(60))[1]
 
     assert [item.fault for item in rejected(3.0)] == ["engine-idle"]
     assert rejected(0.0) == ()

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from detectors.saturation import SaturationDetector
-from detectors.surge import SurgeDetector
+from detectors.load.queueing import SurgeDetector
+from detectors.load.saturation import SaturationDetector
 from outrider.catalog import signal
 from outrider.model import EntityKind, Event, EventKind, Priority
 

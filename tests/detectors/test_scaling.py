@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.scaling import ScalingDetector
+from detectors.platform.autoscaler import ScalingDetector
 from outrider.model import EntityKind
 from outrider.topology import Topology
 

@@ -10,8 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import NOW, found, history, live, rhythm, window  # type: ignore[import-not-found]
 
-from detectors import registry, streaks
-from detectors.seasonal import WATCHED, SeasonalDetector
+from detectors import registry
+from detectors.anomaly.seasonal import WATCHED, SeasonalDetector
+from detectors.base import hysteresis
 from outrider import catalog
 from outrider.model import CellStatus, EntityKind, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
@@ -163,10 +164,10 @@ def test_what_many_entities_show_at_once_is_nobodys_own():
     deviates = np.zeros((20, 2), dtype=bool)
     deviates[:8, 0] = True  # shared by the fleet
     deviates[:3, 1] = True  # three of twenty: their own
-    own = streaks.own(deviates)
+    own = hysteresis.own(deviates)
     assert not own[:, 0].any()
     assert own[:3, 1].all()
-    assert streaks.own(np.ones((3, 1), dtype=bool)).all(), "three entities are too few to call anything shared"
+    assert hysteresis.own(np.ones((3, 1), dtype=bool)).all(), "three entities are too few to call anything shared"
 
 
 def test_levels_of_signals_in_another_order_are_learnt_anew(detector, warmed):

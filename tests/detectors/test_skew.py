@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.skew import SkewDetector
+from detectors.load.load_imbalance import SkewDetector
 from outrider.model import EntityKind
 from outrider.topology import Topology
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from detectors import pace
-from detectors.slowness import SlownessDetector
+from detectors.engine import step_time
+from detectors.engine.slowness import SlownessDetector
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, NoVerdictReason
 from outrider.topology import Topology
 
@@ -197,21 +197,21 @@ def test_gaps_and_resets_are_no_slowness(find):
 
 def test_the_line_finds_the_parts_of_a_step(window_of):
     window = window_of(R, {"r0": replica(0), "r1": replica(1)})
-    memory = {name: np.zeros(2) for name in pace.DEFAULTS}
-    seen = pace.read(window)
-    pace.learn(memory, seen, np.ones((2, LENGTH), dtype=np.bool_), 1.0)
-    line = pace.STEP.fit(memory, np.array([0, 0]))
+    memory = {name: np.zeros(2) for name in step_time.DEFAULTS}
+    seen = step_time.read(window)
+    step_time.learn(memory, seen, np.ones((2, LENGTH), dtype=np.bool_), 1.0)
+    line = step_time.STEP.fit(memory, np.array([0, 0]))
     assert line.samples.tolist() == [2.0 * LENGTH] * 2
     # 0.25 ms of 15 ms for each of 20 sequences: a third of the step follows the batch
     assert line.slopes[:, 0] == pytest.approx([1 / 3, 1 / 3], abs=0.03)
-    wider = pace.Pace(seen.gap_seconds, seen.gaps, np.full((2, LENGTH), 60.0), seen.prompt)
-    expected, error = pace.expected(memory, np.array([0, 0]), wider)
+    wider = step_time.Pace(seen.gap_seconds, seen.gaps, np.full((2, LENGTH), 60.0), seen.prompt)
+    expected, error = step_time.expected(memory, np.array([0, 0]), wider)
     assert expected[0, 0] == pytest.approx(0.025, rel=0.05)
     assert 0 < error[0, 0] < 0.1
 
 
 def test_a_change_reaches_replicas_and_not_other_services(window_of, now_of):
-    from detectors.changes import changed_at
+    from detectors.rca.changes import changed_at
 
     other = EntityRef("lab", R, "default", "z0")
     window = window_of(R, {"r0": replica(0), "z0": replica(1)}, events=[change("image")])

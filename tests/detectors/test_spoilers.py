@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.spoilers import UNTOLD, source
+from detectors.engine.invalid_output_source import UNTOLD, source
 
 SCRAPES, REPLICAS = 24, 6
 

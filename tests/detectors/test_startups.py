@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from detector_events import said  # type: ignore[import-not-found]
 
-from detectors.startups import StartupDetector
+from detectors.engine.slow_startup import StartupDetector
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 

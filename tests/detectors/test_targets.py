@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from detectors.targets import TargetsDetector
+from detectors.platform.scrape_targets import TargetsDetector
 from outrider.model import EntityKind, EntityRef, TrustVerdict
 from outrider.topology import Topology
 

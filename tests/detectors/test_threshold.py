@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.rules_file import load_rules
-from detectors.expressions import compile_expression
-from detectors.threshold import compile_rules
+from detectors.rules.expressions import compile_expression
+from detectors.rules.threshold import compile_rules
 from outrider.catalog import signal
 from outrider.errors import UsageError
 from outrider.model import CellStatus, EntityKind, EntityRef, Finding, NoVerdictReason, Priority, SignalKey, Window

@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from detectors import due, traffic
-from detectors.baseline import SLOT_SECONDS, SLOTS
-from detectors.entry import EntryDetector
+from detectors.load import expected_traffic, forecast_deviation
+from detectors.load.forecast_deviation import TrafficForecastDetector
+from detectors.load.gateway import EntryDetector
 from detectors.registry import DETECTORS
-from detectors.traffic import TrafficForecastDetector
+from detectors.statistics.baseline import SLOT_SECONDS, SLOTS
 from outrider.model import (
     CellStatus,
     EntityKind,
@@ -39,7 +39,7 @@ KEYS = tuple(
 A, B = (EntityRef("lab", EntityKind.SERVICE, "d", name) for name in "ab")
 
 
-def said(*entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, signal=due.RATE, step=600.0):
+def said(*entities, low=8.0, middle=10.0, high=13.0, made_at=START - 3600.0, signal=expected_traffic.RATE, step=600.0):
     count = len(entities)
     arrays = (np.full(count, float(one)) for one in (step, made_at, low, middle, high))
     return Foreseen(entities, (signal,) * count, *arrays)
@@ -66,7 +66,7 @@ def live(rates, foreseen, *, entities=(A,), state=None, start=START, events=(), 
 
 
 def off(verdicts):
-    return [one for one in verdicts if isinstance(one, Finding) and one.detector == traffic.NAME]
+    return [one for one in verdicts if isinstance(one, Finding) and one.detector == forecast_deviation.NAME]
 
 
 def minutes(count):
@@ -136,7 +136,7 @@ def test_missing_values_end_nothing():
     _, told = live([20.0] * minutes(16) + [np.nan] * minutes(8) + [20.0] * minutes(6), said(A))
     silent = told[minutes(23)]
     assert not off(silent)
-    assert traffic.NAME in {one.detector for one in silent if isinstance(one, NoVerdict) and one.entity == A}
+    assert forecast_deviation.NAME in {one.detector for one in silent if isinstance(one, NoVerdict) and one.entity == A}
     assert off(told[-1])
 
 
@@ -205,10 +205,15 @@ def test_until_enough_of_ten_minutes_is_known_there_is_no_verdict():
 
 def test_it_stands_in_the_registry_with_its_stage():
     standing = Stages().judge(
-        Said(DETECTORS[traffic.NAME](), learnt(10.0), 1, (NoVerdict(traffic.NAME, A, NoVerdictReason.WARMING_UP),)),
+        Said(
+            DETECTORS[forecast_deviation.NAME](),
+            learnt(10.0),
+            1,
+            (NoVerdict(forecast_deviation.NAME, A, NoVerdictReason.WARMING_UP),),
+        ),
         datetime.fromtimestamp(START, tz=UTC),
     )
-    assert (standing.detector, standing.stage) == (traffic.NAME, Stage.ALERTING)
+    assert (standing.detector, standing.stage) == (forecast_deviation.NAME, Stage.ALERTING)
     assert standing.silent == {NoVerdictReason.WARMING_UP: 1}
 
 

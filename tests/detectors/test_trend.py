@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detectors.trend import all_pairs, means, medians, pairs_apart, steps, theil_sen
+from detectors.statistics.theil_sen import all_pairs, means, medians, pairs_apart, steps, theil_sen
 
 TIMES = 60.0 * np.arange(20)
 

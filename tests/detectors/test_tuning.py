@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from alerts import state as alert_state
-from detectors.dial import dial_of
-from detectors.rehearsal import Judged, Rehearsal, window_of
-from detectors.threshold import RuleDetector
-from detectors.tuning import LEAST_VERDICTS, Proposal, ProposalReason, Setting, propose
+from detectors.rules.rule_backtest import Judged, Rehearsal, window_of
+from detectors.rules.threshold import RuleDetector
+from detectors.rules.tunable_threshold import dial_of
+from detectors.rules.tuning import LEAST_VERDICTS, Proposal, ProposalReason, Setting, propose
 from outrider.errors import UsageError
 from outrider.model import (
     AlertState,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detectors.validity import ValidityDetector
+from detectors.engine.output_validity import ValidityDetector
 from outrider.model import EntityKind, NoVerdictReason
 from outrider.topology import Topology
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.vanished import VanishedDetector
+from detectors.engine.missing_metrics import VanishedDetector
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 

@@ -11,11 +11,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_history import DAY, found, live, window  # type: ignore[import-not-found]
 
-from detectors.baseline import Baseline, follow
-from detectors.memory import Arrays
+from detectors.anomaly.seasonal import SeasonalDetector
+from detectors.base.state_arrays import Arrays
 from detectors.registry import make_all
-from detectors.seasonal import SeasonalDetector
-from detectors.week import CELLS, CLASS
+from detectors.statistics.baseline import Baseline, follow
+from detectors.statistics.weekly_profile import CELLS, CLASS
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
 

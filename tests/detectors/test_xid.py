@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from detectors.xid import codes, named, xid_findings, xids
-from detectors.xid_patterns import occurrences, repeats
+from detectors.hardware.xid import codes, named, xid_findings, xids
+from detectors.hardware.xid_patterns import occurrences, repeats
 from outrider.faults import faults
 from outrider.i18n import translate
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Priority

@@ -14,12 +14,12 @@ import pytest
 from collectors.pipeline.scrape_manager import Collector
 from collectors.recording.reader import read_fleet, read_recording, target_of_file
 from collectors.scrape.result import Scrape
-from detectors.hardfaults import GpuFaultDetector
-from detectors.liveness import LivenessDetector
-from detectors.nodefaults import NodeFaultDetector
-from detectors.saturation import SaturationDetector
-from detectors.surge import SurgeDetector
-from detectors.targets import TargetsDetector
+from detectors.engine.liveness import LivenessDetector
+from detectors.hardware.gpu_faults import GpuFaultDetector
+from detectors.load.queueing import SurgeDetector
+from detectors.load.saturation import SaturationDetector
+from detectors.platform.node_faults import NodeFaultDetector
+from detectors.platform.scrape_targets import TargetsDetector
 from outrider.model import EntityKind, Finding, SignalKey
 from service.window_cache import WindowCache
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_api import Http
 from test_cycle import World
 
-from detectors import explanation, knowledge
+from detectors.rca import explanation, fault_catalogue
 from outrider.errors import ConfigError
 from outrider.testing import names
 from outrider.testing.trouble import tell
@@ -68,7 +68,7 @@ def door(body=b"", status=200, hold=None):
 def lost():
     """The explanation of a lost card."""
     (incident,) = tell(names.NOW, names.NOW - timedelta(minutes=8)).incidents
-    return explanation.explain(incident, knowledge.load())
+    return explanation.explain(incident, fault_catalogue.load())
 
 
 def test_without_an_address_there_is_no_explainer(lost):

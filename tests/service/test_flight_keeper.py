@@ -14,7 +14,7 @@ from collectors.pipeline.scrape_manager import Collector
 from collectors.recording import reader
 from collectors.recording.ring_buffer import FlightRing
 from collectors.scrape.result import Scrape
-from detectors.incidents import PRIORITY_RAISED
+from detectors.rca.incident_lifecycle import PRIORITY_RAISED
 from outrider.clock import ManualClock
 from outrider.model import (
     Alert,

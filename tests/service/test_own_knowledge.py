@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors import knowledge
+from detectors.rca import fault_catalogue
 from outrider.errors import ConfigError
 from outrider.summaries import signal_name
 from outrider.testing.story import Story
@@ -36,7 +36,7 @@ def configured(tmp_path):
 
 
 def test_without_a_folder_it_is_what_is_packaged():
-    assert own_knowledge.of(None) is knowledge.load()
+    assert own_knowledge.of(None) is fault_catalogue.load()
 
 
 def test_engine_api_and_command_line_go_by_it(configured, tmp_path):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from alerts import rules_file
 from collectors.pipeline.scrape_manager import Collector
 from collectors.probes.result import Outcome
-from detectors import threshold
+from detectors.rules import threshold
 from outrider import i18n
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError

@@ -20,7 +20,7 @@ from alerts import rules_file
 from collectors.receive.consumer import ReceiveLimits
 from collectors.receive.kpi import KpiValues
 from collectors.receive.routing import EntityTemplate, ReceiveRule
-from detectors.threshold import compile_rules
+from detectors.rules.threshold import compile_rules
 from outrider.errors import StoreError
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SignalKey, TrustVerdict
 from outrider.ports import CycleCommit

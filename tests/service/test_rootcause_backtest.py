@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detectors.callexcess import Symptom
+from detectors.rca.call_excess import Symptom
 from outrider.errors import UsageError
 from service.backtests import petshop, rootcause
 from service.backtests.rootcause import Answer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collectors.pipeline.scrape_manager import Collector
-from detectors.seasonal import SeasonalDetector
+from detectors.anomaly.seasonal import SeasonalDetector
 from outrider.clock import ManualClock
 from outrider.model import (
     AlarmRate,

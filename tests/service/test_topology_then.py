@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from detectors import incident_graph, knowledge
-from detectors.graph import KnowledgeGraph, entity_node
+from detectors.knowledge_graph import incident_graph
+from detectors.knowledge_graph.graph import KnowledgeGraph, entity_node
+from detectors.rca import fault_catalogue
 from outrider.model import CycleRecord, EntityKind, Hypothesis, Incident, Layer, Priority
 from outrider.ports import CycleCommit
 from outrider.testing.names import LOST_GPU, NODE, NOW, POD, REPLICA, SERVICE, ref, topology
@@ -61,7 +62,7 @@ def committed(state, **graphs):
 
 def joined(state):
     """The components on the way from the card to its dead replica, as the incident is drawn."""
-    graph = KnowledgeGraph(topology_then.of_incident(state, incident()), knowledge.load())
+    graph = KnowledgeGraph(topology_then.of_incident(state, incident()), fault_catalogue.load())
     part = incident_graph.of_incident(graph, incident(), [(LOST_GPU, "gpu-lost"), (DEAD, "engine-dead")])
     return {(edge.source.entity, edge.target.entity) for edge in part.edges if edge.source.entity}
 

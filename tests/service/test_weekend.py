@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "simulator"))
 from small import small_spec  # type: ignore[import-not-found]
 
-from detectors.baseline import Baseline
+from detectors.statistics.baseline import Baseline
 from outrider.model import AlertState, EntityKind, SignalKey, Stage, StageReason
 from service.drills.platform import learn, open_platform
 from simulator import history

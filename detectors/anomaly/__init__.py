@@ -1,0 +1,1 @@
+"""Generic anomaly detectors: seasonal, multivariate, level shift, drift, robust z-score."""

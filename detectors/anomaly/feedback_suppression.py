@@ -1,0 +1,125 @@
+"""What people said of the ensemble's findings: a pattern that was judged not useful is no news of that entity again.
+
+Rows that were odd are kept aside for a month, of each class the newest few hundred and of each entity a few dozen.
+Those inside a spell that was judged not useful are normal from then on: the same pattern of residuals on the same
+entity, hardly larger, has no score, and enters the reference like any quiet row. Which rows these are follows from
+the verdicts alone: a later verdict, or another person's that there was a reason, takes it back. Nothing else is
+learnt: other entities, other patterns and the same one grown larger are told as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.state_arrays import Arrays
+from outrider.model import EntityRef
+
+KEPT_SECONDS = 30 * 86400.0
+MOST_ROWS, MOST_OF_ONE = 512, 32  # of the class, and of one entity: who is odd for days crowds nobody out
+ALIKE = 0.85  # cosine of two rows of residuals
+LOUDER = 1.25  # of the length of the row that was judged: beyond, it is more than what was meant
+_NAMES = ("aside", "aside_of", "aside_at", "aside_fine")
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One judged spell of an alert. ``useful``: somebody found a reason for it."""
+
+    entity: EntityRef
+    start: datetime
+    end: datetime
+    useful: bool
+
+
+def empty(width: int) -> Arrays:
+    """No row is kept; ``width`` values a row."""
+    return {
+        "aside": np.zeros((0, width), dtype=np.float32),
+        "aside_of": np.zeros(0, dtype=np.str_),
+        "aside_at": np.zeros(0),
+        "aside_fine": np.zeros(0, dtype=np.bool_),
+    }
+
+
+def held(arrays: Mapping[str, NDArray[Any]], width: int) -> Arrays:
+    """The rows as they were remembered; none where anything does not fit."""
+    found = {name: arrays.get(name) for name in _NAMES}
+    fresh = empty(width)
+    known = {name: array for name, array in found.items() if array is not None}
+    fits = len(known) == len(fresh) and all(
+        array.dtype.kind == fresh[name].dtype.kind and array.shape[1:] == fresh[name].shape[1:]
+        for name, array in known.items()
+    )
+    return known if fits and len({array.shape[0] for array in known.values()}) == 1 else fresh
+
+
+def put_aside(
+    pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef], odd: NDArray[np.bool_], at: float
+) -> None:
+    """Keep the odd rows of an instant in ``pool``; what is a month old goes, and beyond the most the oldest.
+
+    Rows that were judged normal go last.
+    """
+    keys = np.array([entities[int(row)].key for row in np.flatnonzero(odd)], dtype=np.str_)
+    new = {
+        "aside": rows[odd],
+        "aside_of": keys,
+        "aside_at": np.full(keys.size, at),
+        "aside_fine": np.zeros(keys.size, dtype=np.bool_),
+    }
+    joined = {name: np.concatenate((pool[name], new[name])) for name in _NAMES}
+    order = np.flatnonzero((joined["aside_at"] > at - KEPT_SECONDS) & _few_of_each(joined))
+    doubtful = order[~joined["aside_fine"][order]]
+    surplus = max(0, order.size - MOST_ROWS)
+    left = np.setdiff1d(order, doubtful[:surplus])[-MOST_ROWS:]
+    pool.update({name: array[left] for name, array in joined.items()})
+
+
+def _few_of_each(pool: Arrays) -> NDArray[np.bool_]:
+    """The rows that are among the newest few of their entity, those judged normal before the others."""
+    kept = np.ones(pool["aside_of"].size, dtype=np.bool_)
+    if kept.size > MOST_OF_ONE:
+        first = np.lexsort((-np.arange(kept.size), ~pool["aside_fine"], pool["aside_of"]))
+        _, begins, sizes = np.unique(pool["aside_of"][first], return_index=True, return_counts=True)
+        kept[first] = np.arange(kept.size) - np.repeat(begins, sizes) < MOST_OF_ONE
+    return kept
+
+
+def excused(pool: Arrays, rows: NDArray[np.float32], entities: Sequence[EntityRef]) -> NDArray[np.bool_]:
+    """Which rows (entities, width) are a pattern of their entity that was judged not useful, and hardly larger."""
+    found = np.zeros(rows.shape[0], dtype=np.bool_)
+    fine = np.flatnonzero(pool["aside_fine"])
+    if fine.size == 0:
+        return found
+    wanted = set(pool["aside_of"][fine].tolist())
+    place = {entity.key: row for row, entity in enumerate(entities) if entity.key in wanted}
+    taught = fine[[key in place for key in pool["aside_of"][fine].tolist()]]
+    who = np.array([place[key] for key in pool["aside_of"][taught].tolist()], dtype=np.intp)
+    known, new = pool["aside"][taught].astype(np.float64), rows[who].astype(np.float64)
+    lengths, length = np.linalg.norm(known, axis=1), np.linalg.norm(new, axis=1)
+    # a row without any reading is NaN: it is like nothing
+    alike = (known * new).sum(axis=1) >= ALIKE * lengths * length
+    found[who[alike & (length <= LOUDER * lengths)]] = True
+    return found
+
+
+def teach(pool: Arrays, lessons: Sequence[Lesson], slack_seconds: float) -> NDArray[np.str_]:
+    """Mark the rows that these verdicts, all there are, call normal; the entities of those that were not before.
+
+    A spell reaches ``slack_seconds`` beyond both its ends. Where verdicts disagree, somebody needed it.
+    """
+    fine, needed = np.zeros((2, pool["aside_at"].size), dtype=np.bool_)
+    for one in lessons:
+        start, end = one.start.timestamp() - slack_seconds, one.end.timestamp() + slack_seconds
+        about = (pool["aside_of"] == one.entity.key) & (pool["aside_at"] >= start) & (pool["aside_at"] <= end)
+        fine, needed = fine | (about & ~np.bool_(one.useful)), needed | (about & np.bool_(one.useful))
+    fine &= ~needed
+    news: NDArray[np.str_] = np.unique(pool["aside_of"][fine & ~pool["aside_fine"]])
+    pool["aside_fine"] = fine
+    return news

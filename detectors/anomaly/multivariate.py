@@ -1,0 +1,390 @@
+"""The ensemble on live entities: odd combinations of deviations that no single signal shows.
+
+It is the ensemble that ``outrider detect backtest`` scores on recordings (``ensemble.py``: residuals, voters with
+an isolation forest among them, a fading hold, a budget), and bears the forest's name. What it knows beside that
+one: least scales of signals from the catalogue; an entity with fewer than fifty readings is not judged; what a
+quarter of a fleet or most peers show at the same time is nobody's own, until it ends; what people judged not useful
+(``lessons.py``); which signals are off, and how.
+
+A reading is the mean of five minutes of a gauge, the rate of a counter and the mean of a histogram over the same
+time, the spacing that the constants were tuned on. Slots begin at whole multiples of five minutes; a slot is judged
+once, by the first cycle after it, and what was said holds until the next. A finding is P3 and names no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.anomaly import feedback_suppression
+from detectors.base import hysteresis, sampling
+from detectors.base.findings import oddity
+from detectors.base.state_arrays import Arrays
+from detectors.learning import learning_detector, state_fingerprint
+from detectors.statistics import peer_groups
+from detectors.statistics.alarm_budget import AlarmCount
+from detectors.statistics.alarm_threshold import HEADROOM
+from detectors.statistics.baseline import Span, held
+from detectors.statistics.deviation import FREE_READINGS
+from detectors.statistics.ensemble import FEWEST_ROWS, Ensemble
+from detectors.statistics.ensemble_members import SUREST
+from detectors.statistics.residuals import KINDS
+from detectors.statistics.theil_sen import means
+from outrider import catalog
+from outrider.model import (
+    CellStatus,
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Evidence,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    SignalKind,
+    Statistic,
+    Window,
+)
+from outrider.topology import Topology
+
+SLOT_SECONDS = 300.0
+BLAMED = 3
+NEAR = 0.75  # of its limit: a peer that is so odd, too
+MOST_PEERS = 0.5
+_BLOCK = 48  # readings of history looked at together, as recordings are
+_COARSE = 1.5  # slots: history that is coarser teaches the time of day alone
+
+
+# Watched by default: the kinds with enough signals of their own for combinations to say something.
+WATCHED: dict[EntityKind, tuple[str, ...]] = {
+    EntityKind.REPLICA: (
+        "engine_generation_tokens_total",
+        "engine_requests_running",
+        "engine_requests_waiting",
+        "engine_kv_cache_usage_ratio",
+        "engine_ttft_seconds",
+        "engine_tpot_seconds",
+    ),
+    EntityKind.GPU: (
+        "hw_accel_utilization_ratio",
+        "hw_accel_memory_used_bytes",
+        "hw_accel_temperature_celsius",
+        "hw_accel_power_watts",
+        "hw_accel_core_clock_hertz",
+    ),
+    EntityKind.NODE: (
+        "node_cpu_utilization_ratio",
+        "node_memory_available_ratio",
+        "node_filesystem_available_ratio",
+        "node_disk_busy_ratio",
+    ),
+}
+
+
+class IsolationDetector(learning_detector.Statistical):
+    """The ensemble over the entities of one kind."""
+
+    family = "isolation"
+    weekly = False
+    state_version = 4
+    window = timedelta(minutes=10)
+    warm_step = timedelta(seconds=SLOT_SECONDS)
+    warm_statistic = Statistic.MEAN
+    passing = (
+        *(*learning_detector.Statistical.passing, "score", "known", "shared", "features", "reading", "held"),
+        *("before", "lasting", "unrest", "activity"),  # the first reading after a pause is no step
+    )
+
+    def __init__(self, kind: EntityKind, signals: Sequence[str], name: str | None = None) -> None:
+        """``signals`` are names of the catalogue; the name defaults to ``isolation-<kind>``."""
+        super().__init__(kind, signals, name)
+        self._is_gauge = np.array([catalog.signal(signal).kind in _GAUGES for signal in signals])
+        self._holidays: Sequence[Span] = ()
+        self.set_budget(learning_detector.ALARMS_PER_ENTITY_DAY)
+
+    def set_budget(self, alarms_per_entity_day: float) -> None:
+        """Replace the default budget; before the first cycle. The ensemble's limit follows it by itself.
+
+        It is a budget of all alarms, which are what is counted: no room is made for true faults.
+        """
+        self._calibrator = AlarmCount(alarms_per_entity_day)
+        floors, false_alarms = self._baseline.floors, alarms_per_entity_day / HEADROOM
+        self._ensemble = Ensemble(len(self.signals), false_alarms, floors, FREE_READINGS)
+        self._ensemble.set_holidays(self._holidays)
+
+    def set_holidays(self, holidays: Sequence[Span]) -> None:
+        """Days that are like no other; before the first cycle."""
+        self._holidays = tuple(holidays)
+        self._ensemble.set_holidays(self._holidays)
+
+    def initial(self) -> DetectorState:
+        """Nothing learnt, no voters."""
+        return DetectorState(self.state_version, (), {**self._fresh(0), **self._pool()})
+
+    def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
+        """A check-point as far as it can be used, and why the rest cannot.
+
+        Levels of other signals are not ours. Rows that are not those that were fitted are damaged, and so may be
+        the others. Another version of the library draws other trees from the same rows: they are fitted anew.
+        """
+        if not state_fingerprint.same_signals(state, self.signals):
+            return self.initial(), "it was learnt of other signals"
+        fitted = state.arrays.get("fitted")
+        if fitted is None or state_fingerprint.same_model(state, fitted):
+            return state, ""
+        same = state_fingerprint.same_rows(state, fitted)
+        lost = (
+            "fitted",
+            "fitted_at",
+            "seen_when_fitted",
+            *state_fingerprint.MODEL,
+            *(() if same else ("reservoir", "seen")),
+        )
+        because = "its model was fitted by another library" if same else "its model is not of the rows beside it"
+        empty = self._pool()
+        return replace(state, arrays={**state.arrays, **{name: empty[name] for name in lost}}), because
+
+    def warm(self, state: DetectorState, window: Window) -> DetectorState:
+        """Learn from history, oldest first, as if it were lived; columns not newer than the state are left out.
+
+        History at more than seven minutes and a half teaches the time of day, and nothing else.
+        """
+        memory, pool = self._follow(state, window, copied=True)
+        seconds = sampling.spacing(window)
+        first = int(np.searchsorted(window.times, pool["last"][0], side="right"))
+        step = float(np.median(seconds[first:])) if first < window.times.size else 0.0
+        for start in range(first, window.times.size, _BLOCK):
+            span = slice(start, min(start + _BLOCK, window.times.size))
+            values = sampling.read(window, self.signals, span)
+            for place in range(values.shape[1]):
+                learning_detector.lived(pool, np.isfinite(values[:, place]), float(seconds[start + place]))
+            if step > _COARSE * SLOT_SECONDS:
+                self._ensemble.learn_season(memory, values, window.times[span], step)
+            else:
+                self._ensemble.look(memory, pool, values, window.times[span], step)
+        if step > _COARSE * SLOT_SECONDS:
+            self._ensemble.begin_anew(memory)
+        pool |= state_fingerprint.of_model(pool["fitted"])
+        if window.times.size:
+            pool["last"] = pool["judged"] = np.maximum(pool["last"], window.times[-1])
+        return DetectorState(self.state_version, window.entities, {**memory, **pool})
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """Judge every slot that is over, once, and say what holds since the last one."""
+        if window.times.size == 0 or not window.entities:
+            return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
+        pool = learning_detector.scalars(state, self._scalars())
+        last = float(pool["last"][0])
+        if now.timestamp() < last:
+            return state, (NoVerdict(self.name, None, NoVerdictReason.CLOCK_STEP),)
+        slots = list(_slots(window, float(pool["judged"][0])))
+        memory, pool = self._follow(state, window, copied=bool(slots))
+        self._live(pool, window, last)
+        group = peer_groups.groups(window.entities, topology) if slots else np.zeros(0, dtype=np.intp)
+        for columns, start, length in slots:
+            self._judge(window.entities, group, memory, pool, self._reading(window, columns), start, length)
+        pool["last"] = np.array([max(last, float(window.times[-1]))])
+        found = self._findings(window.entities, memory, now)
+        silent = self._silences(window.entities, memory, pool)
+        return DetectorState(self.state_version, window.entities, {**memory, **pool}), (*found, *silent)
+
+    def _live(self, pool: Arrays, window: Window, last: float) -> None:
+        """Count the time of the columns that are new."""
+        first = int(np.searchsorted(window.times, last, side="right"))
+        told = np.any(window.status[:, first:] <= CellStatus.BELOW_FIRST_BUCKET, axis=2)
+        for place, seconds in enumerate(sampling.spacing(window)[first:]):
+            learning_detector.lived(pool, told[:, place], float(seconds))
+
+    def _reading(self, window: Window, columns: slice) -> Floats:
+        """One reading of each entity and signal from the columns of a slot, (entities, signals)."""
+        newest: Floats = sampling.read(window, self.signals, slice(columns.stop - 1, columns.stop))[:, 0]
+        gauges = np.flatnonzero(self._is_gauge)
+        if gauges.size and columns.stop - columns.start > 1:
+            values = sampling.read(window, [self.signals[place] for place in gauges], columns)
+            newest[:, gauges] = means(np.moveaxis(values, 1, 2))
+        return newest
+
+    def teach(self, state: DetectorState, judged: Sequence[feedback_suppression.Lesson]) -> DetectorState:
+        """Take in every verdict of the last month; what is judged not useful is not held any longer."""
+        pool = feedback_suppression.held(state.arrays, self._ensemble.width)
+        news = feedback_suppression.teach(pool, judged, 2.0 * SLOT_SECONDS)
+        arrays = {**state.arrays, **pool}
+        if news.size and arrays["held"].shape == (len(state.entities),):
+            names = np.array([entity.key for entity in state.entities], dtype=np.str_)
+            arrays["held"] = np.where(np.isin(names, news), 0.0, arrays["held"])
+        return replace(state, arrays=arrays)
+
+    def _judge(
+        self,
+        entities: tuple[EntityRef, ...],
+        group: NDArray[np.intp],
+        memory: Arrays,
+        pool: Arrays,
+        values: Floats,
+        at: float,
+        seconds: float,
+    ) -> None:
+        """One reading of everybody through the ensemble, and what becomes of it."""
+        fitted_at, times = pool["fitted_at"][0], np.array([at])
+        rows = self._ensemble.rows(memory, values[:, None], times, seconds)
+        known_fine = feedback_suppression.excused(pool, rows[:, 0], entities)
+        said = self._ensemble.judge(memory, pool, rows, times, seconds, known_fine[:, None])
+        if pool["fitted_at"][0] != fitted_at:
+            pool |= state_fingerprint.of_model(pool["fitted"])
+        scores, alarms, fresh = said.scores[:, 0], said.alarms[:, 0], said.fresh[:, 0]
+        known = np.isfinite(scores)
+        news = alarms & (fresh >= scores)  # the rest is what is held of them
+        memory["features"][news], memory["reading"][news] = rows[news, 0], values[news]
+        begun = np.where(alarms & np.isnan(memory["since"]), at, memory["since"])
+        memory["since"] = np.where(known & ~alarms, np.nan, begun)
+        memory["known"], memory["score"] = known, np.where(known, scores, 0.0)
+        deviates = np.isfinite(memory["since"])
+        memory["shared"] = deviates & (memory["shared"] | _shared(memory, deviates, group))
+        feedback_suppression.put_aside(pool, rows[:, 0], entities, alarms & (fresh > said.limits[:, 0]), at)
+        judged = known & np.isfinite(memory["limit"])
+        self._calibrator.count(memory, pool, _own(memory), judged, seconds)
+        pool["judged"] = np.array([at])
+
+    def _findings(self, entities: tuple[EntityRef, ...], memory: Arrays, now: datetime) -> list[Finding | NoVerdict]:
+        found: list[Finding | NoVerdict] = []
+        for row in np.flatnonzero(_own(memory)):
+            entity, score, limit = entities[row], float(memory["score"][row]), float(memory["limit"][row])
+            because = self._because(memory["features"][row], memory["reading"][row])
+            since = min(datetime.fromtimestamp(float(memory["since"][row]), tz=UTC), now)
+            found.append(
+                oddity(
+                    self.name,
+                    entity,
+                    "odd",
+                    signals=tuple(one.signal for one in because),
+                    score=min(1.0, 0.5 + max(0.0, score - limit) / (2.0 * max(1e-6, SUREST - limit))),
+                    observed=score,
+                    expected=Interval(None, limit),
+                    start=since,
+                    now=now,
+                    because=because,
+                )
+            )
+        return found
+
+    def _because(self, features: Floats, reading: Floats) -> tuple[Evidence, ...]:
+        """The signals whose residuals were largest at the height of the deviation, and which residual it was."""
+        table = features.reshape(len(KINDS), len(self.signals))
+        kinds = np.abs(table).argmax(axis=0)
+        far = table[kinds, np.arange(len(self.signals))]
+        found = []
+        for place in np.argsort(-np.abs(far), kind="stable")[:BLAMED]:
+            signal, kind, scales = self.signals[place], KINDS[kinds[place]], float(far[place])
+            told = None if np.isnan(reading[place]) else float(reading[place])
+            found.append(Evidence(signal, told, None, *_words(signal, kind, scales)))
+        return tuple(found)
+
+    def _silences(self, entities: tuple[EntityRef, ...], memory: Arrays, pool: Arrays) -> list[NoVerdict]:
+        """Why nothing is said: nobody has voters and a limit yet, an entity is new, or it has no values."""
+        if pool["fitted"].shape[0] < FEWEST_ROWS or np.isinf(memory["limit"]).all():
+            return [NoVerdict(self.name, None, NoVerdictReason.WARMING_UP)]
+        new = (memory["updates"].max(axis=1) < FREE_READINGS) | np.isinf(memory["limit"])
+        missing = ~new & ~memory["known"]
+        found = [NoVerdict(self.name, entities[row], NoVerdictReason.NO_EXPECTATION) for row in np.flatnonzero(new)]
+        return found + [
+            NoVerdict(self.name, entities[row], NoVerdictReason.NO_VALUES) for row in np.flatnonzero(missing)
+        ]
+
+    def _fresh(self, count: int) -> Arrays:
+        return (
+            self._ensemble.empty(count)
+            | self._calibrator.of_entities(count)
+            | {
+                "since": np.full(count, np.nan),
+                "score": np.zeros(count),
+                "known": np.zeros(count, dtype=np.bool_),
+                "shared": np.zeros(count, dtype=np.bool_),
+                "features": np.zeros((count, self._ensemble.width), dtype=np.float32),
+                "reading": np.full((count, len(self.signals)), np.nan),
+            }
+        )
+
+    def _pool(self) -> Arrays:
+        known = {**state_fingerprint.of_signals(self.signals), **self._scalars()}
+        pool = self._ensemble.empty_pool()
+        return {
+            **pool,
+            **state_fingerprint.of_model(pool["fitted"]),
+            **feedback_suppression.empty(self._ensemble.width),
+            **known,
+        }
+
+    def _scalars(self) -> Arrays:
+        never = {"last": np.array([-np.inf]), "judged": np.array([-np.inf])}
+        return {**never, **learning_detector.fresh(), **self._calibrator.of_class()}
+
+    def _follow(self, state: DetectorState, window: Window, *, copied: bool) -> tuple[Arrays, Arrays]:
+        """The memory of the window's entities and that of the class; not ``copied`` it is for reading only."""
+        if not state_fingerprint.same_signals(state, self.signals):
+            state = self.initial()
+        memory = held(state, window.entities, self._fresh)
+        if copied:
+            memory = {name: one.copy() for name, one in memory.items()}
+        pool = self._pool()
+        for name, empty in pool.items():
+            own = state.arrays.get(name)
+            if own is not None and own.shape[1:] == empty.shape[1:] and (own.ndim == 2 or own.size == empty.size):
+                pool[name] = own.copy() if copied else own
+        kept = feedback_suppression.held(state.arrays, self._ensemble.width)
+        return memory, pool | {name: array.copy() if copied else array for name, array in kept.items()}
+
+
+_GAUGES = (SignalKind.GAUGE, SignalKind.STATE)
+
+
+def _slots(window: Window, judged: float) -> Iterator[tuple[slice, float, float]]:
+    """Slots that are over and not judged yet, oldest first: their columns, when they began, and their seconds.
+
+    A slot has the columns after its beginning up to its end, and ends with the column that reaches it. The last
+    one that was judged began at ``judged``. Slots without any column are left out.
+    """
+    times, length = window.times, max(SLOT_SECONDS, window.step.total_seconds())
+    final = np.floor(times[-1] / length) * length
+    count = int(min((final - times[0]) // length + 1, times.size))
+    for number in range(count, -1, -1):
+        end = final - number * length
+        first, stop = np.searchsorted(times, (end - length, end), side="right")
+        if first < stop and end - length > judged:
+            yield slice(int(first), int(stop)), float(end - length), length
+
+
+def _own(memory: Arrays) -> NDArray[np.bool_]:
+    """Who deviates by itself; nobody of whom nothing is known just now."""
+    mine: NDArray[np.bool_] = np.isfinite(memory["since"]) & memory["known"] & ~memory["shared"]
+    return mine
+
+
+def _shared(memory: Arrays, deviates: NDArray[np.bool_], group: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which deviations are those of a quarter of the fleet, or of most peers: the load of a service is no oddity.
+
+    Peers come near their limits at slightly different times: near is three quarters of it.
+    """
+    everybody = deviates & ~hysteresis.own(deviates)
+    grouped, numbers = group >= 0, np.maximum(group, 0)
+    judged = grouped & memory["known"]
+    near = judged & (memory["score"] >= NEAR * memory["limit"])
+    size = int(numbers.max(initial=0)) + 1
+    of, at_once = np.bincount(numbers[judged], minlength=size), np.bincount(numbers[near], minlength=size)
+    found: NDArray[np.bool_] = everybody | (deviates & grouped & (at_once > MOST_PEERS * of)[numbers])
+    return found
+
+
+def _words(signal: str, kind: str, far: float) -> tuple[str, dict[str, str]]:
+    """The sentence for a residual, and what goes into it. Activity is twice a logarithm."""
+    if kind == "activity":
+        which, amount = ("still", 0.0) if far < 0 else ("restless", float(np.exp(far / 2.0)))
+    else:
+        which, amount = {"deviation": "odd", "lasting": "lasting", "unrest": "restless", "shift": "moved"}[kind], far
+    return f"incidents.evidence.{which}", {"signal": signal, "scales": f"{amount:.1f}"}

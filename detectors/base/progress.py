@@ -1,0 +1,114 @@
+"""Reads a window of replicas as masks: who answers, who gets on with its work, who has work waiting.
+
+Every mask has shape (entities, times). A cell without a value is False in each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, previous_index
+from outrider.model import CellStatus, Floats, SignalKey, Window
+
+# Any of these growing proves that the scheduler still turns. Not among them: requests answered by the
+# HTTP server, because refusals (4xx, 5xx) are answered without it.
+PROGRESS = (
+    "engine_generation_tokens_total",
+    "engine_iterations_total",
+    "engine_requests_finished_total",
+    "engine_prompt_tokens_total",
+)
+REPLICA_KEYS = tuple(
+    SignalKey(name)
+    for name in (
+        "engine_up",
+        "target_failure_code",
+        "engine_health_ok",
+        "engine_sleep_state",
+        "engine_requests_running",
+        "engine_requests_waiting",
+        "engine_inflight_requests",
+        "engine_open_files",
+        "engine_http_requests_total",
+        "engine_http_failed_total",
+        "engine_requests_failed_total",
+        *PROGRESS,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Masks over one window.
+
+    ``seen`` the page was asked for and the outcome is known; ``up`` it answered; ``moved`` a progress
+    counter grew; ``restarted`` the counters began anew, or the page came back after refusals;
+    ``asleep`` the engine says it sleeps; ``still`` it is up and awake, its counters are known and none
+    of them grew; ``judged`` the cell says something about progress, either way; ``busy`` the scheduler
+    holds requests; ``inflight`` requests in flight at its HTTP server (NaN unknown).
+    """
+
+    seen: Flags
+    up: Flags
+    moved: Flags
+    restarted: Flags
+    asleep: Flags
+    still: Flags
+    judged: Flags
+    busy: Flags
+    inflight: Floats
+
+
+def read(window: Window) -> Progress:
+    """The masks of a window that carries ``REPLICA_KEYS``; missing columns read as unknown."""
+    answers = window.column("engine_up")
+    seen = ~np.isnan(answers)
+    up = seen & (np.nan_to_num(answers) >= 0.5)
+    moved = np.zeros(seen.shape, dtype=np.bool_)
+    known = np.zeros(seen.shape, dtype=np.bool_)
+    reset = np.zeros(seen.shape, dtype=np.bool_)
+    for name in PROGRESS:
+        delta = window.column(name)
+        restarted = window.column_status(name) == CellStatus.RESET
+        reset |= restarted
+        # What a fresh counter holds right after a restart is neither progress nor a stand-still.
+        known |= ~np.isnan(delta) & ~restarted
+        moved |= (np.nan_to_num(delta) > 0) & ~restarted
+    asleep = up & (window.column("engine_sleep_state") == 0)
+    still = up & known & ~moved & ~reset & ~asleep
+    judged = seen & (known | reset | asleep | ~up)
+    waiting = np.nan_to_num(window.column("engine_requests_waiting"))
+    running = np.nan_to_num(window.column("engine_requests_running"))
+    busy = up & (waiting + running > 0)
+    return Progress(
+        seen=seen,
+        up=up,
+        moved=moved & up,
+        restarted=reset | _came_back(seen, up),
+        asleep=asleep,
+        still=still,
+        judged=judged,
+        busy=busy,
+        inflight=window.column("engine_inflight_requests"),
+    )
+
+
+def _came_back(seen: Flags, up: Flags) -> Flags:
+    """True where a page answers again after a seen failure."""
+    if seen.shape[1] == 0:
+        return seen.copy()
+    before = previous_index(seen)
+    was_up = np.take_along_axis(up, np.maximum(before, 0), axis=1)
+    return up & (before >= 0) & ~was_up
+
+
+def row_median(values: Floats, where: Flags, otherwise: Floats) -> Floats:
+    """The median of each row over the cells ``where``; ``otherwise`` for rows without any."""
+    chosen = np.where(where, values, np.nan)
+    some = ~np.isnan(chosen).all(axis=1) if chosen.shape[1] else np.zeros(chosen.shape[0], dtype=np.bool_)
+    found = otherwise.astype(np.float64).copy()
+    if some.any():
+        found[some] = np.nanmedian(chosen[some], axis=1)
+    return found

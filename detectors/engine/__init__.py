@@ -1,0 +1,1 @@
+"""Detectors of inference-engine faults: hang, death, slowness, errors, start-up, output validity."""

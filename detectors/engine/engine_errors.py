@@ -1,0 +1,217 @@
+"""Requests that an engine fails, and why: a new revision, transfers of KV blocks, memory in small pieces.
+
+What an engine writes into its log about itself is taken at its word; where only numbers speak, errors that
+began with the new revision's processes, while the old ones do well, are a bad-rollout.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, newest
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from detectors.rca.changes import CHANGE_HOLD, changed_at
+from outrider import windows
+from outrider.model import (
+    EntityKind,
+    EntityRef,
+    EventKind,
+    Evidence,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+RECENT = timedelta(minutes=2)
+LOG_HOLD = timedelta(minutes=4)  # failures come and go with the size of the batch
+TRANSFER_HOLD = timedelta(minutes=2)
+TRANSFER_SIGNS = 2  # lines or scrapes: one transfer may fail when its peer is restarted
+ERROR_RATIO = 0.05
+ERRORS = 5.0  # fewer than this in two minutes are single requests
+WELL_RATIO = 0.01  # of the answers of those that run the old revision
+FRAGMENTED, TRANSFER_FAILED = "memory_fragmented", "kv_transfer_failed"
+TRANSFERS = "engine_kv_transfer_failures_per_second"
+# (failures, all answers) by two counters: what the scheduler finished, and what the HTTP server answered
+_COUNTS = (
+    ("engine_requests_failed_total", "engine_requests_finished_total"),
+    ("engine_http_failed_total", "engine_http_requests_total"),
+)
+# What a process did is its revision's doing until it is replaced; a replica on its way out is short of capacity.
+BAD_HOLD = timedelta(minutes=5)
+_DEFAULTS: dict[str, float] = {
+    "process": np.nan,
+    "changed_at": -np.inf,
+    "bad_process": np.nan,
+    "bad_at": -np.inf,
+    "bad_ratio": np.nan,
+}
+
+
+class EngineErrorDetector(Remembering):
+    """bad-rollout of a service; kv-transfer-fail and gpu-memory-fragmentation of a replica."""
+
+    name = "engine-errors"
+    kind = EntityKind.REPLICA
+    keys: tuple[SignalKey, ...] = (
+        *(SignalKey(name) for pair in _COUNTS for name in pair),
+        SignalKey(TRANSFERS),
+        SignalKey("engine_start_time_seconds"),
+    )
+    window = timedelta(minutes=10)
+    state_version = 1
+    defaults = _DEFAULTS
+
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """Judge every replica on its newest minutes."""
+        started = newest(window, window.column("engine_start_time_seconds"))
+        memory["process"] = np.where(np.isnan(started), memory["process"], started)
+        memory["changed_at"] = changed_at(window, memory["changed_at"], topology, now)
+        lines = _lines(window, memory, topology, now)
+        found: list[Finding | NoVerdict] = list(self._said(window, lines, now))
+        found.extend(self._transfers(window, lines, now))
+        found.extend(self._rollouts(window, memory, set(lines), topology, now))
+        return found
+
+    def _said(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
+        found = []
+        for row, said in lines.items():
+            at = [moment for moment in said.get(FRAGMENTED, ()) if moment > now.timestamp() - LOG_HOLD.total_seconds()]
+            if at:
+                one = evidence("engine_requests_failed_total", None, "memory_in_pieces", lines=len(said[FRAGMENTED]))
+                since = min(said[FRAGMENTED])
+                found.append(self._one(window, row, "gpu-memory-fragmentation", 0.9, since, now, (one,)))
+        return found
+
+    def _transfers(self, window: Window, lines: dict[int, dict[str, list[float]]], now: datetime) -> list[Finding]:
+        """Transfers of KV blocks that fail, by the engine's counter or its log."""
+        recent = windows.recent(window, RECENT)
+        rate = window.column(TRANSFERS)
+        scrapes = (np.nan_to_num(rate[:, recent]) > 0).sum(axis=1)
+        rows = {int(row) for row in np.flatnonzero(scrapes)} | {row for row in lines if TRANSFER_FAILED in lines[row]}
+        found = []
+        for row in sorted(rows):
+            said = lines.get(row, {}).get(TRANSFER_FAILED, [])
+            fresh = bool(scrapes[row]) or (bool(said) and max(said) > now.timestamp() - TRANSFER_HOLD.total_seconds())
+            if not fresh or scrapes[row] + len(said) < TRANSFER_SIGNS:
+                continue
+            first = window.times[np.flatnonzero(np.nan_to_num(rate[row]) > 0)]
+            value = float(np.nan_to_num(rate[row, recent]).max(initial=0.0))
+            one = evidence(TRANSFERS, value, "transfers_fail", Interval(None, 0.0), rate=value, lines=len(said))
+            since = float(min([*said, *first]))
+            found.append(self._one(window, row, "kv-transfer-fail", 0.9, since, now, (one,)))
+        return found
+
+    def _rollouts(
+        self, window: Window, memory: Arrays, told: set[int], topology: Topology, now: datetime
+    ) -> list[Finding]:
+        """Services whose new processes fail requests and whose old ones do not."""
+        share, count = _errors(window)
+        recent = now.timestamp() - memory["changed_at"] <= CHANGE_HOLD.total_seconds()
+        new: Flags = recent & (memory["process"] >= memory["changed_at"])
+        failing: Flags = (share >= ERROR_RATIO) & (count >= ERRORS)
+        failing[list(told)] = False  # their log says why
+        bad_now, held = failing & new, _held(memory, now)
+        held[list(told)] = False
+        if not (bad_now | held).any():
+            return []
+        members: dict[EntityRef, list[int]] = defaultdict(list)
+        wanted = {
+            service
+            for row in np.flatnonzero(bad_now | held)
+            for service in topology.above(window.entities[row], EntityKind.SERVICE)
+        }
+        for row in np.flatnonzero(~np.isnan(share) | held):
+            for service in topology.above(window.entities[row], EntityKind.SERVICE):
+                if service in wanted:
+                    members[service].append(int(row))
+        found = []
+        for service, rows in members.items():
+            bad = [row for row in rows if bad_now[row] or held[row]]
+            old = [row for row in rows if not new[row] and not held[row]]
+            begins = not held[bad].any()
+            if begins and any(share[row] > WELL_RATIO and count[row] >= ERRORS for row in old):
+                continue
+            fresh = [row for row in bad if bad_now[row]]
+            memory["bad_process"][fresh], memory["bad_at"][fresh] = memory["process"][fresh], now.timestamp()
+            memory["bad_ratio"][fresh] = np.fmax(memory["bad_ratio"][fresh], share[fresh])
+            worst = float(np.nanmax(memory["bad_ratio"][bad]))
+            one = evidence(
+                "engine_error_ratio",
+                worst,
+                "new_revision_fails",
+                Interval(None, ERROR_RATIO),
+                ratio=worst,
+                failing=len(bad),
+                others=len(old),
+            )
+            since = float(memory["process"][bad].min())
+            found.append(
+                finding(
+                    self.name,
+                    service,
+                    "bad-rollout",
+                    score=0.9 if len(bad) > 1 else 0.85,
+                    since=since,
+                    now=now,
+                    because=(one,),
+                )
+            )
+        return found
+
+    def _one(
+        self,
+        window: Window,
+        row: int,
+        fault: str,
+        score: float,
+        since: float,
+        now: datetime,
+        because: tuple[Evidence, ...],
+    ) -> Finding:
+        return finding(self.name, window.entities[row], fault, score=score, since=since, now=now, because=because)
+
+
+def _lines(window: Window, memory: Arrays, topology: Topology, now: datetime) -> dict[int, dict[str, list[float]]]:
+    """Instants of the log lines of each row's present process, by code."""
+    place = {entity: row for row, entity in enumerate(window.entities)}
+    found: dict[int, dict[str, list[float]]] = {}
+    for event in window.events:
+        if event.kind is not EventKind.LOG or event.code not in (FRAGMENTED, TRANSFER_FAILED) or event.at > now:
+            continue
+        owners = (event.entity,) if event.entity in place else topology.above(event.entity, EntityKind.REPLICA)
+        at = event.at.timestamp()
+        for owner in owners:
+            row = place.get(owner)
+            if row is not None and not at < memory["process"][row]:
+                found.setdefault(row, {}).setdefault(event.code, []).append(at)
+    return found
+
+
+def _held(memory: Arrays, now: datetime) -> Flags:
+    """True for processes that were found bad a short while ago and are not replaced yet."""
+    found: Flags = memory["bad_process"] == memory["process"]
+    return found & (now.timestamp() - memory["bad_at"] <= BAD_HOLD.total_seconds())
+
+
+def _errors(window: Window) -> tuple[Floats, Floats]:
+    """Share and number of failed answers in the recent minutes, by the counter that shows more; NaN unknown."""
+    columns = windows.recent(window, RECENT)
+    share, most = np.full(len(window.entities), np.nan), np.zeros(len(window.entities))
+    for failures, answers in _COUNTS:
+        bad, every = (windows.believed(window, name)[:, columns] for name in (failures, answers))
+        known = ~np.isnan(bad).all(axis=1)
+        failed, all_of = np.nan_to_num(bad).sum(axis=1), np.nan_to_num(every).sum(axis=1)
+        value = np.divide(failed, np.maximum(all_of, failed), out=np.zeros_like(failed), where=failed > 0)
+        share = np.where(known, np.fmax(share, value), share)
+        most = np.maximum(most, failed)
+    return share, most

@@ -1,0 +1,102 @@
+"""What a model server's log says before it goes: out of device memory, a stuck collective, weights it cannot load.
+
+The lines are read by ``collectors``; here they are events with a code. A line is about the instant it was written,
+so its finding is kept for ``EVENT_HOLD`` and no longer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from detectors.base.condition_durations import unseen, unusable
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import empty
+from outrider.model import (
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Finding,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+EVENT_HOLD = timedelta(minutes=10)
+_MOST_TOLD = 160  # characters of a line
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What a line of a log means: a fault, the signal nearest to it, a text, and how sure one line makes."""
+
+    fault: str
+    signal: str
+    text: str
+    score: float
+
+
+_LOAD = _Meaning("model-load-failed", "engine_startup_seconds", "weights_refused", 0.9)
+_MEANINGS = {
+    "cuda_oom": _Meaning("gpu-oom", "hw_accel_memory_used_ratio", "device_memory_out", 0.9),
+    "memory_fragmented": _Meaning("gpu-memory-fragmentation", "hw_accel_memory_used_ratio", "memory_in_pieces", 0.9),
+    "nccl_timeout": _Meaning("nccl-timeout", "engine_iterations_total", "collective_stuck", 0.95),
+    **dict.fromkeys(
+        ("weights_missing", "weights_corrupt", "weights_wrong", "kv_cache_too_small", "load_failed"), _LOAD
+    ),
+}
+
+
+class EngineLogDetector:
+    """gpu-oom, gpu-memory-fragmentation, nccl-timeout and model-load-failed of each replica, by its own words."""
+
+    name = "engine-logs"
+    kind = EntityKind.REPLICA
+    keys: tuple[SignalKey, ...] = (SignalKey("engine_up"),)
+    window = EVENT_HOLD
+    state_version = 1
+
+    def initial(self) -> DetectorState:
+        """Nothing is remembered: the window holds all that counts."""
+        return empty(self.state_version, {})
+
+    def detect(
+        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """One finding per replica and fault for the lines of the last ``EVENT_HOLD``."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None:
+            return state, (NoVerdict(self.name, None, reason),)
+        said: dict[tuple[EntityRef, str], list[Event]] = defaultdict(list)
+        for event in sorted(window.events, key=lambda event: event.at):
+            told = event.kind is EventKind.LOG and event.code in _MEANINGS
+            if told and now - EVENT_HOLD < event.at <= now:
+                said[event.entity, _MEANINGS[event.code].fault].append(event)
+        if not window.entities and not said:
+            return state, (NoVerdict(self.name, None, NoVerdictReason.NO_VALUES),)
+        found = tuple(self._finding(replica, lines, now) for (replica, _), lines in sorted(said.items(), key=_order))
+        return state, (*found, *unseen(self.name, window, found))
+
+    def _finding(self, replica: EntityRef, lines: list[Event], now: datetime) -> Finding:
+        meaning = _MEANINGS[lines[0].code]
+        count = sum(1 + _repeats(line) for line in lines)
+        line = " ".join((lines[-1].attributes.get("text") or lines[-1].code).split())[:_MOST_TOLD]
+        one = evidence(meaning.signal, float(count), meaning.text, Interval(0.0, 0.0), times=count, line=line)
+        since = lines[0].at.timestamp()
+        return finding(self.name, replica, meaning.fault, score=meaning.score, since=since, now=now, because=(one,))
+
+
+def _repeats(line: Event) -> int:
+    """Equal lines that came with it and were not told."""
+    before = line.attributes.get("lines_before", "")
+    return int(before) if before.isdigit() else 0
+
+
+def _order(item: tuple[tuple[EntityRef, str], list[Event]]) -> tuple[str, str]:
+    return item[0][0].key, item[0][1]

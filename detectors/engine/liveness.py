@@ -1,0 +1,379 @@
+"""Is the engine alive? Tells dead, hung, core-dead and asleep from idle, starting and saturated.
+
+A page that answers proves little: a stopped engine core goes on serving /metrics and /health 200 with
+every gauge frozen, and one that stopped at an idle instant shows running 0 and waiting 0. So a hang is
+read from progress: counters that stand still while work is known to wait. Where tokens flow the engine
+is never hung, however long its queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base import progress
+from detectors.base.condition_durations import (
+    Counts,
+    Flags,
+    Spell,
+    at_index,
+    gaps,
+    newest,
+    newest_index,
+    silences,
+    spell,
+)
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from outrider.model import (
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Evidence,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    Priority,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+DEAD_SCRAPES = 2  # one refusal may be a blip of the network, two in a row are not
+SILENT_SCRAPES = 3  # no progress, no health or no answer in time for so many scrapes
+ITERATIONS_STILL = 5.0  # a step may take this many times its usual length (long prefill, preemption)
+# Without a known step length (no iteration counter, or nothing served yet) a first request may compile
+# kernels or read a very long prompt: a minute is above what serving engines need for either.
+UNKNOWN_STEP_SECONDS = 60.0
+FILES_ABOVE_USUAL = 5.0  # open connections come and go by a few while all is well
+FILES_GROWTH = 3.0
+FILES_SCRAPES_ALONE = 6  # without a peer that serves on, open files alone need a longer and steeper rise
+FILES_GROWTH_ALONE = 10.0
+REFUSED, TIMEOUT, OTHER = 1, 2, 7
+PAGE_ERRORS = (5, 6)  # the HTTP server answers, with an error or with something that is no metrics page
+# An engine restarted on purpose is starting, not dead. A pod needs 2-8 min with image pull, so the events
+# of the window (10 min) are the allowance; what is not back by then is dead after all.
+PLANNED = frozenset({"restart_pod", "restart", "rollout"})
+STOPPING = "Stopping container"  # the kubelet's message of a deletion, a rollout or a drain
+EVICTED = "Evicted"  # its node was short of something: nobody wanted that
+BLIND_REPLICAS, BLIND_NODES = 5, 2  # faults.yaml, monitor-blind
+
+_DEFAULTS = {
+    "up_seen": False,
+    "healthy_seen": False,
+    "hinted": False,
+    "step_seconds": np.nan,
+    "usual_files": np.nan,
+    "down_since": np.nan,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """One window, read: what the single judgements share. Arrays of shape (entities,) unless said."""
+
+    window: Window
+    masks: progress.Progress
+    memory: Arrays
+    known: Flags
+    up: Flags
+    code: Floats
+    inflight: Floats
+    health: Floats
+
+
+class LivenessDetector(Remembering):
+    """One verdict per replica and cycle; the gravest that holds."""
+
+    name = "liveness"
+    kind = EntityKind.REPLICA
+    keys: tuple[SignalKey, ...] = progress.REPLICA_KEYS
+    window = timedelta(minutes=10)
+    state_version = 1
+    defaults = _DEFAULTS
+
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """Judge every replica of the window; see the module for how."""
+        sight = _look(window, memory)
+        _learn(sight)
+        planned = _planned(window, now)
+        dead, mute = self._dead(sight, planned, topology, now)
+        found = dict(dead)
+        for judge in (self._asleep, self._core_dead, self._hung):
+            for row, verdict in judge(sight, topology, now).items():
+                found.setdefault(row, verdict)
+        starting = sight.known & ~sight.up & (planned | ~sight.memory["up_seen"])
+        verdicts: list[Finding | NoVerdict] = [found[row] for row in sorted(found)]
+        for rows, why in (
+            (starting, NoVerdictReason.WARMING_UP),
+            (mute & ~starting, NoVerdictReason.UNTRUSTED_VALUES),
+        ):
+            verdicts.extend(NoVerdict(self.name, window.entities[row], why) for row in np.flatnonzero(rows))
+        verdicts.extend(silences(self.name, window.entities, window.column_status("engine_up"), ~sight.known))
+        return verdicts
+
+    def _dead(
+        self, sight: _Sight, planned: Flags, topology: Topology, now: datetime
+    ) -> tuple[dict[int, Finding], Flags]:
+        """Replicas whose page stopped answering, and those that are down without saying why."""
+        down = sight.known & ~sight.up
+        run = spell(sight.masks.seen, ~sight.masks.up, sight.window.times)
+        memory = sight.memory
+        started = np.where(run.scrapes > 0, sight.window.times[run.start], np.nan)
+        memory["down_since"] = np.where(down, np.fmin(memory["down_since"], started), np.nan)
+        unclear = down & (sight.code != REFUSED) & ~np.isin(sight.code, PAGE_ERRORS)
+        blind = unclear if _is_blind(sight.window.entities, unclear, topology) else np.zeros_like(unclear)
+        timed_out = sight.code == TIMEOUT
+        gone = ~timed_out & ~np.isin(sight.code, PAGE_ERRORS) & ~np.isin(sight.code, (3, 4))
+        judged = down & memory["up_seen"] & ~blind & ~planned
+        dead = judged & gone & (run.scrapes >= DEAD_SCRAPES)
+        silent = judged & timed_out & (sight.health != 1) & (run.scrapes >= SILENT_SCRAPES)
+        found: dict[int, Finding] = {}
+        for row in np.flatnonzero(dead | silent):
+            text, fault = ("page_timeout", "engine-hung") if silent[row] else ("page_gone", "engine-dead")
+            if dead[row] and sight.code[row] == REFUSED:
+                text = "page_refused"
+            because = (evidence("engine_up", 0.0, text, Interval(1.0, 1.0), scrapes=int(run.scrapes[row])),)
+            found[int(row)] = self._finding(
+                sight, row, fault, since=memory["down_since"][row], now=now, because=because, score=0.95
+            )
+        mute = down & (blind | (sight.code == 3) | (sight.code == 4))
+        return found, mute
+
+    def _asleep(self, sight: _Sight, _topology: Topology, now: datetime) -> dict[int, Finding]:
+        """Engines put to sleep: they answer /health 200 and hang every request."""
+        masks, times = sight.masks, sight.window.times
+        run = spell(masks.seen & masks.up, masks.asleep, times)
+        found: dict[int, Finding] = {}
+        for row in np.flatnonzero(sight.up & (run.scrapes > 0)):
+            held = sight.inflight[row]
+            because = [evidence("engine_sleep_state", 0.0, "asleep", Interval(1.0, 1.0))]
+            if held > 0:
+                because.append(evidence("engine_inflight_requests", held, "inflight_waits", inflight=float(held)))
+            found[int(row)] = self._finding(
+                sight,
+                row,
+                "engine-asleep",
+                since=times[run.start[row]],
+                now=now,
+                because=tuple(because),
+                score=0.95,
+                severity=Priority.P1 if held > 0 else Priority.P3,
+            )
+        return found
+
+    def _core_dead(self, sight: _Sight, _topology: Topology, now: datetime) -> dict[int, Finding]:
+        """The HTTP process answers but nothing stands behind it."""
+        masks, window = sight.masks, sight.window
+        ill = masks.seen & (window.column("engine_health_ok") == 0)
+        code = window.column("target_failure_code")
+        broken = ill & (masks.up | np.isin(code, PAGE_ERRORS)) & ~masks.moved & ~masks.asleep
+        run = spell(masks.seen, broken, window.times)
+        unhealthy = sight.known & sight.memory["healthy_seen"] & (run.scrapes >= SILENT_SCRAPES)
+        still = spell(masks.judged, masks.still, window.times)
+        failing = sight.up & (still.scrapes >= SILENT_SCRAPES) & _fails_at_once(window, still)
+        found: dict[int, Finding] = {}
+        for row in np.flatnonzero(unhealthy | failing):
+            if unhealthy[row]:
+                one = evidence("engine_health_ok", 0.0, "health_failed", Interval(1.0, 1.0), scrapes=run.scrapes[row])
+                since = window.times[run.start[row]]
+            else:
+                one = evidence("engine_http_failed_total", None, "fails_at_once", scrapes=still.scrapes[row])
+                since = window.times[still.start[row]]
+            score = 0.9 if unhealthy[row] else 0.8
+            found[int(row)] = self._finding(
+                sight, row, "engine-core-dead", since=since, now=now, because=(one,), score=score
+            )
+        return found
+
+    def _hung(self, sight: _Sight, topology: Topology, now: datetime) -> dict[int, Finding]:
+        """No progress while work is known to wait."""
+        masks, window = sight.masks, sight.window
+        works = masks.busy | (np.nan_to_num(masks.inflight) > 0)
+        run = spell(masks.judged, masks.still & works, window.times)
+        step = sight.memory["step_seconds"]
+        needed = np.where(np.isnan(step), UNKNOWN_STEP_SECONDS, ITERATIONS_STILL * step)
+        sure = sight.up & (run.scrapes >= SILENT_SCRAPES) & (run.seconds >= needed)
+        still = spell(masks.judged, masks.still, window.times)
+        hinted = self._files_pile_up(sight, topology, still) & ~sure & (still.seconds >= needed)
+        sight.memory["hinted"] = hinted
+        found: dict[int, Finding] = {}
+        for row in np.flatnonzero(sure | hinted):
+            spent = run if sure[row] else still
+            found[int(row)] = self._finding(
+                sight,
+                row,
+                "engine-hung",
+                since=window.times[spent.start[row]],
+                now=now,
+                because=_why_hung(sight, int(row), float(spent.seconds[row])),
+                score=0.95 if sure[row] else 0.7,
+            )
+        return found
+
+    def _files_pile_up(self, sight: _Sight, topology: Topology, still: Spell) -> Flags:
+        """The hint for engines that do not tell their requests in flight: connections that never end."""
+        files = sight.window.column("engine_open_files")
+        usual = sight.memory["usual_files"]
+        now_open = newest(sight.window, files)
+        above = sight.up & np.isnan(sight.inflight) & (now_open >= usual + FILES_ABOVE_USUAL)
+        above &= still.scrapes >= SILENT_SCRAPES
+        if not above.any():
+            return above
+        # Growth counts within the stand-still only: a pool of idle connections is opened once and stays.
+        served = _peers_moved(sight, topology, still, np.flatnonzero(above))
+        with_peer = served & (now_open - _scrapes_ago(files, SILENT_SCRAPES - 1) >= FILES_GROWTH)
+        alone = (still.scrapes >= FILES_SCRAPES_ALONE) & (
+            now_open - _scrapes_ago(files, FILES_SCRAPES_ALONE - 1) >= FILES_GROWTH_ALONE
+        )
+        held: Flags = above & (with_peer | alone | sight.memory["hinted"])
+        return held
+
+    def _finding(
+        self,
+        sight: _Sight,
+        row: int | np.intp,
+        fault: str,
+        *,
+        since: float,
+        now: datetime,
+        because: tuple[Evidence, ...],
+        score: float,
+        severity: Priority | None = None,
+    ) -> Finding:
+        return finding(
+            self.name,
+            sight.window.entities[row],
+            fault,
+            score=score,
+            since=since,
+            now=now,
+            because=because,
+            severity=severity,
+        )
+
+
+def _look(window: Window, memory: Arrays) -> _Sight:
+    masks = progress.read(window)
+    answers = newest(window, window.column("engine_up"))
+    known = ~np.isnan(answers)
+    at = newest_index(masks.seen)
+    return _Sight(
+        window=window,
+        masks=masks,
+        memory=memory,
+        known=known,
+        up=known & (answers >= 0.5),
+        code=at_index(window.column("target_failure_code"), at),
+        inflight=at_index(masks.inflight, at),
+        health=at_index(window.column("engine_health_ok"), at),
+    )
+
+
+def _learn(sight: _Sight) -> None:
+    """Take up what the window tells about the replicas' normal state."""
+    masks, window, memory = sight.masks, sight.window, sight.memory
+    memory["up_seen"] = memory["up_seen"] | masks.up.any(axis=1)
+    restart = newest_index(masks.restarted)
+    healthy = newest_index(window.column("engine_health_ok") == 1)
+    memory["healthy_seen"] = (healthy > restart) | (memory["healthy_seen"] & (restart < 0))
+    iterations = window.column("engine_iterations_total")
+    turned = masks.moved & (np.nan_to_num(iterations) > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lengths = gaps(masks.seen, window.times) / iterations
+    memory["step_seconds"] = progress.row_median(lengths, turned, memory["step_seconds"])
+    # An engine that never served in the window is idle: what it holds open then is its usual level.
+    files = window.column("engine_open_files")
+    fallback = progress.row_median(files, masks.up & (np.cumsum(masks.up, axis=1) <= 1), memory["usual_files"])
+    fallback = np.where(np.isnan(memory["usual_files"]), fallback, memory["usual_files"])
+    memory["usual_files"] = progress.row_median(files, masks.moved, fallback)
+
+
+def _planned(window: Window, now: datetime) -> Flags:
+    """Replicas that somebody restarted on purpose within the window."""
+    recent = [event for event in window.events if now - LivenessDetector.window < event.at <= now]
+    stopped = {event.entity for event in recent if _on_purpose(event)}
+    stopped -= {event.entity for event in recent if event.code == EVICTED}
+    return np.array([entity in stopped for entity in window.entities], dtype=np.bool_)
+
+
+def _on_purpose(event: Event) -> bool:
+    """True for an order to restart, and when the kubelet says that it stops the container as it was told to.
+
+    A container that failed its liveness probe is killed, too, and the kubelet's words differ.
+    """
+    if event.kind is EventKind.KUBERNETES:
+        return event.code == "Killing" and event.attributes.get("text", "").startswith(STOPPING)
+    return event.kind in (EventKind.ACTION, EventKind.CHANGE) and event.code in PLANNED
+
+
+def _is_blind(entities: tuple[EntityRef, ...], unclear: Flags, topology: Topology) -> bool:
+    """True when so many pages vanish at once, on so many nodes, that the fault is on our side."""
+    rows = np.flatnonzero(unclear)
+    if rows.size < BLIND_REPLICAS:
+        return False
+    nodes = {topology.below(entities[row], EntityKind.NODE) or (entities[row],) for row in rows}
+    return len(nodes) >= BLIND_NODES
+
+
+def _fails_at_once(window: Window, still: Spell) -> Flags:
+    """True where most answers since the stand-still began were failures, and there were some."""
+    inside = np.arange(window.times.size)[None, :] >= still.start[:, None]
+    failed = np.nan_to_num(window.column("engine_http_failed_total"))
+    failed = np.maximum(failed, np.nan_to_num(window.column("engine_requests_failed_total")))
+    bad = (failed * inside).sum(axis=1)
+    answered = (np.nan_to_num(window.column("engine_http_requests_total")) * inside).sum(axis=1)
+    found: Flags = (bad >= SILENT_SCRAPES) & (2 * bad >= answered)
+    return found
+
+
+def _peers_moved(sight: _Sight, topology: Topology, still: Spell, rows: NDArray[np.intp]) -> Flags:
+    """True for those ``rows`` where another replica of the same service got on meanwhile."""
+    entities = sight.window.entities
+    moved_last = newest_index(sight.masks.moved)
+    place = {entity: row for row, entity in enumerate(entities)}
+    served = np.zeros(len(entities), dtype=np.bool_)
+    for row in rows:
+        services = topology.above(entities[row], EntityKind.SERVICE)
+        peers = {peer for service in services for peer in topology.below(service, EntityKind.REPLICA)}
+        peers.discard(entities[row])
+        served[row] = any(moved_last[place[peer]] >= still.start[row] for peer in peers if peer in place)
+    return served
+
+
+def _scrapes_ago(values: Floats, count: int) -> Floats:
+    """Each row's value ``count`` seen cells before its newest; NaN when there are not so many."""
+    seen = ~np.isnan(values)
+    from_end = np.cumsum(seen[:, ::-1], axis=1)[:, ::-1]
+    at: Counts = newest_index(seen & (from_end == count + 1))
+    return at_index(values, at)
+
+
+def _why_hung(sight: _Sight, row: int, seconds: float) -> tuple[Evidence, ...]:
+    window = sight.window
+    found = [evidence("engine_iterations_total", 0.0, "no_progress", seconds=round(seconds))]
+    running = newest(window, window.column("engine_requests_running"))[row]
+    waiting = newest(window, window.column("engine_requests_waiting"))[row]
+    if running + waiting > 0:
+        found.append(evidence("engine_requests_running", running, "holds_requests", running=running, waiting=waiting))
+    if sight.inflight[row] > 0:
+        found.append(
+            evidence("engine_inflight_requests", sight.inflight[row], "inflight_waits", inflight=sight.inflight[row])
+        )
+    if sight.memory["hinted"][row]:
+        files = newest(window, window.column("engine_open_files"))[row]
+        usual = float(sight.memory["usual_files"][row])
+        found.append(
+            evidence("engine_open_files", files, "files_pile_up", Interval(None, usual), files=files, usual=usual)
+        )
+    if sight.health[row] == 1:
+        found.append(evidence("engine_health_ok", 1.0, "health_misleads"))
+    return tuple(found)

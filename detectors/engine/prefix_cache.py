@@ -1,0 +1,129 @@
+"""prefix-cache-collapse: prompts no longer share their beginnings, on every replica of a service.
+
+Judged are the prompt tokens that one request finds in the cache (hit ratio x length of a prompt): longer
+prompts with the same shared beginning lower the ratio and leave those tokens as they were, so another mix of
+requests is none. A process that is young has a cold cache and is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from detectors.base import sampling
+from detectors.base.condition_durations import newest, spell
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from outrider import windows
+from outrider.model import (
+    EntityKind,
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+HITS = "engine_prefix_cache_hit_ratio"
+FALLEN = 0.5  # of the usual, by the ratio and by the tokens found for a request
+LEAST_RATIO = 0.1  # a cache that found less than this had nothing to lose
+LASTING = timedelta(seconds=45)
+LASTING_SCRAPES = 3
+COLD = timedelta(minutes=5)  # until a fresh cache holds what requests share
+LAG = timedelta(minutes=3)  # what is newer is not learnt from
+KNOWN_SECONDS = 45.0
+LEVEL_SECONDS = 3600.0
+GROUP_SHARE = 0.7  # one replica alone has lost its clients, not its service the shared beginning
+FROZEN_AT_MOST = 86400.0  # then what the cache finds is the usual
+_DEFAULTS: dict[str, float] = {
+    "level": np.nan,
+    "tokens": np.nan,
+    "weight_seconds": 0.0,
+    "learnt_until": -np.inf,
+    "low_since": np.nan,
+}
+
+
+class PrefixCacheDetector(Remembering):
+    """One verdict per service whose caches stopped finding what they found before."""
+
+    name = "prefix-cache"
+    kind = EntityKind.REPLICA
+    keys: tuple[SignalKey, ...] = (
+        SignalKey(HITS),
+        SignalKey("engine_start_time_seconds"),
+        *sampling.keys_of(("engine_prompt_length_tokens",)),
+    )
+    window = timedelta(minutes=10)
+    state_version = 1
+    defaults = _DEFAULTS
+
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """Compare the newest minute of every replica with its usual level; name services."""
+        ratio = windows.believed(window, HITS)
+        length = _length(window)
+        tokens = ratio * length[:, None]
+        known = (memory["weight_seconds"] >= KNOWN_SECONDS) & (memory["level"] >= LEAST_RATIO)
+        age = window.times[-1] - newest(window, window.column("engine_start_time_seconds"))
+        known &= ~(age < COLD.total_seconds())
+        with np.errstate(invalid="ignore"):
+            low = (ratio < FALLEN * memory["level"][:, None]) & ~(tokens >= FALLEN * memory["tokens"][:, None])
+        run = spell(~np.isnan(ratio), low, window.times)
+        judged = known & ~np.isnan(newest(window, ratio))
+        lasting = judged & run.lasts(LASTING.total_seconds(), LASTING_SCRAPES)
+        members: dict[EntityRef, list[int]] = defaultdict(list)
+        for row in np.flatnonzero(judged) if lasting.any() else ():
+            for service in topology.above(window.entities[row], EntityKind.SERVICE):
+                members[service].append(int(row))
+        found: list[Finding | NoVerdict] = []
+        for service, rows in members.items():
+            fallen = [row for row in rows if lasting[row]]
+            if not fallen or len(fallen) < GROUP_SHARE * len(rows):
+                continue
+            value, usual = (float(np.median(part[fallen])) for part in (newest(window, ratio), memory["level"]))
+            limit = Interval(FALLEN * usual, None)
+            told = {"ratio": value, "usual": usual, "fallen": len(fallen), "judged": len(rows)}
+            one = evidence(HITS, value, "cache_finds_little", limit, **told)
+            since = float(window.times[run.start[fallen]].min())
+            fault = "prefix-cache-collapse"
+            found.append(finding(self.name, service, fault, score=0.85, since=since, now=now, because=(one,)))
+        _learn(window, memory, ratio, tokens, low)
+        if not judged.any():
+            found.append(NoVerdict(self.name, None, NoVerdictReason.WARMING_UP))
+        return found
+
+
+def _length(window: Window) -> Floats:
+    """Mean length of a prompt over the trailing minutes; NaN where the engine does not tell: then the ratio decides."""
+    last = slice(window.times.size - 1, None)
+    found: Floats = sampling.read(window, ("engine_prompt_length_tokens",), last)[:, -1, 0]
+    return found
+
+
+def _learn(window: Window, memory: dict[str, Floats], ratio: Floats, tokens: Floats, low: np.ndarray) -> None:
+    """Move the levels towards what is older than the lag and was not low, or has been low for a day."""
+    is_low = newest(window, np.where(np.isnan(ratio), np.nan, low)) > 0
+    memory["low_since"] = np.where(is_low, np.fmin(memory["low_since"], window.times[-1]), np.nan)
+    usual = ~low | (window.times[-1] - memory["low_since"] > FROZEN_AT_MOST)[:, None]
+    old = np.zeros(window.times.size, dtype=np.bool_)
+    old[: windows.recent(window, LAG).start] = True
+    where = old[None, :] & (window.times[None, :] > memory["learnt_until"][:, None]) & ~np.isnan(ratio) & usual
+    count = where.sum(axis=1)
+    seconds = count * window.step.total_seconds()
+    for name, values in (("level", ratio), ("tokens", tokens)):
+        mean = np.where(where, np.nan_to_num(values), 0.0).sum(axis=1) / np.maximum(count, 1)
+        told = (count > 0) & ~np.isnan(np.where(where, values, 0.0)).any(axis=1)
+        held = np.where(np.isnan(memory[name]), mean, memory[name])
+        share = seconds / np.maximum(np.minimum(memory["weight_seconds"] + seconds, LEVEL_SECONDS), 1e-9)
+        memory[name] = np.where(told, held + np.minimum(share, 1.0) * (mean - held), memory[name])
+    memory["weight_seconds"] = memory["weight_seconds"] + seconds
+    if old.any():
+        memory["learnt_until"] = np.maximum(memory["learnt_until"], window.times[old][-1])

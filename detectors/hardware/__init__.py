@@ -1,0 +1,1 @@
+"""Detectors of GPU and device faults: XIDs, memory leaks, throttling, power."""

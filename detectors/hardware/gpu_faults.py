@@ -1,0 +1,292 @@
+"""Faults that accelerators report themselves: no statistics, one clear sign each.
+
+What remembers nothing (a temperature, a link) is judged on the newest scrapes; what steps once (an ECC
+error, an XID) keeps its finding for ``EVENT_HOLD``, so that it is neither missed between cycles nor
+reported for ever. A gauge that merely still shows the last XID is never read: only events are.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.condition_durations import Counts, Flags, newest, silences, spell
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from detectors.hardware.xid import xid_findings
+from outrider import windows
+from outrider.model import (
+    EntityKind,
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+EVENT_HOLD = timedelta(minutes=10)
+LASTING_SCRAPES = 2
+THROTTLE_RATIO = 0.2  # a fifth of the time held down by heat; power brakes for moments are normal
+HOT_CELSIUS = 83.0  # data-centre boards slow down from about 85 on
+CLOCK_SHARE = 0.85  # of the own best clock in the window: beyond what boost steps explain
+BUSY_RATIO = 0.5  # an idle board lowers its clock by itself
+POWER_SHARE = 0.95  # at its power limit a board lowers its clock for another reason than heat
+ECC_STORM = 100.0  # corrected errors in the window: DCGM's limit of 10, every minute of it
+LINK_ERRORS = 10.0  # in 5 min and in more than one scrape: DCGM warns at the first, CRC retries alone are harmless
+PCIE_REPLAYS_PER_MINUTE = 8.0  # DCGM: the maximum the driver team recommends
+COUNT_SPAN = timedelta(minutes=5)
+
+_GPU_SIGNALS = (
+    "hw_accel_seen",
+    "hw_accel_utilization_ratio",
+    "hw_accel_temperature_celsius",
+    "hw_accel_core_clock_hertz",
+    "hw_accel_throttle_thermal_ratio",
+    "hw_accel_power_watts",
+    "hw_accel_power_limit_watts",
+    "hw_accel_memory_used_bytes",
+    "hw_accel_ecc_correctable_total",
+    "hw_accel_ecc_uncorrectable_total",
+    "hw_accel_row_remap_failed",
+    "hw_accel_row_remap_pending",
+    "hw_accel_pcie_replay_total",
+    "hw_accel_interconnect_errors_total",
+)
+# ``node`` is a checksum of the node's key: an accelerator that vanished is in no topology any more. ``beside`` counts
+# those that its node showed with it, itself included, and ``now`` those that the node showed last.
+_DEFAULTS = {"present": False, "lost_since": np.nan, "node": -1, "beside": 0, "now": 0}
+_ON_PAGE = ("hw_accel_temperature_celsius", "hw_accel_power_watts", "hw_accel_memory_used_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """One fault's evidence for all entities: where it holds and what to write. Shape (entities,)."""
+
+    fault: str
+    holds: Flags
+    signal: str
+    observed: Floats
+    limit: float
+    text: str
+    score: float
+    since: Floats
+
+
+class GpuFaultDetector(Remembering):
+    """gpu-lost, XIDs, memory errors, heat and links of each accelerator."""
+
+    name = "gpu-faults"
+    kind = EntityKind.GPU
+    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in _GPU_SIGNALS)
+    window = EVENT_HOLD
+    state_version = 2
+    defaults = _DEFAULTS
+
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """Every fault of every accelerator; a lost one is only lost."""
+        lost, unseen = _lost(window, memory, topology)
+        verdicts: dict[str, Finding] = {}
+        signs = (_missing(window, lost, memory), *_memory_errors(window), *_heat(window), *_links(window))
+        for sign in signs:
+            for item in _findings(self.name, window, sign, now):
+                verdicts.setdefault(item.fingerprint, item)
+        for item in xid_findings(self.name, window.events, topology, now, EVENT_HOLD):
+            verdicts.setdefault(item.fingerprint, item)
+        gone = {window.entities[row] for row in np.flatnonzero(lost)}
+        kept = [item for item in verdicts.values() if item.entity not in gone or item.fault == "gpu-lost"]
+        quiet = silences(self.name, window.entities, window.column_status("hw_accel_seen"), unseen)
+        return (*kept, *quiet)
+
+
+def _lost(window: Window, memory: Arrays, topology: Topology) -> tuple[Flags, Flags]:
+    """Accelerators that were there and are gone from a page that came; and those nobody can see.
+
+    The exporter's word is ``hw_accel_seen``. Where no collector gives it, an accelerator is gone when
+    its own values are missing from scrapes that brought those of another one on its node. Where that node shows
+    as many as it did with it, another board has taken its place, and it is not lost.
+    """
+    told = newest(window, window.column("hw_accel_seen"))
+    shown = np.zeros(window.values.shape[:2], dtype=np.bool_)
+    for name in _ON_PAGE:
+        shown |= ~np.isnan(window.column(name))
+    memory["present"] = memory["present"] | shown.any(axis=1) | (np.nan_to_num(told) >= 0.5)
+    untold = np.asarray(np.isnan(window.column("hw_accel_seen")).all(axis=1), dtype=np.bool_)
+    _remember_nodes(window.entities, memory, topology)
+    beside = _beside(shown, untold, memory["node"])
+    absent = spell(beside | shown, ~shown, window.times)
+    _count_neighbours(shown, memory)
+    replaced = (memory["beside"] > 0) & (memory["now"] >= memory["beside"])
+    inferred = untold & (absent.scrapes >= LASTING_SCRAPES) & ~replaced
+    lost: Flags = memory["present"] & ((told == 0) | inferred)
+    began = spell(~np.isnan(window.column("hw_accel_seen")), window.column("hw_accel_seen") == 0, window.times)
+    started = window.times[np.where(untold, absent.start, began.start)]
+    memory["lost_since"] = np.where(lost, np.fmin(memory["lost_since"], started), np.nan)
+    on_page = newest(window, np.where(shown, 1.0, np.nan))
+    unseen = np.asarray(np.isnan(told) & np.isnan(on_page) & ~lost, dtype=np.bool_)
+    return lost, unseen
+
+
+def _remember_nodes(entities: tuple[EntityRef, ...], memory: Arrays, topology: Topology) -> None:
+    for row, entity in enumerate(entities):
+        for lower in topology.rests_on(entity):
+            if lower.kind is EntityKind.NODE:
+                memory["node"][row] = zlib.crc32(lower.key.encode())
+
+
+def _count_neighbours(shown: Flags, memory: Arrays) -> None:
+    """Remember how many each accelerator's node shows in the newest scrape, and how many it showed with it."""
+    if not shown.size:
+        return
+    newest_shown = shown[:, -1] & (memory["node"] >= 0)
+    _, place = np.unique(memory["node"], return_inverse=True)
+    count = np.bincount(place, weights=newest_shown).astype(np.int64)[place]
+    memory["now"] = np.where(count > 0, count, memory["now"])
+    memory["beside"] = np.where(newest_shown, count, memory["beside"])
+
+
+def _beside(shown: Flags, untold: Flags, node: NDArray[np.int64]) -> Flags:
+    """True where another accelerator of the same node was shown; only for ``untold`` rows. (entities, times)."""
+    found = np.zeros(shown.shape, dtype=np.bool_)
+    if not untold.any():
+        return found
+    _, place = np.unique(node, return_inverse=True)
+    count = np.zeros((int(place.max()) + 1, shown.shape[1]), dtype=np.intp)
+    np.add.at(count, place, shown)
+    found |= (count[place] > 0) & untold[:, None] & (node >= 0)[:, None]
+    return found
+
+
+def _missing(window: Window, lost: Flags, memory: Arrays) -> _Sign:
+    nothing = np.zeros(len(window.entities))
+    return _Sign("gpu-lost", lost, "hw_accel_seen", nothing, 1.0, "gpu_gone", 0.95, memory["lost_since"])
+
+
+def _memory_errors(window: Window) -> tuple[_Sign, ...]:
+    hard = windows.total(window, "hw_accel_ecc_uncorrectable_total", EVENT_HOLD)
+    soft = windows.total(window, "hw_accel_ecc_correctable_total", EVENT_HOLD)
+    failed = newest(window, window.column("hw_accel_row_remap_failed"))
+    pending = newest(window, window.column("hw_accel_row_remap_pending"))
+    stepped = window.column("hw_accel_ecc_uncorrectable_total") > 0
+    since = _first(window, stepped)
+    now = np.full(len(window.entities), window.times[-1])
+    ecc, storm = "gpu-ecc-uncorrectable", "gpu-ecc-storm"
+    total = "hw_accel_ecc_uncorrectable_total"
+    return (
+        _Sign(ecc, np.nan_to_num(hard) > 0, total, hard, 0.0, "ecc_uncorrectable", 0.95, since),
+        _Sign(ecc, failed == 1, "hw_accel_row_remap_failed", failed, 0.0, "remap_failed", 0.95, now),
+        _Sign(ecc, pending == 1, "hw_accel_row_remap_pending", pending, 0.0, "remap_pending", 0.85, now),
+        _Sign(
+            storm,
+            np.nan_to_num(soft) >= ECC_STORM,
+            "hw_accel_ecc_correctable_total",
+            soft,
+            ECC_STORM,
+            "ecc_storm",
+            0.8,
+            _first(window, window.column("hw_accel_ecc_correctable_total") > 0),
+        ),
+    )
+
+
+def _heat(window: Window) -> tuple[_Sign, _Sign]:
+    """Held down by heat: by the board's own word, or hot and slow while busy and below its power limit."""
+    throttled = window.column("hw_accel_throttle_thermal_ratio")
+    temperature = window.column("hw_accel_temperature_celsius")
+    clock = window.column("hw_accel_core_clock_hertz")
+    busy = ~(window.column("hw_accel_utilization_ratio") < BUSY_RATIO)
+    capped = window.column("hw_accel_power_watts") >= POWER_SHARE * window.column("hw_accel_power_limit_watts")
+    slow = clock < CLOCK_SHARE * np.nan_to_num(clock).max(axis=1, initial=0.0)[:, None]
+    told = spell(~np.isnan(throttled), throttled > THROTTLE_RATIO, window.times)
+    hot = (temperature >= HOT_CELSIUS) & slow & busy & ~capped
+    inferred = spell(~np.isnan(temperature), hot, window.times)
+    return (
+        _Sign(
+            "gpu-thermal-throttle",
+            told.scrapes >= LASTING_SCRAPES,
+            "hw_accel_throttle_thermal_ratio",
+            newest(window, throttled),
+            THROTTLE_RATIO,
+            "throttled",
+            0.9,
+            window.times[told.start],
+        ),
+        _Sign(
+            "gpu-thermal-throttle",
+            inferred.scrapes >= LASTING_SCRAPES,
+            "hw_accel_temperature_celsius",
+            newest(window, temperature),
+            HOT_CELSIUS,
+            "hot_and_slow",
+            0.75,
+            window.times[inferred.start],
+        ),
+    )
+
+
+def _links(window: Window) -> tuple[_Sign, ...]:
+    recent = windows.recent(window, COUNT_SPAN)
+    link = window.column("hw_accel_interconnect_errors_total")[:, recent]
+    replay = window.column("hw_accel_pcie_replay_total")[:, recent]
+    errors, replays = np.nan_to_num(link).sum(axis=1), np.nan_to_num(replay).sum(axis=1)
+    minutes = COUNT_SPAN.total_seconds() / 60
+    repeated = (link > 0).sum(axis=1) >= LASTING_SCRAPES
+    worn = ((replay > 0).sum(axis=1) >= LASTING_SCRAPES) & (replays > PCIE_REPLAYS_PER_MINUTE * minutes)
+    start = recent.start
+    return (
+        _Sign(
+            "nvlink-degraded",
+            repeated & (errors >= LINK_ERRORS),
+            "hw_accel_interconnect_errors_total",
+            errors,
+            LINK_ERRORS,
+            "link_errors",
+            0.85,
+            window.times[start + _argfirst(link > 0)],
+        ),
+        _Sign(
+            "pcie-degraded",
+            worn,
+            "hw_accel_pcie_replay_total",
+            replays,
+            PCIE_REPLAYS_PER_MINUTE * minutes,
+            "pcie_replays",
+            0.8,
+            window.times[start + _argfirst(replay > 0)],
+        ),
+    )
+
+
+def _findings(detector: str, window: Window, sign: _Sign, now: datetime) -> list[Finding]:
+    limit = Interval(None, sign.limit) if sign.fault != "gpu-lost" else Interval(sign.limit, sign.limit)
+    found = []
+    for row in np.flatnonzero(sign.holds):
+        value = float(sign.observed[row])
+        one = evidence(sign.signal, value, sign.text, limit, value=value, limit=sign.limit)
+        since = float(sign.since[row])
+        found.append(
+            finding(detector, window.entities[row], sign.fault, score=sign.score, since=since, now=now, because=(one,))
+        )
+    return found
+
+
+def _argfirst(flags: Flags) -> Counts:
+    """The first set column of each row, 0 where none is."""
+    if flags.shape[1] == 0:
+        return np.zeros(flags.shape[0], dtype=np.intp)
+    first: Counts = np.argmax(flags, axis=1).astype(np.intp)
+    return first
+
+
+def _first(window: Window, flags: Flags) -> Floats:
+    """The instant of the first set column of each row."""
+    found: Floats = window.times[_argfirst(flags)]
+    return found

@@ -1,0 +1,295 @@
+"""A card whose power is far from what its work explains: too little for a busy one, too much for an idle one.
+
+Power follows what a board does: how long it is busy, how much of that its tensor cores and its memory take. Cards of
+one class (type, model, role and services above) learn that line together (``lines.py``); what nobody has drawn or
+done yet is not expected of anybody. A card that is busy half the time or more and draws a quarter less than its line
+says is held down, or waits in a loop that counts as work: a power brake, a capped clock, a collective that spins. One
+that is hardly busy and draws far more carries work that its counters do not show. Nothing is said that more than half
+of its class shows, too. A finding is P3 and names no fault: it speaks for those that lower power, on the card, and on
+the replica where all of its cards, two or more, draw too little. It is tried in the shadow first, and how far is far
+follows its budget of false alarms.
+Misleads where an exporter tells utilisation alone and one card reads prompts while its peers make tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.condition_durations import Flags, newest
+from detectors.base.findings import evidence, oddity
+from detectors.base.state_arrays import Arrays
+from detectors.learning.conditional_detector import DEFAULTS, LONGEST_STEP_SECONDS, Given, believed, of_class, told
+from detectors.statistics import peer_groups
+from detectors.statistics.online_regression import Line, Relation
+from outrider.model import (
+    EntityKind,
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+POWER, BUSY = "hw_accel_power_watts", "hw_accel_utilization_ratio"
+TENSOR, TRAFFIC = "hw_accel_tensor_active_ratio", "hw_accel_memory_bandwidth_ratio"
+# Of utilisation, tensor activity and memory traffic. A working board draws 2 to 10 times its idle power, so that
+# together they make up most of it; which of them does depends on the model. 60 readings a driver at the least.
+DRAW = Relation("utm", (0.4, 0.2, 0.2), (0.3, 0.3, 0.3), least_noise=0.02, least_share=0.05, min_samples=180.0)
+WARM_UP = timedelta(minutes=30)  # of the class: one level of load is no line
+MEMORY = timedelta(days=1)  # of the line: a day has all loads in it
+TRAILING_SECONDS = 120.0  # exporters average power and work over different seconds; two readings at the least
+LEAST_CELLS = 2  # of the trailing minutes
+FAR = 0.25  # of what is expected; boards of one type differ by a tenth
+SURE = 4.0  # times the scatter of single readings about the line
+EXCESS = 0.15  # of the most that the class draws: idle boards differ by some ten watts
+APART = 0.125  # of what is expected, from the median of the class
+BUSY_FROM, IDLE_UP_TO = 0.5, 0.4  # a little power says something of a busy card, a lot of an idle one
+LASTING = timedelta(minutes=3)  # on top of the trailing minutes
+LAG_SECONDS = 150.0  # what is newer is not learnt from: it may be the beginning of a fault
+FORGOTTEN_SECONDS = 600.0  # of which nothing can be said: then a new one begins anew
+SLIP = 3.0  # times what a card and its class draw: before there is a line, such a reading is an exporter's slip
+CLIP = 3.0  # times the scatter: a reading further off teaches no more than that
+FROZEN_AT_MOST = timedelta(days=1)  # then what was far is the usual of a card without peers
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """What the class of each card has taught, (entities,): its line, where that may be gone by, and its extremes.
+
+    ``least`` and ``most`` are what it has drawn, ``idlest`` and ``busiest`` how busy it was; all fade with the line.
+    """
+
+    line: Line
+    learnt: Flags
+    least: Floats
+    most: Floats
+    idlest: Floats
+    busiest: Floats
+
+    def expected(self, drivers: Sequence[Floats]) -> tuple[Floats, Floats]:
+        """Watts and their standard error as a share, (entities, times); nothing that the class never drew."""
+        due, error = self.line.expected(drivers)
+        return np.clip(due, self.least[:, None], self.most[:, None]), error
+
+    @property
+    def scatter(self) -> Floats:
+        """Watts by which single readings lie off the line."""
+        return np.nan_to_num(self.line.noise * self.line.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What the trailing minutes show, (entities,): means in watts and of utilisation.
+
+    ``reach`` is how far off is far; ``told`` False where nothing can be said.
+    """
+
+    took: Floats
+    due: Floats
+    reach: Floats
+    busy: Floats
+    told: Flags
+
+
+class PowerDrawDetector(Given):
+    """One verdict per accelerator."""
+
+    name = "power-draw"
+    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (POWER, BUSY, TENSOR, TRAFFIC))
+    maybe = (TENSOR, TRAFFIC)
+    odd = ("low_since", "high_since")
+    state_version = 2
+    defaults: ClassVar[dict[str, Any]] = {
+        **DRAW.defaults,
+        **DEFAULTS,
+        **told((TENSOR, TRAFFIC)),
+        "least": np.nan,
+        "most": np.nan,
+        "idlest": np.nan,
+        "busiest": np.nan,
+        "told_at": -np.inf,
+        "low_since": np.nan,
+        "high_since": np.nan,
+    }
+
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """Judge the trailing minutes by what was learnt before them, then learn what is old enough."""
+        elapsed = self._live(window, memory)
+        group = self._sort(window, memory, topology)
+        usual, at = _usual(memory, group), float(window.times[-1])
+        sight = _look(self._read(window, memory, _trailing(window)), usual, self._calibrator.factor(memory))
+        alarmed = np.zeros(len(window.entities), dtype=np.bool_)
+        found: list[Finding | NoVerdict] = []
+        memory["told_at"] = np.where(sight.told, at, memory["told_at"])
+        gone = at - memory["told_at"] >= FORGOTTEN_SECONDS
+        for name, far in zip(("low_since", "high_since"), _far(sight, usual, group), strict=True):
+            since = np.where(far, np.fmin(memory[name], at), np.nan)
+            memory[name] = np.where(sight.told, since, np.where(gone, np.nan, memory[name]))
+            lasting = far & (at - memory[name] >= LASTING.total_seconds())
+            alarmed |= lasting
+            found += self._findings(window.entities, sight, memory[name], lasting, topology, now)
+        self._calibrator.count(memory, memory, alarmed, sight.told, elapsed)
+        self._learn(window, memory, usual, group)
+        blind = np.isnan(newest(window, window.column(POWER))) | np.isnan(newest(window, window.column(BUSY)))
+        status = np.maximum(window.column_status(POWER), window.column_status(BUSY))
+        return (*found, *self._silences(window, blind, status, usual.learnt, sight.told))
+
+    def _known(self, window: Window, _memory: Arrays, columns: slice) -> Flags:
+        power, busy = believed(window, columns, (POWER, BUSY))
+        known: Flags = np.isfinite(power) & np.isfinite(busy)
+        return known
+
+    def _teach(self, window: Window, memory: Arrays, group: NDArray[np.intp]) -> None:
+        self._learn(window, memory, _usual(memory, group), group)
+
+    def _learn(self, window: Window, memory: Arrays, usual: _Usual, group: NDArray[np.intp]) -> None:
+        """Take up readings that are old enough, of cards that are as expected."""
+        times, until = window.times, float(window.times[-1]) - LAG_SECONDS
+        first, stop = np.searchsorted(times, (memory["learnt_until"].min(initial=until), until), side="right")
+        if first >= stop:
+            return
+        power, *drivers = self._read(window, memory, slice(int(first), int(stop)))
+        due, wide = usual.expected(drivers)[0], CLIP * usual.scatter[:, None]
+        with np.errstate(invalid="ignore"):
+            inside = (drivers[0] >= usual.idlest[:, None]) & (drivers[0] <= usual.busiest[:, None])
+        inside &= usual.learnt[:, None] & np.isfinite(due)
+        near = np.where(inside, np.clip(power, due - wide, due + wide), power)
+        odd_since = np.fmin(memory["low_since"], memory["high_since"])
+        frozen: Flags = odd_since >= times[-1] - FROZEN_AT_MOST.total_seconds()
+        where = (times[first:stop] > memory["learnt_until"][:, None]) & ~frozen[:, None]
+        where &= np.logical_and.reduce([np.isfinite(values) for values in (power, *drivers)])
+        where &= inside | ~_slips(window, power, np.asarray(~inside.all(axis=1)), group)
+        elapsed = np.maximum(until - memory["learnt_until"], 0.0)
+        forget = np.exp(-elapsed / MEMORY.total_seconds())
+        DRAW.learn(memory, drivers, near, where, forget)
+        stood_for = np.clip(elapsed, 0.0, LONGEST_STEP_SECONDS)
+        memory["seconds"] = memory["seconds"] + np.where(where.any(axis=1) & np.isfinite(elapsed), stood_for, 0.0)
+        for names, values, mean in (
+            (("least", "most"), near, usual.line.mean),
+            (("idlest", "busiest"), drivers[0], usual.line.drivers[:, 0]),
+        ):
+            for name, how, none in zip(names, (np.fmin, np.fmax), (np.inf, -np.inf), strict=True):
+                extreme = how.reduce(np.where(where, values, none), axis=1)
+                faded = np.where(np.isfinite(mean), mean + forget * (memory[name] - mean), memory[name])
+                memory[name] = how(faded, np.where(np.isfinite(extreme), extreme, np.nan))
+        memory["learnt_until"] = np.maximum(memory["learnt_until"], until)
+
+    def _findings(
+        self,
+        entities: tuple[EntityRef, ...],
+        sight: _Sight,
+        since: Floats,
+        far: Flags,
+        topology: Topology,
+        now: datetime,
+    ) -> list[Finding]:
+        rows = np.flatnonzero(far)
+        found = [self._finding(entities[row], sight, since, np.array([row]), now) for row in rows]
+        low = {entities[row]: int(row) for row in rows if sight.took[row] < sight.due[row]}
+        for replica in dict.fromkeys(one for card in low for one in topology.above(card, EntityKind.REPLICA)):
+            cards = topology.below(replica, EntityKind.GPU)
+            if len(cards) > 1 and all(card in low for card in cards):
+                found.append(self._finding(replica, sight, since, np.array([low[card] for card in cards]), now))
+        return found
+
+    def _finding(
+        self, entity: EntityRef, sight: _Sight, since: Floats, rows: NDArray[np.intp], now: datetime
+    ) -> Finding:
+        """What is said of one card, or of all of a replica's together."""
+        took, due, reach = (float(values[rows].sum()) for values in (sight.took, sight.due, sight.reach))
+        low, whole = took < due, entity.kind is EntityKind.REPLICA
+        limit = Interval(due - reach, None) if low else Interval(None, due + reach)
+        text = "power_low_on_all_cards" if whole else "power_low_for_its_work" if low else "power_high_for_its_work"
+        percent = 100.0 * float(sight.busy[rows].mean())
+        figures = {"watts": took, "due": due, "percent": percent}
+        because = evidence(
+            POWER, took, text, limit, **figures, **({"cards": rows.size} if whole else {"card": entity.name})
+        )
+        strength = abs(took - due) / reach
+        return oddity(
+            self.name,
+            entity,
+            POWER,
+            signals=(POWER, BUSY),
+            score=strength / (strength + 1.0),
+            observed=took,
+            expected=limit,
+            start=min(datetime.fromtimestamp(float(since[rows].min()), tz=UTC), now),
+            now=now,
+            because=(because,),
+        )
+
+
+def _usual(memory: Arrays, group: NDArray[np.intp]) -> _Usual:
+    line = DRAW.fit(memory, group)
+    learnt = line.known & (of_class(np.fmax, memory["seconds"], group) >= WARM_UP.total_seconds())
+    least, idlest = (of_class(np.fmin, memory[name], group) for name in ("least", "idlest"))
+    most, busiest = (of_class(np.fmax, memory[name], group) for name in ("most", "busiest"))
+    return _Usual(line, learnt, least, most, idlest, busiest)
+
+
+def _trailing(window: Window) -> slice:
+    """The columns of the trailing minutes."""
+    trailing = max(TRAILING_SECONDS, LEAST_CELLS * window.step.total_seconds())
+    return slice(int(np.searchsorted(window.times, window.times[-1] - trailing, side="right")), None)
+
+
+def _look(read: Sequence[Floats], usual: _Usual, factor: float) -> _Sight:
+    """What the trailing minutes show, ``read`` as power and drivers.
+
+    ``factor`` is what the budget makes of the limit.
+    """
+    power, *drivers = read
+    due, error = usual.expected(drivers)
+    known = np.isfinite(power) & np.isfinite(due) & usual.learnt[:, None]
+    count = known.sum(axis=1)
+    took, should, unsure, busy = (
+        np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
+        for values in (power, due, error * due, drivers[0])
+    )
+    reach = factor * np.maximum(FAR * should, SURE * np.hypot(usual.scatter, unsure))
+    return _Sight(took, should, reach, busy, (count >= LEAST_CELLS) & (should > 0))
+
+
+def _far(sight: _Sight, usual: _Usual, group: NDArray[np.intp]) -> tuple[Flags, Flags]:
+    """Which cards draw too little and which too much by themselves, (entities,).
+
+    Beyond the work that the class has done the line is a guess. What is expected of more work ends at the most that
+    was ever drawn, which is little enough to say too little by; of less work it ends at the least, likewise.
+    """
+    off = sight.took - sight.due
+    with np.errstate(invalid="ignore"):
+        low = sight.told & (sight.busy >= np.maximum(BUSY_FROM, usual.idlest)) & (off < -sight.reach)
+        high = sight.told & (sight.busy <= np.minimum(IDLE_UP_TO, usual.busiest))
+        high &= off > np.maximum(sight.reach, EXCESS * usual.most)
+    if not (low.any() or high.any()):
+        return low, high
+    over = np.divide(off, sight.due, out=np.full(off.shape, np.nan), where=sight.told)
+    middle = np.nan_to_num(peer_groups.medians(over[:, None], group)[:, 0])
+    over = np.nan_to_num(over)
+    return low & (over - np.minimum(middle, 0.0) < -APART), high & (over - np.maximum(middle, 0.0) > APART)
+
+
+def _slips(window: Window, power: Floats, rows: Flags, group: NDArray[np.intp]) -> Flags:
+    """Readings (entities, columns) of ``rows`` far beyond any other of the card in the window and what its class draws.
+
+    A load that begins is none: more than one reading shows it.
+    """
+    found = np.zeros(power.shape, dtype=np.bool_)
+    if rows.any() and window.times.size > 1:
+        whole = window.column(POWER)
+        second = np.sort(np.where(np.isfinite(whole), whole, -np.inf), axis=1)[:, -2]
+        own = np.where(np.isfinite(second), second, np.nan)
+        usual = np.fmax(own, peer_groups.medians(own[:, None], group)[:, 0])
+        with np.errstate(invalid="ignore"):
+            found[rows] = (power > SLIP * usual[:, None])[rows]
+    return found

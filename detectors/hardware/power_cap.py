@@ -1,0 +1,107 @@
+"""gpu-power-throttle: a card whose power limit holds its clock down, and not merely the load.
+
+A board at full work runs into its limit by design, and all of its peers do. It is a fault where the limit was
+lowered, or where one card is held far below the clock of its peers at the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, newest, silences, spell
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from detectors.statistics import peer_groups
+from outrider.model import (
+    EntityKind,
+    Evidence,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+THROTTLED = "hw_accel_throttle_power_ratio"
+POWER, LIMIT = "hw_accel_power_watts", "hw_accel_power_limit_watts"
+CLOCK, BUSY = "hw_accel_core_clock_hertz", "hw_accel_utilization_ratio"
+THROTTLE_RATIO = 0.2  # a fifth of the time; brakes for moments are normal
+AT_LIMIT = 0.95  # of the limit
+LOWERED = 0.95  # of the highest limit seen: boards of one type differ by less
+CLOCK_SHARE = 0.85  # of the median of the peers, beyond what boost steps explain
+BUSY_RATIO = 0.3  # an idle board lowers its clock by itself
+LASTING_SCRAPES = 2
+
+
+class PowerCapDetector(Remembering):
+    """One verdict per accelerator that its power limit slows down."""
+
+    name = "power-cap"
+    kind = EntityKind.GPU
+    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (THROTTLED, POWER, LIMIT, CLOCK, BUSY))
+    window = timedelta(minutes=10)
+    state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {"limit": np.nan}
+
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """Judge the newest scrapes of every accelerator."""
+        told, power, limit, clock, busy = (window.column(key) for key in self.keys)
+        memory["limit"] = np.fmax(memory["limit"], np.nanmax(np.nan_to_num(limit), axis=1, initial=0.0))
+        most = np.where(memory["limit"] > 0, memory["limit"], np.nan)
+        with np.errstate(invalid="ignore"):
+            works = ~(busy < BUSY_RATIO)
+            full = power >= AT_LIMIT * limit
+            lowered = limit < LOWERED * most[:, None]
+            held = np.where(np.isnan(told), full, told > THROTTLE_RATIO)
+            slower = clock < CLOCK_SHARE * self._clock_of_peers(window, clock, works, topology)[:, None]
+        capped = works & held & (lowered | (slower & full))
+        run = spell(~(np.isnan(told) & np.isnan(power)), capped, window.times)
+        found: list[Finding | NoVerdict] = []
+        for row in np.flatnonzero(run.scrapes >= LASTING_SCRAPES):
+            because = _why(window, int(row), float(most[row]))
+            since = float(window.times[run.start[row]])
+            score = 0.9 if told[row, run.start[row]] > THROTTLE_RATIO else 0.75
+            entity, fault = window.entities[row], "gpu-power-throttle"
+            found.append(finding(self.name, entity, fault, score=score, since=since, now=now, because=because))
+        found.extend(silences(self.name, window.entities, window.column_status(POWER), np.isnan(newest(window, power))))
+        return found
+
+    def _clock_of_peers(self, window: Window, clock: Floats, works: Flags, topology: Topology) -> Floats:
+        """The median clock of each card's working peers; NaN for cards without three of them."""
+        found = np.full(len(window.entities), np.nan)
+        present = newest(window, np.where(works, clock, np.nan))
+        if np.isnan(present).all():
+            return found
+        # Only cards that already differ from the middle of the fleet are worth the walk through the topology.
+        group = (
+            peer_groups.groups(window.entities, topology)
+            if np.nanmin(present) < CLOCK_SHARE * np.nanmax(present)
+            else None
+        )
+        for number in np.unique(group[group >= 0]) if group is not None else ():
+            inside = group == number
+            known = present[inside & ~np.isnan(present)]
+            if known.size >= peer_groups.FEWEST:
+                found[inside] = np.median(known)
+        return found
+
+
+def _why(window: Window, row: int, most: float) -> tuple[Evidence, ...]:
+    told, power, limit, clock = (
+        float(newest(window, window.column(name)[row : row + 1])[0]) for name in (THROTTLED, POWER, LIMIT, CLOCK)
+    )
+    text = "power_limit_lowered" if limit < LOWERED * most else "power_limit_holds"
+    one = evidence(LIMIT, limit, text, Interval(LOWERED * most, None), watts=limit, before=most, drawn=power)
+    if np.isnan(told):
+        return (one,)
+    told_of = evidence(
+        THROTTLED, told, "throttled_by_power", Interval(None, THROTTLE_RATIO), value=told, clock=clock / 1e9
+    )
+    return (one, told_of)

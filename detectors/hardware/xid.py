@@ -1,0 +1,285 @@
+"""Fault codes of drivers, read from events and never from the gauge.
+
+The gauge of the last XID keeps its value for ever, so after a restart it would tell of a fault that
+nobody had. Events carry their instant, and two equal codes in a row are two events. What a code means,
+alone, beside others and when it comes back, stands in ``xid.yaml``; codes of Ascend and AMD in
+``vendor_codes.yaml``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from detectors.base.findings import evidence, finding, fingerprint
+from detectors.hardware.xid_patterns import TOGETHER, VERDICT, Occurrence, occurrences, recovery_action, repeats
+from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Finding, Priority, TimeRange
+from outrider.topology import Topology
+
+UNKNOWN_SCORE = 0.6  # a code that the catalogue does not know: newer hardware than the table
+SUSPECTED_SCORE = 0.7  # an application's code that stays with the device under other pods
+HARDWARE, APPLICATION = "gpu-xid-hardware", "gpu-xid-application"
+_SIGNAL = "hw_accel_fault_code"
+_FATAL = re.compile(r"(?i)(?:cper_severity_|cper_sev_)?fatal")  # AMD's spellings; NON_FATAL is another severity
+_NUMBERINGS = {"ascend": "Ascend", "afid": "AFID"}
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """One code. ``fault`` None means: recorded, no finding of its own. ``step`` is the first thing to do.
+
+    ``beside`` are steps for when another code came with it, ``solo`` for when none did, ``repeat`` for when
+    it came back. ``follows``: a code that comes in the wake of others and says nothing of its own then.
+    ``until``: a state that another code ends. ``unit``: repeats count at one place of the device only.
+    """
+
+    code: str
+    name: str
+    fault: str | None
+    text: str
+    immediate: str
+    step: str
+    solo: str = ""
+    repeat: str = ""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    follows: bool = False
+    until: str = ""
+    unit: bool = False
+
+
+@cache
+def xids() -> dict[int, Xid]:
+    """NVIDIA's catalogue by code."""
+    return {int(code): _row(str(code), entry) for code, entry in _table("xid.yaml").items()}
+
+
+@cache
+def codes() -> dict[str, Xid]:
+    """Every code that is known, as events spell it."""
+    others = {str(code): _row(str(code), entry) for code, entry in _table("vendor_codes.yaml").items()}
+    return {**{str(code): row for code, row in xids().items()}, **others}
+
+
+def _table(name: str) -> dict[Any, dict[str, Any]]:
+    text = resources.files("detectors.hardware").joinpath(name).read_text(encoding="utf-8")
+    found: dict[Any, dict[str, Any]] = yaml.safe_load(text)["codes"]
+    return found
+
+
+def _row(code: str, entry: Mapping[str, Any]) -> Xid:
+    return Xid(
+        code=code,
+        name=entry["class"],
+        fault=entry["fault"],
+        text=entry["text"],
+        immediate=entry["immediate"],
+        step=entry.get("step", ""),
+        solo=entry.get("solo", ""),
+        repeat=entry.get("repeat", ""),
+        beside={str(other): step for other, step in entry.get("beside", {}).items()},
+        follows=entry.get("follows", False),
+        until=str(entry.get("until", "")),
+        unit=entry.get("unit", False),
+    )
+
+
+def xid_findings(
+    detector: str, events: Sequence[Event], topology: Topology, now: datetime, hold: timedelta
+) -> list[Finding]:
+    """One finding per component and fault for the codes of the last ``hold``, naming every code.
+
+    Earlier events among ``events`` tell whether a code came back. Application codes are about the pod that
+    runs on the accelerator, when exactly one does, unless they stay with the device under other pods: then
+    the device is suspected. A code without a meaning counts as hardware, with little confidence, when it is
+    a number (an XID newer than the catalogue) or its vendor calls it fatal; else it is left out.
+    """
+    devices: dict[EntityRef, list[Event]] = {}
+    for event in sorted(events, key=lambda event: event.at):
+        if event.kind is EventKind.XID and event.code != "0" and event.at <= now:
+            devices.setdefault(event.entity, []).append(event)
+    grouped: dict[tuple[EntityRef, str], list[_Said]] = {}
+    found: list[Finding] = []
+    everywhere = _devices_of_pods(devices)
+    for device, heard in devices.items():
+        for said in _said(heard, now - hold, everywhere):
+            if said.fault is not None:
+                grouped.setdefault((_component(said, device, topology), said.fault), []).append(said)
+            elif said.known is not None and said.known.until:
+                found.append(_state(detector, device, said, now))
+    found += [_finding(detector, entity, fault, group, now) for (entity, fault), group in grouped.items()]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """One code of one device: its recent events, and what they come to."""
+
+    code: str
+    known: Xid | None
+    fault: str | None
+    events: tuple[Event, ...]
+    before: tuple[Occurrence, ...]
+    step: str
+    score: float
+
+
+_DevicesOfPods = dict[tuple[str, str], set[EntityRef]]
+
+
+def _devices_of_pods(devices: Mapping[EntityRef, Sequence[Event]]) -> _DevicesOfPods:
+    """On which devices a pod has had a code."""
+    found: _DevicesOfPods = {}
+    for device, heard in devices.items():
+        for event in heard:
+            if event.attributes.get("pod"):
+                found.setdefault((event.code, event.attributes["pod"]), set()).add(device)
+    return found
+
+
+def _said(heard: Sequence[Event], since: datetime, everywhere: _DevicesOfPods) -> list[_Said]:
+    """What the codes of one device say, those of ``heard`` (oldest first) after ``since``."""
+    recent = [event for event in heard if event.at > since]
+    action = recovery_action(recent)
+    found = []
+    for code in dict.fromkeys(event.code for event in recent):
+        known, mine = codes().get(code), tuple(event for event in recent if event.code == code)
+        if known is not None and _is_over(known, mine, recent):
+            continue
+        others = _beside(code, mine, recent)
+        if known is not None and known.follows and any(not _follows(other) for other in others):
+            continue
+        back = repeats(
+            occurrences(event for event in heard if event.code == code), same_unit=bool(known and known.unit)
+        )
+        fault, score = _fault(code, known, mine)
+        # a pod that has the code on other devices too brings it along
+        pods = {one.pod for one in back if one.pod and len(everywhere[code, one.pod]) == 1}
+        if (fault == APPLICATION and len(pods) > 1) or (code == VERDICT and action and not _explained(recent)):
+            fault, score = HARDWARE, SUSPECTED_SCORE
+        found.append(_Said(code, known, fault, mine, tuple(back), action or _step(known, others, back), score))
+    return found
+
+
+def _explained(recent: Sequence[Event]) -> bool:
+    """True when a code is there that a verdict of the driver can be about."""
+    known = (codes().get(event.code) for event in recent if event.code != VERDICT)
+    return any(one is None or one.fault is not None for one in known)
+
+
+def _follows(code: str) -> bool:
+    known = codes().get(code)
+    return known is not None and (known.follows or known.name == "verdict")
+
+
+def _is_over(known: Xid, mine: Sequence[Event], recent: Sequence[Event]) -> bool:
+    """True for a state that the code which ends it has followed."""
+    return bool(known.until) and any(event.code == known.until and event.at >= mine[-1].at for event in recent)
+
+
+def _beside(code: str, mine: Sequence[Event], recent: Sequence[Event]) -> set[str]:
+    """Other codes of the device within ``TOGETHER`` of one of these events."""
+    return {
+        event.code for event in recent if event.code != code and any(abs(event.at - one.at) <= TOGETHER for one in mine)
+    }
+
+
+def _step(known: Xid | None, others: set[str], back: Sequence[Occurrence]) -> str:
+    if known is None:
+        return ""
+    told = next((step for code, step in known.beside.items() if code in others), "")
+    if not told and len(back) > 1:
+        told = known.repeat
+    if not told and not others:
+        told = known.solo
+    return told or known.step or known.immediate
+
+
+def _fault(code: str, known: Xid | None, mine: Sequence[Event]) -> tuple[str | None, float]:
+    if known is not None:
+        return known.fault, 0.95
+    fatal = any(_FATAL.fullmatch(event.attributes.get("severity", "")) for event in mine)
+    return (HARDWARE if code.isdigit() or fatal else None), UNKNOWN_SCORE
+
+
+def _component(said: _Said, device: EntityRef, topology: Topology) -> EntityRef:
+    if said.fault != APPLICATION:
+        return device
+    part = next((event.attributes["gpu_instance"] for event in said.events if "gpu_instance" in event.attributes), "")
+    whole = EntityRef(device.cluster, device.kind, device.namespace, f"{device.name}/{part}")
+    at = whole if part and topology.holds_up(whole) else device
+    pods = [pod for pod in topology.holds_up(at) if pod.kind is EntityKind.POD]
+    return pods[0] if len(pods) == 1 else device
+
+
+def _evidence(said: _Said) -> list[Evidence]:
+    number = float(said.code) if said.code.isdigit() else None
+
+    def tell(text: str, **arguments: object) -> Evidence:
+        return evidence(_SIGNAL, number, text, None, code=named(said.code), **arguments)
+
+    meaning = said.known.text if said.known is not None else ""
+    text = "xid" if said.known is not None else "xid_unknown"
+    found = [tell(text, count=len(said.events), meaning=meaning, step=said.step)]
+    if len(said.before) > 1:
+        unit = next((one.unit for one in reversed(said.before) if one.unit), "")
+        pods = len({one.pod for one in said.before if one.pod})
+        text = "xid_pods" if pods > 1 else "xid_unit" if unit and said.known and said.known.unit else "xid_repeat"
+        found.append(tell(text, times=len(said.before), pods=pods, unit=unit))
+    told = (source for event in said.events for source in event.attributes.get("sources", "").split(", "))
+    sources = ", ".join(dict.fromkeys(source for source in told if source))
+    return [*found, tell("xid_sources", sources=sources)] if sources else found
+
+
+def _finding(detector: str, entity: EntityRef, fault: str, group: Sequence[_Said], now: datetime) -> Finding:
+    """One finding of a component, on whichever of its devices the codes came."""
+    codes_of: dict[str, _Said] = {}
+    for said in group:
+        known = codes_of.get(said.code)
+        codes_of[said.code] = said if known is None else _joined(known, said)
+    ordered = sorted(codes_of.values(), key=lambda said: (not said.code.isdigit(), said.code.zfill(20)))
+    return finding(
+        detector,
+        entity,
+        fault,
+        score=max(said.score for said in ordered),
+        since=min(event.at for said in ordered for event in said.events).timestamp(),
+        now=now,
+        because=tuple(one for said in ordered for one in _evidence(said)),
+    )
+
+
+def _joined(one: _Said, other: _Said) -> _Said:
+    return replace(
+        max(one, other, key=lambda said: said.score),
+        events=(*one.events, *other.events),
+        before=max(one.before, other.before, key=len),
+    )
+
+
+def named(code: str) -> str:
+    """A code with the name of its numbering: ``XID 79``, ``Ascend 40F84E00``, ``AFID 24``."""
+    vendor, colon, number = code.partition(":")
+    return f"{_NUMBERINGS.get(vendor, vendor)} {number}" if colon else f"XID {code}"
+
+
+def _state(detector: str, device: EntityRef, said: _Said, now: datetime) -> Finding:
+    """A state that lasts until another code ends it: a deviation to look at, and no fault to act on."""
+    return Finding(
+        detector=detector,
+        entity=device,
+        signals=(_SIGNAL,),
+        severity=Priority.P3,
+        score=0.5,
+        observed=float(said.code),
+        expected=None,
+        window=TimeRange(min(event.at for event in said.events), now),
+        evidence=tuple(_evidence(said)),
+        fingerprint=fingerprint(detector, device, f"xid-{said.code}"),
+    )

@@ -1,0 +1,1 @@
+"""The fault catalogue joined with the live topology: build, query, draw."""

@@ -1,0 +1,358 @@
+"""The knowledge graph: the live topology joined with the catalogue of faults, asked and walked, never drawn whole.
+
+Pure. Nodes are components, faults, signals, actions and runbooks. An edge reads from its source: a pod *rests on*
+its node, a card *may have* a fault, a fault *shows as* a signal, *hurts* what rests on its component, *explains*
+and *looks like* other faults, is *remedied by* an action. Edges are made where somebody looks, so that a fleet of
+ten thousand components costs no more than the part of it that is asked about.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from typing import Generic, Literal, TypeVar
+
+from detectors.knowledge_graph import entity_lookup
+from detectors.rca.fault_catalogue import Knowledge, Moves, Scope
+from detectors.rca.hypotheses import Reach, depth_of
+from outrider import catalog
+from outrider.errors import UsageError
+from outrider.model import ActionKind, EntityKind, EntityRef
+from outrider.topology import Topology
+from outrider.yamlfile import near
+
+MOST_NODES = 60  # that a drawing holds; nobody reads more
+MOST_ANSWERS = 50
+MOST_WALKED = 20_000  # nodes that the search for a path looks at
+
+
+class Sort(StrEnum):
+    """What a node stands for."""
+
+    ENTITY = "entity"
+    FAULT = "fault"
+    SIGNAL = "signal"
+    ACTION = "action"
+    RUNBOOK = "runbook"
+
+
+class Link(StrEnum):
+    """What joins two nodes, read from the source."""
+
+    RESTS_ON = "rests_on"
+    MAY_HAVE = "may_have"
+    HAS = "has"
+    SHOWS_AS = "shows_as"
+    HURTS = "hurts"
+    EXPLAINS = "explains"
+    LOOKS_LIKE = "looks_like"
+    REMEDIED_BY = "remedied_by"
+    DESCRIBED_IN = "described_in"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. ``name`` is a fault id, signal, action or page; of a component its key."""
+
+    sort: Sort
+    name: str
+    entity: EntityRef | None = field(default=None, compare=False)
+
+    @property
+    def id(self) -> str:
+        """Unique in a graph: ``fault:gpu-lost``."""
+        return f"{self.sort}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """``note`` says which way a signal moves, or in which scope one fault explains another."""
+
+    source: Node
+    target: Node
+    link: Link
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the graph. ``roles`` are of an incident's drawing; ``left_out`` nodes had no room."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    left_out: int = 0
+    roles: Mapping[Node, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A fault of a component that can show as what was asked about. ``steps`` apart in the topology."""
+
+    entity: EntityRef
+    fault: str
+    scope: Scope
+    moves: Moves | None  # of the signal that was asked about; None where a fault was
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """What a fault would explain: a fault, or with None any symptom, of a component."""
+
+    entity: EntityRef
+    fault: str | None
+    scope: Scope
+
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[_T]):
+    """The nearest answers, and how many more there are."""
+
+    found: tuple[_T, ...]
+    more: int
+
+
+def entity_node(entity: EntityRef) -> Node:
+    """The node of a component."""
+    return Node(Sort.ENTITY, entity.key, entity)
+
+
+def fault_node(fault: str) -> Node:
+    """The node of a fault."""
+    return Node(Sort.FAULT, fault)
+
+
+class KnowledgeGraph:
+    """Topology and knowledge of one instant, joined."""
+
+    def __init__(self, topology: Topology, knowledge: Knowledge) -> None:
+        """Nothing is walked before somebody asks."""
+        self.topology, self.knowledge = topology, knowledge
+        self._reach = Reach(topology)
+        self._of_kind: dict[EntityKind, list[str]] = {}
+        self._into: dict[Node, list[Edge]] = {}
+        for fault, known in knowledge.items():
+            self._of_kind.setdefault(known.fault.entity, []).append(fault)
+            for edge in self._of_fault(fault):
+                self._into.setdefault(edge.target, []).append(edge)
+
+    # --- questions ------------------------------------------------------------------------------------
+
+    def causes_of(self, symptom: str, entity: EntityRef, most: int = MOST_ANSWERS) -> Answers[Cause]:
+        """Which faults, of which components, can show as a signal or a fault at a component; the nearest first.
+
+        Raises UsageError for a symptom or a component that nobody knows.
+        """
+        self._check(entity)
+        if symptom not in self.knowledge and symptom not in catalog.signals():
+            known = [*self.knowledge, *catalog.signals()]
+            raise UsageError(f"{symptom!r} is no signal and no fault{near(symptom, known)}", hint=_SYMPTOMS)
+        found = {}
+        for scope, place, steps in self._places_before(entity):
+            for fault in self._of_kind.get(place.kind, ()):
+                moves = self._shows(fault, symptom, scope, entity.kind)
+                if moves is not None and (place, fault) not in found and (place, fault) != (entity, symptom):
+                    found[place, fault] = Cause(place, fault, scope, moves or None, steps)
+        ranked = sorted(found.values(), key=lambda one: (one.steps, one.scope, depth_of(one.entity), one.fault))
+        return Answers(tuple(ranked[:most]), max(0, len(ranked) - most))
+
+    def explains(self, entity: EntityRef, fault: str, most: int = MOST_ANSWERS) -> Answers[Consequence]:
+        """What a fault of a component would explain elsewhere. Raises UsageError for what nobody knows."""
+        self._check(entity)
+        if fault not in self.knowledge:
+            raise UsageError(f"{fault!r} is no fault{near(fault, self.knowledge)}", hint=_FAULTS)
+        known = self.knowledge[fault]
+        found: dict[Consequence, None] = {}
+        for scope, place, _ in self._places_after(entity):
+            for other in sorted(known.consequences(scope)):
+                if self.knowledge[other].fault.entity is place.kind and (place, other) != (entity, fault):
+                    found[Consequence(place, other, scope)] = None
+            if scope == "path" and place != entity and place.kind in known.hurts:
+                found[Consequence(place, None, scope)] = None
+        return Answers(tuple(islice(found, most)), max(0, len(found) - most))
+
+    def path(self, one: Node, other: Node) -> tuple[Edge, ...]:
+        """The shortest chain of edges between two nodes, in either direction; empty where none is near enough.
+
+        Every path between two components stays among components, so that not each pair of cards is joined by
+        "both may be lost".
+        """
+        plain = one.sort is other.sort is Sort.ENTITY
+        return self.paths(one, (other,), plain=plain).get(other, ())
+
+    def paths(self, start: Node, ends: Iterable[Node], *, plain: bool = True) -> dict[Node, tuple[Edge, ...]]:
+        """The shortest chain to each of several nodes, in one search. ``plain``: among components only."""
+        wanted = set(ends)
+        came: dict[Node, Edge | None] = {start: None}
+        waiting = deque([start])
+        while waiting and not wanted <= came.keys() and len(came) < MOST_WALKED:
+            here = waiting.popleft()
+            for edge in self._supports(here) if plain else self.edges(here):
+                there = edge.target if edge.source == here else edge.source
+                if there not in came:
+                    came[there] = edge
+                    waiting.append(there)
+        return {end: tuple(_back(came, end)) for end in wanted if end in came}
+
+    # --- walking --------------------------------------------------------------------------------------
+
+    def edges(self, node: Node) -> Iterator[Edge]:
+        """Every edge of a node, out of it and into it."""
+        if node.entity is not None:
+            yield from self._of_entity(node)
+            return
+        if node.sort is Sort.FAULT and node.name in self.knowledge:
+            yield from self._of_fault(node.name)
+        yield from self._into.get(node, ())
+        if node.sort is Sort.FAULT and node.name in self.knowledge:  # last: thousands may have it
+            for entity in self.topology.of_kind(self.knowledge[node.name].fault.entity):
+                yield Edge(entity_node(entity), node, Link.MAY_HAVE)
+
+    def around(self, centre: Node, depth: int = 1, most: int = MOST_NODES) -> Part:
+        """The neighbourhood of a node, nearest first."""
+        nodes = {centre: 0}
+        edges: dict[Edge, None] = {}
+        waiting, beyond = deque([centre]), set()
+        while waiting:
+            here = waiting.popleft()
+            if nodes[here] >= depth:
+                continue
+            for edge in self.edges(here):
+                there = edge.target if edge.source == here else edge.source
+                if there not in nodes and len(nodes) < most:
+                    nodes[there] = nodes[here] + 1
+                    waiting.append(there)
+                if there in nodes:
+                    edges[edge] = None
+                else:
+                    beyond.add(there)
+        return Part(tuple(nodes), tuple(edges), len(beyond))
+
+    def find(self, text: str) -> Node:
+        """The node that somebody means: a fault, signal, action, page, or a component by key, kind/name or name.
+
+        Raises UsageError when nothing or more than one thing is called so.
+        """
+        if text in self.knowledge:
+            return fault_node(text)
+        for sort, names in ((Sort.SIGNAL, catalog.signals()), (Sort.ACTION, tuple(ActionKind))):
+            if text in names:
+                return Node(sort, text)
+        pages = {known.runbook for known in self.knowledge.values()}
+        if text in pages:
+            return Node(Sort.RUNBOOK, text)
+        return entity_node(self.component(text, known=(*self.knowledge, *catalog.signals(), *ActionKind)))
+
+    def component(self, text: str, known: Iterable[str] = ()) -> EntityRef:
+        """The component that is called so; ``known`` may be meant as well. Raises UsageError as ``called`` does."""
+        return entity_lookup.component(self.topology, text, known)
+
+    def _of_entity(self, node: Node) -> Iterator[Edge]:
+        assert node.entity is not None
+        yield from self._supports(node)
+        for fault in self._of_kind.get(node.entity.kind, ()):
+            yield Edge(node, fault_node(fault), Link.MAY_HAVE)
+
+    def _supports(self, node: Node) -> Iterator[Edge]:
+        """What a component rests on, and what rests on it."""
+        if node.entity is None:
+            return
+        for lower in self.topology.rests_on(node.entity):
+            yield Edge(node, entity_node(lower), Link.RESTS_ON)
+        for upper in self.topology.holds_up(node.entity):
+            yield Edge(entity_node(upper), node, Link.RESTS_ON)
+
+    def _of_fault(self, fault: str) -> Iterator[Edge]:
+        known, node = self.knowledge[fault], fault_node(fault)
+        for sign in known.signs:
+            yield Edge(node, Node(Sort.SIGNAL, sign.signal), Link.SHOWS_AS, sign.moves)
+        for scope, members in known.explains.items():
+            for other in sorted(members):
+                yield Edge(node, fault_node(other), Link.EXPLAINS, scope)
+        for alike in known.look_alikes:
+            if alike.name in self.knowledge:
+                yield Edge(node, fault_node(alike.name), Link.LOOKS_LIKE)
+        for action in known.remedy:
+            yield Edge(node, Node(Sort.ACTION, action.value), Link.REMEDIED_BY)
+        if known.runbook:
+            yield Edge(node, Node(Sort.RUNBOOK, known.runbook), Link.DESCRIBED_IN)
+
+    # --- reach ----------------------------------------------------------------------------------------
+
+    def _shows(self, fault: str, symptom: str, scope: Scope, kind: EntityKind) -> Moves | Literal[""] | None:
+        """How the fault shows as the symptom across a scope: which way it moves, empty for a fault, None: not."""
+        known = self.knowledge[fault]
+        if symptom in self.knowledge:
+            return "" if symptom in known.consequences(scope) else None
+        # What is wrong with a whole service shows on each of its replicas, in their own signals.
+        if scope != "path" and not (scope == "below" and catalog.signals()[symptom].entity is kind):
+            return None
+        return next((sign.moves for sign in known.signs if sign.signal == symptom), None)
+
+    def _places_before(self, entity: EntityRef) -> Iterator[tuple[Scope, EntityRef, int]]:
+        """From where a fault can reach the component: (scope, component, steps)."""
+        yield from (("path", place, steps) for place, steps in _walk(entity, self.topology.rests_on))
+        yield from (("below", place, steps) for place, steps in _walk(entity, self.topology.holds_up) if steps)
+        for service in self._reach.services(entity):  # whatever holds one of its services up has peers there
+            yield from (("peers", place, steps + 1) for place, steps in _walk(service, self.topology.rests_on))
+        yield from (("cluster", place, 9) for place in self._views(entity))
+
+    def _places_after(self, entity: EntityRef) -> Iterator[tuple[Scope, EntityRef, int]]:
+        """What a fault of the component can reach."""
+        yield from (("path", place, steps) for place, steps in _walk(entity, self.topology.holds_up))
+        yield from (("below", place, steps) for place, steps in _walk(entity, self.topology.rests_on) if steps)
+        yield from (("peers", place, steps) for place, steps in self._peers(entity))
+        if entity.kind is EntityKind.CLUSTER:
+            inside = sorted((one for one in self.topology.entities if one.cluster == entity.cluster), key=_key)
+            yield from (("cluster", place, 9) for place in inside)
+
+    def _peers(self, entity: EntityRef) -> Iterator[tuple[EntityRef, int]]:
+        """The services that the component can hurt, and the other replicas of each."""
+        for service in self._reach.services(entity):
+            yield service, 1
+            for other in self.topology.rests_on(service):
+                if other != entity and other.kind is EntityKind.REPLICA:
+                    yield other, 2
+
+    def _views(self, entity: EntityRef) -> Iterator[EntityRef]:
+        found = (one for one in self.topology.of_kind(EntityKind.CLUSTER) if one.cluster == entity.cluster)
+        yield next(found, EntityRef(entity.cluster, EntityKind.CLUSTER, None, entity.cluster))
+
+    def _check(self, entity: EntityRef) -> None:
+        if entity not in self.topology.entities:
+            raise UsageError(f"the topology knows no {entity.key}", hint=entity_lookup.HINT)
+
+
+def _walk(start: EntityRef, step: Callable[[EntityRef], Iterable[EntityRef]]) -> Iterator[tuple[EntityRef, int]]:
+    """Everything in reach with its distance, nearest first; ``step`` gives the neighbours."""
+    seen, waiting = {start}, deque([(start, 0)])
+    while waiting:
+        here, steps = waiting.popleft()
+        yield here, steps
+        for found in step(here):
+            if found not in seen:
+                seen.add(found)
+                waiting.append((found, steps + 1))
+
+
+def _back(came: Mapping[Node, Edge | None], end: Node) -> list[Edge]:
+    chain: list[Edge] = []
+    here = end
+    while (edge := came[here]) is not None:
+        chain.append(edge)
+        here = edge.source if edge.target == here else edge.target
+    return chain[::-1]
+
+
+def _key(entity: EntityRef) -> str:
+    return entity.key
+
+
+_SYMPTOMS = "signals are listed in the catalogue, faults by: outrider drill list"
+_FAULTS = "outrider drill list shows the faults"

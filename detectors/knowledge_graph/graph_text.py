@@ -1,0 +1,125 @@
+"""The knowledge graph in words: a part of it, or an answer, as JSON with labels in one language. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from detectors.knowledge_graph.graph import Answers, Cause, Consequence, Edge, Link, Node, Part, Sort
+from outrider import jsonable
+from outrider.i18n import Language, translate
+from outrider.summaries import entity_name, fault_name, signal_name, word
+
+Json = dict[str, Any]
+MOST_NAMED = 12  # components in one row; a node has about as many
+
+
+def part_json(part: Part, language: Language) -> Json:
+    """A part of the graph: nodes and edges with labels, and how many nodes had no room."""
+    return {
+        "nodes": [_node(node, part.roles.get(node, ""), language) for node in part.nodes],
+        "edges": [edge_json(edge, language) for edge in part.edges],
+        "left_out": part.left_out,
+    }
+
+
+def label(node: Node, language: Language) -> str:
+    """What a node is called."""
+    if node.entity is not None:
+        return entity_name(node.entity, language)
+    if node.sort is Sort.FAULT:
+        return fault_name(node.name, language)
+    if node.sort is Sort.SIGNAL:
+        return signal_name(node.name, language)
+    if node.sort is Sort.ACTION:
+        return word("action_kind", node.name, language)
+    return node.name.rpartition("/")[2].removesuffix(".md")
+
+
+def link(one: Link, note: str, language: Language) -> str:
+    """What an edge says, with its note."""
+    said = translate(f"knowledge.link.{one}", language)
+    return f"{said}: {translate(f'knowledge.note.{note}', language)}" if note else said
+
+
+def edge_json(edge: Edge, language: Language) -> Json:
+    """One edge by the ids of its ends."""
+    return {
+        "source": edge.source.id,
+        "target": edge.target.id,
+        "link": edge.link.value,
+        "note": edge.note,
+        "label": link(edge.link, edge.note, language),
+    }
+
+
+def edge_line(edge: Edge, language: Language) -> str:
+    """One edge as a line of text."""
+    ends = (label(edge.source, language), label(edge.target, language))
+    return f"{ends[0]} -- {link(edge.link, edge.note, language)} --> {ends[1]}"
+
+
+def grouped(part: Part, language: Language, most: int = MOST_NAMED) -> list[tuple[str, str]]:
+    """The edges of the first node of a part, one row a kind of edge and direction: what it says, and of what.
+
+    Of components that share a row the first ``most`` are named and the others counted.
+    """
+    centre = part.nodes[0]
+    groups: dict[tuple[bool, str], list[Node]] = {}
+    for edge in part.edges:
+        if centre in (edge.source, edge.target):
+            out = edge.source == centre
+            said = (out, link(edge.link, edge.note, language))
+            groups.setdefault(said, []).append(edge.target if out else edge.source)
+    return [
+        (f"{said} -->" if out else f"<-- {said}", _named(nodes, most, language))
+        for (out, said), nodes in groups.items()
+    ]
+
+
+def _named(nodes: Sequence[Node], most: int, language: Language) -> str:
+    places = [node for node in nodes if node.entity is not None]
+    beyond = set(places[most:])
+    names = translate("knowledge.between", language).join(label(node, language) for node in nodes if node not in beyond)
+    return translate("knowledge.and_more", language, names=names, n=len(beyond)) if beyond else names
+
+
+def causes_json(answers: Answers[Cause], language: Language) -> Json:
+    """What could be behind a symptom."""
+    rows = [
+        {
+            "entity": jsonable.entity(one.entity),
+            "fault": one.fault,
+            "name": fault_name(one.fault, language),
+            "scope": one.scope,
+            "moves": one.moves,
+            "steps": one.steps,
+        }
+        for one in answers.found
+    ]
+    return {"causes": rows, "more": answers.more}
+
+
+def consequences_json(answers: Answers[Consequence], language: Language) -> Json:
+    """What a fault would explain."""
+    rows = [
+        {
+            "entity": jsonable.entity(one.entity),
+            "fault": one.fault,
+            "name": fault_name(one.fault, language) if one.fault else translate("knowledge.any_symptom", language),
+            "scope": one.scope,
+        }
+        for one in answers.found
+    ]
+    return {"explains": rows, "more": answers.more}
+
+
+def _node(node: Node, role: str, language: Language) -> Json:
+    return {
+        "id": node.id,
+        "sort": node.sort.value,
+        "name": node.name,
+        "label": label(node, language),
+        "role": role,
+        "entity": jsonable.entity(node.entity) if node.entity is not None else None,
+    }

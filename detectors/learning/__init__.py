@@ -1,0 +1,1 @@
+"""Detectors that learn from history: warm-up, conditional and slow-signal bases, dormant state."""

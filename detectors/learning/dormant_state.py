@@ -1,0 +1,180 @@
+"""Where what was learnt of entities waits while they are away, and is put back when they return.
+
+A detector's memory follows the entities of its window: who is silent for longer than that leaves it. A node that
+starts anew, an exporter that is down for half an hour and a service without replicas at night come back, and what they
+usually do is still so. What is put aside is bounded in time and in number; in a cycle in which nobody leaves or
+returns nothing is copied. A detector says what of it has passed: a deviation that stood is none after a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.state_arrays import Arrays
+from outrider.model import DetectorState, EntityRef, Floats
+
+KEPT = timedelta(days=2)  # over a weekend most that left is gone for good: pods have new names after each rollout
+# Counted in cycles, which no clock moves: one that was ahead once would empty it.
+MOST = 10_000  # of a detector: what it holds of as many entities is what a cycle of that size holds anyway
+_LEFT_AT, _LEFT, _CYCLES, _STEP = "left_at", "left_clock", "away_cycles", "cycle_seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """How long entities were away, (entities,), in ``seconds`` since their memory left the window.
+
+    ``left`` is the detector's own clock at that time, ``reached`` that of now.
+    """
+
+    seconds: Floats
+    left: Floats
+    reached: float
+
+
+@runtime_checkable
+class Resuming(Protocol):
+    """A detector whose memory of an entity is worth something when that one comes back after hours."""
+
+    def of_entities(self, count: int) -> Arrays:
+        """Memory of ``count`` entities that nothing is known about; its names and shapes are what is put aside."""
+        ...
+
+    def clock(self, state: DetectorState) -> float:
+        """How far a state has come, in a unit of the detector's own."""
+        ...
+
+    def resume(self, memory: Arrays, away: Absence) -> None:
+        """Bring the rows of entities that return up to now. Changes ``memory``."""
+        ...
+
+
+class Attic:
+    """What one detector remembers of those that are away, in the order in which they left."""
+
+    def __init__(self, detector: Resuming, interval: timedelta) -> None:
+        """``interval`` is the time between cycles: rings of readings of another spacing are not put back."""
+        self._detector = detector
+        self._step = interval.total_seconds()
+        self._entities: tuple[EntityRef, ...] = ()
+        self._arrays = detector.of_entities(0)
+        self._left_at, self._left, self._away = np.zeros(0), np.zeros(0), np.zeros(0)
+        self._stored = False
+
+    @property
+    def entities(self) -> tuple[EntityRef, ...]:
+        """Who is away, those that left first first."""
+        return self._entities
+
+    def exchange(self, state: DetectorState, entities: tuple[EntityRef, ...], at: float) -> DetectorState:
+        """Put aside who is not among ``entities`` any more at unix second ``at``; the state with who returned.
+
+        Those that left are still in the state: the detector drops them as it follows its window. Where nobody is
+        left they are dropped here. Once a cycle.
+        """
+        self._away += 1.0
+        if entities == state.entities:
+            return state
+        here, known = set(entities), set(state.entities)
+        gone = [row for row, one in enumerate(state.entities) if one not in here]
+        back = [row for row, one in enumerate(self._entities) if one in here and one not in known]
+        if not gone and not back:
+            return state
+        shapes = self._detector.of_entities(0)
+        resumed = self._resumed(state, back, shapes, at) if back else state
+        stay = [row for row, one in enumerate(self._entities) if one not in here and one not in known]
+        self._keep(stay)
+        if gone:
+            self._add(state, gone, shapes, at)
+        self._expire()
+        # a detector that sees nobody leaves its state as it was, and these would be taken for never having left
+        return resumed if entities else DetectorState(state.version, (), {**state.arrays, **shapes})
+
+    def _resumed(self, state: DetectorState, back: list[int], shapes: Arrays, at: float) -> DetectorState:
+        memory = {name: one[back] for name, one in self._arrays.items()}
+        away = np.maximum(at - self._left_at[back], 0.0)
+        self._detector.resume(memory, Absence(away, self._left[back], self._detector.clock(state)))
+        own = self._rows(state.entities, state.arrays, np.arange(len(state.entities)), shapes)
+        arrays = {name: np.concatenate((one, memory[name])) for name, one in own.items()}
+        entities = (*state.entities, *(self._entities[row] for row in back))
+        return DetectorState(state.version, entities, {**state.arrays, **arrays})
+
+    def _add(self, state: DetectorState, gone: list[int], shapes: Arrays, at: float) -> None:
+        rows = self._rows(state.entities, state.arrays, np.array(gone, dtype=np.intp), shapes)
+        clock = self._detector.clock(state)
+        self._entities = (*self._entities, *(state.entities[row] for row in gone))
+        self._arrays = {name: np.concatenate((self._arrays[name], one)) for name, one in rows.items()}
+        self._left_at = np.concatenate((self._left_at, np.full(len(gone), at)))
+        self._left = np.concatenate((self._left, np.full(len(gone), clock)))
+        self._away = np.concatenate((self._away, np.zeros(len(gone))))
+
+    def _expire(self) -> None:
+        """Forget who is away for too long, and the first of too many."""
+        self._keep(np.flatnonzero(self._away * self._step <= KEPT.total_seconds())[-MOST:])
+
+    def _keep(self, rows: Sequence[int] | NDArray[np.intp]) -> None:
+        if len(rows) == len(self._entities):
+            return
+        places = np.asarray(rows, dtype=np.intp)
+        self._entities = tuple(self._entities[row] for row in places)
+        self._arrays = {name: one[places] for name, one in self._arrays.items()}
+        self._left_at, self._left, self._away = self._left_at[places], self._left[places], self._away[places]
+
+    def _rows(
+        self, entities: Sequence[EntityRef], arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.intp], shapes: Arrays
+    ) -> Arrays:
+        """Rows of the arrays that are of entities; one that is missing or does not fit is as of new ones."""
+        found: Arrays = {}
+        for name, empty in shapes.items():
+            own = arrays.get(name)
+            if own is None or own.shape != (len(entities), *empty.shape[1:]):
+                own = self._detector.of_entities(len(entities))[name]
+            found[name] = np.asarray(own[rows], dtype=empty.dtype)
+        return found
+
+    def stored(self, version: int) -> DetectorState | None:
+        """What a check-point keeps; None while there never was anything to keep."""
+        self._expire()
+        if not self._entities and not self._stored:
+            return None
+        self._stored = True
+        when = {_LEFT_AT: self._left_at, _LEFT: self._left, _CYCLES: self._away, _STEP: np.array([self._step])}
+        return DetectorState(version, self._entities, {**self._arrays, **when})
+
+    def restore(self, state: DetectorState | None, *, stored: bool = True) -> None:
+        """Take up what ``stored`` wrote; of a damaged one, or one of cycles of another length, nothing.
+
+        ``stored`` True: a check-point holds something, and the next one must replace it.
+        """
+        shapes = self._detector.of_entities(0)
+        self._entities, self._arrays, self._stored = (), shapes, stored
+        self._left_at, self._left, self._away = np.zeros(0), np.zeros(0), np.zeros(0)
+        if state is None:
+            return
+        count = len(state.entities)
+        when = [state.arrays.get(name, np.zeros(0)) for name in (_LEFT_AT, _LEFT, _CYCLES)]
+        step = state.arrays.get(_STEP, np.zeros(0))
+        if any(one.shape != (count,) for one in when) or step.shape != (1,) or step[0] != self._step:
+            return
+        self._left_at, self._left, self._away = (np.asarray(one, dtype=np.float64).copy() for one in when)
+        self._entities = state.entities
+        self._arrays = self._rows(state.entities, state.arrays, np.arange(count), shapes)
+
+
+def begin_anew(memory: Arrays, fresh: Arrays, names: Sequence[str]) -> None:
+    """What is named has passed while an entity was away. Changes ``memory``."""
+    memory.update({name: fresh[name] for name in names})
+
+
+def moved_on(ring: NDArray[np.float32], columns: Floats) -> NDArray[np.float32]:
+    """A ring (entities, signals, columns) moved on by so many columns without a reading, (entities,), each its own."""
+    width = ring.shape[2]
+    steps = np.clip(np.nan_to_num(columns, nan=width, posinf=width), 0, width).astype(np.intp)
+    places = np.arange(width) + steps[:, None]
+    moved = np.take_along_axis(ring, np.minimum(places, width - 1)[:, None, :], axis=2)
+    return np.where((places < width)[:, None, :], moved, np.float32(np.nan)).astype(np.float32)

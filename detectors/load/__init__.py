@@ -1,0 +1,1 @@
+"""Detectors of load and of the request path: saturation, queueing, gateways, probes, KPIs."""

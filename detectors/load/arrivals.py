@@ -1,0 +1,77 @@
+"""How many requests arrive at a service, and what their level was before: shared by all that judge demand.
+
+Arrivals are what was answered plus what was added to flight, so that a queue hides none of them.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, gaps, previous_index
+from detectors.base.state_arrays import Arrays
+from outrider import windows
+from outrider.model import Floats, SignalKey, Window
+
+KEYS = tuple(SignalKey(name) for name in ("svc_requests_total", "svc_inflight_requests"))
+RECENT = timedelta(minutes=2)
+LEVEL_SECONDS = 1800.0  # the level before: half an hour's memory, short against a day's rhythm
+LEVEL_KNOWN_SECONDS = 30.0
+
+
+def arrivals(window: Window) -> Floats:
+    """Requests arriving per second, (entities, times); NaN where the last page before is not known."""
+    answered = window.column("svc_requests_total")
+    inflight = window.column("svc_inflight_requests")
+    seen = ~np.isnan(answered)
+    between = gaps(seen, window.times)
+    held = np.where(seen, np.nan_to_num(inflight), np.nan)
+    earlier = np.take_along_axis(held, np.maximum(previous_index(seen), 0), axis=1)
+    rate: Floats = np.maximum(0.0, (answered + held - earlier) / between)
+    return rate
+
+
+def recent(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
+    """The mean of the newest ``span``, shape (entities,)."""
+    return windows.row_means(values[:, windows.recent(window, span)])
+
+
+def earlier(window: Window, values: Floats, span: timedelta = RECENT) -> Floats:
+    """The mean of what the window holds before the newest ``span``; NaN under half a minute of it."""
+    before = values[:, : windows.recent(window, span).start]
+    known = (~np.isnan(before)).sum(axis=1) * window.step.total_seconds()
+    return np.where(known >= LEVEL_KNOWN_SECONDS, windows.row_means(before), np.nan)
+
+
+def level(window: Window, values: Floats, held: Floats, weight: Floats) -> Floats:
+    """The level before the recent minutes: the lower of the window's own and the remembered one."""
+    lower: Floats = np.fmin(earlier(window, values), remembered(held, weight))
+    return lower
+
+
+def remembered(held: Floats, weight: Floats) -> Floats:
+    """The remembered level where it has seen more than the recent minutes, else NaN."""
+    return np.where(weight >= RECENT.total_seconds() + LEVEL_KNOWN_SECONDS, held, np.nan)
+
+
+def follow(memory: Arrays, name: str, value: Floats, step_seconds: float, frozen: Flags) -> None:
+    """Move the remembered level ``name`` towards the newest value; not while ``frozen``, which is no level.
+
+    Its weight, the seconds it has seen up to half an hour, is ``<name>_weight``.
+    """
+    weight_name = f"{name}_weight"
+    use = ~np.isnan(value) & ~frozen
+    weight = np.minimum(memory[weight_name] + step_seconds, LEVEL_SECONDS)
+    share = step_seconds / np.maximum(weight, step_seconds)
+    moved = np.where(np.isnan(memory[name]), value, memory[name] + share * (value - memory[name]))
+    memory[name] = np.where(use, moved, memory[name])
+    memory[weight_name] = np.where(use, weight, memory[weight_name])
+
+
+def per_first_token(window: Window, amount: str, count: Floats, span: timedelta) -> Floats:
+    """``amount`` of the span for each of ``count`` requests, NaN under ten of them."""
+    total = np.nan_to_num(windows.total(window, amount, span))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Floats = np.where(count >= 10.0, total / count, np.nan)
+    return found

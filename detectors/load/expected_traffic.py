@@ -1,0 +1,117 @@
+"""What traffic is due at a service now: what was forecast, or where no forecast can be used what is usual at this hour.
+
+A forecast counts if it is of the same signal, of slots as long as what comes is read in, made by this process and not
+in the future, and reaches as far as now. Else what is usual at this hour stands in, and why is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.condition_durations import Flags
+from detectors.base.findings import evidence
+from detectors.base.state_arrays import Arrays
+from detectors.statistics.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Usual
+from outrider import catalog
+from outrider.model import Evidence, Floats, Foreseen, Interval, Window
+
+RATE = "svc_requests_per_second"
+SPAN = timedelta(minutes=10)  # a slot of the forecast: of longer ones the quantiles lie closer together
+SCALES = 3.0  # about usual, where that stands in for the forecast
+
+
+class Against(StrEnum):
+    """What traffic is held against, as the key of the text that says so."""
+
+    FORECAST = "traffic_was_forecast"
+    NONE = "usual_no_forecast"
+    PAST = "usual_forecast_past"
+    OTHER_SIGNAL = "usual_forecast_of_other"
+    OTHER_SLOT = "usual_forecast_other_slot"
+
+
+_AGAINST = tuple(Against)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What should come, in requests per second, and who says so; arrays of shape (entities,), NaN unknown.
+
+    ``against`` are places in ``Against``, ``place`` those of the entities in ``foreseen``, -1 for none.
+    """
+
+    low: Floats
+    middle: Floats
+    high: Floats
+    against: NDArray[np.intp]
+    place: NDArray[np.intp]
+    foreseen: Foreseen | None
+    at: float
+
+    @property
+    def forecast(self) -> Flags:
+        """Where the forecast speaks."""
+        found: Flags = self.against == _AGAINST.index(Against.FORECAST)
+        return found
+
+    def why(self, row: int) -> Evidence:
+        """What a row is held against: the forecast and when it was made, or why there is none."""
+        said, place, text = self.foreseen, int(self.place[row]), _AGAINST[self.against[row]]
+        if said is None or place < 0:
+            return evidence(RATE, None, text)
+        ago = max(0.0, self.at - float(said.made_at[place]))  # a clock that was set back makes it one of the future
+        told = {"minutes": f"{ago / 60.0:.0f}"}
+        if text is Against.FORECAST:
+            low, middle, high = (float(one[row]) for one in (self.low, self.middle, self.high))
+            return evidence(RATE, middle, text, Interval(low, high), low=low, middle=middle, high=high, **told)
+        if text is Against.OTHER_SIGNAL:
+            other = said.signals[place]
+            units = {"unit": _unit(other), "wanted_unit": _unit(RATE)}
+            return evidence(RATE, None, text, None, other=other, wanted=RATE, **units)
+        if text is Against.OTHER_SLOT:
+            long, wanted = float(said.step_seconds[place]), SPAN.total_seconds()
+            return evidence(RATE, None, text, None, seconds=long, wanted=wanted)
+        return evidence(RATE, None, text, None, **told)
+
+
+def expected(window: Window, memory: Arrays, usual: Usual) -> Expected:
+    """What should come now; ``usual`` is of the one signal, with the ``memory`` of its baseline beside it."""
+    at, count = float(window.times[-1]), len(window.entities)
+    ripe = memory["slot_seconds"][:, 0, int(at % 86400.0 / SLOT_SECONDS) % SLOTS] >= MATURE_SLOT_SECONDS
+    level, reach = np.where(ripe, usual.level[:, 0], np.nan), SCALES * usual.scale[:, 0]
+    low, middle, high = level - reach, level, level + reach
+    said = window.foreseen
+    against, place = np.full(count, _AGAINST.index(Against.NONE)), np.full(count, -1, dtype=np.intp)
+    if said is not None:
+        rows = {entity: row for row, entity in enumerate(said.entities)}
+        place = np.fromiter((rows.get(one, -1) for one in window.entities), dtype=np.intp, count=count)
+        there = place >= 0
+        against = np.where(there, _judged(said, at)[place], against) if there.any() else against
+        use = against == _AGAINST.index(Against.FORECAST)
+        low, middle, high = (
+            np.where(use, one[place], other) if there.any() else other
+            for one, other in ((said.low, low), (said.middle, middle), (said.high, high))
+        )
+    return Expected(low, middle, high, np.asarray(against, dtype=np.intp), place, said, at)
+
+
+def _judged(said: Foreseen, at: float) -> NDArray[np.intp]:
+    """Whether each forecast counts, as a place in ``Against``."""
+    same = np.array([signal == RATE for signal in said.signals], dtype=np.bool_)
+    reaches = np.isfinite(said.low) & np.isfinite(said.middle) & np.isfinite(said.high) & (said.made_at <= at)
+    slots = np.isclose(said.step_seconds, SPAN.total_seconds())
+    kinds = [Against.OTHER_SIGNAL, Against.OTHER_SLOT, Against.PAST]
+    places = np.array([_AGAINST.index(one) for one in kinds], dtype=np.intp)
+    return np.asarray(
+        np.select([~same, ~slots, ~reaches], list(places), _AGAINST.index(Against.FORECAST)), dtype=np.intp
+    )
+
+
+def _unit(signal: str) -> str:
+    known = catalog.signals().get(signal)
+    return known.unit if known else "?"

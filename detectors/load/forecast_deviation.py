@@ -1,0 +1,134 @@
+"""Whether as much traffic comes as was forecast; where no forecast can be used, as is usual at this hour.
+
+The mean of ten minutes, as long as a slot of the forecast, is held against the forecast's lowest and highest quantile:
+the highest is what replicas are planned for. Outside is what lies beyond them and far from the median, too, for five
+minutes; it ends after five minutes inside. It names no fault, and is not told while *gateway-fault* or *traffic-drop*
+says why, nor fewer on a day that the calendar names. Where ten minutes are not known yet, or neither a forecast nor
+what is usual at this hour, no verdict is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+
+from detectors.base import sampling
+from detectors.base.condition_durations import Flags, why_silent
+from detectors.base.findings import evidence, oddity
+from detectors.base.state_arrays import Arrays
+from detectors.load.expected_traffic import RATE, SPAN, Expected
+from detectors.load.ingress_state import Way, WayIn
+from outrider import windows
+from outrider.model import (
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    Window,
+)
+
+NAME = "traffic-forecast"
+PERSISTS = timedelta(minutes=5)  # outside until it is told, and inside until it is over
+MORE, FEWER = 1.3, 0.6  # of the median: above the scatter of arrivals, and below a day the calendar names
+SEEN_SHARE = 0.5  # of the ten minutes: a mean of fewer is no level
+STRETCH = 2.0  # of the usual time between readings: no reading speaks for more of a gap before it
+LEARNING_SECONDS = 2 * 86400.0  # an hour of the day is known once it was seen on two days
+
+
+class TrafficForecastDetector(WayIn):
+    """More or fewer requests than were forecast: no fault, for the report."""
+
+    name = NAME
+    state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {
+        **WayIn.defaults,
+        "off_side": 0,
+        "off_since": np.nan,
+        "off_back": np.nan,
+        "off_told": False,
+    }
+
+    def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """A finding per service that has been outside for long, and why nothing can be said of others."""
+        memory, due = way.memory, way.due
+        near = _follow(window, memory, due, way.last)
+        other = memory["shut"] | memory["dropped"] | ((memory["off_side"] < 0) & (memory["named_until"] >= due.at))
+        found = _findings(window.entities, memory, near, due, other, now)
+        return (*found, *_silences(window, memory, near, due))
+
+
+def _follow(window: Window, memory: Arrays, due: Expected, last: float) -> Floats:
+    """Take up the mean of the last ten minutes, (entities,) per second, and return it. Changes ``memory``.
+
+    ``last`` is the newest instant that was taken up before: what is not told yet does not outlast a gap.
+    """
+    near, at, long = _near(window), due.at, PERSISTS.total_seconds()
+    with np.errstate(invalid="ignore"):
+        above = (near > due.high) & (near > MORE * due.middle)
+        below = (near < due.low) & (near < FEWER * due.middle)
+        known = np.isfinite(near) & np.isfinite(due.middle)
+    side = above.astype(np.int64) - below.astype(np.int64)
+    begins = known & (side != 0) & ((side != memory["off_side"]) | (~memory["off_told"] & (at - last > long)))
+    inside = known & (side == 0) & (memory["off_side"] != 0)
+    memory["off_back"] = np.where(inside, np.fmin(memory["off_back"], at), np.where(known, np.nan, memory["off_back"]))
+    over = inside & (~memory["off_told"] | (at - memory["off_back"] >= long))
+    memory["off_since"] = np.where(begins, at, np.where(over, np.nan, memory["off_since"]))
+    memory["off_side"] = np.where(begins, side, np.where(over, 0, memory["off_side"]))
+    stays = known & (side != 0) & ~begins
+    lasts = stays & (at - memory["off_since"] >= long)
+    memory["off_told"] = np.where(begins | over, False, memory["off_told"] | lasts)
+    return near
+
+
+def _findings(
+    entities: tuple[EntityRef, ...], memory: Arrays, near: Floats, due: Expected, silent: Flags, now: datetime
+) -> list[Finding]:
+    """What is outside, but for entities of which something else says so (``silent``); no fault and no page."""
+    found = []
+    for row in np.flatnonzero(memory["off_told"] & ~silent & np.isfinite(near) & np.isfinite(due.middle)):
+        rate, middle, more = float(near[row]), float(due.middle[row]), bool(memory["off_side"][row] > 0)
+        low, high = float(due.low[row]), float(due.high[row])
+        limit = Interval(None, max(high, MORE * middle)) if more else Interval(min(low, FEWER * middle), None)
+        told = evidence(RATE, rate, "traffic_above" if more else "traffic_below", limit, rate=rate, due=middle)
+        far = abs(rate - middle) / max(rate, middle)
+        found.append(
+            oddity(
+                NAME,
+                entities[row],
+                "above" if more else "below",
+                signals=(RATE,),
+                score=far,
+                observed=rate,
+                expected=limit,
+                start=min(datetime.fromtimestamp(float(memory["off_since"][row]), tz=UTC), now),
+                now=now,
+                because=(told, due.why(int(row))),
+            )
+        )
+    return found
+
+
+def _silences(window: Window, memory: Arrays, near: Floats, due: Expected) -> list[NoVerdict]:
+    """Of whom nobody can say, and why; what was outside is not over for that."""
+    told, fit = np.isfinite(near), np.isfinite(due.middle)
+    absent = ~told & np.isnan(windows.believed(window, RATE)[:, -1])
+    learning = ~told | (memory["slot_seconds"][:, 0].sum(axis=1) < LEARNING_SECONDS)
+    rows = np.flatnonzero(absent)
+    reasons = dict(zip(rows.tolist(), why_silent(window.column_status(RATE), rows), strict=True))
+    for row in np.flatnonzero(~(told & fit) & ~absent).tolist():
+        reasons[row] = NoVerdictReason.WARMING_UP if learning[row] else NoVerdictReason.NO_EXPECTATION
+    return [NoVerdict(NAME, window.entities[row], reasons[row]) for row in sorted(reasons)]
+
+
+def _near(window: Window) -> Floats:
+    columns = windows.recent(window, SPAN)
+    values = windows.believed(window, RATE)[:, columns]
+    each = sampling.spacing(window)[columns]  # cycles may come slower than they were ordered
+    stands = np.minimum(each, STRETCH * np.median(each))
+    seconds = np.where(np.isnan(values), 0.0, stands).sum(axis=1)
+    return np.where(seconds >= SEEN_SHARE * SPAN.total_seconds(), windows.row_means(values), np.nan)

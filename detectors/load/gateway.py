@@ -1,0 +1,63 @@
+"""The way in of a service: whether requests get through, and whether as many come as are usual.
+
+*gateway-fault*: the probe from outside gets errors or no answer, while the engines are healthy, nobody
+queues, and fewer requests reach them than before. A probe that fails at its name or at TLS is another
+fault. *traffic-drop*: far fewer come than before and than was forecast, or is usual at this hour where no
+forecast can be used, and the probe gets through. What the calendar names, a view that loses engines, and the end of a
+burst are none. More or fewer than forecast for long is the business of ``traffic-forecast``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import numpy as np
+
+from detectors.base.condition_durations import silences
+from detectors.base.findings import evidence, finding
+from detectors.load import probe_window
+from detectors.load.expected_traffic import RATE
+from detectors.load.ingress_state import DROP_RATIO, FEWER, Way, WayIn
+from detectors.load.probe_window import Probes
+from outrider.model import Evidence, Finding, Interval, NoVerdict, Window
+
+
+class EntryDetector(WayIn):
+    """gateway-fault and traffic-drop."""
+
+    name = "entry"
+    state_version = 2
+
+    def judge(self, window: Window, way: Way, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """A finding per service whose way in fails or whose requests stay away."""
+        untold = np.asarray(np.isnan(way.rate).all(axis=1), dtype=np.bool_)
+        quiet = silences(self.name, window.entities, window.column_status("svc_requests_total"), untold)
+        return (*self._findings(window, way, now), *quiet)
+
+    def _findings(self, window: Window, way: Way, now: datetime) -> list[Finding]:
+        found = []
+        for row in np.flatnonzero(way.memory["shut"] | way.memory["dropped"]):
+            rate, held = float(way.near[row]), float(way.before[row])
+            if way.memory["shut"][row]:
+                because: tuple[Evidence, ...] = (probe_window.why(way.probe, int(row)), _why_fewer(rate, held, FEWER))
+                fault = "gateway-fault"
+            else:
+                fault = "traffic-drop"
+                because = (*_why_dropped(rate, held, float(way.usual[row]), way.probe, int(row)), way.due.why(int(row)))
+            since = way.memory["since"][row]
+            entity = window.entities[row]
+            found.append(finding(self.name, entity, fault, score=0.9, since=since, now=now, because=because))
+        return found
+
+
+def _why_fewer(rate: float, before: float, ratio: float) -> Evidence:
+    return evidence(RATE, rate, "engines_get_less", Interval(ratio * before, None), rate=rate, before=before)
+
+
+def _why_dropped(rate: float, before: float, usual: float, probe: Probes, row: int) -> tuple[Evidence, ...]:
+    limit = Interval(DROP_RATIO * before, None)
+    told = [evidence(RATE, rate, "arrivals_fell", limit, rate=rate, before=before, usual=usual)]
+    if probe.asked[row] > 0:
+        told.append(evidence("probe_success", 1.0, "way_in_works", None, asked=int(probe.asked[row])))
+    return tuple(told)

@@ -1,0 +1,99 @@
+"""kpi-drop: the business figure of a service stands well below what it was, while the service has requests to answer.
+
+The owner's figure has no known unit or direction; the one of the catalogue falls when things get worse. Well
+below is a relative fall, and far outside the figure's own scatter. With hardly any requests it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+import numpy as np
+
+from detectors.base.condition_durations import newest, silences
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from detectors.load import arrivals
+from outrider import windows
+from outrider.model import EntityKind, Evidence, Finding, Interval, NoVerdict, SignalKey, Window
+from outrider.topology import Topology
+
+SPAN = timedelta(minutes=1)
+FALL = 0.15
+FALL_HOLDS = 0.08
+SCALES = 5.0
+FEWEST = 10.0  # answers in a minute
+LEARNT_SECONDS = 120.0
+FROZEN_AT_MOST = 86400.0  # then what was low is the new usual
+KPI, INVALID = "svc_kpi_value", "svc_output_invalid_ratio"
+INVALID_MOST = 0.001  # MEASURES: output validity of 99.9 %
+
+
+class KpiDetector(Remembering):
+    """One finding per service whose KPI has fallen."""
+
+    name = "kpi"
+    kind = EntityKind.SERVICE
+    keys: tuple[SignalKey, ...] = tuple(SignalKey(name) for name in (KPI, INVALID, "svc_requests_total"))
+    window = timedelta(minutes=10)
+    state_version = 1
+    defaults: ClassVar[dict[str, bool | float]] = {
+        "low": False,
+        "since": np.nan,
+        "usual": np.nan,
+        "usual_weight": 0.0,
+        "scatter": np.nan,
+        "scatter_weight": 0.0,
+    }
+
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
+        """A finding while the figure stands below what it was."""
+        values = window.column(KPI)
+        value = newest(window, values)
+        columns = windows.recent(window, SPAN)
+        lately = values[:, columns]
+        answered = np.nan_to_num(window.column("svc_requests_total")[:, columns]).sum(axis=1)
+        usual = np.where(memory["usual_weight"] >= LEARNT_SECONDS, memory["usual"], np.nan)
+        with np.errstate(invalid="ignore"):
+            spread = np.maximum(SCALES * memory["scatter"], FALL * np.abs(usual))
+            below = (lately < (usual - spread)[:, None]) | np.isnan(lately)
+            enough = (~np.isnan(lately)).sum(axis=1) >= np.minimum(3, max(1, lately.shape[1]))
+            starts = below.all(axis=1) & enough & (answered >= FEWEST)
+            holds = memory["low"] & (value < usual - FALL_HOLDS * np.abs(usual))
+            holds &= window.times[-1] - memory["since"] < FROZEN_AT_MOST
+            odd = value < usual - spread
+        memory["low"] = starts | holds
+        begun = np.where(np.isnan(memory["since"]), window.times[-1] - SPAN.total_seconds(), memory["since"])
+        memory["since"] = np.where(memory["low"], begun, np.nan)
+        step, frozen = window.step.total_seconds(), memory["low"] | odd | (answered < FEWEST)
+        arrivals.follow(memory, "scatter", np.abs(value - memory["usual"]), step, frozen)
+        arrivals.follow(memory, "usual", value, step, frozen)
+        invalid = windows.row_means(window.column(INVALID)[:, columns])
+        found = [
+            finding(
+                self.name,
+                window.entities[row],
+                "kpi-drop",
+                score=0.8,
+                since=memory["since"][row],
+                now=now,
+                because=_why(float(value[row]), float(usual[row]), float(invalid[row])),
+            )
+            for row in np.flatnonzero(memory["low"])
+        ]
+        status = window.column_status(KPI)
+        untold = np.asarray(np.isnan(values).all(axis=1), dtype=np.bool_)
+        quiet = silences(self.name, window.entities, status, untold) if window.entities else ()
+        return (*found, *quiet)
+
+
+def _why(value: float, usual: float, invalid: float) -> tuple[Evidence, ...]:
+    told = [evidence(KPI, value, "kpi_fell", Interval((1.0 - FALL) * usual, None), value=value, usual=usual)]
+    if invalid > INVALID_MOST:
+        told.append(evidence(INVALID, invalid, "answers_invalid_share", Interval(None, INVALID_MOST), share=invalid))
+    return tuple(told)

@@ -1,0 +1,256 @@
+"""Users of a service wait: what their waiting comes from, as far as the service's own traffic says.
+
+*traffic-surge* wants arrivals above the level of before; *retry-storm* wants them too, and clients that
+leave while others ask again; *long-prompt-burst* wants prompts far longer at the same arrivals;
+*batch-misconfigured* a batch that stands at a ceiling, memory to spare, steps as fast as ever and flags
+that were changed. A queue with none of these is a symptom: it is told under the name ``queue`` and without a
+fault, and what else is found on the way to the service explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, newest
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from detectors.load import arrivals
+from detectors.load.saturation import SERVICE_WAITS, Queue, read_queue, unnamed, why_queue
+from outrider import catalog, windows
+from outrider.model import (
+    EntityKind,
+    EventKind,
+    Evidence,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    Priority,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+SURGE_RATIO = 1.3  # above the scatter of two minutes of Poisson arrivals at 1/s and more
+PROMPT_RATIO = 1.6  # a shifted mix inside its objectives has prompts up to half longer
+LEFT_SHARE = 0.25  # of the answers nobody waited for; in a surge alone fewer have left while it rises
+RETRY_SHARE = 0.1
+STEP_RATIO = 1.2  # slower steps than this are another fault
+CEILING_SPREAD = 0.15  # a batch that grows and shrinks with its requests moves more than this in a minute
+MINUTE = timedelta(minutes=1)
+CHANGED = 1800.0  # seconds within which a change of flags may be why
+_LEVELS = ("level", "prompt", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """What the services get and give, arrays of shape (entities,); ``known`` levels are those of before."""
+
+    rate: Floats
+    prompt: Floats
+    step: Floats
+    left: Floats
+    retries: Floats
+    rate_before: Floats
+    prompt_before: Floats
+    step_before: Floats
+    capped: Flags
+    lowered: Flags
+
+
+class SurgeDetector(Remembering):
+    """One finding per service whose users wait, named by its traffic where that says why."""
+
+    name = "surge"
+    kind = EntityKind.SERVICE
+    keys: tuple[SignalKey, ...] = (
+        *arrivals.KEYS,
+        *(
+            SignalKey(name)
+            for name in (
+                "svc_queue_requests",
+                "svc_generation_tokens_total",
+                "svc_prompt_tokens_total",
+                "svc_abandoned_total",
+                "svc_retries_per_second",
+                "svc_ready_backends",
+            )
+        ),
+        *catalog.signal("svc_ttft_seconds").bucket_keys,
+        *catalog.signal("svc_tpot_seconds").bucket_keys,
+    )
+    window = timedelta(minutes=10)
+    state_version = 3
+    defaults: ClassVar[dict[str, bool | float]] = {
+        "surging": False,
+        "rose": False,
+        "stormed": False,
+        "shrunk": False,
+        **{name: np.nan for level in _LEVELS for name in (level, f"{level}_before")},
+        **{f"{level}_weight": 0.0 for level in _LEVELS},
+        "changed_at": np.nan,
+    }
+
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
+        """A finding while users wait; named when arrivals, prompts or a change of flags explain it."""
+        waiting = window.column("svc_queue_requests")
+        inflight = window.column("svc_inflight_requests")
+        queue = read_queue(window, waiting, inflight - waiting, "svc_generation_tokens_total", "svc_ttft_seconds")
+        was = memory["surging"].copy()
+        memory["surging"] = queue.starts | (was & queue.holds)
+        _note_changes(window, memory)
+        traffic = _read(window, memory, was, queue)
+        names = _names(traffic, memory, was, now.timestamp())
+        return tuple(
+            self._tell(window, int(row), queue, traffic, names[row], now, float(memory["changed_at"][row]))
+            for row in np.flatnonzero(memory["surging"])
+        )
+
+    def _tell(
+        self, window: Window, row: int, queue: Queue, traffic: _Traffic, fault: str, now: datetime, changed: float
+    ) -> Finding:
+        entity = window.entities[row]
+        because = (*why_queue(queue, row, "svc_queue_requests", "svc_ttft_seconds"), *_why(traffic, row, fault))
+        since = queue.since[row]
+        if fault == "batch-misconfigured":
+            since = max(since, changed)  # the queue may be older, and have had another reason
+        told = finding(self.name, entity, fault or "traffic-surge", score=0.85, since=since, now=now, because=because)
+        if fault:
+            return told
+        return unnamed(told, SERVICE_WAITS, Priority.P2)
+
+
+def _read(window: Window, memory: Arrays, was: Flags, queue: Queue) -> _Traffic:
+    """Levels of now and of before the queue; moves the remembered ones on."""
+    rate = arrivals.arrivals(window)
+    firsts = windows.buckets(window, "svc_ttft_seconds", arrivals.RECENT).sum(axis=1)
+    prompt = arrivals.per_first_token(window, "svc_prompt_tokens_total", firsts, arrivals.RECENT)
+    step = _mean_step(window)
+    answered, gone = (
+        np.nan_to_num(windows.total(window, name, arrivals.RECENT))
+        for name in ("svc_requests_total", "svc_abandoned_total")
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        left = np.where(answered >= 20.0, gone / answered, 0.0)
+    values = {"level": newest(window, rate), "prompt": prompt, "step": step}
+    usual = {
+        "level": arrivals.level(window, rate, memory["level"], memory["level_weight"]),
+        "prompt": memory["prompt"],
+        "step": memory["step"],
+    }
+    for name in _LEVELS:
+        memory[f"{name}_before"] = np.where(was, memory[f"{name}_before"], usual[name])
+    busy = memory["surging"] | (np.nan_to_num(queue.length) > 0)
+    for name, value in values.items():
+        frozen = memory["surging"] if name == "level" else busy
+        arrivals.follow(memory, name, value, window.step.total_seconds(), frozen)
+    now_rate = arrivals.recent(window, rate)
+    return _Traffic(
+        rate=now_rate,
+        prompt=prompt,
+        step=step,
+        left=np.nan_to_num(left),
+        retries=np.nan_to_num(arrivals.recent(window, window.column("svc_retries_per_second"))),
+        rate_before=memory["level_before"],
+        prompt_before=memory["prompt_before"],
+        step_before=memory["step_before"],
+        capped=_capped(window),
+        lowered=_lowered(window, memory["changed_at"]),
+    )
+
+
+def _mean_step(window: Window) -> Floats:
+    """Seconds an output token takes, the median of the last two minutes' requests."""
+    counted = windows.buckets(window, "svc_tpot_seconds", arrivals.RECENT)
+    value, _ = catalog.quantile_of_buckets(counted, catalog.signal("svc_tpot_seconds").bounds, 0.5)
+    return np.where(counted.sum(axis=1) >= 10.0, value, np.nan)
+
+
+def _capped(window: Window) -> Flags:
+    """True where the batch of the last minute stood at one size while requests waited."""
+    columns = windows.recent(window, MINUTE)
+    waiting = window.column("svc_queue_requests")[:, columns]
+    running = window.column("svc_inflight_requests")[:, columns] - waiting
+    if running.shape[1] == 0:
+        return np.zeros(len(window.entities), dtype=np.bool_)
+    filled = np.where(np.isnan(running), 0.0, running)
+    most, least = filled.max(axis=1), filled.min(axis=1)
+    found: Flags = (least > 0) & (most - least <= CEILING_SPREAD * most) & (np.nan_to_num(waiting) > 0).all(axis=1)
+    return found
+
+
+def _lowered(window: Window, changed: Floats) -> Flags:
+    """True where fewer run, while requests wait, than in the minute before a change inside the window."""
+    waiting = window.column("svc_queue_requests")
+    running = window.column("svc_inflight_requests") - waiting
+    apart = window.times[None, :] - changed[:, None]
+    before = windows.row_means(
+        np.where((apart < 0) & (apart >= -MINUTE.total_seconds()) & (waiting > 0), running, np.nan)
+    )
+    with np.errstate(invalid="ignore"):
+        found: Flags = newest(window, running) < (1.0 - CEILING_SPREAD) * before
+    return found
+
+
+def _note_changes(window: Window, memory: Arrays) -> None:
+    place = {entity: row for row, entity in enumerate(window.entities)}
+    for event in window.events:
+        row = place.get(event.entity)
+        if row is not None and event.kind is EventKind.CHANGE and event.code == "flags":
+            memory["changed_at"][row] = np.fmax(memory["changed_at"][row], event.at.timestamp())
+
+
+def _names(traffic: _Traffic, memory: Arrays, was: Flags, now_seconds: float) -> list[str]:
+    """The fault of each service's queue, empty where its traffic does not explain it."""
+    surging = memory["surging"]
+    with np.errstate(invalid="ignore"):
+        rose = traffic.rate > SURGE_RATIO * traffic.rate_before
+        longer = traffic.prompt > PROMPT_RATIO * traffic.prompt_before
+        steady = ~(traffic.step > STEP_RATIO * traffic.step_before)
+        again = (traffic.left >= LEFT_SHARE) | (traffic.retries >= RETRY_SHARE * traffic.rate)
+        changed = now_seconds - memory["changed_at"] <= CHANGED
+    # A surge stays one while its backlog is served, though the arrivals have fallen again.
+    memory["rose"] = surging & (rose | (was & memory["rose"]))
+    memory["stormed"] = surging & ((again & rose) | (was & memory["stormed"]))
+    # A backlog of a surge that is over is none of it where a change took away what would serve it.
+    shrinks = ~rose & traffic.capped & changed & traffic.lowered & steady
+    memory["shrunk"] = surging & (shrinks | (was & memory["shrunk"]))
+    choices = (
+        (memory["shrunk"], "batch-misconfigured"),
+        (memory["stormed"], "retry-storm"),
+        (memory["rose"], "traffic-surge"),
+        (surging & longer, "long-prompt-burst"),
+        (surging & traffic.capped & changed & steady, "batch-misconfigured"),
+    )
+    return [next((fault for holds, fault in choices if holds[row]), "") for row in range(surging.size)]
+
+
+def _why(traffic: _Traffic, row: int, fault: str) -> tuple[Evidence, ...]:
+    told = [_why_rate(traffic, row, rose=fault in ("traffic-surge", "retry-storm"))]
+    if fault == "retry-storm":
+        share = float(traffic.left[row])
+        told.append(evidence("svc_abandoned_total", share, "clients_leave", Interval(None, LEFT_SHARE), share=share))
+    if fault == "long-prompt-burst":
+        long, before = float(traffic.prompt[row]), float(traffic.prompt_before[row])
+        limit = Interval(None, PROMPT_RATIO * before)
+        told.append(evidence("svc_prompt_tokens_total", long, "prompts_longer", limit, tokens=long, before=before))
+    if fault == "batch-misconfigured":
+        told.append(evidence("svc_inflight_requests", None, "batch_at_ceiling"))
+    return tuple(told)
+
+
+def _why_rate(traffic: _Traffic, row: int, *, rose: bool) -> Evidence:
+    rate, before = float(traffic.rate[row]), float(traffic.rate_before[row])
+    if np.isnan(before) or np.isnan(rate):
+        return evidence("svc_requests_per_second", rate, "arrivals_level_unknown")
+    text = "arrivals_rose" if rose else "arrivals_as_before"
+    limit = Interval(None, SURGE_RATIO * before)
+    return evidence("svc_requests_per_second", rate, text, limit, rate=rate, before=before)

@@ -1,0 +1,134 @@
+"""What becomes of a service's requests while nobody waits: refused for their own fault, or left by their clients.
+
+*bad-requests*: the share answered 4xx has risen, and nothing else has. *client-aborts*: clients leave
+answers that come in time. Both against the share of before, since every service has some of either. Where
+users wait, or the engines fail, clients leave because of that, and it is no fault of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, silences
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from detectors.load import arrivals
+from detectors.load.saturation import TTFT_EVENTS, TTFT_LIMIT_SECONDS, TTFT_QUANTILE
+from outrider import catalog, windows
+from outrider.model import (
+    EntityKind,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+SPAN = timedelta(minutes=1)
+FEWEST = 20.0  # answers in a minute; with fewer a share is one client's luck
+FEWEST_SUCH = 8.0
+SIGMAS = 4.0
+RISE = {"bad-requests": 0.05, "client-aborts": 0.10}  # of all answers, above the share of before
+HELD_SECONDS = 30.0  # beyond the minute that is counted
+FAILED_MOST = 0.02
+_SIGNAL = {"bad-requests": "svc_refused_total", "client-aborts": "svc_abandoned_total"}
+_TEXT = {"bad-requests": "refused_share", "client-aborts": "left_share"}
+_SHORT = {"bad-requests": "refused", "client-aborts": "left"}
+
+
+class OutcomeDetector(Remembering):
+    """bad-requests and client-aborts of services."""
+
+    name = "outcomes"
+    kind = EntityKind.SERVICE
+    keys: tuple[SignalKey, ...] = (
+        *(
+            SignalKey(name)
+            for name in (
+                "svc_requests_total",
+                "svc_failed_total",
+                "svc_refused_total",
+                "svc_abandoned_total",
+                "svc_queue_requests",
+            )
+        ),
+        *catalog.signal("svc_ttft_seconds").bucket_keys,
+    )
+    window = timedelta(minutes=5)
+    state_version = 1
+    defaults: ClassVar[dict[str, float | bool]] = {
+        name: value
+        for short in _SHORT.values()
+        for name, value in (
+            (short, np.nan),
+            (f"{short}_weight", 0.0),
+            (f"{short}_since", np.nan),
+            (f"{short}_on", False),
+        )
+    }
+
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
+        """A finding while a share stands above that of before and nobody waits."""
+        answered = windows.total(window, "svc_requests_total", SPAN)
+        calm = _calm(window, answered)
+        verdicts: list[Finding | NoVerdict] = []
+        for fault, short in _SHORT.items():
+            count = windows.total(window, _SIGNAL[fault], SPAN)
+            share, above = _above(answered, count, memory[short], RISE[fault])
+            above &= calm
+            below = np.isfinite(share) & (share <= memory[short] + RISE[fault] / 2.0)
+            since = memory[f"{short}_since"]
+            begun = np.where(above & np.isnan(since), window.times[-1], since)
+            memory[f"{short}_since"] = np.where(above | memory[f"{short}_on"], begun, np.nan)
+            lasting = window.times[-1] - memory[f"{short}_since"] >= HELD_SECONDS
+            memory[f"{short}_on"] = (above & lasting) | (memory[f"{short}_on"] & calm & ~below)
+            before = memory[short].copy()
+            frozen = above | memory[f"{short}_on"] | ~calm
+            arrivals.follow(memory, short, share, window.step.total_seconds(), frozen)
+            for row in np.flatnonzero(memory[f"{short}_on"]):
+                observed, usual = float(share[row]), float(before[row])
+                limit = Interval(None, usual + RISE[fault])
+                one = evidence(_SIGNAL[fault], observed, _TEXT[fault], limit, share=observed, before=usual)
+                started = memory[f"{short}_since"][row] - SPAN.total_seconds()
+                verdicts.append(
+                    finding(self.name, window.entities[row], fault, score=0.85, since=started, now=now, because=(one,))
+                )
+        status = window.column_status("svc_refused_total")
+        untold = np.asarray(np.isnan(window.column("svc_refused_total")).all(axis=1), dtype=np.bool_)
+        verdicts.extend(silences(self.name, window.entities, status, untold))
+        learning = ~untold & np.isnan(memory["refused"])
+        verdicts.extend(
+            NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in np.flatnonzero(learning)
+        )
+        return verdicts
+
+
+def _above(answered: Floats, count: Floats, before: Floats, rise: float) -> tuple[Floats, Flags]:
+    """The share of a minute's answers, and where it is above that of before by more than chance."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(answered >= FEWEST, np.minimum(count / answered, 1.0), np.nan)
+        spread = np.sqrt(np.maximum(before * (1.0 - before), 1.0 / answered) / answered)
+        above: Flags = (share > before + rise) & (share > before + SIGMAS * spread) & (count >= FEWEST_SUCH)
+    return share, above
+
+
+def _calm(window: Window, answered: Floats) -> Flags:
+    """True where answers come in time and the engines do not fail."""
+    counted = windows.buckets(window, "svc_ttft_seconds", SPAN)
+    late, _ = catalog.quantile_of_buckets(counted, catalog.signal("svc_ttft_seconds").bounds, TTFT_QUANTILE)
+    slow = (counted.sum(axis=1) >= TTFT_EVENTS) & (np.nan_to_num(late) > TTFT_LIMIT_SECONDS)
+    failed = np.nan_to_num(windows.total(window, "svc_failed_total", SPAN)) > FAILED_MOST * np.nan_to_num(answered)
+    queue = np.nan_to_num(window.column("svc_queue_requests")[:, windows.recent(window, SPAN)])
+    queueing = (queue > 0).all(axis=1) if queue.shape[1] else np.zeros(answered.size, dtype=np.bool_)
+    calm: Flags = ~slow & ~failed & ~queueing
+    return calm

@@ -1,0 +1,211 @@
+"""Too much work for the engines: tokens flow and the queue grows. The opposite of a hang.
+
+Nobody is told about a full batch with a short queue, nor about a full KV cache with nothing waiting.
+It takes users who wait: TTFT beyond the objective, or a queue longer than the running batch, for a
+minute, and not already draining. So the backlog that an outage leaves behind belongs to that outage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, newest, spell
+from detectors.base.findings import evidence, finding, fingerprint
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from detectors.load import arrivals
+from outrider import catalog, windows
+from outrider.model import (
+    EntityKind,
+    Evidence,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    Priority,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+TTFT_LIMIT_SECONDS = 2.0  # MEASURES: P1 at TTFT P99 > 2 s
+TTFT_QUANTILE = 0.9  # over one minute P99 would hang on a single request
+TTFT_EVENTS = 10.0  # fewer first tokens than this in a minute prove neither harm nor health
+SUSTAINED = timedelta(minutes=1)  # a burst that is served within a minute is what a queue is for
+SUSTAINED_SCRAPES = 3
+RECENT = timedelta(minutes=2)
+DRAINING = 0.9  # a queue a tenth below its peak of the last minute is draining
+KV_FULL_RATIO = 0.95  # MEASURES, memory rule
+KV_RISE = 1.4  # cache per running request against that of before; contexts grow and shrink by less
+RUNNING_FEWEST = 4.0  # of fewer requests one long context is a rise
+SERVICE_WAITS, REPLICA_WAITS = "queue", "cache"  # what symptoms without a name are told as; no rule is about the second
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue now; arrays of shape (entities,). ``since`` is unix seconds."""
+
+    length: Floats
+    running: Floats
+    ttft: Floats
+    since: Floats
+    starts: Flags
+    holds: Flags
+
+
+def read_queue(window: Window, waiting: Floats, running: Floats, tokens: str, ttft: str) -> Queue:
+    """Read the queue; ``waiting`` and ``running`` have shape (entities, times).
+
+    ``starts``: users wait for at least ``SUSTAINED``, tokens flow and the queue is not draining.
+    ``holds``: what once started still goes on.
+    """
+    seen = ~np.isnan(waiting)
+    length = newest(window, waiting)
+    batch = np.nan_to_num(newest(window, running))
+    queueing = spell(seen, np.nan_to_num(waiting) > 0, window.times)
+    longer = spell(seen, np.nan_to_num(waiting) > np.maximum(np.nan_to_num(running), 1.0), window.times)
+    lasting = queueing.lasts(SUSTAINED.total_seconds(), SUSTAINED_SCRAPES)
+    peak = np.nan_to_num(waiting[:, windows.recent(window, SUSTAINED)]).max(axis=1, initial=0.0)
+    growing = length >= DRAINING * peak
+    flowing = (np.nan_to_num(window.column(tokens)[:, windows.recent(window, SUSTAINED)]) > 0).any(axis=1)
+    late, fine, value = _first_tokens(window, ttft)
+    overlong = longer.lasts(SUSTAINED.total_seconds(), SUSTAINED_SCRAPES) & ~fine
+    alive = flowing & (length > 0)
+    return Queue(
+        length=length,
+        running=batch,
+        ttft=value,
+        since=window.times[queueing.start],
+        starts=alive & lasting & growing & (late | overlong),
+        holds=alive & (late | (length > batch) & ~fine),
+    )
+
+
+def _first_tokens(window: Window, ttft: str) -> tuple[Flags, Flags, Floats]:
+    """Whether TTFT over the last minute is beyond the objective, inside it (neither: unknown), and its value."""
+    counted = windows.buckets(window, ttft, SUSTAINED)
+    value, _ = catalog.quantile_of_buckets(counted, catalog.signal(ttft).bounds, TTFT_QUANTILE)
+    enough = counted.sum(axis=1) >= TTFT_EVENTS
+    slow = np.nan_to_num(value) > TTFT_LIMIT_SECONDS
+    return enough & slow, enough & ~slow, np.where(enough, value, np.nan)
+
+
+def why_queue(queue: Queue, row: int, waiting: str, ttft: str) -> list[Evidence]:
+    """How long the queue of a row is, and how late first tokens come where that is known."""
+    length, running = float(queue.length[row]), float(queue.running[row])
+    found = [evidence(waiting, length, "queue_grows", Interval(None, running), waiting=length, running=running)]
+    if not np.isnan(queue.ttft[row]):
+        value = float(queue.ttft[row])
+        limit = Interval(None, TTFT_LIMIT_SECONDS)
+        found.append(evidence(ttft, value, "ttft_late", limit, seconds=value, limit=TTFT_LIMIT_SECONDS))
+    return found
+
+
+class SaturationDetector(Remembering):
+    """kv-pressure: a replica whose KV cache is what keeps its queue from being served.
+
+    A full cache under a queue is told in any case. It is called kv-pressure where each running request
+    holds more of the cache than before, and prompts do not explain it: then cache is missing. Where each
+    holds what it did, the load is what fills it, and the finding is a symptom without a name.
+    """
+
+    name = "saturation"
+    kind = EntityKind.REPLICA
+    keys: tuple[SignalKey, ...] = (
+        *(
+            SignalKey(name)
+            for name in (
+                "engine_requests_running",
+                "engine_requests_waiting",
+                "engine_kv_cache_usage_ratio",
+                "engine_preemptions_per_second",
+                "engine_generation_tokens_total",
+                "engine_prompt_tokens_total",
+            )
+        ),
+        *catalog.signal("engine_ttft_seconds").bucket_keys,
+    )
+    window = timedelta(minutes=10)
+    state_version = 2
+    defaults: ClassVar[dict[str, bool | float]] = {
+        "pressed": False,
+        "short": False,
+        "held": np.nan,
+        "held_weight": 0.0,
+        "prompt": np.nan,
+        "prompt_weight": 0.0,
+    }
+
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
+        """A finding while the queue stands and memory is short; silence where there is no queue to read."""
+        queue = read_queue(
+            window,
+            window.column("engine_requests_waiting"),
+            window.column("engine_requests_running"),
+            "engine_generation_tokens_total",
+            "engine_ttft_seconds",
+        )
+        columns = windows.recent(window, RECENT)
+        fullest = np.nan_to_num(window.column("engine_kv_cache_usage_ratio")[:, columns]).max(axis=1, initial=0.0)
+        evicted = np.nan_to_num(window.column("engine_preemptions_per_second")[:, columns]).max(axis=1, initial=0.0)
+        full = (fullest >= KV_FULL_RATIO) | (evicted > 0)
+        memory["pressed"] = (queue.starts & full) | (memory["pressed"] & queue.holds)
+        grown = _grown(window, memory, queue, full)
+        memory["short"] = memory["pressed"] & (memory["short"] | (grown > KV_RISE))
+        return tuple(
+            self._tell(window, int(row), queue, fullest, grown, now, named=bool(memory["short"][row]))
+            for row in np.flatnonzero(memory["pressed"])
+        )
+
+    def _tell(
+        self, window: Window, row: int, queue: Queue, fullest: Floats, grown: Floats, now: datetime, *, named: bool
+    ) -> Finding:
+        entity, limit = window.entities[row], Interval(None, KV_FULL_RATIO)
+        ratio = float(fullest[row])
+        why = [evidence("engine_kv_cache_usage_ratio", ratio, "kv_full", limit, ratio=ratio)]
+        if named and not np.isnan(grown[row]):
+            times = float(grown[row])
+            why.append(evidence("engine_kv_cache_usage_ratio", times, "kv_per_request", None, times=times))
+        why += why_queue(queue, row, "engine_requests_waiting", "engine_ttft_seconds")
+        score = 0.8 if queue.ttft[row] > TTFT_LIMIT_SECONDS else 0.6
+        since = queue.since[row]
+        told = finding(self.name, entity, "kv-pressure", score=score, since=since, now=now, because=tuple(why))
+        return told if named else unnamed(told, REPLICA_WAITS, Priority.P3)
+
+
+def unnamed(told: Finding, detector: str, severity: Priority) -> Finding:
+    """The finding as a symptom: users wait, and this alone does not say why."""
+    return replace(
+        told,
+        detector=detector,
+        fault=None,
+        score=min(told.score, 0.5),
+        severity=severity,
+        fingerprint=fingerprint(detector, told.entity, told.signals[0]),
+    )
+
+
+def _grown(window: Window, memory: Arrays, queue: Queue, full: Flags) -> Floats:
+    """Cache a running request holds, as a multiple of before and of what longer prompts explain; NaN unknown."""
+    running = newest(window, window.column("engine_requests_running"))
+    used = newest(window, window.column("engine_kv_cache_usage_ratio"))
+    firsts = windows.buckets(window, "engine_ttft_seconds", RECENT).sum(axis=1)
+    prompt = arrivals.per_first_token(window, "engine_prompt_tokens_total", firsts, RECENT)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        held = np.where(running >= RUNNING_FEWEST, used / running, np.nan)
+        grown = held / memory["held"]
+        longer = np.fmax(prompt / memory["prompt"], 1.0)
+    step = window.step.total_seconds()
+    pressed = memory["pressed"] | full | (np.nan_to_num(queue.length) > 0)
+    arrivals.follow(memory, "held", held, step, pressed)
+    arrivals.follow(memory, "prompt", prompt, step, pressed)
+    with np.errstate(invalid="ignore"):
+        found: Floats = grown / longer
+    return found

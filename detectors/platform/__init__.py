@@ -1,0 +1,1 @@
+"""Detectors of node, pod, container, autoscaler and scrape-target faults."""

@@ -1,0 +1,72 @@
+"""autoscaler-stuck: the autoscaler of a service cannot read what it scales by, so nobody orders what is needed.
+
+Told by the autoscaler itself: its condition that scaling is active is false, or errors of its trigger grow.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, silences, spell, unusable
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import empty
+from outrider.model import DetectorState, EntityKind, EntityRef, Finding, Interval, NoVerdict, SignalKey, Window
+from outrider.topology import Topology
+
+ERRORS = "autoscaler_errors_per_second"
+LASTING_SECONDS = 60.0  # an autoscaler asks every 15 s; a reading or two may fail
+LASTING_SCRAPES = 4
+
+
+class ScalingDetector:
+    """One finding per service whose autoscaler does not get its metric."""
+
+    name = "scaling"
+    kind = EntityKind.WORKLOAD
+    keys: tuple[SignalKey, ...] = (SignalKey(ERRORS),)
+    window = timedelta(minutes=10)
+    state_version = 1
+
+    def initial(self) -> DetectorState:
+        """Everything is read from the window."""
+        return empty(self.state_version, {})
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """A finding while the autoscaler of a workload fails to read its metric."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None or not window.entities:
+            return state, (NoVerdict(self.name, None, reason),) if reason else ()
+        values = window.column(ERRORS)
+        seen: Flags = ~np.isnan(values)
+        untold = np.asarray(~seen.any(axis=1), dtype=np.bool_)
+        run = spell(seen, np.nan_to_num(values) > 0, window.times)
+        stuck = run.lasts(LASTING_SECONDS, LASTING_SCRAPES)
+        oldest: dict[EntityRef, int] = {}  # a service may have several workloads, each with an autoscaler
+        for row in np.flatnonzero(stuck):
+            for service in _services(window.entities[row], topology):
+                oldest[service] = min(oldest.get(service, int(row)), int(row), key=lambda one: int(run.start[one]))
+        found = [
+            finding(
+                self.name,
+                service,
+                "autoscaler-stuck",
+                score=0.9,
+                since=window.times[run.start[row]],
+                now=now,
+                because=(
+                    evidence(ERRORS, None, "autoscaler_blind", Interval(None, 0.0), scrapes=int(run.scrapes[row])),
+                ),
+            )
+            for service, row in oldest.items()
+        ]
+        return state, (*found, *silences(self.name, window.entities, window.column_status(ERRORS), untold))
+
+
+def _services(workload: EntityRef, topology: Topology) -> tuple[EntityRef, ...]:
+    """What the workload serves; the service of its own name where the topology does not say."""
+    above = topology.above(workload, EntityKind.SERVICE)
+    return tuple(above) or (EntityRef(workload.cluster, EntityKind.SERVICE, workload.namespace, workload.name),)

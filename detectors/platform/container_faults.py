@@ -1,0 +1,154 @@
+"""What a container's own cgroup tells: held back at its CPU limit, or growing without end below its memory limit.
+
+Memory that grows while an engine warms up, or with the work it has, is no leak: a leak climbs on from a level that
+had been steady, scrape by scrape, while the container does no more work than before.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, newest, silences, spell, unusable
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import align, empty
+from detectors.statistics.theil_sen import steps
+from outrider import windows
+from outrider.model import (
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+THROTTLED_RATIO = 0.2  # of the CFS periods; kubernetes-mixin warns at a quarter, after a quarter of an hour
+THROTTLED_SECONDS = 120.0  # start-ups and bursts of tokenising are shorter
+CLIMB = timedelta(minutes=5)
+CLIMB_SCRAPES = 8
+CLIMBING_SHARE = 0.9  # of the scrapes see more than the one before
+LEAST_STEP = 1e-4  # of the level: less is the page cache breathing
+GROWTH_RATIO, ABOVE_STEADY = 0.02, 1.05  # within the climb; of the level that was steady
+STEADY_RATIO = 0.01  # spread of a level that counts as steady
+MORE_WORK = 1.2  # CPU against the begin of the climb: memory may grow with work
+
+WARM_SECONDS = 1200.0  # a process that is younger still fills its caches and pools
+FALL_RATIO = 0.7  # of the level before: a new process
+
+_DEFAULTS = {"steady": np.nan, "leaks_since": np.nan, "level": np.nan, "born": np.nan}
+
+
+class ContainerFaultDetector:
+    """cpu-throttled and host-memory-leak, named by the pod."""
+
+    name = "container-faults"
+    kind = EntityKind.CONTAINER
+    keys: tuple[SignalKey, ...] = tuple(
+        map(
+            SignalKey,
+            ("container_cpu_throttled_ratio", "container_cpu_usage_cores", "container_memory_working_set_bytes"),
+        )
+    )
+    window = timedelta(minutes=10)
+    state_version = 1
+
+    def initial(self) -> DetectorState:
+        """No container known."""
+        return empty(self.state_version, _DEFAULTS)
+
+    def detect(
+        self, state: DetectorState, window: Window, topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """Judge every container on the window."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None:
+            return state, (NoVerdict(self.name, None, reason),)
+        memory = align(state, window.entities, _DEFAULTS)
+        found: list[Finding | NoVerdict] = [*self._throttled(window, topology, now)]
+        used = window.column("container_memory_working_set_bytes")
+        level, growth, climbing = _climb(window, used)
+        if not state.entities:  # what is there at the first look has mostly been there for long
+            memory["born"] = np.where(np.isnan(level), np.nan, 0.0)
+        anew = np.isnan(memory["born"]) | (level < FALL_RATIO * memory["level"])
+        memory["born"] = np.where(anew & ~np.isnan(level), now.timestamp(), memory["born"])
+        memory["level"] = np.where(np.isnan(level), memory["level"], level)
+        warm = now.timestamp() - memory["born"] >= WARM_SECONDS
+        leaks = warm & climbing & (level > ABOVE_STEADY * memory["steady"]) & ~_works_more(window)
+        begun = now.timestamp() - CLIMB.total_seconds()
+        memory["leaks_since"] = np.where(leaks, np.fmin(memory["leaks_since"], begun), np.nan)
+        for row in np.flatnonzero(leaks):
+            before, now_used = float(memory["steady"][row]) / 2**30, float(level[row]) / 2**30
+            rate = float(growth[row]) / 2**30 / (CLIMB.total_seconds() / 60.0)
+            one = evidence(
+                "container_memory_working_set_bytes",
+                float(level[row]),
+                "memory_climbs",
+                Interval(None, ABOVE_STEADY * float(memory["steady"][row])),
+                used=now_used,
+                before=before,
+                rate=rate,
+            )
+            pod, since = _pod_of(window.entities[row], topology), float(memory["leaks_since"][row])
+            found.append(finding(self.name, pod, "host-memory-leak", score=0.8, since=since, now=now, because=(one,)))
+        memory["steady"] = np.where(_is_steady(window, used), level, memory["steady"])
+        quiet = np.isnan(level) & np.isnan(newest(window, window.column("container_cpu_usage_cores")))
+        status = window.column_status("container_memory_working_set_bytes")
+        found.extend(silences(self.name, window.entities, status, quiet))
+        return DetectorState(self.state_version, window.entities, memory), tuple(found)
+
+    def _throttled(self, window: Window, topology: Topology, now: datetime) -> list[Finding]:
+        share = window.column("container_cpu_throttled_ratio")
+        run = spell(~np.isnan(share), share >= THROTTLED_RATIO, window.times)
+        value = newest(window, share)
+        found = []
+        for row in np.flatnonzero((run.seconds >= THROTTLED_SECONDS) & (value >= THROTTLED_RATIO)):
+            limit, ratio = Interval(None, THROTTLED_RATIO), float(value[row])
+            one = evidence("container_cpu_throttled_ratio", ratio, "cpu_held_back", limit, ratio=ratio)
+            pod, since = _pod_of(window.entities[row], topology), float(window.times[run.start[row]])
+            found.append(finding(self.name, pod, "cpu-throttled", score=0.85, since=since, now=now, because=(one,)))
+        return found
+
+
+def _climb(window: Window, used: Floats) -> tuple[Floats, Floats, Flags]:
+    """The newest level, its growth within ``CLIMB``, and whether it rose all the while; each of shape (entities,)."""
+    lately = used[:, windows.recent(window, CLIMB)]
+    level = newest(window, used)
+    if lately.shape[1] < 2:
+        return level, np.full(level.shape, np.nan), np.zeros(level.shape, dtype=np.bool_)
+    taken = steps(lately, LEAST_STEP * np.nan_to_num(level)[:, None])
+    growth = np.nan_to_num(np.diff(lately, axis=1)).sum(axis=1)
+    climbing: Flags = (taken.known >= CLIMB_SCRAPES) & (taken.up >= CLIMBING_SHARE * taken.known)
+    return level, growth, climbing & (growth >= GROWTH_RATIO * level)
+
+
+def _is_steady(window: Window, used: Floats) -> Flags:
+    """True where the level of the last ``CLIMB`` has hardly moved."""
+    lately = used[:, windows.recent(window, CLIMB)]
+    known = ~np.isnan(lately)
+    high = np.where(known, lately, -np.inf).max(axis=1, initial=-np.inf)
+    low = np.where(known, lately, np.inf).min(axis=1, initial=np.inf)
+    steady: Flags = (known.sum(axis=1) > CLIMB_SCRAPES) & (high - low <= STEADY_RATIO * high)
+    return steady
+
+
+def _works_more(window: Window) -> Flags:
+    """True where the container uses clearly more CPU than when the climb began."""
+    cores = window.column("container_cpu_usage_cores")[:, windows.recent(window, CLIMB)]
+    half = max(1, cores.shape[1] // 2)
+    early, late = (windows.row_means(part) for part in (cores[:, :half], cores[:, half:]))
+    more: Flags = late > MORE_WORK * early
+    return more
+
+
+def _pod_of(container: EntityRef, topology: Topology) -> EntityRef:
+    """The pod that a container is in: by the topology, else by its name, which begins with the pod's."""
+    pods = topology.below(container, EntityKind.POD)
+    if pods:
+        return pods[0]
+    return EntityRef(container.cluster, EntityKind.POD, container.namespace, container.name.partition("/")[0])

@@ -1,0 +1,200 @@
+"""Faults of a host that its own exporter, kernel and kubelet tell: disks, clock, network card, power and fans.
+
+Everything here is a level with a meaning of its own (a full disk, a clock that is off) or a line that a healthy
+kernel never writes. A level has to last; a line counts for ``EVENT_HOLD``. A disk that is busy is no slow one: a
+model that loads keeps it busy for minutes, so it takes the kernel's word, or far longer than a load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from detectors.base.condition_durations import Flags, newest, silences, spell
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from outrider.model import (
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Evidence,
+    Finding,
+    Interval,
+    NoVerdict,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+EVENT_HOLD = timedelta(minutes=10)
+ALARM_HOLD_SECONDS = 1800.0  # a power supply says once that it failed and stays so
+LASTING_SECONDS, LASTING_SCRAPES = 60.0, 2
+DISK_FULL_RATIO = 0.05  # the kubelet evicts below 0.10; below this writes begin to fail
+DISK_SHORT_RATIO = 0.15  # the kubelet's word about a disk with more room than this is history
+DISK_BUSY_RATIO, IO_STALL_RATIO = 0.9, 0.1
+DISK_BUSY_SECONDS = 480.0  # weights are read within this, with a disk busy all the while
+DISK_ERRORS = 2  # one request that timed out held up all others for half a minute, but may stay the only one
+CLOCK_SECONDS = 0.05  # node_exporter's own alert on skew
+PACKETS_LOST_RATIO = 0.02  # of all packets: TCP throughput breaks down at a per cent or two
+PACKET_BYTES = 1500.0  # so the ratio is a lower bound of packets and an upper one of what is lost
+LEAST_ERRORS_PER_SECOND = 1.0
+
+_DISK_FULL = frozenset({"disk-full", "EvictionThresholdMet", "NodeHasDiskPressure"})
+_DISK_EASED = "NodeHasNoDiskPressure"
+_SIGNALS = (
+    *("node_filesystem_available_ratio", "node_disk_busy_ratio", "node_io_stall_ratio"),
+    *("node_clock_offset_seconds", "node_network_errors_per_second", "node_network_bytes_per_second"),
+)
+_DEFAULTS = {"alarm_at": np.nan}
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Events of one sort by node, oldest first: instants in unix seconds, and the newest one's text."""
+
+    at: dict[EntityRef, list[float]]
+    text: dict[EntityRef, str]
+
+    def rows(self, entities: Sequence[EntityRef], least: int = 1) -> Flags:
+        """True for entities with at least so many."""
+        return np.array([len(self.at.get(entity, ())) >= least for entity in entities], dtype=np.bool_)
+
+
+class HostFaultDetector(Remembering):
+    """disk-full, disk-slow, clock-skew, network-loss and psu-or-fan-failed of each node."""
+
+    name = "host-faults"
+    kind = EntityKind.NODE
+    keys: tuple[SignalKey, ...] = tuple(map(SignalKey, _SIGNALS))
+    window = EVENT_HOLD
+    state_version = 1
+    defaults = _DEFAULTS
+
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
+        """Judge every node on its newest scrapes and the lines of the window."""
+        found: list[Finding | NoVerdict] = [
+            *self._disk_full(window, now),
+            *self._disk_slow(window, now),
+            *self._clock(window, now),
+            *self._network(window, now),
+            *self._power(window, memory, now),
+        ]
+        seen = np.zeros(len(window.entities), dtype=np.bool_)
+        for key in self.keys:
+            seen |= ~np.isnan(newest(window, window.column(key)))
+        status = window.column_status("node_filesystem_available_ratio")
+        found.extend(silences(self.name, window.entities, status, ~seen))
+        return found
+
+    def _disk_full(self, window: Window, now: datetime) -> list[Finding]:
+        """No room left, or the kubelet says that it makes room."""
+        free = window.column("node_filesystem_available_ratio")
+        left = newest(window, free)
+        run = spell(~np.isnan(free), free < DISK_FULL_RATIO, window.times)
+        full = (left < DISK_FULL_RATIO) & (run.scrapes >= 2)
+        lines = _lines(window.events, _DISK_FULL, now, until=_DISK_EASED)
+        told = lines.rows(window.entities) & ~(left >= DISK_SHORT_RATIO)
+        found = []
+        for row in np.flatnonzero(full | told):
+            node, ratio = window.entities[row], float(left[row])
+            limit = Interval(DISK_FULL_RATIO, None)
+            because = []
+            if full[row] or ratio < DISK_SHORT_RATIO:
+                because.append(evidence("node_filesystem_available_ratio", ratio, "disk_space", limit, ratio=ratio))
+            if told[row]:
+                because.append(evidence("node_pressure", 1.0, "disk_line", line=lines.text[node]))
+            since = min([float(window.times[run.start[row]])] * bool(full[row]) + lines.at.get(node, []))
+            found.append(self._finding(node, "disk-full", 0.95, since, now, tuple(because)))
+        return found
+
+    def _disk_slow(self, window: Window, now: datetime) -> list[Finding]:
+        """Requests to the disk time out, or it has been busy for longer than any load takes."""
+        busy, stall = window.column("node_disk_busy_ratio"), window.column("node_io_stall_ratio")
+        held = (busy >= DISK_BUSY_RATIO) & (stall >= IO_STALL_RATIO)
+        run = spell(~np.isnan(busy) & ~np.isnan(stall), held, window.times)
+        lines = _lines(window.events, frozenset({"disk-error"}), now)
+        stalled_now = newest(window, stall) >= IO_STALL_RATIO
+        erring = lines.rows(window.entities)
+        sure = erring & stalled_now | lines.rows(window.entities, DISK_ERRORS)
+        found = []
+        for row in np.flatnonzero(erring | (run.seconds >= DISK_BUSY_SECONDS)):
+            node, because = window.entities[row], []
+            share, stalled = (float(newest(window, values)[row]) for values in (busy, stall))
+            if node in lines.at:
+                times, line = len(lines.at[node]), lines.text[node]
+                because.append(evidence("node_disk_busy_ratio", share, "disk_errors", times=times, line=line))
+            if run.scrapes[row]:
+                limit = Interval(None, IO_STALL_RATIO)
+                because.append(evidence("node_io_stall_ratio", stalled, "io_stalls", limit, busy=share, stall=stalled))
+            since = min([float(window.times[run.start[row]])] * bool(run.scrapes[row]) + lines.at.get(node, []))
+            score = 0.9 if sure[row] else 0.75
+            found.append(self._finding(node, "disk-slow", score, since, now, tuple(because)))
+        return found
+
+    def _clock(self, window: Window, now: datetime) -> list[Finding]:
+        offset = window.column("node_clock_offset_seconds")
+        run = spell(~np.isnan(offset), np.abs(offset) > CLOCK_SECONDS, window.times)
+        value = newest(window, offset)
+        found = []
+        for row in np.flatnonzero((np.abs(value) > CLOCK_SECONDS) & run.lasts(LASTING_SECONDS, LASTING_SCRAPES)):
+            limit = Interval(-CLOCK_SECONDS, CLOCK_SECONDS)
+            seconds = float(value[row])
+            one = evidence("node_clock_offset_seconds", seconds, "clock_off", limit, seconds=seconds)
+            since = float(window.times[run.start[row]])
+            found.append(self._finding(window.entities[row], "clock-skew", 0.9, since, now, (one,)))
+        return found
+
+    def _network(self, window: Window, now: datetime) -> list[Finding]:
+        """A share of the packets is lost; a handful of errors on a busy card is nothing."""
+        errors = window.column("node_network_errors_per_second")
+        packets = window.column("node_network_bytes_per_second") / PACKET_BYTES
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = errors / np.maximum(packets, errors)
+        bad = (share >= PACKETS_LOST_RATIO) & (errors >= LEAST_ERRORS_PER_SECOND)
+        run = spell(~np.isnan(share), bad, window.times)
+        found = []
+        for row in np.flatnonzero(run.lasts(LASTING_SECONDS, LASTING_SCRAPES)):
+            rate, part = float(newest(window, errors)[row]), float(newest(window, share)[row])
+            limit = Interval(None, LEAST_ERRORS_PER_SECOND)
+            one = evidence("node_network_errors_per_second", rate, "packets_lost", limit, rate=rate, share=part)
+            since = float(window.times[run.start[row]])
+            found.append(self._finding(window.entities[row], "network-loss", 0.85, since, now, (one,)))
+        return found
+
+    def _power(self, window: Window, memory: Arrays, now: datetime) -> list[Finding]:
+        """A sensor of the box said that a power supply or a fan failed."""
+        lines = _lines(window.events, frozenset({"sensor-alarm"}), now)
+        heard = np.array([lines.at.get(entity, [np.nan])[-1] for entity in window.entities], dtype=np.float64)
+        memory["alarm_at"] = np.fmax(memory["alarm_at"], heard)
+        found = []
+        for row in np.flatnonzero(now.timestamp() - memory["alarm_at"] < ALARM_HOLD_SECONDS):
+            node, at = window.entities[row], float(memory["alarm_at"][row])
+            one = evidence("hw_accel_temperature_celsius", None, "sensor_alarm", line=lines.text.get(node, "-"))
+            found.append(self._finding(node, "psu-or-fan-failed", 0.9, at, now, (one,)))
+        return found
+
+    def _finding(
+        self, node: EntityRef, fault: str, score: float, since: float, now: datetime, because: tuple[Evidence, ...]
+    ) -> Finding:
+        return finding(self.name, node, fault, score=score, since=since, now=now, because=because)
+
+
+def _lines(events: Sequence[Event], codes: frozenset[str], now: datetime, until: str = "") -> _Lines:
+    """Events with one of the codes of the last ``EVENT_HOLD``; one with the code ``until`` ends what was before."""
+    lines = _Lines({}, {})
+    for event in sorted(events, key=lambda event: event.at):
+        if event.kind not in (EventKind.LOG, EventKind.KUBERNETES) or not now - EVENT_HOLD < event.at <= now:
+            continue
+        if event.code in codes:
+            lines.at.setdefault(event.entity, []).append(event.at.timestamp())
+            lines.text[event.entity] = " ".join((event.attributes.get("text") or event.code).split())[:160]
+        elif until and event.code == until:
+            lines.at.pop(event.entity, None)
+    return lines

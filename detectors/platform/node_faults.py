@@ -1,0 +1,185 @@
+"""Hard faults of nodes and their ports: a count too low, a link or a whole switch down, a kubelet that says no.
+
+What every page of a node goes dark together is ``targets``' business; here the pages answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+
+from detectors.base.condition_durations import newest, silences, spell
+from detectors.base.findings import evidence, finding, fingerprint
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from detectors.hardware.xid import xid_findings
+from outrider.model import (
+    EntityKind,
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    Priority,
+    SignalKey,
+    TimeRange,
+    Window,
+)
+from outrider.topology import Topology
+
+LASTING_SCRAPES = 2
+EVENT_HOLD = timedelta(minutes=10)
+SWITCH_NODES = 2  # faults.yaml, switch-down: links of several nodes of one rack
+SWITCH_SHARE = 0.5  # of the nodes behind it: less is a matter of single links
+TOGETHER_SECONDS = 60.0  # links that one switch takes down are seen down within a few scrapes
+
+
+class NodeFaultDetector(Remembering):
+    """gpu-lost by count, XIDs that only name a node, and a node that is not ready."""
+
+    name = "node-faults"
+    kind = EntityKind.NODE
+    keys: tuple[SignalKey, ...] = (
+        SignalKey("node_ready"),
+        SignalKey("hw_accel_present"),
+        SignalKey("node_accel_capacity"),
+    )
+    window = timedelta(minutes=10)
+    state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {"most": 0.0}
+
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """Judge every node on its newest scrapes."""
+        shown = np.nan_to_num(window.column("hw_accel_present"))
+        memory["most"] = np.maximum(memory["most"], shown.max(axis=1, initial=0.0))
+        found: list[Finding | NoVerdict] = []
+        found.extend(self._short_of_accelerators(window, memory["most"], now))
+        found.extend(self._not_ready(window, now))
+        found.extend(xid_findings(self.name, window.events, topology, now, EVENT_HOLD))
+        return found
+
+    def _short_of_accelerators(self, window: Window, most: Floats, now: datetime) -> list[Finding]:
+        """Fewer accelerators than the kubelet counts, where the missing one has never been seen.
+
+        One that was seen is named by the accelerators' own detector; this one can only name the node.
+        """
+        shown = window.column("hw_accel_present")
+        capacity = newest(window, window.column("node_accel_capacity"))
+        run = spell(~np.isnan(shown), shown < capacity[:, None], window.times)
+        present = newest(window, shown)
+        short = (run.scrapes >= LASTING_SCRAPES) & (present < capacity) & (most <= present)
+        found = []
+        for row in np.flatnonzero(short):
+            node = window.entities[row]
+            count, expected = float(present[row]), float(capacity[row])
+            one = evidence(
+                "hw_accel_present",
+                count,
+                "accelerators_short",
+                Interval(expected, expected),
+                present=count,
+                capacity=expected,
+            )
+            since = float(window.times[run.start[row]])
+            found.append(finding(self.name, node, "gpu-lost", score=0.7, since=since, now=now, because=(one,)))
+        return found
+
+    def _not_ready(self, window: Window, now: datetime) -> list[Finding]:
+        """A kubelet that reports its node not ready: a deviation, no fault of its own name."""
+        ready = window.column("node_ready")
+        run = spell(~np.isnan(ready), ready == 0, window.times)
+        rows = np.flatnonzero((run.scrapes >= LASTING_SCRAPES) & (newest(window, ready) == 0))
+        return [
+            Finding(
+                detector=self.name,
+                entity=window.entities[row],
+                signals=("node_ready",),
+                severity=Priority.P2,
+                score=0.9,
+                observed=0.0,
+                expected=Interval(1.0, 1.0),
+                window=_range(float(window.times[run.start[row]]), now),
+                evidence=(evidence("node_ready", 0.0, "node_not_ready", Interval(1.0, 1.0)),),
+                fingerprint=fingerprint(self.name, window.entities[row], "node_ready"),
+            )
+            for row in rows
+        ]
+
+
+class PortFaultDetector(Remembering):
+    """A scale-out port that was up and is not: ib-link-down of its node, or switch-down where a rack's go together."""
+
+    name = "port-faults"
+    kind = EntityKind.PORT
+    keys: tuple[SignalKey, ...] = (SignalKey("hw_link_up"),)
+    window = timedelta(minutes=10)
+    state_version = 1
+    defaults: ClassVar[dict[str, Any]] = {"up_seen": False}
+
+    def judge(self, window: Window, memory: Arrays, topology: Topology, now: datetime) -> Iterable[Finding | NoVerdict]:
+        """A finding per switch and per node with ports down; a port that was never up is not cabled."""
+        link = window.column("hw_link_up")
+        memory["up_seen"] = memory["up_seen"] | (link == 1).any(axis=1)
+        value = newest(window, link)
+        run = spell(~np.isnan(link), link == 0, window.times)
+        down = memory["up_seen"] & (value == 0) & (run.scrapes >= LASTING_SCRAPES)
+        ports: dict[EntityRef, list[int]] = {}
+        for row in np.flatnonzero(down):
+            ports.setdefault(_node_of(window.entities[row], topology), []).append(int(row))
+        began = {node: float(window.times[run.start[rows]].min()) for node, rows in ports.items()}
+        wired = {_node_of(window.entities[row], topology) for row in np.flatnonzero(~np.isnan(value))}
+        found: list[Finding | NoVerdict] = []
+        for switch, nodes in _behind_one_switch(began, wired, topology).items():
+            names = ", ".join(sorted(node.name for node in nodes))
+            one = evidence("hw_link_up", 0.0, "links_down_together", Interval(1.0, 1.0), nodes=names)
+            since = min(began[node] for node in nodes)
+            found.append(finding(self.name, switch, "switch-down", score=0.95, since=since, now=now, because=(one,)))
+            ports = {node: rows for node, rows in ports.items() if node not in nodes}
+        for node, rows in ports.items():
+            names = ", ".join(sorted(window.entities[row].name for row in rows))
+            one = evidence("hw_link_up", 0.0, "link_down", Interval(1.0, 1.0), ports=names)
+            found.append(
+                finding(self.name, node, "ib-link-down", score=0.9, since=began[node], now=now, because=(one,))
+            )
+        quiet = silences(self.name, window.entities, window.column_status("hw_link_up"), np.isnan(value))
+        return (*found, *quiet)
+
+
+def _behind_one_switch(
+    began: Mapping[EntityRef, float], wired: AbstractSet[EntityRef], topology: Topology
+) -> dict[EntityRef, list[EntityRef]]:
+    """The nodes whose links went down together with those of most others behind the same switch.
+
+    ``began`` is when each node's first link went down, ``wired`` are all nodes with a port that is seen.
+    """
+    behind: dict[EntityRef, list[EntityRef]] = {}
+    for node in sorted(began, key=lambda node: node.key):
+        for switch in topology.below(node, EntityKind.SWITCH):
+            behind.setdefault(switch, []).append(node)
+    found = {}
+    for switch, nodes in behind.items():
+        middle = float(np.median([began[node] for node in nodes]))
+        together = [node for node in nodes if abs(began[node] - middle) <= TOGETHER_SECONDS]
+        all_there = [node for node in topology.above(switch, EntityKind.NODE) if node in wired]
+        if len(together) >= SWITCH_NODES and len(together) >= SWITCH_SHARE * len(all_there):
+            found[switch] = together
+    return found
+
+
+def _node_of(port: EntityRef, topology: Topology) -> EntityRef:
+    """The port's node by topology or by its label; the port itself when neither is known."""
+    nodes = [
+        entity for entity in (*topology.rests_on(port), *topology.holds_up(port)) if entity.kind is EntityKind.NODE
+    ]
+    if nodes:
+        return nodes[0]
+    name = topology.label(port, "node")
+    return EntityRef(port.cluster, EntityKind.NODE, None, name) if name else port
+
+
+def _range(since: float, now: datetime) -> TimeRange:
+    return TimeRange(min(datetime.fromtimestamp(since, tz=now.tzinfo), now), now)

@@ -1,0 +1,93 @@
+"""A host whose CPU is taken by something that is not its usual work.
+
+Engines use little CPU and use it evenly; what rises on one host alone, far above its own usual and not on the others,
+is a neighbour's. A surge rises everywhere, and a model that loads keeps the disk busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from detectors.base.condition_durations import newest, silences, spell
+from detectors.base.findings import evidence, finding
+from detectors.base.sampling import spacing
+from detectors.base.state_arrays import Arrays
+from detectors.base.stateful import Remembering
+from outrider.model import EntityKind, Finding, Interval, NoVerdict, NoVerdictReason, SignalKey, Window
+from outrider.topology import Topology
+
+RISE = 0.3  # of all cores: several times what an engine takes
+LASTING_SECONDS = 120.0  # images are unpacked and models compiled within this, or with the disk busy
+DISK_BUSY_RATIO = 0.3
+USUAL_TAU_SECONDS = 3600.0
+KNOWN_SECONDS = 240.0
+
+_DEFAULTS = {"usual": np.nan, "seen": 0.0, "risen_since": np.nan}
+
+
+class NeighbourDetector(Remembering):
+    """noisy-neighbour of each node."""
+
+    name = "neighbours"
+    kind = EntityKind.NODE
+    keys: tuple[SignalKey, ...] = (SignalKey("node_cpu_utilization_ratio"), SignalKey("node_disk_busy_ratio"))
+    window = timedelta(minutes=5)
+    state_version = 1
+    defaults = _DEFAULTS
+
+    def judge(
+        self, window: Window, memory: Arrays, _topology: Topology, now: datetime
+    ) -> Iterable[Finding | NoVerdict]:
+        """Compare each node's CPU with its own usual and with how far the others have risen."""
+        busy = window.column("node_cpu_utilization_ratio")
+        value = newest(window, busy)
+        known = memory["seen"] >= KNOWN_SECONDS
+        over = busy - memory["usual"][:, None]
+        common = _common(over, known)
+        disk = np.nan_to_num(window.column("node_disk_busy_ratio"))
+        high = (over - common[None, :] >= RISE) & (disk < DISK_BUSY_RATIO)
+        run = spell(~np.isnan(busy), high, window.times)
+        found: list[Finding | NoVerdict] = []
+        started = np.where(run.scrapes > 0, window.times[run.start], np.nan)
+        memory["risen_since"] = np.where(run.scrapes > 0, np.fmin(memory["risen_since"], started), np.nan)
+        for row in np.flatnonzero(known & (run.seconds >= LASTING_SECONDS)):
+            usual, since = float(memory["usual"][row]), float(memory["risen_since"][row])
+            limit = Interval(None, usual + RISE)
+            one = evidence(
+                "node_cpu_utilization_ratio",
+                float(value[row]),
+                "cpu_taken",
+                limit,
+                ratio=float(value[row]),
+                usual=usual,
+            )
+            node = window.entities[row]
+            found.append(finding(self.name, node, "noisy-neighbour", score=0.75, since=since, now=now, because=(one,)))
+        _learn(memory, value, float(spacing(window)[-1]))
+        status = window.column_status("node_cpu_utilization_ratio")
+        found.extend(silences(self.name, window.entities, status, np.isnan(value)))
+        learning = np.flatnonzero(~known & ~np.isnan(value))
+        found.extend(NoVerdict(self.name, window.entities[row], NoVerdictReason.WARMING_UP) for row in learning)
+        return found
+
+
+def _common(over: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """How far the middle node is above its usual at each instant, shape (times,); 0 where nobody is known."""
+    nodes = np.where(known[:, None], over, np.nan)
+    there = ~np.isnan(nodes).all(axis=0) if nodes.size else np.zeros(over.shape[1], dtype=np.bool_)
+    common = np.zeros(over.shape[1])
+    if there.any():
+        common[there] = np.nanmedian(nodes[:, there], axis=0)
+    return common
+
+
+def _learn(memory: dict[str, np.ndarray], value: np.ndarray, seconds: float) -> None:
+    """Usual follows within the hour, and is the mean of all while less than that was seen."""
+    taken = ~np.isnan(value)
+    pace = np.maximum(seconds / (memory["seen"] + seconds), 1.0 - np.exp(-seconds / USUAL_TAU_SECONDS))
+    moved = np.where(np.isnan(memory["usual"]), value, memory["usual"] + pace * (value - memory["usual"]))
+    memory["usual"] = np.where(taken, moved, memory["usual"])
+    memory["seen"] = memory["seen"] + np.where(taken, seconds, 0.0)

@@ -1,0 +1,172 @@
+"""Why a pod does not stay up, in Kubernetes' own words: killed for memory, or ending soon after each start.
+
+Both show as restarts; the kernel's line, the reason of the last termination and the kubelet's events tell them
+apart. ``pod_last_terminated_oom`` stays up for ever, so it only counts beside a restart of the window. A
+container that waits in CrashLoopBackOff is not yet a loop, since an engine may have died once and not come
+back: a loop is seen to start and to end again. A pod that was made anew has started for the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.condition_durations import newest, silences, unusable
+from detectors.base.findings import evidence, finding
+from detectors.base.state_arrays import empty
+from outrider.model import (
+    DetectorState,
+    EntityKind,
+    EntityRef,
+    Event,
+    EventKind,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    SignalKey,
+    Window,
+)
+from outrider.topology import Topology
+
+EVENT_HOLD = timedelta(minutes=10)
+CRASH_LOOP = 3.0  # pod_waiting_reason: CrashLoopBackOff
+ENDS = 2  # a process that ends once may be started anew and be well
+RESTARTS_UNHEARD = 3.0  # restarts in the window that are a loop where nobody reads the kubelet's events
+UNHEARD_SCORE = 0.6  # an engine that died once and cannot start again restarts as often
+KILLED = frozenset({"oom-kill", "OOMKilling", "OOMKilled"})
+STARTED, BACK_OFF = "Started", "BackOff"
+_MADE_ANEW = frozenset({"Scheduled", "Killing", "Evicted"})
+
+
+@dataclass(slots=True)
+class _Life:
+    """What the window's events say of one pod. Instants are unix seconds; ``starts`` of its newest incarnation.
+
+    ``ends`` counts processes that started and are known to have ended by themselves, in every incarnation.
+    """
+
+    killed: list[float] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    ends: int = 0
+    first_start: float = np.nan
+    runs: bool = False
+
+    def take(self, event: Event) -> None:
+        """The next event in order of time."""
+        at = event.at.timestamp()
+        if event.code in KILLED:
+            self.killed.append(at)
+        elif event.kind is not EventKind.KUBERNETES:
+            return
+        elif event.code in (STARTED, BACK_OFF):
+            self.ends += self.runs
+            self.runs = event.code == STARTED
+            if self.runs:
+                self.starts.append(at)
+                self.first_start = min(at, self.first_start) if self.first_start == self.first_start else at
+        elif event.code in _MADE_ANEW:
+            self.starts, self.runs = [], False
+
+
+class PodFaultDetector:
+    """pod-oom and crash-loop of each pod; a pod that memory kills again and again is only the first."""
+
+    name = "pod-faults"
+    kind = EntityKind.POD
+    keys: tuple[SignalKey, ...] = tuple(
+        map(SignalKey, ("pod_restarts", "pod_waiting_reason", "pod_last_terminated_oom", "pod_ready"))
+    )
+    window = EVENT_HOLD
+    state_version = 1
+
+    def initial(self) -> DetectorState:
+        """Nothing is remembered: the window holds all that counts."""
+        return empty(self.state_version, {})
+
+    def detect(
+        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """Judge every pod on the window's events and restarts."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None:
+            return state, (NoVerdict(self.name, None, reason),)
+        lives = _lives(window.events, now)
+        told = window.column("pod_restarts")
+        restarts = np.where(np.isfinite(told), np.maximum(told, 0.0), 0.0)
+        found = self._killed(window, lives, restarts, now)
+        for entity, verdict in self._loops(window, lives, restarts, now).items():
+            found.setdefault(entity, verdict)
+        verdicts: list[Finding | NoVerdict] = [found[entity] for entity in sorted(found, key=lambda one: one.key)]
+        unseen = np.isnan(newest(window, window.column("pod_ready")))
+        verdicts.extend(silences(self.name, window.entities, window.column_status("pod_ready"), unseen))
+        return state, tuple(verdicts)
+
+    def _killed(
+        self, window: Window, lives: dict[EntityRef, _Life], restarts: Floats, now: datetime
+    ) -> dict[EntityRef, Finding]:
+        """Pods with a process that was killed for memory in the window, by the kernel's word or the kubelet's."""
+        ended = newest(window, window.column("pod_last_terminated_oom")) == 1
+        since = _first(restarts, window.times)
+        found: dict[EntityRef, Finding] = {}
+        for row in np.flatnonzero(ended & ~np.isnan(since)):
+            one = evidence(
+                "pod_last_terminated_oom", 1.0, "oom_killed", Interval(0.0, 0.0), times=_times(restarts, row)
+            )
+            pod = window.entities[row]
+            found[pod] = finding(self.name, pod, "pod-oom", score=0.9, since=float(since[row]), now=now, because=(one,))
+        for pod, life in lives.items():
+            if life.killed:
+                one = evidence(
+                    "container_oom_events", len(life.killed), "oom_line", Interval(0.0, 0.0), times=len(life.killed)
+                )
+                found[pod] = finding(
+                    self.name, pod, "pod-oom", score=0.95, since=life.killed[0], now=now, because=(one,)
+                )
+        return found
+
+    def _loops(
+        self, window: Window, lives: dict[EntityRef, _Life], restarts: Floats, now: datetime
+    ) -> dict[EntityRef, Finding]:
+        """Pods with a process that starts and ends, again and again."""
+        waits = newest(window, window.column("pod_waiting_reason")) == CRASH_LOOP
+        waiting = {window.entities[row] for row in np.flatnonzero(waits)}
+        since, counted = _first(restarts, window.times), restarts.sum(axis=1)
+        found: dict[EntityRef, Finding] = {}
+        for pod, life in lives.items():
+            ends = life.ends + (life.runs and pod in waiting)
+            if ends >= ENDS and len(life.starts) >= ENDS:
+                found[pod] = self._loop(pod, float(ends), life.first_start, now)
+        if not any(event.kind is EventKind.KUBERNETES for event in window.events):
+            for row in np.flatnonzero(waits & (counted >= RESTARTS_UNHEARD)):
+                pod = window.entities[row]
+                found[pod] = self._loop(pod, float(counted[row]), float(since[row]), now, score=UNHEARD_SCORE)
+        return found
+
+    def _loop(self, pod: EntityRef, ends: float, since: float, now: datetime, score: float = 0.9) -> Finding:
+        one = evidence("pod_restarts", ends, "crash_loop", Interval(None, 1.0), times=round(ends))
+        return finding(self.name, pod, "crash-loop", score=score, since=since, now=now, because=(one,))
+
+
+def _lives(events: Sequence[Event], now: datetime) -> dict[EntityRef, _Life]:
+    lives: dict[EntityRef, _Life] = {}
+    for event in sorted(events, key=lambda event: event.at):
+        if now - EVENT_HOLD < event.at <= now:
+            lives.setdefault(event.entity, _Life()).take(event)
+    return lives
+
+
+def _first(counts: Floats, times: Floats) -> Floats:
+    """When each row was first above nothing; NaN where it never was. ``counts`` is (entities, times)."""
+    some = counts > 0
+    if some.shape[1] == 0:
+        return np.full(some.shape[0], np.nan)
+    return np.where(some.any(axis=1), times[np.argmax(some, axis=1)], np.nan)
+
+
+def _times(counts: Floats, row: int | np.intp | NDArray[np.intp]) -> int:
+    return round(float(counts[row].sum()))

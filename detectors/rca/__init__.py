@@ -1,0 +1,1 @@
+"""Root-cause analysis: correlation, hypotheses, ranking, confidence, incident lifecycle, explanation."""

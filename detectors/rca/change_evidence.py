@@ -1,0 +1,221 @@
+"""What changes and log lines suggest: told apart by code, placed on the component they are about, weak by themselves.
+
+A change of a service's pods speaks of the service, one of a driver of the node. A hint becomes a candidate of an
+incident that it can reach; it opens none, and joins none to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from detectors.rca.changes import NOTHING_NEW
+from detectors.rca.hypotheses import WINDOW, Claim, Reach
+from outrider.faults import faults
+from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Finding
+
+CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
+CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"
+LOG_STRENGTH = 0.55  # the server's own words, of which no detector has made a finding
+LOG_HOLD = timedelta(minutes=10)
+CHANGE_TEXT, LOG_TEXT = "incidents.evidence.change", "incidents.evidence.log"
+CHANGE_BY_TEXT, CHANGE_FROM_TEXT = f"{CHANGE_TEXT}_by", f"{CHANGE_TEXT}_from"
+SLOWER = frozenset({"engine_tpot_seconds", "engine_itl_seconds", "svc_tpot_seconds"})
+MOST_CARDS = 8  # of one node, that a change of its driver is put on
+_MOST_TOLD = 120  # characters of what was before and after, and of a line
+
+
+class ChangeSort(StrEnum):
+    """What a change may have done, by its code."""
+
+    ROLLOUT = "rollout"
+    FLAGS = "flags"
+    MODEL = "model"
+    CONFIG = "config"
+    DRIVER = "driver"  # whatever a node brings along: driver, CUDA, kernel, kubelet, firmware
+    NETWORK = "network"
+    SCALE = "scale"
+
+
+_SORT_OF = {
+    "flags": ChangeSort.FLAGS,
+    "model-revision": ChangeSort.MODEL,
+    "config": ChangeSort.CONFIG,
+    "configmap": ChangeSort.CONFIG,
+    **dict.fromkeys(("driver", "cuda", "kernel", "kubelet", "firmware"), ChangeSort.DRIVER),
+    "network": ChangeSort.NETWORK,
+    "scale": ChangeSort.SCALE,
+}
+_PUT_ON_NODES = (ChangeSort.DRIVER, ChangeSort.NETWORK)
+NEW_REVISION = (ChangeSort.ROLLOUT, ChangeSort.FLAGS, ChangeSort.MODEL, ChangeSort.CONFIG)
+
+_OF_A_REVISION = frozenset({
+    "bad-rollout", "kernel-regression", "crash-loop", "model-load-failed", "garbled-output", "slow-start", "gpu-oom",
+    "prefix-cache-collapse", "batch-misconfigured", "pod-oom", "host-memory-leak", "gpu-memory-leak",
+    "gpu-memory-fragmentation", "kv-transfer-fail", "engine-asleep", "tp-topology-bad",
+})  # fmt: skip
+# The faults that a change of each sort is worth mentioning with.
+SPEAKS_FOR: Mapping[ChangeSort, frozenset[str]] = {
+    **dict.fromkeys(NEW_REVISION, _OF_A_REVISION),
+    ChangeSort.DRIVER: frozenset({
+        "gpu-slow-peer", "gpu-lost", "gpu-xid-hardware", "gpu-xid-application", "nccl-timeout", "nvlink-degraded",
+        "pcie-degraded", "node-lost", "engine-dead", "engine-core-dead", "kernel-regression", "slow-start",
+        "gpu-power-throttle", "metric-renamed", "exporter-down",
+    }),
+    ChangeSort.NETWORK: frozenset({
+        "network-loss", "ib-link-down", "kv-transfer-fail", "nccl-timeout", "cert-or-dns", "node-lost", "switch-down",
+    }),
+    ChangeSort.SCALE: frozenset({
+        "kv-pressure", "traffic-surge", "traffic-skew", "pods-pending", "autoscaler-stuck", "slow-start",
+        "image-pull-slow",
+    }),
+}  # fmt: skip
+# What a line of a model server suggests; lines of which detectors make findings are evidence beside these.
+LINE_SPEAKS_FOR: Mapping[str, str] = {
+    "engine_dead": "engine-core-dead",
+    "worker_died": "engine-core-dead",
+    "cuda_error": "engine-core-dead",  # a fault of the card leaves an XID, which has a detector of its own
+    "gpu_missing": "gpu-lost",
+    "nccl_error": "nccl-timeout",
+    "nccl_timeout": "nccl-timeout",
+    "kv_transfer_failed": "kv-transfer-fail",
+    "invalid_logits": "garbled-output",
+    "cuda_oom": "gpu-oom",
+    "memory_fragmented": "gpu-memory-fragmentation",
+    "host_memory": "pod-oom",
+    "oom-kill": "pod-oom",
+    "disk_full": "disk-full",
+    "storage_error": "storage-slow",
+    "link-down": "ib-link-down",
+    "sleep": "engine-asleep",
+    **dict.fromkeys(
+        ("weights_missing", "weights_corrupt", "weights_wrong", "kv_cache_too_small", "load_failed"),
+        "model-load-failed",
+    ),
+    **dict.fromkeys(("flags_wrong", "config_unreadable"), "bad-rollout"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """One change or log line on one component. ``sort`` None: a line."""
+
+    entity: EntityRef
+    event: Event
+    sort: ChangeSort | None
+
+    def speaks_for(self, fault: str) -> bool:
+        """True when it is worth mentioning with the fault."""
+        return LINE_SPEAKS_FOR.get(self.event.code) == fault if self.sort is None else fault in SPEAKS_FOR[self.sort]
+
+    @property
+    def evidence(self) -> Evidence:
+        """Which change or line, at which instant, by whom and from what to what where that is known."""
+        return line_evidence(self.event) if self.sort is None else change_evidence(self.event)
+
+
+def sort_of(code: str) -> ChangeSort | None:
+    """What a change of that code may have done; None when it puts nothing new into service."""
+    return None if code in NOTHING_NEW else _SORT_OF.get(code, ChangeSort.ROLLOUT)
+
+
+def gather(events: Sequence[Event], reach: Reach, now: datetime) -> dict[EntityRef, list[Hint]]:
+    """Recent changes and lines by the component they are about, oldest first."""
+    found: dict[EntityRef, list[Hint]] = {}
+    for event in sorted(events, key=lambda one: (one.at, one.id)):
+        if event.kind is EventKind.CHANGE and now - CHANGE_WINDOW - WINDOW <= event.at <= now:
+            sort = sort_of(event.code)
+            places = _places(event, sort, reach) if sort is not None else ()
+        elif event.kind is EventKind.LOG and event.code in LINE_SPEAKS_FOR and now - LOG_HOLD <= event.at <= now:
+            sort, places = None, (event.entity,)
+        else:
+            continue
+        for entity in places:
+            found.setdefault(entity, []).append(Hint(entity, event, sort))
+    return found
+
+
+def _places(event: Event, sort: ChangeSort, reach: Reach) -> tuple[EntityRef, ...]:
+    """The nodes for what nodes bring along, else the services of what was changed."""
+    if sort in _PUT_ON_NODES:
+        nodes = tuple(sorted(reach.nodes(event.entity), key=lambda node: node.key))
+        return nodes or (event.entity,)
+    return reach.services(event.entity) or (event.entity,)
+
+
+def suggested(
+    hints: Mapping[EntityRef, Sequence[Hint]], findings: Mapping[EntityRef, Sequence[Finding]], reach: Reach
+) -> list[Claim]:
+    """The candidates that the hints make, beside what a new revision makes of its service."""
+    claims: dict[tuple[EntityRef, str], Claim] = {}
+    for held in hints.values():
+        for hint in held:
+            for claim in _of_hint(hint, findings, reach):
+                claims[claim.entity, claim.fault or ""] = claim
+    changed = {entity for entity, held in hints.items() if any(hint.sort is ChangeSort.DRIVER for hint in held)}
+    for claim in _of_many_nodes(changed, hints, findings, reach):
+        claims[claim.entity, claim.fault or ""] = claim
+    return list(claims.values())
+
+
+def _of_hint(hint: Hint, findings: Mapping[EntityRef, Sequence[Finding]], reach: Reach) -> Iterator[Claim]:
+    after = hint.event.at + CHANGE_WINDOW - WINDOW
+    if hint.sort is None:
+        fault = LINE_SPEAKS_FOR[hint.event.code]
+        for place in _of_kind(hint.entity, faults()[fault].entity, reach):
+            yield Claim(place, fault, hint.event.at, LOG_STRENGTH, firing=False)
+    elif hint.sort is ChangeSort.NETWORK and hint.entity.kind is EntityKind.NODE:
+        yield Claim(hint.entity, "network-loss", after, CHANGE_STRENGTH, firing=False)
+    elif hint.sort is ChangeSort.FLAGS and _slower(hint.entity, findings):
+        yield Claim(hint.entity, "batch-misconfigured", after, CHANGE_STRENGTH, firing=False)
+    elif hint.sort is ChangeSort.DRIVER:
+        for card in reach.topology.above(hint.entity, EntityKind.GPU)[:MOST_CARDS]:
+            if any(_slower(replica, findings) for replica in reach.up(card) if replica.kind is EntityKind.REPLICA):
+                yield Claim(card, "gpu-slow-peer", after, CHANGE_STRENGTH, firing=False)
+
+
+def _of_many_nodes(
+    changed: set[EntityRef],
+    hints: Mapping[EntityRef, Sequence[Hint]],
+    findings: Mapping[EntityRef, Sequence[Finding]],
+    reach: Reach,
+) -> Iterator[Claim]:
+    """A service that is slower while most of its nodes have a new driver: it is the driver, and no one card."""
+    for service in {one for node in changed for one in reach.services(node)}:
+        nodes = reach.nodes(service)
+        if 2 * len(nodes & changed) > len(nodes) > 1 and _slower(service, findings):
+            newest = max(hint.event.at for node in nodes & changed for hint in hints[node])
+            since = newest + CHANGE_WINDOW - WINDOW
+            yield Claim(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False)
+
+
+def _of_kind(entity: EntityRef, kind: EntityKind, reach: Reach) -> tuple[EntityRef, ...]:
+    """The component of a kind that a line means: its own, or the only one near it."""
+    if entity.kind is kind:
+        return (entity,)
+    near = (*reach.topology.below(entity, kind), *reach.topology.above(entity, kind))
+    return near if len(near) == 1 else ()
+
+
+def _slower(entity: EntityRef, findings: Mapping[EntityRef, Sequence[Finding]]) -> bool:
+    return any(SLOWER.intersection(finding.signals) for finding in findings.get(entity, ()))
+
+
+def change_evidence(event: Event) -> Evidence:
+    """That something was changed: what, when, and by whom and from what to what where that is known."""
+    sort = sort_of(event.code) or ChangeSort.ROLLOUT
+    told = {"code": event.code, "at": f"{event.at:%H:%M:%S}"}
+    actor = event.attributes.get("actor", "")
+    before, after = (event.attributes.get(name, "")[:_MOST_TOLD] for name in ("from", "to"))
+    if not actor and not (before or after):
+        return Evidence("", None, None, f"{CHANGE_TEXT}.{sort}", told)
+    told |= {"before": before or "-", "after": after or "-"} | ({"actor": actor} if actor else {})
+    return Evidence("", None, None, f"{CHANGE_BY_TEXT if actor else CHANGE_FROM_TEXT}.{sort}", told)
+
+
+def line_evidence(event: Event) -> Evidence:
+    """What a server's log said, and when."""
+    line = " ".join((event.attributes.get("text") or event.code).split())[:_MOST_TOLD]
+    return Evidence("", None, None, LOG_TEXT, {"at": f"{event.at:%H:%M:%S}", "line": line})

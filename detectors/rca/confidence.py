@@ -1,0 +1,70 @@
+"""What scores are worth as confidences: a softmax whose temperature was fitted to what drills proved right.
+
+The figures stand in ``confidence.yaml``, which ``benchmarks/fit_confidence.py`` writes from drills of tuning seeds.
+Temperature scaling after Guo et al., On Calibration of Modern Neural Networks (2017); the order of answers stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from outrider import yamlfile
+from outrider.yaml_shapes import Shapes
+
+FILE = "confidence.yaml"
+_KEYS = ("temperature", "unknown_score", "fitted")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """``temperature`` divides scores (0-1); ``unknown_score`` is what "a cause nobody named" scores."""
+
+    temperature: float
+    unknown_score: float
+
+    def weight(self, score: float) -> float:
+        """The weight of a score, relative to that of the unknown."""
+        return math.exp((score - self.unknown_score) / self.temperature)
+
+    def shares(self, weights: Sequence[float]) -> list[float]:
+        """Confidences (0-1) of weights; what they leave of 1 is the unknown's."""
+        total = 1.0 + sum(weights)
+        return [weight / total for weight in weights]
+
+
+@cache
+def packaged() -> Scale:
+    """The figures of this release. Raises ConfigError when the file is damaged."""
+    return read(resources.files("detectors.rca").joinpath(FILE).read_text(encoding="utf-8"), f"detectors/rca/{FILE}")
+
+
+def read(text: str, file: str) -> Scale:
+    """The figures of a text. Raises ConfigError with line and key of every mistake."""
+    document, shapes = yamlfile.parse(text, file), Shapes()
+    top = shapes.mapping(document, (), {} if document.value is None else document.value)
+    for key in top:
+        if key not in _KEYS:
+            shapes.note(document, (key,), f"unknown key{yamlfile.near(key, _KEYS)}")
+    temperature = _figure(document, shapes, top, "temperature", 0.01, 2.0)
+    unknown = _figure(document, shapes, top, "unknown_score", 0.0, 1.0)
+    if shapes.problems:
+        raise yamlfile.refuse(shapes.problems)
+    return Scale(temperature, unknown)
+
+
+def _figure(
+    document: yamlfile.Document, shapes: Shapes, top: dict[str, Any], key: str, least: float, most: float
+) -> float:
+    if key not in top:
+        if isinstance(document.value, dict | None):
+            shapes.note(document, (key,), "is missing")
+        return least
+    found = shapes.number(document, (key,), top[key])
+    if found is not None and not least <= found <= most:
+        shapes.note(document, (key,), f"expected {least:g} to {most:g}, not {found:g}")
+    return found if found is not None else least

@@ -1,0 +1,361 @@
+"""Folds alerts into incidents: one thing that is broken, one suspected cause, everything else under it.
+
+Pure. What is said to be wrong becomes claims; each claim hangs on the one claim that explains it best;
+what hangs together is one incident. Independent faults on separate paths stay apart even when they
+overlap in time. A cause that is found late takes its incident over; a resolved incident takes nothing
+new. Called by ``service`` once a cycle, after the alerts were advanced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from detectors.rca import evidence_index as scenes
+from detectors.rca import incident_lifecycle, symptoms
+from detectors.rca.evidence_index import Scene
+from detectors.rca.fault_catalogue import Knowledge
+from detectors.rca.hypotheses import (
+    TOLD_LATENESS,
+    USER_FACING,
+    WINDOW,
+    Claim,
+    Pair,
+    Tie,
+    begins_later,
+    begins_when_told,
+    comes_first,
+    ended_before,
+    gathered,
+    over,
+    pairs,
+)
+from detectors.rca.incident_lifecycle import Case
+from outrider.faults import layer_of
+from outrider.model import Alert, EntityRef, Event, Finding, Incident, Layer
+from outrider.topology import Topology
+
+ROUNDS = 4
+BLIND_GRACE = timedelta(minutes=3)  # what fails with the view comes back within a few scrapes of it
+
+
+def correlate(
+    open_incidents: Sequence[Incident],
+    alerts: Sequence[Alert],
+    findings: Sequence[Finding],
+    events: Sequence[Event],
+    topology: Topology,
+    knowledge: Knowledge,
+    now: datetime,
+    interval: timedelta = timedelta(0),
+) -> tuple[Incident, ...]:
+    """The incidents that changed or are new, in order of opening.
+
+    ``alerts`` are all pending and firing ones and those that resolved since the last call: a firing alert that is not
+    handed in counts as resolved. ``events`` should reach back half an hour, so that changes are seen as possible
+    causes; ``interval`` lies between cycles. Calling it again on its own answer changes nothing.
+    """
+    scene = scenes.look(alerts, findings, events, topology, knowledge, now, interval)
+    firing = {alert.fingerprint: alert for alert in alerts if scenes.opens_incident(alert)}
+    known = {incident.id for incident in open_incidents}
+    standing = {incident.id: incident for incident in open_incidents if incident.resolved_at is None}
+    answer: dict[str, Incident] = {}
+    for _ in range(ROUNDS):  # a cause that changes hands may explain another incident, so look again
+        changed = _once(tuple(standing.values()), firing, scene, known, now)
+        if not changed:
+            break
+        for incident in changed:
+            answer[incident.id] = standing[incident.id] = incident
+            if incident.resolved_at is not None:
+                del standing[incident.id]
+    for incident in symptoms.joined(tuple(standing.values()), alerts, scene, now):
+        answer[incident.id] = incident
+    return _told(answer, {incident.id for incident in open_incidents})
+
+
+def _told(answer: Mapping[str, Incident], known: set[str]) -> tuple[Incident, ...]:
+    """Leave out incidents that were opened and absorbed within one call: nobody has heard of them."""
+    unheard = {name for name, incident in answer.items() if name not in known and incident.resolved_at is not None}
+    told = []
+    for name, incident in answer.items():
+        if name in unheard:
+            continue
+        lines = tuple(entry for entry in incident.timeline if entry.arguments.get("incident") not in unheard)
+        told.append(incident if lines == incident.timeline else replace(incident, timeline=lines))
+    return tuple(sorted(told, key=lambda incident: (incident.opened_at, incident.id)))
+
+
+def _once(
+    standing: Sequence[Incident], firing: Mapping[str, Alert], scene: Scene, known: set[str], now: datetime
+) -> tuple[Incident, ...]:
+    held = sorted(standing, key=lambda incident: (incident.opened_at, incident.id))
+    cases = [incident_lifecycle.reopen(incident, firing) for incident in held]
+    for case in cases:
+        _release_when_sighted(case, now)
+    taken = {fingerprint for case in cases if not case.closed for fingerprint in case.alive}
+    fresh = [alert for fingerprint, alert in firing.items() if fingerprint not in taken]
+    cases += _assign(cases, fresh, scene, now)
+    for case in cases:
+        incident_lifecycle.settle(case, scene, now)
+    _name_new(cases, known)
+    return tuple(case.incident for case in cases if case.incident is not case.before)
+
+
+def _release_when_sighted(case: Case, now: datetime) -> None:
+    """A view that went dark explains nothing once it is back; what is still wrong then stands for itself."""
+    cause = case.incident.suspected_cause
+    if cause is None or layer_of(cause.fault) is not Layer.MONITORING or not case.alive:
+        return
+    lasts = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in case.alive.values())
+    marks = [
+        entry
+        for entry in case.incident.timeline
+        if entry.what in (incident_lifecycle.CAUSE_GONE, incident_lifecycle.CAUSE_BACK)
+    ]
+    gone = marks[-1] if marks and marks[-1].what == incident_lifecycle.CAUSE_GONE else None
+    if lasts and gone is not None:
+        case.note(now, incident_lifecycle.CAUSE_BACK)
+    elif not lasts and gone is None:
+        case.note(now, incident_lifecycle.CAUSE_GONE)
+    elif not lasts and gone is not None and now - gone.at >= BLIND_GRACE:
+        case.close(now, incident_lifecycle.RELEASED, count=str(len(case.alive)))
+    case.settled = not lasts
+
+
+@dataclass(slots=True)
+class _Forest:
+    """Claims that hang together, as union-find over claim numbers."""
+
+    parent: list[int]
+
+    def root(self, number: int) -> int:
+        while self.parent[number] != number:
+            self.parent[number] = self.parent[self.parent[number]]
+            number = self.parent[number]
+        return number
+
+    def join(self, one: int, other: int) -> None:
+        first, second = sorted((self.root(one), self.root(other)))
+        self.parent[second] = first
+
+
+@dataclass(slots=True)
+class _Board:
+    """All claims of one call.
+
+    ``pinned`` are causes of open incidents that alerts stood behind; ``fixed`` are what such causes
+    already explain, which nothing may move elsewhere.
+    """
+
+    late: timedelta
+    claims: list[Claim] = field(default_factory=list)
+    pinned: set[int] = field(default_factory=set)
+    fixed: set[int] = field(default_factory=set)
+
+    def add(self, claim: Claim, *, marks: set[int] | None = None) -> None:
+        if marks is not None:
+            marks.add(len(self.claims))
+        self.claims.append(claim)
+
+    def silent(self, number: int) -> bool:
+        """True for what a detector or a change record suggests and no alert says yet."""
+        return self.claims[number].home is None and not self.claims[number].alerts
+
+
+def _assign(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene, now: datetime) -> list[Case]:
+    """Hang every fresh alert on an open case or on a new one; merge cases that turn out to be one."""
+    board = _board(cases, fresh, scene)
+    found = list(pairs(board.claims, scene.reach, scene.knowledge))
+    by_symptom, by_cause = gathered(found, len(board.claims))
+    forest = _Forest(list(range(len(board.claims))))
+    first_of_home: dict[str, int] = {}
+    for number, claim in enumerate(board.claims):
+        if claim.home is not None:
+            forest.join(first_of_home.setdefault(claim.home, number), number)
+    orphans = []
+    for number in range(len(board.claims)):
+        if board.silent(number):
+            best = _oldest_home(by_cause[number], board)
+        else:
+            best = _best_parent(number, board, by_symptom[number], by_cause[number])
+        if best is None:
+            orphans.append(number)
+        else:
+            forest.join(best, number)
+    for one, other in (*_alternatives(board, scene.knowledge), *_same_service(orphans, board, scene)):
+        forest.join(one, other)
+    groups: dict[int, list[int]] = {}
+    for number in range(len(board.claims)):
+        groups.setdefault(forest.root(number), []).append(number)
+    by_id = {case.incident.id: case for case in cases}
+    by_fingerprint = {alert.fingerprint: alert for alert in fresh}
+    opened = [_gather(board, group, by_id, by_fingerprint, now) for group in groups.values()]
+    _tell_candidates(cases, opened, board, by_symptom)
+    return [case for case in opened if case is not None and case.before is None]
+
+
+def _board(cases: Sequence[Case], fresh: Sequence[Alert], scene: Scene) -> _Board:
+    board = _Board(late=scene.late)
+    for case in cases:
+        if case.closed or not case.alive:
+            continue
+        cause = incident_lifecycle.cause_claim(case, scene)
+        backed = incident_lifecycle.is_backed(case)
+        if cause is not None:
+            board.add(cause, marks=board.pinned if backed else board.fixed)
+        for alert in case.alive.values():
+            if cause is None or (alert.entity, alert.fault) != (cause.entity, cause.fault):
+                board.add(_claim(alert, case.incident.id, scene), marks=board.fixed if backed else None)
+    spoken: dict[tuple[EntityRef, str | None], list[Alert]] = {}
+    for alert in fresh:
+        spoken.setdefault((alert.entity, alert.fault), []).append(alert)
+    for same in spoken.values():
+        first = min(same, key=lambda alert: (alert.starts_at, alert.fingerprint))
+        prints = tuple(sorted(alert.fingerprint for alert in same))
+        board.add(replace(_claim(first, None, scene), alerts=prints, over=over(same)))
+    named = {(claim.entity, claim.fault) for claim in board.claims}
+    for standing in scene.standing.values():
+        for claim in standing:
+            if not claim.firing and (claim.entity, claim.fault) not in named:
+                named.add((claim.entity, claim.fault))
+                board.add(replace(claim, alerts=()))
+    return board
+
+
+def _claim(alert: Alert, home: str | None, scene: Scene) -> Claim:
+    since, prints = scene.since(alert), (alert.fingerprint,)
+    return Claim(alert.entity, alert.fault, since, scenes.ALERT_STRENGTH, True, prints, home, over((alert,)))
+
+
+def _best_parent(number: int, board: _Board, explained_by: Sequence[Pair], explains: Sequence[Pair]) -> int | None:
+    """The claim that explains this one best, None when nothing does or what does may not move it."""
+    if number in board.fixed:
+        return None
+    claim = board.claims[number]
+    returned = {pair.symptom for pair in explains}
+    choices = []
+    for pair in explained_by:
+        cause = board.claims[pair.cause]
+        if pair.cause in returned and not comes_first(cause, claim):
+            continue
+        if claim.home is not None and not _may_move(cause, pair, board):
+            continue
+        apart = abs(claim.since - cause.since)
+        later = begins_later(cause, claim, board.late)
+        choices.append((not cause.firing, apart > WINDOW, pair.tie, later, cause.depth, apart, cause.order, pair.cause))
+    return min(choices)[-1] if choices else None
+
+
+def _oldest_home(explains: Sequence[Pair], board: _Board) -> int | None:
+    """Where a suggestion belongs: to the oldest open incident it could explain, and to one only."""
+    homes = [pair.symptom for pair in explains if board.claims[pair.symptom].home is not None]
+    return min(homes, default=None)
+
+
+def _may_move(cause: Claim, pair: Pair, board: _Board) -> bool:
+    """An open incident is taken over by what fires only, and by another incident only along the path."""
+    if not cause.firing:
+        return False
+    if cause.home is None:
+        return True
+    return pair.cause in board.pinned and pair.tie in (Tie.CLUSTER, Tie.PATH)
+
+
+def _alternatives(board: _Board, knowledge: Knowledge) -> Iterable[tuple[int, int]]:
+    """Two faults of one entity that look alike are two answers to one question."""
+    at: dict[EntityRef, list[int]] = {}
+    for number, claim in enumerate(board.claims):
+        if claim.fault in knowledge and (claim.alerts or claim.home):
+            at.setdefault(claim.entity, []).append(number)
+    for numbers in at.values():
+        for place, one in enumerate(numbers):
+            for other in numbers[place + 1 :]:
+                first, second = board.claims[one], board.claims[other]
+                if first.home is not None and second.home is not None:
+                    continue
+                window = TOLD_LATENESS if begins_when_told(first) and begins_when_told(second) else WINDOW
+                near = abs(first.since - second.since) <= window
+                near = near and not (ended_before(first, second) or ended_before(second, first))
+                if first.fault == second.fault or (near and _alike(first, second, knowledge)):
+                    yield one, other
+
+
+def _alike(one: Claim, other: Claim, knowledge: Knowledge) -> bool:
+    return knowledge[one.fault or ""].resembles(other.fault or "") or knowledge[other.fault or ""].resembles(
+        one.fault or ""
+    )
+
+
+def _same_service(orphans: Sequence[int], board: _Board, scene: Scene) -> Iterable[tuple[int, int]]:
+    """Symptoms nobody has a fault for belong together when users of one service feel them in one quarter hour."""
+    by_place: dict[EntityRef, list[int]] = {}
+    for number in orphans:
+        claim = board.claims[number]
+        if claim.fault is not None or number in board.fixed:
+            continue
+        by_place.setdefault(claim.entity, []).append(number)
+        if claim.entity.kind in USER_FACING:
+            for service in scene.reach.services(claim.entity):
+                if service != claim.entity:
+                    by_place.setdefault(service, []).append(number)
+    for numbers in by_place.values():
+        numbers.sort(key=lambda number: board.claims[number].order[1:])
+        for one, other in pairwise(numbers):
+            first, second = board.claims[one], board.claims[other]
+            if second.since - first.since <= WINDOW and not (first.home and second.home):
+                yield one, other
+
+
+def _gather(
+    board: _Board,
+    group: Sequence[int],
+    by_id: Mapping[str, Case],
+    fresh: Mapping[str, Alert],
+    now: datetime,
+) -> Case | None:
+    """The case of one group: the oldest open one in it, else a new one; None when nothing fires in it."""
+    homes = sorted(
+        {home for number in group if (home := board.claims[number].home) is not None},
+        key=lambda home: (by_id[home].incident.opened_at, home),
+    )
+    joining = {
+        fingerprint: fresh[fingerprint]
+        for number in group
+        for fingerprint in board.claims[number].alerts
+        if fingerprint in fresh
+    }
+    if not homes and not joining:
+        return None
+    case = by_id[homes[0]] if homes else incident_lifecycle.fresh_case(now)
+    case.numbers.update(group)
+    case.take(joining, now)
+    for home in homes[1:]:
+        case.absorb(by_id[home], now)
+    return case
+
+
+def _tell_candidates(
+    cases: Sequence[Case], opened: Sequence[Case | None], board: _Board, by_symptom: Sequence[Sequence[Pair]]
+) -> None:
+    """Give each case the claims that no alert stands behind yet and that explain something in it.
+
+    But for a view that went dark: that it is back is read from its alert, so it takes one.
+    """
+    touched = {id(case): case for case in (*cases, *opened) if case is not None}
+    for case in touched.values():
+        for number in sorted(case.numbers):
+            for candidate in (number, *(pair.cause for pair in by_symptom[number])):
+                claim = board.claims[candidate]
+                if board.silent(candidate) and layer_of(claim.fault) is not Layer.MONITORING:
+                    case.candidates.setdefault((claim.entity, claim.fault), claim)
+
+
+def _name_new(cases: Sequence[Case], known: set[str]) -> None:
+    """Ids come last, since they are made from the suspected cause."""
+    for case in cases:
+        if case.before is None:
+            incident = case.incident
+            case.incident = replace(incident, id=incident_lifecycle.identify(incident, known))
+            known.add(case.incident.id)

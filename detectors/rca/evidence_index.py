@@ -1,0 +1,204 @@
+"""Everything known at one instant, indexed once, so that judging many incidents stays cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from detectors.rca import change_evidence
+from detectors.rca.change_evidence import CHANGE_STRENGTH, Hint
+from detectors.rca.fault_catalogue import Condition, FaultKnowledge, Knowledge, Sign, Within
+from detectors.rca.hypotheses import LATER, WINDOW, Claim, Reach
+from outrider.model import Alert, AlertState, EntityKind, EntityRef, Event, Finding, Priority
+from outrider.topology import Topology
+
+CHANGE_FAULTS = ("bad-rollout", "kernel-regression")
+ALERT_STRENGTH = 0.8  # of an alert whose finding is gone or was never handed in
+PENDING_STRENGTH = 0.7
+FINDING_FLOOR = 0.5  # a detector less sure than this does not make a candidate
+
+
+@dataclass(slots=True)
+class Scene:
+    """Claims, findings and events of one cycle. ``standing`` are all claims that name a fault, by fault.
+
+    ``suggested`` are what changes and lines suggest beside them, ``late`` is as in ``claims.begins_later``.
+    """
+
+    reach: Reach
+    knowledge: Knowledge
+    findings_at: dict[EntityRef, list[Finding]] = field(default_factory=dict)
+    events_at: dict[EntityRef, list[Event]] = field(default_factory=dict)
+    hints: dict[EntityRef, list[Hint]] = field(default_factory=dict)
+    suggested: list[Claim] = field(default_factory=list)
+    standing: dict[str, list[Claim]] = field(default_factory=dict)
+    late: timedelta = LATER
+
+    def claim(self, entity: EntityRef, fault: str) -> Claim | None:
+        """What is claimed of one entity and fault now, an alert before a finding."""
+        return next((claim for claim in self.standing.get(fault, ()) if claim.entity == entity), None)
+
+    def strength(self, claim: Claim) -> float:
+        """The best score of a finding that says the same, else the claim's own."""
+        scores = [finding.score for finding in self.saying(claim)]
+        return max(scores, default=claim.strength)
+
+    def saying(self, claim: Claim) -> list[Finding]:
+        """Findings that name this fault of this entity."""
+        return [finding for finding in self.findings_at.get(claim.entity, ()) if finding.fault == claim.fault]
+
+    def since(self, alert: Alert) -> datetime:
+        """When what an alert says began: a detector that has to wait for a proof knows an earlier instant."""
+        findings = self.findings_at.get(alert.entity, ()) if alert.fault is not None else ()
+        begun = (finding.window.start for finding in findings if finding.fault == alert.fault)
+        return min((alert.starts_at, *begun))
+
+    def supporting(self, claim: Claim, known: FaultKnowledge) -> list[tuple[Finding, Sign]]:
+        """Findings without a fault whose signal moves the way the fault's signs do."""
+        signs = {sign.signal: sign for sign in known.signs}
+        return [
+            (finding, signs[name])
+            for finding in self.findings_at.get(claim.entity, ())
+            if finding.fault is None
+            for name in finding.signals[:1]
+            if name in signs and _moves(finding, signs[name])
+        ]
+
+    def hinting(self, claim: Claim) -> list[Hint]:
+        """Changes and lines, on the component or on its nodes and services, that are worth mentioning; newest first.
+
+        A line that a finding tells already is left out, and so is what befell one of the many nodes of a service.
+        """
+        nodes = self.reach.nodes(claim.entity)
+        if claim.entity.kind is EntityKind.SERVICE and not any(self._is_like(claim, one) for one in self.suggested):
+            nodes = frozenset()
+        near = (claim.entity, *nodes, *self.reach.services(claim.entity))
+        found = [hint for place in dict.fromkeys(near) for hint in self.hints.get(place, ())]
+        told = {hint.event.id: hint for hint in found if hint.speaks_for(claim.fault or "")}
+        if self.saying(claim):
+            told = {name: hint for name, hint in told.items() if hint.sort is not None}
+        return sorted(told.values(), key=lambda hint: (hint.event.at, hint.event.id), reverse=True)
+
+    @staticmethod
+    def _is_like(one: Claim, other: Claim) -> bool:
+        return (one.entity, one.fault) == (other.entity, other.fault)
+
+    def suggestions(self, symptoms: Collection[EntityRef]) -> list[Claim]:
+        """What changes and lines suggest of components that one of these rests on."""
+        return [claim for claim in self.suggested if not self.reach.up(claim.entity).isdisjoint(symptoms)]
+
+    def is_standing(self, fault: str, near: EntityRef, within: Within) -> bool:
+        """True when somebody claims the fault within reach of an entity."""
+        return any(self._is_near(claim.entity, near, within) for claim in self.standing.get(fault, ()))
+
+    def _is_near(self, one: EntityRef, other: EntityRef, within: Within) -> bool:
+        if one == other:
+            return True
+        if within == "cluster":
+            return one.cluster == other.cluster
+        if within == "node":
+            return not self.reach.nodes(one).isdisjoint(self.reach.nodes(other))
+        if within == "service":
+            return not set(self.reach.services(one)).isdisjoint(self.reach.services(other))
+        return False
+
+    def can_tell(self, condition: Condition, entity: EntityRef) -> bool:
+        """False when the topology does not know what the condition is about, such as the node of a replica."""
+        if condition.single is not None:
+            return bool(self.reach.topology.below(entity, EntityKind(condition.single)))
+        if condition.within == "node":
+            return bool(self.reach.nodes(entity))
+        return condition.within != "service" or bool(self.reach.services(entity))
+
+    def holds(self, condition: Condition, entity: EntityRef) -> bool:
+        """True when a condition of a look-alike is met at an entity. Evidence that is not there meets nothing."""
+        if condition.single is not None:
+            return len(self.reach.topology.below(entity, EntityKind(condition.single))) == 1
+        if condition.absent is not None:
+            return not self.is_standing(condition.absent, entity, condition.within)
+        values = [
+            item.observed
+            for finding in self.findings_at.get(entity, ())
+            for item in finding.evidence
+            if item.signal == condition.signal and item.observed is not None
+        ]
+        return any(
+            (condition.above is None or value > condition.above)
+            and (condition.below is None or value < condition.below)
+            for value in values
+        )
+
+
+def look(
+    alerts: Sequence[Alert],
+    findings: Sequence[Finding],
+    events: Sequence[Event],
+    topology: Topology,
+    knowledge: Knowledge,
+    now: datetime,
+    interval: timedelta = timedelta(0),
+) -> Scene:
+    """Index what is known; ``interval`` is the time between cycles."""
+    scene = Scene(Reach(topology), knowledge, late=max(LATER, 2 * interval))
+    for finding in findings:
+        scene.findings_at.setdefault(finding.entity, []).append(finding)
+    for event in events:
+        scene.events_at.setdefault(event.entity, []).append(event)
+    scene.hints = change_evidence.gather(events, scene.reach, now)
+    standing = [*_of_alerts(alerts), *_of_findings(findings), *_of_changes(scene)]
+    for claim in standing:
+        if claim.fault is not None and claim.fault in knowledge:
+            scene.standing.setdefault(claim.fault, []).append(claim)
+    scene.suggested = change_evidence.suggested(scene.hints, scene.findings_at, scene.reach)
+    return scene
+
+
+def opens_incident(alert: Alert) -> bool:
+    """Firing alerts of P0-P2, and of any priority when they name a fault."""
+    return alert.state is AlertState.FIRING and (alert.priority is not Priority.P3 or alert.fault is not None)
+
+
+def _of_alerts(alerts: Sequence[Alert]) -> list[Claim]:
+    claims = []
+    for alert in alerts:
+        if alert.fault is None or alert.state is AlertState.RESOLVED:
+            continue
+        firing = alert.state is AlertState.FIRING
+        strength = ALERT_STRENGTH if firing else PENDING_STRENGTH
+        claims.append(Claim(alert.entity, alert.fault, alert.starts_at, strength, firing, (alert.fingerprint,)))
+    return claims
+
+
+def _of_findings(findings: Sequence[Finding]) -> list[Claim]:
+    return [
+        Claim(finding.entity, finding.fault, finding.window.start, finding.score, firing=False)
+        for finding in findings
+        if finding.fault is not None and finding.score >= FINDING_FLOOR
+    ]
+
+
+def _of_changes(scene: Scene) -> list[Claim]:
+    """A change may be the cause of what begins within half an hour after it.
+
+    ``since`` lies half of that time after the change, so that the window around it is just that time.
+    """
+    claims = []
+    for service, held in scene.hints.items():
+        newest = next((hint.event for hint in reversed(held) if hint.sort in change_evidence.NEW_REVISION), None)
+        if newest is None or service.kind is not EntityKind.SERVICE:
+            continue
+        since = newest.at + change_evidence.CHANGE_WINDOW - WINDOW
+        claims.append(Claim(service, "bad-rollout", since, CHANGE_STRENGTH, firing=False))
+        if any(change_evidence.SLOWER.intersection(finding.signals) for finding in scene.findings_at.get(service, ())):
+            claims.append(Claim(service, "kernel-regression", since, CHANGE_STRENGTH + 0.05, firing=False))
+    return claims
+
+
+def _moves(finding: Finding, sign: Sign) -> bool:
+    expected, observed = finding.expected, finding.observed
+    if expected is None or observed is None or sign.moves in ("still", "changes"):
+        return sign.moves in ("still", "changes")
+    if sign.moves == "up":
+        return expected.high is not None and observed > expected.high
+    return expected.low is not None and observed < expected.low

@@ -1,0 +1,202 @@
+"""The explanation of an incident in words, from templates: sections for people, JSON for the API. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from detectors.rca.explanation import Alternative, Explanation
+from detectors.rca.fault_catalogue import Sign
+from outrider import jsonable
+from outrider.catalog import signals
+from outrider.i18n import Language, texts, translate
+from outrider.model import Evidence
+from outrider.summaries import entity_name, fault_name, signal_name, word, worded
+from outrider.units import format_value
+
+Json = dict[str, Any]
+_MOST_PAGED = 2  # lines of one sort that a page bears
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and its lines. ``name`` is the same in every language."""
+
+    name: str
+    heading: str
+    lines: tuple[str, ...]
+
+
+def sections(found: Explanation, language: Language) -> tuple[Section, ...]:
+    """What happened, why this cause, what speaks against it, what else, how to check, what to do, who; in order."""
+    told = {
+        "what": _what(found, language),
+        "for": [evidence_line(item, language) for item in found.speaks_for],
+        "against": _against(found, language),
+        "others": _others(found, language),
+        "check": _checks(found, language),
+        "remedy": _remedy(found, language),
+        "runbook": [found.runbook] if found.runbook else [],
+        "owner": [_owner(found, language)],
+    }
+    if not told["for"]:
+        told["for"] = [_say("only_an_alert" if found.cause is not None else "nothing_named", language)]
+    return tuple(
+        Section(name, _say(f"heading.{name}", language), tuple(dict.fromkeys(lines)))
+        for name, lines in told.items()
+        if lines
+    )
+
+
+def text(found: Explanation, language: Language) -> str:
+    """The sections as plain text."""
+    parts = []
+    for section in sections(found, language):
+        parts += [section.heading, *(f"  {line}" for line in section.lines), ""]
+    return "\n".join(parts).rstrip()
+
+
+def as_json(found: Explanation, language: Language) -> Json:
+    """The explanation with its values beside its words."""
+    return {
+        "incident": found.incident.id,
+        "known": found.known,
+        "unknown_confidence": round(found.unknown, 3),
+        "team": found.team.value,
+        "team_name": _say(f"team.{found.team}", language),
+        "checks": list(found.checks),
+        "remedy": [action.value for action in found.remedy],
+        "runbook": found.runbook or None,
+        "alternatives": [_alternative_json(one) for one in found.alternatives],
+        "sections": [
+            {"name": one.name, "heading": one.heading, "lines": list(one.lines)} for one in sections(found, language)
+        ],
+    }
+
+
+def page_lines(found: Explanation, language: Language) -> list[str]:
+    """What a page says beyond cause and evidence: owner, doubts, other answers, where to look first."""
+    lines = [_owner(found, language)]
+    if not found.known:
+        lines.append(_say("do_not_know", language, share=format_value(found.unknown, "ratio")))
+    against = [evidence_line(item, language) for item in found.speaks_against[:_MOST_PAGED]]
+    lines += [_say("page.against", language, line=line) for line in against]
+    possible = [one for one in found.alternatives if one.confidence is not None]
+    lines += [_say("page.other", language, line=_other(one, language)) for one in possible[:_MOST_PAGED]]
+    return lines + _checks(found, language)
+
+
+def evidence_line(item: Evidence, language: Language) -> str:
+    """One observation in words; the signal and its value when it brings no text."""
+    said: str = jsonable.evidence(item, language)["text"]
+    if said and said != item.text:
+        return said
+    known = signals().get(item.signal)
+    observed = item.observed if item.observed is not None and isfinite(item.observed) else None
+    value = format_value(observed, known.unit if known else "")
+    return _say("observed", language, signal=signal_name(item.signal, language), value=value)
+
+
+def _say(key: str, language: Language, **arguments: object) -> str:
+    return translate(f"knowledge.{key}", language, **arguments)
+
+
+def _what(found: Explanation, language: Language) -> list[str]:
+    incident, cause = found.incident, found.cause
+    services = ", ".join(incident.services) or translate("incidents.no_service", language)
+    share = format_value(found.unknown, "ratio")
+    if cause is None:
+        first = incident.timeline[0].arguments if incident.timeline else {}
+        entity = worded(first, language).get("entity", services)
+        arguments = {"entity": entity, "services": services, "alerts": len(incident.alerts)}
+        return [
+            translate("incidents.summary.unknown", language, **arguments),
+            _say("do_not_know", language, share=share),
+        ]
+    lines = [
+        translate(
+            "incidents.summary.known",
+            language,
+            fault=fault_name(cause.fault, language),
+            entity=entity_name(cause.entity, language),
+            services=services,
+            alerts=len(incident.alerts),
+            confidence=format_value(cause.confidence, "ratio"),
+        )
+    ]
+    what = f"faults.{cause.fault}.what"
+    if what in texts(language):
+        lines.append(translate(what, language))
+    if not found.known:
+        lines.append(_say("do_not_know", language, share=share))
+    return lines
+
+
+def _against(found: Explanation, language: Language) -> list[str]:
+    lines = [evidence_line(item, language) for item in found.speaks_against]
+    if found.quiet:
+        lines.append(_say("quiet", language, signs=_signs(found.quiet, language)))
+    return lines
+
+
+def _others(found: Explanation, language: Language) -> list[str]:
+    lines = [_other(one, language) for one in found.alternatives]
+    return [*lines, _say("unknown_share", language, share=format_value(found.unknown, "ratio"))]
+
+
+def _other(one: Alternative, language: Language) -> str:
+    arguments = {"fault": fault_name(one.fault, language), "entity": entity_name(one.entity, language)}
+    if one.confidence is None:
+        said = _say("ruled_out", language, why=translate(one.why, language), **arguments)
+    else:
+        said = _say("possible", language, confidence=format_value(one.confidence, "ratio"), **arguments)
+    between = "" if language == "zh" else " "
+    return between.join((said, _say("telling", language, signs=_signs(one.telling, language)))) if one.telling else said
+
+
+def _checks(found: Explanation, language: Language) -> list[str]:
+    names = _list((signal_name(name, language) for name in found.checks), language)
+    return [_say("look_first", language, signals=names)] if names else []
+
+
+def _remedy(found: Explanation, language: Language) -> list[str]:
+    lines = []
+    key = f"faults.{found.cause.fault}.remedy" if found.cause is not None else ""
+    if key in texts(language):
+        lines.append(translate(key, language))
+    actions = _list((word("action_kind", action, language) for action in found.remedy), language)
+    if actions:
+        lines.append(_say("may_do", language, actions=actions))
+    elif found.cause is not None:
+        lines.append(_say("by_hand", language))
+    return lines
+
+
+def _owner(found: Explanation, language: Language) -> str:
+    layer = word("layer", found.incident.layer, language)
+    return _say("owner", language, team=_say(f"team.{found.team}", language), layer=layer)
+
+
+def _signs(signs: Iterable[Sign], language: Language) -> str:
+    said = (
+        _say("sign", language, signal=signal_name(sign.signal, language), moves=_say(f"note.{sign.moves}", language))
+        for sign in signs
+    )
+    return _list(dict.fromkeys(said), language)
+
+
+def _list(names: Iterable[str], language: Language) -> str:
+    return ("、" if language == "zh" else ", ").join(names)
+
+
+def _alternative_json(one: Alternative) -> Json:
+    return {
+        "entity": jsonable.entity(one.entity),
+        "fault": one.fault,
+        "confidence": one.confidence,
+        "ruled_out": one.confidence is None,
+        "telling": [{"signal": sign.signal, "moves": sign.moves} for sign in one.telling],
+        "checks": list(one.checks),
+    }

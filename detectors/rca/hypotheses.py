@@ -1,0 +1,329 @@
+"""What is claimed to be wrong, and which claim explains which: the relation that correlation and root cause share.
+
+A claim is "this entity has this fault" or, without a fault, "this entity shows a symptom". A claim
+explains another one when the knowledge of its fault says so, the topology joins the two and the
+instants fit. Pairs are found from each claim upwards in the topology, never by comparing all with all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import IntEnum
+
+from detectors.rca.fault_catalogue import FaultKnowledge, Knowledge
+from outrider.faults import faults
+from outrider.model import Alert, AlertReason, EntityKind, EntityRef, Layer
+from outrider.topology import Topology
+
+WINDOW = timedelta(minutes=15)  # what begins within it may be one thing
+PEER_LATENESS = timedelta(minutes=1)  # a lost replica is seen within two scrapes, and its peers queue after that
+TOLD_LATENESS = timedelta(minutes=3)  # load is counted as it comes: what began before it has another reason
+WELL_BEFORE = timedelta(minutes=5)  # whatever may be found late was found by then
+LATER = timedelta(seconds=30)  # at least; two scrapes, where these are slower: what is seen so much later began later
+INSTANT = timedelta(minutes=2)  # what "at the same instant" means for scrapes some seconds apart
+
+# How far from the user: a fault there can show in everything below it in this list.
+_DEPTH = {
+    EntityKind.CLUSTER: 0,
+    EntityKind.POOL: 1,
+    EntityKind.SWITCH: 1,
+    EntityKind.STORAGE: 1,
+    EntityKind.NODE: 2,
+    EntityKind.PORT: 3,
+    EntityKind.GPU: 3,
+    EntityKind.POD: 4,
+    EntityKind.CONTAINER: 4,
+    EntityKind.REPLICA: 5,
+    EntityKind.WORKLOAD: 6,
+    EntityKind.SERVICE: 7,
+}
+
+
+def depth_of(entity: EntityRef) -> int:
+    """0 for a cluster, 7 for a service."""
+    return _DEPTH[entity.kind]
+
+
+USER_FACING = (EntityKind.REPLICA, EntityKind.WORKLOAD, EntityKind.SERVICE)
+
+
+class Tie(IntEnum):
+    """How the topology joins cause and symptom; smaller is closer."""
+
+    CLUSTER = 0  # the view or the whole cluster is gone: nothing in it counts by itself
+    PATH = 1
+    BELOW = 2
+    PEERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One thing said to be wrong. ``strength`` is 0-1, ``firing`` means that an alert stands behind it.
+
+    ``alerts`` are fingerprints. ``home`` is the id of the open incident it already belongs to. ``over`` is when
+    what its alert says was last true, while the alert waits for its clear time; None while it holds.
+    """
+
+    entity: EntityRef
+    fault: str | None
+    since: datetime
+    strength: float = 0.8
+    firing: bool = True
+    alerts: tuple[str, ...] = ()
+    home: str | None = None
+    over: datetime | None = None
+
+    @property
+    def depth(self) -> int:
+        """0 for a cluster, 7 for a service."""
+        return depth_of(self.entity)
+
+    @property
+    def order(self) -> tuple[int, datetime, str, str]:
+        """Deepest and earliest first; total, so that results do not hang on the order of input."""
+        return (self.depth, self.since, self.entity.key, self.fault or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Claim number ``cause`` explains claim number ``symptom``."""
+
+    cause: int
+    symptom: int
+    tie: Tie
+
+
+@dataclass(slots=True)
+class Reach:
+    """What a fault of an entity can reach, remembered for the length of one call."""
+
+    topology: Topology
+    _up: dict[EntityRef, frozenset[EntityRef]] = field(default_factory=dict)
+    _services: dict[EntityRef, tuple[EntityRef, ...]] = field(default_factory=dict)
+    _nodes: dict[EntityRef, frozenset[EntityRef]] = field(default_factory=dict)
+
+    def up(self, entity: EntityRef) -> frozenset[EntityRef]:
+        """The entity and everything that rests on it.
+
+        Where no card of a node says which pod uses it, a card reaches whatever runs on its node.
+        """
+        found = self._up.get(entity)
+        if found is None:
+            found = self.topology.affected_by(entity)
+            if entity.kind is EntityKind.GPU and len(found) == 1:
+                found |= self._beside(entity)
+            self._up[entity] = found
+        return found
+
+    def _beside(self, card: EntityRef) -> frozenset[EntityRef]:
+        reached: set[EntityRef] = set()
+        for node in self.topology.below(card, EntityKind.NODE):
+            beside = self.topology.affected_by(node)
+            cards = [other for other in beside if other.kind is EntityKind.GPU]
+            if not any(self.topology.holds_up(other) for other in cards):
+                reached |= {other for other in beside if other.kind not in (EntityKind.GPU, EntityKind.NODE)}
+        return frozenset(reached)
+
+    def services(self, entity: EntityRef) -> tuple[EntityRef, ...]:
+        """The services it can hurt, sorted; all of them for a cluster."""
+        found = self._services.get(entity)
+        if found is None:
+            if entity.kind is EntityKind.CLUSTER:
+                everything = self.topology.of_kind(EntityKind.SERVICE)
+                found = tuple(service for service in everything if service.cluster == entity.cluster)
+            else:
+                roots = (entity, *self._labelled(entity)) if entity.kind is EntityKind.POOL else (entity,)
+                reached = {other for root in roots for other in self.up(root) if other.kind is EntityKind.SERVICE}
+                found = tuple(sorted(reached, key=lambda other: other.key))
+            self._services[entity] = found
+        return found
+
+    def _labelled(self, pool: EntityRef) -> Iterator[EntityRef]:
+        """The nodes that name a pool in their label: not every source of topology draws the edge."""
+        for node in self.topology.of_kind(EntityKind.NODE):
+            if node.cluster == pool.cluster and self.topology.label(node, "pool") == pool.name:
+                yield node
+
+    def nodes(self, entity: EntityRef) -> frozenset[EntityRef]:
+        """The nodes it rests on, itself when it is one."""
+        found = self._nodes.get(entity)
+        if found is None:
+            found = frozenset(self.topology.below(entity, EntityKind.NODE))
+            self._nodes[entity] = found
+        return found
+
+
+def pairs(claims: Sequence[Claim], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
+    """Every (cause, symptom) among the claims, each once. A claim never explains itself."""
+    at: dict[EntityRef, list[int]] = {}
+    for number, claim in enumerate(claims):
+        at.setdefault(claim.entity, []).append(number)
+    places = frozenset(at)
+    seen: set[tuple[int, int]] = set()
+    for found in (
+        *_in_cluster(claims, knowledge),
+        *_on_paths(claims, at, places, reach, knowledge),
+        *_among_peers(claims, reach, knowledge),
+    ):
+        if (found.cause, found.symptom) not in seen:
+            seen.add((found.cause, found.symptom))
+            yield found
+
+
+def _in_cluster(claims: Sequence[Claim], knowledge: Knowledge) -> Iterator[Pair]:
+    for number, cause in enumerate(claims):
+        known = _known(cause, knowledge)
+        if known is None or not known.consequences("cluster"):
+            continue
+        wanted = known.consequences("cluster")
+        for other, symptom in enumerate(claims):
+            if other == number or symptom.entity.cluster != cause.entity.cluster:
+                continue
+            fits = symptom.fault in wanted if symptom.fault else symptom.entity.kind in known.hurts
+            if fits and _same_instant(cause, symptom):
+                yield Pair(number, other, Tie.CLUSTER)
+
+
+def _on_paths(
+    claims: Sequence[Claim],
+    at: dict[EntityRef, list[int]],
+    places: frozenset[EntityRef],
+    reach: Reach,
+    knowledge: Knowledge,
+) -> Iterator[Pair]:
+    for number, lower in enumerate(claims):
+        for place in reach.up(lower.entity) & places:
+            for other in at[place]:
+                if other == number:
+                    continue
+                upper = claims[other]
+                if _explains_path(lower, upper, knowledge) and _in_time(lower, upper, WINDOW):
+                    yield Pair(number, other, Tie.PATH)
+                if (
+                    place != lower.entity
+                    and _explains_below(upper, lower, knowledge)
+                    and _in_time(upper, lower, WINDOW)
+                ):
+                    yield Pair(other, number, Tie.BELOW)
+
+
+def _among_peers(claims: Sequence[Claim], reach: Reach, knowledge: Knowledge) -> Iterator[Pair]:
+    """Per symptom and service only the earliest cause in time: they would all say the same.
+
+    But for its like on another replica, which says nothing of where both come from: that one counts beside it.
+    """
+    causes: dict[tuple[EntityRef, str | None, bool], list[int]] = {}
+    for number in sorted(range(len(claims)), key=lambda index: (not claims[index].firing, claims[index].order[1:])):
+        cause = claims[number]
+        known = _known(cause, knowledge)
+        if known is None or not known.consequences("peers"):
+            continue
+        for service in reach.services(cause.entity):
+            for fault in (None, *known.consequences("peers")):
+                causes.setdefault((service, fault, fault == cause.fault), []).append(number)
+    for number, symptom in enumerate(claims):
+        if symptom.fault is None and symptom.entity.kind not in USER_FACING:
+            continue
+        for service in reach.services(symptom.entity):
+            for alike in (False, True):
+                for cause_number in causes.get((service, symptom.fault, alike), ()):
+                    if cause_number != number and _in_peer_time(claims[cause_number], symptom):
+                        yield Pair(cause_number, number, Tie.PEERS)
+                        break
+
+
+def _known(claim: Claim, knowledge: Knowledge) -> FaultKnowledge | None:
+    return knowledge.get(claim.fault) if claim.fault else None
+
+
+def _explains_path(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
+    known = _known(cause, knowledge)
+    if known is None:
+        return False
+    if symptom.fault is None:
+        return symptom.entity == cause.entity or symptom.entity.kind in known.hurts
+    if ended_before(cause, symptom):
+        return False  # what is over breaks nothing new; only queues and the load they leave may outlast it
+    return symptom.fault in known.consequences("path") or _is_part(cause, symptom, known)
+
+
+def _is_part(cause: Claim, symptom: Claim, known: FaultKnowledge) -> bool:
+    """A fault of a component explains the same fault said of a whole, where nobody could see which part has it."""
+    kind = known.fault.entity
+    return symptom.fault == cause.fault and cause.entity.kind is kind and symptom.entity.kind is not kind
+
+
+def _explains_below(cause: Claim, symptom: Claim, knowledge: Knowledge) -> bool:
+    known = _known(cause, knowledge)
+    if known is None:
+        return False
+    if symptom.fault is None:
+        return bool(known.consequences("below")) and symptom.entity.kind in known.hurts
+    return symptom.fault in known.consequences("below")
+
+
+def _in_time(cause: Claim, symptom: Claim, lateness: timedelta) -> bool:
+    """A cause may be found late; while it lasts it goes on explaining what comes after it."""
+    after = symptom.since - cause.since
+    if begins_when_told(cause):
+        lateness = min(lateness, TOLD_LATENESS)
+    return after >= -lateness and (cause.firing or after <= WINDOW)
+
+
+def ended_before(one: Claim, other: Claim) -> bool:
+    """True when one was over before the other began."""
+    return one.over is not None and other.since - one.over > INSTANT
+
+
+def begins_later(cause: Claim, symptom: Claim, late: timedelta = LATER) -> bool:
+    """True when a cause was seen to begin after its symptom: it may have, but one that came first is likelier.
+
+    ``late`` is what two scrapes may lie apart by: no two targets are asked at one instant.
+    """
+    return cause.since - symptom.since > late
+
+
+def comes_first(one: Claim, other: Claim) -> bool:
+    """Of two that explain each other: the one that began well before, else the deeper, else the earlier one.
+
+    Replicas that a surge ordered and that find no place do not explain the surge.
+    """
+    apart = one.since - other.since
+    return apart < timedelta(0) if abs(apart) > WELL_BEFORE else one.order < other.order
+
+
+def over(alerts: Iterable[Alert]) -> datetime | None:
+    """When what these firing alerts say was last true, None while one of them still holds or where none is."""
+    told = list(alerts)
+    if not told or any(alert.reason is not AlertReason.CONDITION_GONE for alert in told):
+        return None
+    return max(alert.seen_at for alert in told)
+
+
+def begins_when_told(claim: Claim) -> bool:
+    """True for what has the beginning that is told of it: load, and a batch since the flag that lowered it."""
+    if claim.fault is None:
+        return False
+    return claim.fault == "batch-misconfigured" or faults()[claim.fault].layer is Layer.TRAFFIC
+
+
+def _in_peer_time(cause: Claim, symptom: Claim) -> bool:
+    after = symptom.since - cause.since
+    return -PEER_LATENESS <= after <= WINDOW
+
+
+def _same_instant(cause: Claim, symptom: Claim) -> bool:
+    after = symptom.since - cause.since
+    return after >= -INSTANT and (cause.firing or after <= INSTANT)
+
+
+def gathered(pairs_found: Iterable[Pair], count: int) -> tuple[list[list[Pair]], list[list[Pair]]]:
+    """The pairs by symptom and by cause, two lists of length ``count``."""
+    by_symptom: list[list[Pair]] = [[] for _ in range(count)]
+    by_cause: list[list[Pair]] = [[] for _ in range(count)]
+    for pair in pairs_found:
+        by_symptom[pair.symptom].append(pair)
+        by_cause[pair.cause].append(pair)
+    return by_symptom, by_cause

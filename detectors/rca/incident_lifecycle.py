@@ -1,0 +1,301 @@
+"""The life of one incident inside one call of ``correlate``: taking, absorbing, ranking, resolving."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from detectors.rca import change_evidence, ranking
+from detectors.rca import evidence_index as scenes
+from detectors.rca.evidence_index import Scene
+from detectors.rca.hypotheses import WINDOW, Claim, begins_when_told, over
+from outrider.faults import layer_of
+from outrider.model import (
+    Alert,
+    EntityKind,
+    EntityRef,
+    Hypothesis,
+    Incident,
+    Layer,
+    Priority,
+    Rejected,
+    TimelineEntry,
+)
+
+OPENED = "incidents.timeline.opened"
+JOINED = "incidents.timeline.joined"
+CAUSE_NAMED = "incidents.timeline.cause_named"
+CAUSE_CHANGED = "incidents.timeline.cause_changed"
+CAUSE_GONE = "incidents.timeline.cause_gone"
+CAUSE_BACK = "incidents.timeline.cause_back"
+PRIORITY_RAISED = "incidents.timeline.priority_raised"
+ABSORBED = "incidents.timeline.absorbed"
+ABSORBED_INTO = "incidents.timeline.absorbed_into"
+RELEASED = "incidents.timeline.released"
+RESOLVED = "incidents.timeline.resolved"
+
+REMEMBERED_STRENGTH = 0.75  # of a cause whose own alert is over while its symptoms last
+TELLING_CHANGE = 0.1  # smaller moves of a confidence are not worth a new record
+
+_LAYER_OF_KIND = {
+    EntityKind.GPU: Layer.HARDWARE,
+    EntityKind.PORT: Layer.HARDWARE,
+    EntityKind.SWITCH: Layer.HARDWARE,
+    EntityKind.REPLICA: Layer.ENGINE,
+    EntityKind.SERVICE: Layer.BUSINESS,
+}
+
+
+@dataclass(slots=True)
+class Case:
+    """An incident being worked on. ``before`` is None for a new one; ``alive`` are its firing alerts."""
+
+    incident: Incident
+    before: Incident | None
+    alive: dict[str, Alert]
+    candidates: dict[tuple[EntityRef, str | None], Claim] = field(default_factory=dict)
+    numbers: set[int] = field(default_factory=set)
+    closed: bool = False
+    settled: bool = False  # its cause is not to be judged anew in this call
+
+    def note(self, at: datetime, text: str, **arguments: str) -> None:
+        """Add a line to the story; ``text`` is its key."""
+        entry = TimelineEntry(at, text, arguments)
+        self.incident = replace(self.incident, timeline=(*self.incident.timeline, entry))
+
+    def take(self, joining: Mapping[str, Alert], now: datetime) -> None:
+        """Fold alerts in; one line tells of all that join an open incident at one instant."""
+        if not joining:
+            return
+        self.alive.update(joining)
+        missing = [fingerprint for fingerprint in sorted(joining) if fingerprint not in self.incident.alerts]
+        if self.incident.alerts:
+            first = joining[min(joining, key=lambda key: (joining[key].priority.rank, joining[key].starts_at, key))]
+            what = first.fault or first.rule
+            self.note(now, JOINED, count=str(len(joining)), what=what, entity=str(first.entity))
+        self.incident = replace(self.incident, alerts=(*self.incident.alerts, *missing))
+
+    def absorb(self, other: Case, now: datetime) -> None:
+        """Take over another open incident that turned out to be the same thing."""
+        moved = {key: alert for key, alert in other.alive.items() if key not in self.alive}
+        self.alive.update(moved)
+        merged = dict.fromkeys((*self.incident.alerts, *moved))
+        services = sorted({*self.incident.services, *other.incident.services})
+        self.incident = replace(self.incident, alerts=tuple(merged), services=tuple(services))
+        self.candidates.update({key: claim for key, claim in other.candidates.items() if key not in self.candidates})
+        self.note(now, ABSORBED, incident=other.incident.id)
+        other.close(now, ABSORBED_INTO, incident=self.incident.id)
+
+    def close(self, now: datetime, text: str, **arguments: str) -> None:
+        """Resolve at once; alerts that still fire leave it and belong elsewhere from now on."""
+        self.note(now, text, **arguments)
+        left = tuple(key for key in self.incident.alerts if key not in self.alive)
+        self.incident = replace(self.incident, alerts=left, resolved_at=now, updated_at=now)
+        self.alive = {}
+        self.closed = True
+
+
+def reopen(incident: Incident, firing: Mapping[str, Alert]) -> Case:
+    """Take up an open incident with those of its alerts that still fire."""
+    alive = {fingerprint: firing[fingerprint] for fingerprint in incident.alerts if fingerprint in firing}
+    return Case(incident, incident, alive)
+
+
+def fresh_case(now: datetime) -> Case:
+    """A new incident, still without name, cause and alerts."""
+    empty = Incident(
+        id="",
+        layer=Layer.PLATFORM,
+        priority=Priority.P3,
+        opened_at=now,
+        hypotheses=(),
+        rejected=(),
+        alerts=(),
+        timeline=(),
+        updated_at=now,
+    )
+    return Case(empty, None, {})
+
+
+def identify(incident: Incident, known: set[str]) -> str:
+    """``inc-20261121T0805-3f2a9c`` from opening, suspected entity and fault; longer where that is taken."""
+    cause = incident.suspected_cause
+    what = f"{cause.entity.key}|{cause.fault}" if cause else "|".join(sorted(incident.alerts))
+    digest = hashlib.sha256(f"{incident.opened_at.isoformat()}|{what}".encode()).hexdigest()
+    for length in range(6, len(digest)):
+        name = f"inc-{incident.opened_at:%Y%m%dT%H%M}-{digest[:length]}"
+        if name not in known:
+            return name
+    return f"inc-{incident.opened_at:%Y%m%dT%H%M}-{digest}"
+
+
+def cause_claim(case: Case, scene: Scene) -> Claim | None:
+    """The suspected cause as a claim; not firing when no firing alert stands behind it."""
+    cause = case.incident.suspected_cause
+    if cause is None:
+        return None
+    own = [alert for alert in case.alive.values() if alert.entity == cause.entity and alert.fault == cause.fault]
+    standing = scene.claim(cause.entity, cause.fault)
+    since = min((scene.since(alert) for alert in own), default=standing.since if standing else case.incident.opened_at)
+    claim = Claim(
+        cause.entity, cause.fault, since, REMEMBERED_STRENGTH, bool(own), home=case.incident.id, over=over(own)
+    )
+    opened = case.incident.opened_at
+    if timedelta(0) < since - opened <= WINDOW and not begins_when_told(claim):
+        return replace(claim, since=opened)  # its alert came again, or late: what it did so far has the same reason
+    return claim
+
+
+def is_backed(case: Case) -> bool:
+    """False when the suspected cause is a guess from a change record, which any claim with an alert may replace.
+
+    So may they one that the vocabulary no longer knows: nothing is known of what it explains.
+    """
+    cause = case.incident.suspected_cause
+    if cause is None or layer_of(cause.fault) is None:
+        return False
+    said = any(alert.entity == cause.entity and alert.fault == cause.fault for alert in case.alive.values())
+    return said or not _is_guess(cause)
+
+
+def _is_guess(cause: Hypothesis) -> bool:
+    """True when a change, a line or a look-alike alone suggests it."""
+    texts = [item.text for item in cause.evidence]
+    if "incidents.evidence.not_told_apart" in texts:
+        return True
+    hinted = any(text.startswith((change_evidence.CHANGE_TEXT, change_evidence.LOG_TEXT)) for text in texts)
+    return hinted and (cause.fault in scenes.CHANGE_FAULTS or not any(text.startswith("findings.") for text in texts))
+
+
+def settle(case: Case, scene: Scene, now: datetime) -> None:
+    """Rank the causes anew, raise the priority, or resolve. Leaves the incident as it is when nothing moved."""
+    if case.closed:
+        return
+    if not case.alive:
+        if case.before is not None:
+            case.close(now, RESOLVED)
+        return
+    start = case.incident
+    if case.before is None:
+        _open(case, now)
+    if not case.settled:
+        _judge(case, scene, now)
+    _raise_priority(case, now)
+    services = {service.name for alert in case.alive.values() for service in scene.reach.services(alert.entity)}
+    cause = case.incident.suspected_cause
+    if cause is not None:
+        services |= {service.name for service in scene.reach.services(cause.entity)}
+    merged = tuple(sorted(services.union(case.incident.services)))
+    if merged != case.incident.services:
+        case.incident = replace(case.incident, services=merged)
+    if case.incident is not start or case.incident is not case.before:
+        case.incident = replace(case.incident, updated_at=now)
+
+
+def _open(case: Case, now: datetime) -> None:
+    first = min(case.alive.values(), key=lambda alert: (alert.starts_at, alert.fingerprint))
+    entry = TimelineEntry(
+        now,
+        OPENED,
+        {
+            "what": first.fault or first.rule,
+            "entity": str(first.entity),
+            "since": f"{first.starts_at:%H:%M:%S}",
+            "count": str(len(case.alive)),
+        },
+    )
+    best = min((alert.priority for alert in case.alive.values()), key=lambda priority: priority.rank)
+    layer = _LAYER_OF_KIND.get(first.entity.kind, Layer.PLATFORM)
+    case.incident = replace(case.incident, timeline=(entry, *case.incident.timeline), priority=best, layer=layer)
+
+
+def _judge(case: Case, scene: Scene, now: datetime) -> None:
+    claims = _claims(case, scene)
+    old = case.incident.suspected_cause
+    remembered = _remembered(case, scene)
+    hypotheses, rejected = ranking.ranked((*claims, *remembered), scene)
+    if remembered and hypotheses and old is not None and not _same(old, hypotheses[0]):
+        # a cause that was overtaken is history: it counts no more against those that stand
+        hypotheses, rejected = ranking.ranked(claims, scene)
+    if not hypotheses or not _differs(case.incident.hypotheses, hypotheses):
+        return
+    new = hypotheses[0]
+    if old is not None and not _same(old, new) and _is_over(new, claims):
+        return  # what is over takes nothing over: that its detector fell silent makes it no surer
+    layer = layer_of(new.fault) or case.incident.layer
+    case.incident = replace(case.incident, hypotheses=hypotheses, rejected=_sorted(rejected), layer=layer)
+    arguments = {"fault": new.fault, "entity": str(new.entity)}
+    if old is None:
+        if case.before is not None:
+            case.note(now, CAUSE_NAMED, **arguments)
+    elif not _same(old, new):
+        case.note(now, CAUSE_CHANGED, **arguments, old_fault=old.fault, old_entity=str(old.entity))
+
+
+def _same(one: Hypothesis, other: Hypothesis) -> bool:
+    return (one.entity, one.fault) == (other.entity, other.fault)
+
+
+def _is_over(cause: Hypothesis, claims: Sequence[Claim]) -> bool:
+    """True when every alert of a cause waits for its clear time."""
+    same = [one for one in claims if (one.entity, one.fault) == (cause.entity, cause.fault)]
+    return bool(same) and all(one.over is not None for one in same)
+
+
+def _claims(case: Case, scene: Scene) -> list[Claim]:
+    """What stands: firing alerts, and candidates that detectors or change records suggest."""
+    claims = [
+        Claim(
+            alert.entity,
+            alert.fault,
+            scene.since(alert),
+            scenes.ALERT_STRENGTH,
+            True,
+            (alert.fingerprint,),
+            over=over((alert,)),
+        )
+        for alert in case.alive.values()
+    ]
+    named = {(claim.entity, claim.fault) for claim in claims}
+    candidates = [claim for key, claim in sorted(case.candidates.items(), key=_by_key) if key not in named]
+    named |= {(claim.entity, claim.fault) for claim in candidates}
+    hinted = scene.suggestions({alert.entity for alert in case.alive.values()})
+    return claims + candidates + [claim for claim in hinted if (claim.entity, claim.fault) not in named]
+
+
+def _remembered(case: Case, scene: Scene) -> tuple[Claim, ...]:
+    """The suspected cause when its own alert is over while others of the incident go on."""
+    cause = case.incident.suspected_cause
+    if cause is None or (cause.entity, cause.fault) in case.candidates:
+        return ()
+    if any((alert.entity, alert.fault) == (cause.entity, cause.fault) for alert in case.alive.values()):
+        return ()
+    standing = scene.claim(cause.entity, cause.fault)
+    if standing is not None:
+        return (replace(standing, alerts=()),)
+    strength = change_evidence.CHANGE_STRENGTH if _is_guess(cause) else REMEMBERED_STRENGTH
+    return (Claim(cause.entity, cause.fault, case.incident.opened_at, strength, firing=False),)
+
+
+def _by_key(item: tuple[tuple[EntityRef, str | None], Claim]) -> tuple[str, str]:
+    return (item[0][0].key, item[0][1] or "")
+
+
+def _differs(old: tuple[Hypothesis, ...], new: tuple[Hypothesis, ...]) -> bool:
+    if [(one.entity, one.fault) for one in old] != [(one.entity, one.fault) for one in new]:
+        return True
+    return any(abs(one.confidence - other.confidence) > TELLING_CHANGE for one, other in zip(old, new, strict=True))
+
+
+def _sorted(rejected: tuple[Rejected, ...]) -> tuple[Rejected, ...]:
+    return tuple(sorted(rejected, key=lambda item: (item.fault, item.entity.key)))
+
+
+def _raise_priority(case: Case, now: datetime) -> None:
+    best = min((alert.priority for alert in case.alive.values()), key=lambda priority: priority.rank)
+    held = case.incident.priority
+    if best.rank < held.rank:
+        case.note(now, PRIORITY_RAISED, old=held.value, new=best.value)
+        case.incident = replace(case.incident, priority=best)

@@ -1,0 +1,55 @@
+"""Symptoms of P3 that nobody is woken for, put on record with the incident whose suspected cause explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+
+from detectors.platform.scrape_targets import stands_for
+from detectors.rca import evidence_index as scenes
+from detectors.rca import incident_lifecycle
+from detectors.rca.evidence_index import Scene
+from detectors.rca.hypotheses import Claim, Pair, Tie, begins_later, gathered, pairs
+from outrider.model import Alert, AlertState, Incident
+
+
+def joined(standing: Sequence[Incident], alerts: Sequence[Alert], scene: Scene, now: datetime) -> Iterator[Incident]:
+    """Open incidents with the symptoms of P3 that their suspected causes explain and that none of them holds yet.
+
+    Such an alert is on record with its incident and has no other part in it: it neither opens nor prolongs one.
+    """
+    held = {fingerprint for incident in standing for fingerprint in incident.alerts}
+    loose = [alert for alert in alerts if _is_symptom(alert) and alert.fingerprint not in held]
+    if not loose:
+        return
+    firing = {alert.fingerprint: alert for alert in alerts if scenes.opens_incident(alert)}
+    cases = [incident_lifecycle.reopen(incident, firing) for incident in standing]
+    causes = [claim for case in cases if (claim := incident_lifecycle.cause_claim(case, scene)) is not None]
+    if not causes:
+        return
+    topology = scene.reach.topology
+    claims = causes + [
+        Claim(stands_for(alert.entity, topology), None, alert.starts_at, alerts=(alert.fingerprint,)) for alert in loose
+    ]
+    joining: dict[str, list[str]] = {}
+    by_symptom, _ = gathered(list(pairs(claims, scene.reach, scene.knowledge)), len(claims))
+    for number in range(len(causes), len(claims)):
+        best = min(by_symptom[number], key=partial(_nearness, claims, scene.late), default=None)
+        if best is not None:
+            joining.setdefault(claims[best.cause].home or "", []).extend(claims[number].alerts)
+    for incident in standing:
+        if incident.id in joining:
+            merged = (*incident.alerts, *sorted(joining[incident.id]))
+            yield replace(incident, alerts=merged, updated_at=now)
+
+
+def _nearness(claims: Sequence[Claim], late: timedelta, pair: Pair) -> tuple[Tie, bool, timedelta, int]:
+    """The smaller, the likelier that this cause is the one of a mere symptom."""
+    cause, symptom = claims[pair.cause], claims[pair.symptom]
+    return (pair.tie, begins_later(cause, symptom, late), abs(symptom.since - cause.since), pair.cause)
+
+
+def _is_symptom(alert: Alert) -> bool:
+    return alert.state is AlertState.FIRING and not scenes.opens_incident(alert)

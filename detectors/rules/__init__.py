@@ -1,0 +1,1 @@
+"""Rule expressions, thresholds, SLO burn rates, and the tuning of thresholds by feedback."""

@@ -1,0 +1,243 @@
+"""SLOs as detectors, named ``slo:<name>``: the error budget burns too fast over a long and a short window.
+
+The events of three days are counted in blocks of a minute and of half an hour in the detector's own memory,
+so that no window of three days is kept for all. While an entity is younger than the long window, its burn
+rate counts for the part that it has lived: what is asked is which share of the budget is gone. It says
+nothing where there are no values, and nothing where so few events came that a few bad ones look like many;
+then an alert that fires goes on. An entity that was not seen for three hours begins anew.
+Misleads where the same clients repeat what failed: one fault is then many events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.condition_durations import late_seconds, silences, unusable
+from detectors.base.findings import evidence, fingerprint
+from detectors.base.sampling import spacing
+from detectors.base.state_arrays import Arrays
+from detectors.learning import state_fingerprint
+from detectors.statistics.baseline import follow
+from detectors.statistics.rolling_counts import Tally
+from outrider import measures
+from outrider.model import (
+    CellStatus,
+    DetectorState,
+    EntityRef,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    SignalKey,
+    TimeRange,
+    Window,
+)
+from outrider.ports import Detector
+from outrider.slo import BURNS, Burn, Slo
+from outrider.topology import Topology
+from outrider.units import format_duration
+
+KEPT_SECONDS = 3 * 3600.0  # of an entity that is not seen
+MINUTES = Tally("minutes", timedelta(minutes=1), timedelta(hours=6))
+HALF_HOURS = Tally("half_hours", timedelta(minutes=30), timedelta(days=3))
+_COUNTED = ("bad", "total")
+_PER_ENTITY = ("first", "seen")
+
+
+def compile_slos(slos: Sequence[Slo]) -> tuple[Detector, ...]:
+    """A detector for every SLO."""
+    return tuple(BurnRateDetector(slo) for slo in slos)
+
+
+@dataclass(frozen=True, slots=True)
+class _Burning:
+    """One pair of windows, for all entities: arrays of shape (entities,)."""
+
+    burn: Burn
+    rate: Floats
+    bad: Floats
+    total: Floats
+    holds: NDArray[np.bool_]
+    unsure: NDArray[np.bool_]
+
+
+class BurnRateDetector:
+    """One SLO over every entity that has to keep it."""
+
+    state_version = 1
+    window = timedelta(minutes=10)
+
+    def __init__(self, slo: Slo) -> None:
+        """Raises ValueError for an objective outside (0, 1): it has no budget."""
+        measures.burn_rate(1.0, slo.objective)
+        self._slo = slo
+        self.name = slo.detector
+        self.kind = slo.kind
+        self.keys = slo.keys
+        self._counts = [f"{which}:{key}" for which, keys in (("bad", slo.bad), ("total", slo.total)) for key in keys]
+
+    def initial(self) -> DetectorState:
+        """Nothing counted."""
+        return self._state((), _fresh(0), -np.inf)
+
+    def restored(self, state: DetectorState) -> tuple[DetectorState, str]:
+        """A check-point as far as it can be used: events of another definition are not ours."""
+        fits = state_fingerprint.same_signals(state, self._counts)
+        return (state, "") if fits else (self.initial(), "it counted other events")
+
+    def warm(self, state: DetectorState, window: Window) -> DetectorState:
+        """Count the last three days of history. Finds nothing."""
+        entities, memory, last = self._follow(state, window)
+        if window.times.size:
+            reach = float(window.times[-1]) - HALF_HOURS.span.total_seconds()
+            last = self._count(window, memory, max(last, reach), last)
+        return self._state(entities, memory, last)
+
+    def detect(
+        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """One finding for each entity whose budget burns, with its most urgent pair of windows."""
+        reason = unusable(window, now.timestamp())
+        if reason is None and now.timestamp() < _last(state):
+            reason = NoVerdictReason.CLOCK_STEP
+        if reason is not None:
+            return state, (NoVerdict(self.name, None, reason),)
+        entities, memory, last = self._follow(state, window)
+        last = self._count(window, memory, last, last)
+        mine = np.array([self._slo.about(entity) for entity in window.entities], dtype=np.bool_)
+        verdicts = self._verdicts(window, memory, mine, now)
+        return self._state(entities, memory, last), verdicts
+
+    def _verdicts(
+        self, window: Window, memory: Arrays, mine: NDArray[np.bool_], now: datetime
+    ) -> tuple[Finding | NoVerdict, ...]:
+        if not mine.any():
+            return (NoVerdict(self.name, self._slo.service, NoVerdictReason.NO_VALUES),)
+        at, count = float(window.times[-1]), len(window.entities)
+        judged = {name: array[:count] for name, array in memory.items()}
+        silent = mine & ~(judged["seen"] >= at - late_seconds(window))
+        burning = [self._burning(judged, burn, at) for burn in BURNS]
+        found: list[Finding | NoVerdict] = []
+        open_ = mine & ~silent
+        for one in burning:
+            rows = np.flatnonzero(open_ & one.holds)
+            found += [self._finding(window.entities[row], int(row), one, now) for row in rows]
+            open_ &= ~one.holds
+        unsure = open_ & np.logical_or.reduce([one.unsure for one in burning])
+        few = NoVerdictReason.NOT_ENOUGH_EVENTS
+        found += [NoVerdict(self.name, window.entities[row], few) for row in np.flatnonzero(unsure)]
+        status = np.stack([window.column_status(key) for key in self._slo.total], axis=2).min(axis=2)
+        return (*found, *silences(self.name, window.entities, status, silent))
+
+    def _burning(self, memory: Arrays, burn: Burn, at: float) -> _Burning:
+        bad, total = (_within(memory, counted, at, burn.long) for counted in _COUNTED)
+        lately_bad, lately = (_within(memory, counted, at, burn.short) for counted in _COUNTED)
+        budget = 1.0 - self._slo.objective
+        lived = np.clip((at - memory["first"]) / burn.long.total_seconds(), 0.0, 1.0)
+        rate = _share(bad, total) / budget
+        burns = np.nan_to_num(rate * lived) >= burn.factor
+        still = np.nan_to_num(_share(lately_bad, lately) / budget) >= burn.factor
+        enough = (total >= self._slo.least_events) & (bad >= self._slo.least_bad)
+        holds = burns & still & enough
+        return _Burning(burn, rate, bad, total, holds, burns & (still | (lately <= 0)) & ~holds)
+
+    def _finding(self, entity: EntityRef, row: int, found: _Burning, now: datetime) -> Finding:
+        burn, slo, rate = found.burn, self._slo, float(found.rate[row])
+        because = evidence(
+            slo.bad[0].name,
+            rate,
+            "budget_burns",
+            Interval(None, burn.factor),
+            slo=slo.name,
+            rate=rate,
+            factor=burn.factor,
+            long=format_duration(burn.long),
+            short=format_duration(burn.short),
+            bad=f"{found.bad[row]:.0f}",
+            events=f"{found.total[row]:.0f}",
+        )
+        return Finding(
+            detector=self.name,
+            entity=entity,
+            signals=tuple(dict.fromkeys(key.name for key in slo.keys)),
+            severity=slo.page if burn.pages else slo.ticket,
+            score=1.0,
+            observed=rate,
+            expected=Interval(None, burn.factor),
+            window=TimeRange(now - burn.long, now),
+            evidence=(because,),
+            fingerprint=fingerprint(self.name, entity, "burns"),
+        )
+
+    def _count(self, window: Window, memory: Arrays, after: float, last: float) -> float:
+        """Count every column later than ``after``; returns when something was counted last."""
+        count, seconds = len(window.entities), spacing(window)
+        bad, total = _events(window, self._slo.bad), _events(window, self._slo.total)
+        for place in np.flatnonzero(window.times > after):
+            at = float(window.times[place])
+            told = np.zeros(memory["seen"].size, dtype=np.bool_)
+            told[:count] = ~np.isnan(total[:, place])
+            counted = {name: np.zeros(told.size) for name in _COUNTED}
+            counted["total"][:count] = np.nan_to_num(total[:, place])
+            counted["bad"][:count] = np.minimum(np.nan_to_num(bad[:, place]), counted["total"][:count])
+            for tally in (MINUTES, HALF_HOURS):
+                tally.add(memory, counted, at, last)
+            first = told & np.isnan(memory["first"])
+            memory["first"] = np.where(first, at - float(seconds[place]), memory["first"])
+            memory["seen"] = np.where(told, at, memory["seen"])
+            last = at
+        return last
+
+    def _follow(self, state: DetectorState, window: Window) -> tuple[tuple[EntityRef, ...], Arrays, float]:
+        """The memory of the window's entities, then of those that were there lately."""
+        state, _ = self.restored(state)
+        there, seen = set(window.entities), state.arrays.get("seen")
+        newest = float(window.times[-1]) if window.times.size else -np.inf
+        away: tuple[EntityRef, ...] = ()
+        if seen is not None and seen.shape == (len(state.entities),):
+            lately = np.flatnonzero(seen >= newest - KEPT_SECONDS)
+            away = tuple(state.entities[row] for row in lately if state.entities[row] not in there)
+        entities = (*window.entities, *away)
+        return entities, follow(dict(state.arrays), state.entities, entities, _fresh(len(entities))), _last(state)
+
+    def _state(self, entities: tuple[EntityRef, ...], memory: Arrays, last: float) -> DetectorState:
+        rest = {"last": np.array([last]), **state_fingerprint.of_signals(self._counts)}
+        return DetectorState(self.state_version, entities, {**memory, **rest})
+
+
+def _fresh(count: int) -> Arrays:
+    return {
+        **MINUTES.fresh(count, _COUNTED),
+        **HALF_HOURS.fresh(count, _COUNTED),
+        **{name: np.full(count, np.nan) for name in _PER_ENTITY},
+    }
+
+
+def _last(state: DetectorState) -> float:
+    held = state.arrays.get("last")
+    return float(held[0]) if held is not None and held.size == 1 else -np.inf
+
+
+def _within(memory: Arrays, counted: str, at: float, span: timedelta) -> Floats:
+    tally = MINUTES if span <= MINUTES.span else HALF_HOURS
+    return tally.sums(memory, counted, at, span)
+
+
+def _share(bad: Floats, total: Floats) -> Floats:
+    return np.divide(bad, total, out=np.full_like(bad, np.nan), where=total > 0)
+
+
+def _events(window: Window, keys: Sequence[SignalKey]) -> Floats:
+    """Sums over the columns, (entities, times); NaN where none of them has a value that can be believed."""
+    values = np.stack([window.column(key) for key in keys], axis=2)
+    status = np.stack([window.column_status(key) for key in keys], axis=2)
+    good = (status <= CellStatus.BELOW_FIRST_BUCKET) & np.isfinite(values) & (values >= 0)
+    summed = np.where(good, values, 0.0).sum(axis=2)
+    found: Floats = np.where(good.any(axis=2), summed, np.nan)
+    return found

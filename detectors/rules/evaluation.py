@@ -1,0 +1,133 @@
+"""Values of rule expressions: a number or a truth for every entity, or the reason why there is none.
+
+*Undefined*: nothing happened, so a ratio or a quantile has no value, and no comparison with it holds.
+*Missing* and *untrusted*: nothing may be concluded either way. ``and``/``or`` follow Kleene: a false
+operand decides an ``and`` whatever the other one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.condition_durations import at_index, late_seconds, newest_index
+from outrider.model import CellStatus, Floats, SignalKey, Window
+
+
+class Unknown(IntEnum):
+    """Why an entity has no value, the graver the larger."""
+
+    KNOWN = 0
+    UNDEFINED = 1
+    MISSING = 2
+    UNTRUSTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A value per entity, NaN where ``unknown`` is not KNOWN."""
+
+    values: Floats
+    unknown: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Truths:
+    """Whether it holds per entity; False where ``unknown`` is not KNOWN."""
+
+    holds: NDArray[np.bool_]
+    unknown: NDArray[np.uint8]
+
+
+def certain(values: Floats) -> Numbers:
+    """Values known for every entity."""
+    return Numbers(values, np.zeros(values.shape[0], dtype=np.uint8))
+
+
+def mapped(operands: list[Numbers], apply: Callable[[list[Floats]], Floats]) -> Numbers:
+    """Arithmetic on operands; a result that is no number (0/0, x/0) is undefined."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = apply([operand.values for operand in operands])
+    unknown = operands[0].unknown
+    for operand in operands[1:]:
+        unknown = np.maximum(unknown, operand.unknown)
+    odd = ~np.isfinite(values) & (unknown == Unknown.KNOWN)
+    return Numbers(np.where(odd, np.nan, values), np.where(odd, Unknown.UNDEFINED, unknown).astype(np.uint8))
+
+
+def all_of(parts: list[Truths]) -> Truths:
+    """``and``: holds where all do, known false where one is known to be false."""
+    holds = np.logical_and.reduce([part.holds for part in parts])
+    denied = np.logical_or.reduce([~part.holds & (part.unknown == Unknown.KNOWN) for part in parts])
+    return _decided(holds, denied, parts)
+
+
+def any_of(parts: list[Truths]) -> Truths:
+    """``or``: holds where one does, known false where all are known to be false."""
+    holds = np.logical_or.reduce([part.holds for part in parts])
+    denied = np.logical_and.reduce([~part.holds & (part.unknown == Unknown.KNOWN) for part in parts])
+    return _decided(holds, denied, parts)
+
+
+def _decided(holds: NDArray[np.bool_], denied: NDArray[np.bool_], parts: list[Truths]) -> Truths:
+    worst = np.maximum.reduce([part.unknown for part in parts])
+    return Truths(holds, np.where(holds | denied, Unknown.KNOWN, worst).astype(np.uint8))
+
+
+def negated(inner: Truths) -> Truths:
+    """``not``: what is unknown stays unknown."""
+    return Truths(~inner.holds & (inner.unknown == Unknown.KNOWN), inner.unknown)
+
+
+def with_reasons(window: Window, keys: list[SignalKey], values: Floats) -> Numbers:
+    """Say why values are missing, and take back those that rest on nothing fresh.
+
+    What counts is the newest cell within ``late_seconds`` that is not simply absent, in any of the columns.
+    """
+    fresh = window.times > window.times[-1] - late_seconds(window)
+    status = np.stack([window.column_status(key)[:, fresh] for key in keys], axis=2).min(axis=2)
+    told = status != CellStatus.ABSENT
+    newest_status = at_index(status.astype(np.float64), newest_index(told))
+    doubtful = np.isin(newest_status, (CellStatus.STALE, CellStatus.RESET, CellStatus.UNTRUSTED))
+    unknown = np.where(np.isnan(newest_status), Unknown.MISSING, np.where(doubtful, Unknown.UNTRUSTED, Unknown.KNOWN))
+    unknown = np.where((unknown == Unknown.KNOWN) & np.isnan(values), Unknown.UNDEFINED, unknown)
+    return Numbers(np.where(unknown == Unknown.KNOWN, values, np.nan), unknown.astype(np.uint8))
+
+
+def _sum(values: Floats, _window: Window, _span: timedelta) -> Floats:
+    return np.where(np.isnan(values).all(axis=1), np.nan, np.nansum(values, axis=1))
+
+
+def _rate(values: Floats, window: Window, span: timedelta) -> Floats:
+    """Per second of the time covered: a window that just began is not divided by the whole span."""
+    covered = min(span.total_seconds(), float(window.times[-1] - window.times[0]) + window.step.total_seconds())
+    return _sum(values, window, span) / covered
+
+
+def _mean(values: Floats, window: Window, span: timedelta) -> Floats:
+    count = (~np.isnan(values)).sum(axis=1)
+    found: Floats = _sum(values, window, span) / np.maximum(count, 1)
+    return found
+
+
+def _max(values: Floats, _window: Window, _span: timedelta) -> Floats:
+    found = np.where(np.isnan(values), -np.inf, values).max(axis=1, initial=-np.inf)
+    return np.where(np.isinf(found), np.nan, found)
+
+
+def _min(values: Floats, window: Window, span: timedelta) -> Floats:
+    return -_max(-values, window, span)
+
+
+REDUCTIONS: dict[str, Callable[[Floats, Window, timedelta], Floats]] = {
+    "sum": _sum,
+    "rate": _rate,
+    "mean": _mean,
+    "max": _max,
+    "min": _min,
+}

@@ -1,0 +1,273 @@
+"""The language of rules: expressions over signals, compiled once into arithmetic over all entities.
+
+    mean(engine_kv_cache_usage_ratio, "5m") > 0.95 and last(engine_requests_waiting) > 0
+
+What an expression is about comes first, guards such as a least number of requests follow. It is read by
+Python's own parser, of whose nodes only a handful are let in; nothing is ever executed as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.condition_durations import newest
+from detectors.rules.evaluation import (
+    REDUCTIONS,
+    Numbers,
+    Truths,
+    Unknown,
+    all_of,
+    any_of,
+    certain,
+    mapped,
+    negated,
+    with_reasons,
+)
+from outrider import catalog, windows
+from outrider.errors import UsageError
+from outrider.model import Floats, SignalKey, SignalKind, Window
+
+FUNCTIONS = (
+    'last(x), sum(x, "5m"), mean(x, "5m"), max(x, "5m"), min(x, "5m"), rate(x, "5m"), '
+    'quantile(0.99, x, "5m"), present(x), greatest(a, b)'
+)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+)([smhd])")
+_ARITHMETIC: dict[type[ast.operator], Callable[[Floats, Floats], Floats]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Floats, Floats], NDArray[np.bool_]]]] = {
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The comparison an expression is about: its first one; those after it are guards."""
+
+    left: Callable[[Window], Numbers]
+    right: Callable[[Window], Numbers]
+    symbol: str
+    signals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A rule's expression. ``span`` is the longest duration named, ``keys`` the columns it reads."""
+
+    holds: Callable[[Window], Truths]
+    condition: Condition | None
+    keys: tuple[SignalKey, ...]
+    signals: tuple[str, ...]
+    span: timedelta
+
+
+def compile_expression(rule: str, text: str) -> Compiled:
+    """Compile an expression of the rule of that name.
+
+    Raises UsageError with the rule, the position (from 1) and what was expected.
+    """
+    return _Compiler(rule, text).compile()
+
+
+class _Compiler:
+    """Turns one syntax tree into closures and gathers what they read."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        """``rule`` is for messages."""
+        self._rule = rule
+        self._text = " ".join(text.split())
+        self._keys: dict[SignalKey, None] = {}
+        self._span = timedelta(0)
+        self._condition: Condition | None = None
+
+    def compile(self) -> Compiled:
+        try:
+            tree = ast.parse(self._text, mode="eval").body
+            holds = self._truth(tree)
+        except SyntaxError as error:
+            message = f"rule {self._rule}: position {error.offset or 1}: the expression cannot be read: {error.msg}"
+            raise UsageError(message, hint=f"an expression compares signals by {FUNCTIONS}") from error
+        except (RecursionError, MemoryError, ValueError) as error:
+            message = (
+                f"rule {self._rule}: position 1: the expression cannot be read: it is nested too deeply or garbled"
+            )
+            raise UsageError(message, hint="split it into several rules") from error
+        names = tuple(dict.fromkeys(key.name for key in self._keys))
+        return Compiled(holds, self._condition, tuple(self._keys), names, self._span)
+
+    def _fail(self, node: ast.expr, message: str, hint: str = "") -> UsageError:
+        return UsageError(f"rule {self._rule}: position {node.col_offset + 1}: {message}", hint=hint)
+
+    def _truth(self, node: ast.expr) -> Callable[[Window], Truths]:
+        if isinstance(node, ast.BoolOp):
+            parts = [self._truth(value) for value in node.values]
+            join = all_of if isinstance(node.op, ast.And) else any_of
+            return lambda window: join([part(window) for part in parts])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self._truth(node.operand)
+            return lambda window: negated(inner(window))
+        if isinstance(node, ast.Compare):
+            return self._comparison(node)
+        if isinstance(node, ast.Call) and _called(node) == "present":
+            return self._present(node)
+        raise self._fail(node, "expected a comparison", "such as last(engine_requests_waiting) > 10")
+
+    def _comparison(self, node: ast.Compare) -> Callable[[Window], Truths]:
+        if len(node.ops) != 1:
+            raise self._fail(node, "comparisons cannot be chained", "write a < b and b < c")
+        found = _COMPARISONS.get(type(node.ops[0]))
+        if found is None:
+            raise self._fail(node, "expected one of > >= < <= == !=")
+        symbol, compare = found
+        known = dict(self._keys)
+        self._keys = {}
+        left, right = self._number(node.left), self._number(node.comparators[0])
+        names = tuple(dict.fromkeys(key.name for key in self._keys))
+        self._keys = {**known, **self._keys}
+        self._condition = self._condition or Condition(left, right, symbol, names)
+
+        def holds(window: Window) -> Truths:
+            one, other = left(window), right(window)
+            unknown = np.maximum(one.unknown, other.unknown)
+            with np.errstate(invalid="ignore"):
+                return Truths(compare(one.values, other.values) & (unknown == Unknown.KNOWN), unknown)
+
+        return holds
+
+    def _number(self, node: ast.expr) -> Callable[[Window], Numbers]:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            constant = float(node.value)
+            return lambda window: certain(np.full(len(window.entities), constant))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self._number(node.operand)
+            return lambda window: mapped([inner(window)], lambda values: -values[0])
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            apply = _ARITHMETIC[type(node.op)]
+            one, other = self._number(node.left), self._number(node.right)
+            return lambda window: mapped([one(window), other(window)], lambda values: apply(values[0], values[1]))
+        if isinstance(node, ast.Name):
+            return self._last(node, node)
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        raise self._fail(node, "expected a number, a signal or a function", f"functions: {FUNCTIONS}")
+
+    def _call(self, node: ast.Call) -> Callable[[Window], Numbers]:
+        name = _called(node)
+        if node.keywords:
+            raise self._fail(node, f"{name} takes no named arguments")
+        if name == "last":
+            self._expect(node, 1, "last(x)")
+            return self._last(node, node.args[0])
+        if name in {"sum", "mean", "max", "min", "rate"}:
+            self._expect(node, 2, f'{name}(x, "5m")')
+            return self._over(name, node)
+        if name == "quantile":
+            self._expect(node, 3, 'quantile(0.99, x, "5m")')
+            return self._quantile(node)
+        if name == "greatest":
+            self._expect(node, 2, "greatest(a, b)")
+            parts = [self._number(argument) for argument in node.args]
+            return lambda window: mapped([part(window) for part in parts], lambda both: np.maximum(*both))
+        if name == "present":
+            raise self._fail(node, "present(x) is true or false, not a number")
+        raise self._fail(node, f"there is no function {name or 'of that form'}", f"functions: {FUNCTIONS}")
+
+    def _expect(self, node: ast.Call, count: int, form: str) -> None:
+        if len(node.args) != count:
+            raise self._fail(node, f"expected {form}, found {len(node.args)} arguments")
+
+    def _last(self, at: ast.expr, node: ast.expr) -> Callable[[Window], Numbers]:
+        name = self._signal(node)
+        if catalog.signal(name).kind is SignalKind.HISTOGRAM:
+            raise self._fail(at, f"{name} is a histogram", f'use quantile(0.99, {name}, "5m")')
+        key = self._read(SignalKey(name))
+        return lambda window: with_reasons(window, [key], newest(window, window.column(key)))
+
+    def _over(self, function: str, node: ast.Call) -> Callable[[Window], Numbers]:
+        name, span = self._signal(node.args[0]), self._duration(node.args[1])
+        kind = catalog.signal(name).kind
+        counts = function in {"sum", "rate"}
+        if counts and kind is not SignalKind.DELTA:
+            raise self._fail(node, f"{function} counts, and {name} is a {kind.value}", f'use mean({name}, "5m")')
+        if not counts and kind is SignalKind.HISTOGRAM:
+            raise self._fail(node, f"{name} is a histogram", f'use quantile(0.99, {name}, "5m")')
+        key = self._read(SignalKey(name))
+        reduce = REDUCTIONS[function]
+
+        def over(window: Window) -> Numbers:
+            columns = windows.recent(window, span)
+            return with_reasons(window, [key], reduce(window.column(key)[:, columns], window, span))
+
+        return over
+
+    def _quantile(self, node: ast.Call) -> Callable[[Window], Numbers]:
+        share = node.args[0]
+        if not (isinstance(share, ast.Constant) and isinstance(share.value, float) and 0 < share.value < 1):
+            raise self._fail(share, "expected a quantile between 0 and 1, such as 0.99")
+        rank = share.value
+        name, span = self._signal(node.args[1]), self._duration(node.args[2])
+        if catalog.signal(name).kind is not SignalKind.HISTOGRAM:
+            raise self._fail(node, f"{name} is no histogram", f'use mean({name}, "5m") or max({name}, "5m")')
+        keys = [self._read(key) for key in catalog.signal(name).bucket_keys]
+
+        def quantile(window: Window) -> Numbers:
+            values, _ = windows.quantile(window, name, rank, span)
+            return with_reasons(window, keys, values)
+
+        return quantile
+
+    def _present(self, node: ast.Call) -> Callable[[Window], Truths]:
+        self._expect(node, 1, "present(x)")
+        name = self._signal(node.args[0])
+        histogram = catalog.signal(name).kind is SignalKind.HISTOGRAM
+        keys = [self._read(key) for key in (catalog.signal(name).bucket_keys if histogram else [SignalKey(name)])]
+
+        def present(window: Window) -> Truths:
+            seen = [~np.isnan(newest(window, window.column(key))) for key in keys]
+            return Truths(np.any(seen, axis=0), np.zeros(len(window.entities), dtype=np.uint8))
+
+        return present
+
+    def _signal(self, node: ast.expr) -> str:
+        if not isinstance(node, ast.Name):
+            raise self._fail(node, "expected the name of a signal")
+        if catalog.known(node.id):
+            return node.id
+        near = difflib.get_close_matches(node.id, list(catalog.signals()), n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else "the names stand in the signal catalogue"
+        raise self._fail(node, f"there is no signal {node.id}", hint)
+
+    def _duration(self, node: ast.expr) -> timedelta:
+        text = node.value if isinstance(node, ast.Constant) else None
+        found = _DURATION.fullmatch(text) if isinstance(text, str) else None
+        if found is None or int(found[1]) == 0:
+            raise self._fail(node, 'expected a duration in quotes, such as "30s", "5m", "1h" or "1d"')
+        span = timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+        self._span = max(self._span, span)
+        return span
+
+    def _read(self, key: SignalKey) -> SignalKey:
+        self._keys[key] = None
+        return key
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else ""

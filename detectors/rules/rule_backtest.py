@@ -1,0 +1,129 @@
+"""Replays a rule over stored values at several thresholds and waiting times at once, as if it had had them.
+
+The steps from values to alerts are those of the cycle: the compiled expression over the rule's own window, then
+pending, firing, resolved with waiting and clear time; what has no values stays as it is. A test holds this
+against the state machine of alerts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.rules.threshold import SHORTEST_WINDOW
+from detectors.rules.tunable_threshold import Dial
+from outrider.model import EntityRef, Floats, Priority, Window
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One spell of an alert that a person judged; ``useful``: there was a reason for it.
+
+    Spells of one ``occasion`` (an incident) speak once when verdicts are counted.
+    """
+
+    fingerprint: str
+    entity: EntityRef
+    priority: Priority
+    starts_at: datetime
+    ends_at: datetime
+    useful: bool
+    occasion: str = ""
+    id: str = ""
+
+    @property
+    def is_page(self) -> bool:
+        """True for an alert that wakes people."""
+        return self.priority.rank <= Priority.P1.rank
+
+
+def window_of(dial: Dial) -> timedelta:
+    """How much of the past the rule looks at in each cycle."""
+    return max(dial.whole.span, SHORTEST_WINDOW)
+
+
+def parts(window: Window, since: datetime, span: timedelta) -> Iterator[tuple[float, Window]]:
+    """What the rule would have seen at each column from ``since`` on: the instant, and its own window."""
+    for column in range(int(np.searchsorted(window.times, since.timestamp())), window.times.size):
+        at = float(window.times[column])
+        past = slice(int(np.searchsorted(window.times, at - span.total_seconds(), side="right")), column + 1)
+        times, values, status = window.times[past], window.values[:, past], window.status[:, past]
+        yield at, Window(window.kind, window.entities, times, window.keys, values, status, window.step)
+
+
+class Rehearsal:
+    """The alerts of one rule at every setting. ``feed`` it windows in order; then read what came of it.
+
+    ``alarms`` (settings,) counts alerts that fired, ``caught`` (settings, judged) which judged spells would
+    have fired, ``fired_at`` when, unix seconds, NaN where not.
+    """
+
+    def __init__(
+        self,
+        dial: Dial,
+        thresholds: Floats,
+        waits: Floats,
+        clear: timedelta,
+        entities: Sequence[EntityRef],
+        judged: Sequence[Judged],
+    ) -> None:
+        """``thresholds`` and ``waits`` (seconds) are parallel: one setting each."""
+        self._dial = dial
+        self._thresholds = np.asarray(thresholds, dtype=np.float64)
+        self._waits = np.asarray(waits, dtype=np.float64)[:, None]
+        self._clear = clear.total_seconds()
+        self._span = window_of(dial)
+        shape = (self._thresholds.size, len(entities))
+        self._pending, self._gone, self._seen = (np.full(shape, np.nan) for _ in range(3))
+        self._firing, self._kept = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+        self._last = -np.inf
+        places = {entity: row for row, entity in enumerate(entities)}
+        known = np.array([places.get(one.entity, -1) for one in judged], dtype=np.intp)
+        self._rows, self._known = np.maximum(known, 0), known >= 0
+        self._starts = np.array([one.starts_at.timestamp() for one in judged])
+        self._ends = np.array([one.ends_at.timestamp() for one in judged])
+        self.alarms = np.zeros(shape[0])
+        self.caught = np.zeros((shape[0], len(judged)), dtype=bool)
+        self.fired_at = np.full((shape[0], len(judged)), np.nan)
+
+    def feed(self, window: Window, since: datetime) -> None:
+        """Go through the columns from ``since`` on that were not looked at yet; those before are their past."""
+        for at, part in parts(window, since, self._span):
+            if at > self._last:
+                self._step(*self._dial.judge(part, self._thresholds), at)
+                self._last = at
+
+    def _step(self, holds: Flags, silent: Flags, at: float) -> None:
+        """One cycle, as ``alerts.state`` has it."""
+        waiting = ~np.isnan(self._pending) & ~self._firing
+        lost = waiting & self._kept & (at - self._seen > self._waits)
+        begins = holds & ~self._firing & (~waiting | lost)
+        self._pending = np.where(begins, at, self._pending)
+        self._seen = np.where(holds, at, self._seen)
+        fires = holds & ~self._firing & (at - self._pending >= self._waits)
+        self._gone = np.where(holds | silent, np.nan, self._gone)
+        over = ~holds & ~silent
+        self._gone = np.where(over & self._firing & np.isnan(self._gone), at, self._gone)
+        ends = over & self._firing & (at - self._gone >= self._clear)
+        self._pending = np.where((over & ~self._firing) | ends, np.nan, self._pending)
+        self._gone = np.where(ends, np.nan, self._gone)
+        self._kept = silent & ~holds
+        self._firing = (self._firing | fires) & ~ends
+        self.alarms += fires.sum(axis=1)
+        self._match(at)
+
+    def _match(self, at: float) -> None:
+        """A judged spell is caught when the same entity's alert fires inside of it."""
+        during = np.flatnonzero(self._known & (self._starts <= at) & (at <= self._ends))
+        if during.size == 0:
+            return
+        fires = self._firing[:, self._rows[during]]
+        new = fires & ~self.caught[:, during]
+        self.caught[:, during] |= fires
+        self.fired_at[:, during] = np.where(new, at, self.fired_at[:, during])

@@ -1,0 +1,133 @@
+"""Rules with an expression, as detectors: one compiled detector a rule, named ``rule:<rule>``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from detectors.base.condition_durations import unusable
+from detectors.base.findings import evidence, fingerprint
+from detectors.base.state_arrays import empty
+from detectors.rules.evaluation import Unknown
+from detectors.rules.expressions import Condition, compile_expression
+from outrider.faults import faults
+from outrider.model import (
+    DetectorState,
+    Finding,
+    Floats,
+    Interval,
+    NoVerdict,
+    NoVerdictReason,
+    Priority,
+    TimeRange,
+    Window,
+)
+from outrider.ports import Detector
+from outrider.rules import Rule
+from outrider.topology import Topology
+
+PREFIX = "rule:"
+SHORTEST_WINDOW = timedelta(minutes=5)  # enough slots to know whether the newest value is fresh
+
+
+def compile_rules(rules: Sequence[Rule]) -> tuple[Detector, ...]:
+    """A detector for every rule that has an expression, in the order of the rules.
+
+    Raises UsageError that names the rule, the position and what was expected.
+    """
+    return tuple(RuleDetector(rule) for rule in rules if rule.expr is not None)
+
+
+class RuleDetector:
+    """Finds the entities for which a rule's expression holds. It remembers nothing."""
+
+    state_version = 1
+
+    def __init__(self, rule: Rule) -> None:
+        """``rule.expr`` must be set."""
+        self._rule = rule
+        self._compiled = compile_expression(rule.name, rule.expr or "")
+        self.name = PREFIX + rule.name
+        self.kind = rule.kind
+        self.keys = self._compiled.keys
+        self.window = max(self._compiled.span, SHORTEST_WINDOW)
+        known = faults().get(rule.fault or "")
+        self._severity = rule.priority or (known.otherwise if known else Priority.P2)
+
+    def initial(self) -> DetectorState:
+        """Nothing to remember."""
+        return empty(self.state_version, {})
+
+    def detect(
+        self, state: DetectorState, window: Window, _topology: Topology, now: datetime
+    ) -> tuple[DetectorState, tuple[Finding | NoVerdict, ...]]:
+        """A finding where it holds, NoVerdict where values are missing or not to be trusted."""
+        reason = unusable(window, now.timestamp())
+        if reason is not None:
+            return state, (NoVerdict(self.name, None, reason),)
+        if not window.entities:
+            return state, ()
+        truths = self._compiled.holds(window)
+        left, right, condition = self._sides(window)
+        found = [self._finding(window, int(row), left, right, condition, now) for row in np.flatnonzero(truths.holds)]
+        return state, (*found, *self._silent(window, truths.unknown))
+
+    def _sides(self, window: Window) -> tuple[Floats, Floats, Condition | None]:
+        condition = self._compiled.condition
+        nothing = np.full(len(window.entities), np.nan)
+        if condition is None:
+            return nothing, nothing, None
+        return condition.left(window).values, condition.right(window).values, condition
+
+    def _finding(
+        self, window: Window, row: int, left: Floats, right: Floats, condition: Condition | None, now: datetime
+    ) -> Finding:
+        entity = window.entities[row]
+        signals = condition.signals if condition and condition.signals else self._compiled.signals
+        observed = None if np.isnan(left[row]) else float(left[row])
+        expected = _expected(condition.symbol if condition else "", float(right[row]))
+        because = evidence(
+            signals[0] if signals else "",
+            observed,
+            "rule_holds",
+            expected,
+            rule=self._rule.name,
+            expression=" ".join((self._rule.expr or "").split()),
+        )
+        start = datetime.fromtimestamp(window.times[-1] - self._compiled.span.total_seconds(), tz=UTC)
+        return Finding(
+            detector=self.name,
+            entity=entity,
+            signals=signals,
+            severity=self._severity,
+            score=1.0,
+            observed=observed,
+            expected=expected,
+            window=TimeRange(min(start, now), now),
+            evidence=(because,),
+            fingerprint=fingerprint(self.name, entity, self._rule.fault or "holds"),
+            fault=self._rule.fault,
+        )
+
+    def _silent(self, window: Window, unknown: np.ndarray) -> list[NoVerdict]:
+        rows = np.flatnonzero(unknown >= Unknown.MISSING)
+        reasons = {
+            int(Unknown.MISSING): NoVerdictReason.NO_VALUES,
+            int(Unknown.UNTRUSTED): NoVerdictReason.UNTRUSTED_VALUES,
+        }
+        if rows.size == len(window.entities) and len(set(unknown.tolist())) == 1:
+            return [NoVerdict(self.name, None, reasons[int(unknown[0])])]
+        return [NoVerdict(self.name, window.entities[row], reasons[int(unknown[row])]) for row in rows]
+
+
+def _expected(symbol: str, limit: float) -> Interval | None:
+    """What would have been in order: the other side of the limit."""
+    if np.isnan(limit):
+        return None
+    if symbol in {">", ">="}:
+        return Interval(None, limit)
+    if symbol in {"<", "<="}:
+        return Interval(limit, None)
+    return Interval(limit, limit) if symbol == "!=" else None

@@ -1,0 +1,141 @@
+"""The one number of a rule's expression that can be turned: what its first comparison compares with.
+
+    last(engine_kv_cache_usage_ratio) > 0.95 and last(engine_requests_waiting) > 0
+                                        ^^^^
+An expression is true or not by its first comparison and its guards; a dial tells what the whole is with the
+comparison true and with it false, so that any number of thresholds is judged by one look at the values.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.rules.evaluation import Unknown
+from detectors.rules.expressions import Compiled, compile_expression
+from outrider.model import Floats, Window
+
+_SYMBOLS: dict[type[ast.cmpop], str] = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
+_TRUE, _FALSE = "1 > 0", "0 > 1"
+_ROUNDED = 1e-6  # stored values are single precision: they may lie so far below what they were
+_DIGITS = 3  # significant ones of a threshold that is proposed
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """A rule's expression with its threshold; ``start`` and ``end`` are where that stands in ``text``.
+
+    ``threshold`` is None where the first comparison has no number on its right side, or is negated: then the
+    rule has a waiting time to turn and nothing else.
+    """
+
+    text: str
+    threshold: float | None
+    start: int
+    end: int
+    symbol: str
+    whole: Compiled
+    if_true: Compiled
+    if_false: Compiled
+
+    @property
+    def above(self) -> bool:
+        """True when larger values alert."""
+        return self.symbol in {">", ">="}
+
+    def turned(self, threshold: float) -> str:
+        """The expression with another threshold."""
+        return self.text[: self.start] + spelt(threshold) + self.text[self.end :]
+
+    def stricter(self, threshold: float, than: float) -> bool:
+        """True when fewer values alert."""
+        return threshold > than if self.above else threshold < than
+
+    def beyond(self, level: float) -> float:
+        """The nearest threshold of few digits at which ``level`` does not alert any more."""
+        if level == 0.0:
+            return 0.001 if self.above else -0.001
+        unit = 10.0 ** (math.floor(math.log10(abs(level))) + 1 - _DIGITS)
+        steps, slack = level / unit, abs(level / unit) * _ROUNDED
+        near = (math.floor(steps + slack) + 1) if self.above else (math.ceil(steps - slack) - 1)
+        return float(f"{near * unit:.12g}")
+
+    def left(self, window: Window) -> tuple[Floats, NDArray[np.bool_]]:
+        """What is compared, (entities,), and where it is known: nowhere without a threshold."""
+        if self.threshold is None or self.whole.condition is None:
+            nothing = np.full(len(window.entities), np.nan)
+            return nothing, np.zeros(nothing.shape, dtype=bool)
+        numbers = self.whole.condition.left(window)
+        return numbers.values, numbers.unknown == Unknown.KNOWN
+
+    def judge(self, window: Window, thresholds: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """(holds, silent) at each threshold, (thresholds, entities); silent: no verdict, as the rule itself says."""
+        if self.threshold is None:
+            whole = self.whole.holds(window)
+            shape = (thresholds.size, len(window.entities))
+            return np.broadcast_to(whole.holds, shape), np.broadcast_to(whole.unknown >= Unknown.MISSING, shape)
+        values, known = self.left(window)
+        with np.errstate(invalid="ignore"):
+            hit = _COMPARE[self.symbol](values[None, :], thresholds[:, None])
+        # mostly all is calm and known: what no cell needs is not worked out
+        no = self.if_false.holds(window)
+        yes = self.if_true.holds(window) if hit.any() else no
+        whole = no if known.all() else self.whole.holds(window)
+        holds = np.where(known, np.where(hit, yes.holds, no.holds), whole.holds)
+        unknown = np.where(known, np.where(hit, yes.unknown, no.unknown), whole.unknown)
+        return holds, unknown >= Unknown.MISSING
+
+
+_COMPARE = {">": np.greater, ">=": np.greater_equal, "<": np.less, "<=": np.less_equal}
+
+
+def spelt(threshold: float) -> str:
+    """A threshold as an expression writes it."""
+    return f"{threshold:.12g}" if abs(threshold) < 1e12 else repr(threshold)
+
+
+def dial_of(rule: str, expression: str) -> Dial:
+    """The dial of an expression. Raises UsageError for one that cannot be compiled."""
+    text = " ".join(expression.split())
+    whole = compile_expression(rule, text)
+    first = _first(ast.parse(text, mode="eval").body)
+    found = _number(first.comparators[0]) if first is not None and text.isascii() else None
+    symbol = _SYMBOLS.get(type(first.ops[0])) if first is not None else None
+    if first is None or found is None or symbol is None or not _reads(first.left):
+        return Dial(text, None, 0, 0, "", whole, whole, whole)
+    before, after = text[: first.col_offset], text[first.end_col_offset :]
+    right = first.comparators[0]
+    assert right.end_col_offset is not None
+    return Dial(
+        text,
+        found,
+        right.col_offset,
+        right.end_col_offset,
+        symbol,
+        whole,
+        compile_expression(rule, f"{before}{_TRUE}{after}"),
+        compile_expression(rule, f"{before}{_FALSE}{after}"),
+    )
+
+
+def _first(node: ast.expr) -> ast.Compare | None:
+    """The comparison an expression is about, as the compiler takes it; None where ``not`` or present() stands first."""
+    if isinstance(node, ast.BoolOp):
+        return _first(node.values[0])
+    return node if isinstance(node, ast.Compare) else None
+
+
+def _number(node: ast.expr) -> float | None:
+    try:
+        return float(ast.literal_eval(node))
+    except (ValueError, TypeError):
+        return None
+
+
+def _reads(node: ast.expr) -> bool:
+    """True when a signal is read there."""
+    return any(isinstance(child, ast.Name) for child in ast.walk(node))

@@ -1,0 +1,317 @@
+"""Proposes a threshold or a waiting time of a rule from verdicts, with its effect measured on stored values.
+
+The rule is replayed as it is and at stricter settings; either the threshold or the waiting time is changed,
+never both. A setting is weighed by useless alerts dropped, less five for every useful one; one that drops a
+useful P0 or P1, or tells it more than two minutes later, is never proposed. Of equal ones the nearest to the
+present setting is taken: what was useful keeps the largest distance.
+
+It misleads where verdicts are few or of one kind of day: the intervals say how few. It knows the rule alone:
+what another rule would have told of the same fault is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import numpy as np
+
+from detectors.rules.rule_backtest import Judged, Rehearsal, parts, window_of
+from detectors.rules.tunable_threshold import Dial, dial_of
+from outrider.measures import wilson_interval
+from outrider.model import EntityRef, Floats, TimeRange, Window
+from outrider.rules import Rule
+
+Read = Callable[[datetime, datetime], Window]
+"""Stored values of the rule's entities in [start, end), on the grid of cycles."""
+
+LEAST_VERDICTS = 10  # occasions that are judged and that the replay finds again
+LEAST_USELESS = 3
+WORTH = 5  # useless alerts that one useful P2 or P3 is worth
+MOST_PAGE_DELAY = timedelta(minutes=2)
+WAITS = tuple(timedelta(seconds=seconds) for seconds in (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200))
+_MOST_THRESHOLDS, _MOST_WAITS, _MOST_LEVELS = 8, 5, 200
+_LEVEL_OF = timedelta(hours=6)  # of a spell that lasts longer, its beginning says how far it went
+MOST_AT_ONCE = timedelta(hours=6)
+
+
+class ProposalReason(StrEnum):
+    """Why a setting is proposed, or none."""
+
+    BETTER = "better"
+    NOT_OVER_VALUES = "not_over_values"
+    TOO_FEW_VERDICTS = "too_few_verdicts"
+    NOTHING_USELESS = "nothing_useless"
+    NOTHING_USEFUL = "nothing_useful"
+    PAGE_NOT_CHECKED = "page_not_checked"
+    NOT_REPRODUCED = "not_reproduced"
+    DROPS_A_PAGE = "drops_a_page"
+    NONE_BETTER = "none_better"
+    BUDGET = "budget"  # of a rule of statistical detectors, which have budgets instead of values to replay
+    BUDGET_STAYS = "budget_stays"
+    TOO_FEW_FOR_BUDGET = "too_few_for_budget"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What can be changed. ``threshold`` None: the rule has none that could be."""
+
+    threshold: float | None
+    wait: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a setting would have made of the judged alerts. Delays are against the present setting, of kept useful ones.
+
+    ``late_pages`` are useful P0 and P1 that would have been told more than ``MOST_PAGE_DELAY`` later.
+    """
+
+    setting: Setting
+    kept_useful: int
+    dropped_useful: int
+    dropped_pages: int
+    late_pages: int
+    kept_useless: int
+    dropped_useless: int
+    delay_median_seconds: float | None
+    delay_most_seconds: float | None
+    alerts_per_day: float
+
+    @property
+    def worth(self) -> int:
+        """Useless alerts dropped, less what the useful ones are worth."""
+        return self.dropped_useless - WORTH * self.dropped_useful
+
+    @property
+    def safe(self) -> bool:
+        """True when every useful page is still told, in time."""
+        return not self.dropped_pages and not self.late_pages
+
+    @property
+    def dropped_useless_interval(self) -> tuple[float, float]:
+        """In which the share of useless alerts that go lies with 95 %."""
+        return wilson_interval(self.dropped_useless, self.dropped_useless + self.kept_useless)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """``best`` is what is proposed, None with a reason. ``expression`` is the rule's with its threshold.
+
+    ``unchecked`` are judged spells that the replay cannot speak of: their values are gone, or the present
+    setting does not fire on what is stored.
+    """
+
+    rule: str
+    reason: ProposalReason
+    judged: int
+    useless: int
+    now: Effect | None = None
+    best: Effect | None = None
+    candidates: tuple[Effect, ...] = ()
+    expression: str | None = None
+    unchecked: tuple[Judged, ...] = ()
+    days: float = 0.0
+
+
+def propose(
+    rule: Rule,
+    judged: Sequence[Judged],
+    read: Read | None,
+    entities: Sequence[EntityRef],
+    span: TimeRange,
+    *,
+    kept: Mapping[str, Window] | None = None,
+    tried: Sequence[Setting] | None = None,
+    piece: timedelta = MOST_AT_ONCE,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Proposal:
+    """The best setting of a rule with an expression, and what all that were tried would have done.
+
+    ``span`` is what the stored values cover, read ``piece`` by piece; ``kept`` are values of single spells from
+    before it, by the id of the judged one. ``tried`` are settings to measure instead of our own. Pure but for
+    ``read``. Raises UsageError for an expression that cannot be compiled.
+    """
+    useless = [one for one in judged if not one.useful]
+    found = Proposal(rule.name, ProposalReason.NOT_OVER_VALUES, occasions(judged), occasions(useless))
+    if rule.expr is None or read is None:
+        return found
+    first = _too_little(judged, useless)
+    if first is not None:
+        return replace(found, reason=first)
+    apart = {one.id: kept[one.id] for one in judged if one.starts_at < span.start and one.id in kept} if kept else {}
+    within = [one for one in judged if one.starts_at >= span.start or one.id in apart]
+    gone = tuple(one for one in judged if one.starts_at < span.start and one.id not in apart)
+    if _pages(gone):
+        return replace(found, reason=ProposalReason.PAGE_NOT_CHECKED, unchecked=gone)
+    dial = dial_of(rule.name, rule.expr)
+    now = Setting(dial.threshold, rule.wait)
+    others = tuple(tried) if tried is not None else _candidates(dial, rule, within, read, apart)
+    settings = (now, *others)
+    replayed = _replay(dial, settings, rule.clear, entities, within, read, span, min(piece, MOST_AT_ONCE), progress)
+    _add_apart(replayed, dial, settings, rule.clear, within, apart)
+    again = replayed.caught[0]
+    lost = tuple(one for one, seen in zip(within, again, strict=True) if not seen)
+    days = (span.end - span.start) / timedelta(days=1)
+    effects = [_effect(one, place, within, replayed, days) for place, one in enumerate(settings)]
+    found = replace(
+        found, now=effects[0], candidates=tuple(effects[1:]), unchecked=(*gone, *lost), days=days, expression=dial.text
+    )
+    if _pages(lost):
+        return replace(found, reason=ProposalReason.PAGE_NOT_CHECKED)
+    if occasions([one for one, seen in zip(within, again, strict=True) if seen]) < LEAST_VERDICTS:
+        return replace(found, reason=ProposalReason.NOT_REPRODUCED)
+    return _chosen(found, dial, effects[1:])
+
+
+def _too_little(judged: Sequence[Judged], useless: Sequence[Judged]) -> ProposalReason | None:
+    if occasions(judged) < LEAST_VERDICTS:
+        return ProposalReason.TOO_FEW_VERDICTS
+    if occasions(useless) < LEAST_USELESS:
+        return ProposalReason.NOTHING_USELESS
+    return ProposalReason.NOTHING_USEFUL if len(useless) == len(judged) else None
+
+
+def occasions(judged: Sequence[Judged]) -> int:
+    """On how many occasions people judged: all alerts of one incident are one."""
+    return len({one.occasion or f"{one.fingerprint} {one.starts_at}" for one in judged})
+
+
+def _pages(judged: Sequence[Judged]) -> list[Judged]:
+    return [one for one in judged if one.useful and one.is_page]
+
+
+def _chosen(found: Proposal, dial: Dial, effects: Sequence[Effect]) -> Proposal:
+    worth = [one for one in effects if one.worth > 0]
+    safe = [one for one in worth if one.safe]
+    if not safe:
+        reason = ProposalReason.DROPS_A_PAGE if worth else ProposalReason.NONE_BETTER
+        return replace(found, reason=reason)
+    assert found.now is not None
+    present = found.now.setting
+
+    def order(one: Effect) -> tuple[float, float, float]:
+        far = abs((one.setting.threshold or 0.0) - (present.threshold or 0.0)) / max(
+            abs(present.threshold or 0.0), 1e-9
+        )
+        return -one.worth, one.delay_median_seconds or 0.0, far + (one.setting.wait - present.wait).total_seconds()
+
+    best = min(safe, key=order)
+    turned = best.setting.threshold
+    expression = dial.text if turned is None or turned == dial.threshold else dial.turned(turned)
+    return replace(found, reason=ProposalReason.BETTER, best=best, expression=expression)
+
+
+def _effect(setting: Setting, place: int, judged: Sequence[Judged], replayed: Rehearsal, days: float) -> Effect:
+    """Over the spells that the present setting tells of: what it does not find again says nothing."""
+    seen, caught = replayed.caught[0], replayed.caught[place]
+    useful = np.array([one.useful for one in judged], dtype=bool)
+    page = np.array([one.is_page for one in judged], dtype=bool)
+    kept, dropped = seen & caught, seen & ~caught
+    late = replayed.fired_at[place] - replayed.fired_at[0]
+    delays = late[kept & useful]
+    return Effect(
+        setting,
+        int((kept & useful).sum()),
+        int((dropped & useful).sum()),
+        int((dropped & useful & page).sum()),
+        int((late[kept & useful & page] > MOST_PAGE_DELAY.total_seconds()).sum()),
+        int((kept & ~useful).sum()),
+        int((dropped & ~useful).sum()),
+        float(np.median(delays)) if delays.size else None,
+        float(delays.max()) if delays.size else None,
+        float(replayed.alarms[place] / days) if days > 0 else 0.0,
+    )
+
+
+def _replay(
+    dial: Dial,
+    settings: Sequence[Setting],
+    clear: timedelta,
+    entities: Sequence[EntityRef],
+    judged: Sequence[Judged],
+    read: Read,
+    span: TimeRange,
+    piece: timedelta,
+    progress: Callable[[float], None],
+) -> Rehearsal:
+    replayed = Rehearsal(dial, *_numbers(settings), clear, entities, judged)
+    start, whole = span.start, (span.end - span.start).total_seconds()
+    while start < span.end:
+        end = min(start + piece, span.end)
+        replayed.feed(read(start - window_of(dial), end), start)
+        start = end
+        progress(1.0 - (span.end - start).total_seconds() / whole)
+    return replayed
+
+
+def _numbers(settings: Sequence[Setting]) -> tuple[Floats, Floats]:
+    thresholds = np.array([np.nan if one.threshold is None else one.threshold for one in settings])
+    return thresholds, np.array([one.wait.total_seconds() for one in settings])
+
+
+def _add_apart(
+    replayed: Rehearsal,
+    dial: Dial,
+    settings: Sequence[Setting],
+    clear: timedelta,
+    judged: Sequence[Judged],
+    apart: Mapping[str, Window],
+) -> None:
+    """Replay each spell whose own values were kept; what else fired then is not known and counts nowhere."""
+    for place, one in enumerate(judged):
+        window = apart.get(one.id)
+        if window is not None:
+            alone = Rehearsal(dial, *_numbers(settings), clear, window.entities, (one,))
+            alone.feed(window, one.starts_at)
+            replayed.caught[:, place], replayed.fired_at[:, place] = alone.caught[:, 0], alone.fired_at[:, 0]
+
+
+def _candidates(
+    dial: Dial,
+    rule: Rule,
+    judged: Sequence[Judged],
+    read: Read,
+    apart: Mapping[str, Window],
+) -> tuple[Setting, ...]:
+    """Thresholds just beyond what useless alerts reached, and longer waiting times."""
+    found = [Setting(dial.threshold, wait) for wait in WAITS if wait > rule.wait][:_MOST_WAITS]
+    if dial.threshold is None:
+        return tuple(found)
+    useless = [one for one in judged if not one.useful][-_MOST_LEVELS:]
+    levels = []
+    for one in useless:
+        window = apart.get(one.id)
+        if window is None:
+            end = min(one.ends_at, one.starts_at + _LEVEL_OF) + rule.wait
+            window = read(one.starts_at - window_of(dial), end)
+        levels.append(_level(dial, rule.wait, one, window))
+    beyond = {dial.beyond(level) for level in levels if np.isfinite(level)}
+    steps = sorted(one for one in beyond if dial.stricter(one, dial.threshold))
+    if len(steps) > _MOST_THRESHOLDS:
+        places = np.linspace(0, len(steps) - 1, _MOST_THRESHOLDS).round().astype(int)
+        steps = [steps[place] for place in places]
+    return (*(Setting(one, rule.wait) for one in steps), *found)
+
+
+def _level(dial: Dial, wait: timedelta, one: Judged, window: Window) -> float:
+    """The strictest threshold at which the alert would still have fired, guards aside; NaN when nothing is known."""
+    if one.entity not in window.entities:
+        return float("nan")
+    row = window.entities.index(one.entity)
+    seen = [dial.left(part)[0][row] for _, part in parts(window, one.starts_at, window_of(dial))]
+    return _sustained(np.array(seen), max(1, int(wait / window.step) + 1), above=dial.above)
+
+
+def _sustained(values: Floats, steps: int, *, above: bool) -> float:
+    """The level that was kept for so many steps in a row; steps without a value break nothing."""
+    known = values[~np.isnan(values)] * (1.0 if above else -1.0)
+    if known.size == 0:
+        return float("nan")
+    if known.size <= steps:
+        level = float(known.min())
+    else:
+        level = float(np.lib.stride_tricks.sliding_window_view(known, steps).min(axis=1).max())
+    return level if above else -level

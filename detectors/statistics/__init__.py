@@ -1,0 +1,4 @@
+"""Baselines, residuals, trends, peer groups, isolation forest, ensemble, alarm budgets.
+
+Knows no signal by name.
+"""

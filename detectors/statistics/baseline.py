@@ -1,0 +1,306 @@
+"""What is usual for an entity at this time of day and of the week: an online, robust, vectorised baseline.
+
+Each (entity, signal) has 48 half-hour slots of the day (UTC) with a level and a scale, and a recent
+level that follows within the hour. Where the slots are mature, usual is the slots' level plus the
+recent offset from it; until then the recent level alone. Levels and scales are exponentially weighted
+and move at most four scales at a time, so that one outlier moves them little; the scale is 1.2533
+times the mean absolute residual, which is sigma for a normal one. Each scale has a floor, else a
+constant signal would turn its first flicker into the largest deviation of the fleet.
+Slots hold an ordinary day; what the day of the week adds (``week.py``) is kept apart from them, where it is asked for.
+On a holiday there is no usual time of day: the recent level alone is expected, and no slot learns.
+Needs two days until the time of day counts, and two weeks until the day of the week does: until then, or without
+``week``, what falls on some days only misleads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.base.state_arrays import Arrays
+from detectors.statistics.weekly_profile import Week
+from outrider import catalog
+from outrider.model import DetectorState, EntityRef, Floats
+
+SLOTS = 48
+SLOT_SECONDS = 86400.0 / SLOTS
+MATURE_SLOT_SECONDS = 1.5 * SLOT_SECONDS  # one day fills a slot once, so this takes two days
+MATURE_UPDATES = 120  # of the recent level: half an hour at cycles of 15 s
+SLOT_DAY_WEIGHT = 0.3  # a day's share in its slot: about three days of memory
+LEVEL_TAU_SECONDS = 3600.0
+OFFSET_TAU_SECONDS = 7200.0
+SCALE_TAU_SECONDS = 6 * 3600.0
+CLIP_SCALES = 4.0
+FREE_UPDATES = 20  # the first steps are not clipped: there is no scale to clip by
+SIGMA_OF_MEAN_DEVIATION = 1.2533
+RECENT = ("level", "scale", "offset", "seconds", "updates")  # of the memory; the rest is the time of day and week
+LONGEST_STEP_SECONDS = 600.0  # a value after a gap speaks for no more than this
+
+# Least scale in the signal's own unit, and as a share of its level.
+_FLOOR_OF_UNIT = {
+    "ratio": 0.02,
+    "seconds": 0.005,
+    "celsius": 1.0,
+    "watts": 5.0,
+    "requests": 1.0,
+    "count": 1.0,
+    "per_second": 0.05,
+    "tokens_per_second": 1.0,
+    "hertz": 1e7,
+    "bytes": 64e6,
+    "replicas": 0.5,
+    "cores": 0.05,
+}
+_FLOOR_OF_SIGNAL = {"svc_success_ratio": 0.01}
+_FLOOR_OF_LEVEL = 0.02
+Span = tuple[float, float]  # unix seconds, start <= t < end
+_TINY = 1e-12  # no scale is zero
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What is expected at an instant; all of shape (entities, signals). ``known`` False: still learning."""
+
+    level: Floats
+    scale: Floats
+    known: NDArray[np.bool_]
+
+    def deviation(self, values: Floats) -> Floats:
+        """Robust z; NaN where the value or the expectation is missing."""
+        return np.where(self.known, (values - self.level) / self.scale, np.nan)
+
+
+class Baseline:
+    """The arithmetic; the memory is a dict of arrays whose first axis is entities."""
+
+    def __init__(self, signals: Sequence[str], *, week: bool = True) -> None:
+        """``signals`` are the last axis of every value given later; ``week`` False knows the time of day only."""
+        self.signals = tuple(signals)
+        self._week = Week(len(self.signals)) if week else None
+        self._holidays: tuple[Span, ...] = ()
+        known = [catalog.signal(name) for name in self.signals]
+        self._floors = np.array([_FLOOR_OF_SIGNAL.get(one.name, _FLOOR_OF_UNIT.get(one.unit, 1e-6)) for one in known])
+
+    @classmethod
+    def of_unknown_units(cls, metrics: int) -> Baseline:
+        """For metrics that are not in the catalogue: ``memory["floor"]``, (entities, signals), is the least scale.
+
+        Without the week: who scores such metrics weighs deviations of hours against each other.
+        """
+        made = cls((), week=False)
+        made.signals = tuple(f"metric-{place}" for place in range(metrics))
+        made._floors = np.full(metrics, _TINY)
+        return made
+
+    @property
+    def floors(self) -> Floats:
+        """The least scale of each signal in its own unit, shape (signals,)."""
+        return self._floors
+
+    def set_holidays(self, holidays: Sequence[Span]) -> None:
+        """Spans in which the recent level alone is usual, and no time of day is learnt."""
+        self._holidays = tuple(holidays)
+
+    def set_zone(self, zone: tzinfo) -> None:
+        """Where the days of the week begin and end; the time of day is that of UTC."""
+        if self._week is not None:
+            self._week.set_zone(zone)
+
+    def of_class(self) -> Arrays:
+        """What is remembered of the class of entities, beside what is of each: given to ``turn`` as its pool."""
+        return self._week.of_class() if self._week is not None else {}
+
+    def turns(self, memory: Arrays, at: float) -> bool:
+        """True when another part of the week begins for an entity: peers are wanted in ``memory["week_group"]``."""
+        return self._week is not None and self._week.turns(memory, at)
+
+    def turn(self, memory: Arrays, at: float, pool: Arrays | None = None) -> None:
+        """Make ready what the week adds around unix second ``at``. Changes ``memory`` and ``pool``."""
+        if self._week is not None:
+            self._week.turn(memory, at, pool)
+
+    def _is_holiday(self, at: float) -> bool:
+        return any(start <= at < end for start, end in self._holidays)
+
+    def empty(self, count: int = 0) -> Arrays:
+        """Memory of ``count`` entities that nothing is known about."""
+        plane, slots = (count, len(self.signals)), (count, len(self.signals), SLOTS)
+        return {
+            "slot_level": np.zeros(slots, dtype=np.float32),
+            "slot_scale": np.zeros(slots, dtype=np.float32),
+            "slot_seconds": np.zeros(slots, dtype=np.float32),
+            "level": np.zeros(plane),
+            "scale": np.zeros(plane),
+            "offset": np.zeros(plane),
+            "seconds": np.zeros(plane),
+            "updates": np.zeros(plane, dtype=np.int32),
+            **(self._week.empty(count) if self._week is not None else {}),
+        }
+
+    def rest(self, memory: Arrays, seconds: Floats) -> None:
+        """Bring the memory of entities that were away for ``seconds``, (entities,), up to now. Changes ``memory``.
+
+        How far the recent hours lay off fades. What was usual an hour ago is no level of now where not every time of
+        day is known; peers and the part of the week are asked for anew.
+        """
+        if "offset" in memory:
+            memory["offset"] = memory["offset"] * np.exp(-seconds / OFFSET_TAU_SECONDS)[:, None]
+            ripe = (memory["slot_seconds"] >= MATURE_SLOT_SECONDS).all(axis=2)
+            stale = (seconds > LEVEL_TAU_SECONDS)[:, None] & ~ripe
+            for name in RECENT:
+                memory[name] = np.where(stale, 0, memory[name]).astype(memory[name].dtype)
+        for name in ("week_knot", "week_group"):
+            if name in memory:
+                memory[name] = np.full_like(memory[name], -1)
+
+    def usual(self, memory: Arrays, at: float) -> Usual:
+        """What is expected at unix second ``at``; for the week, ``turn`` comes first."""
+        return self._expect(memory, at)[0]
+
+    def _expect(self, memory: Arrays, at: float) -> tuple[Usual, Floats | float]:
+        """What is expected, and what of it the week adds."""
+        before, after, share = _neighbours(at)
+        slots = memory["slot_seconds"] if not self._is_holiday(at) else np.zeros_like(memory["slot_seconds"])
+        ripe_before, ripe_after = (slots[:, :, slot] >= MATURE_SLOT_SECONDS for slot in (before, after))
+        weight = np.where(ripe_before & ripe_after, share, np.where(ripe_after, 1.0, 0.0))
+        ripe = ripe_before | ripe_after
+        day = _blend(memory["slot_level"], before, after, weight)
+        spread = _blend(memory["slot_scale"], before, after, weight)
+        added: Floats | float = 0.0
+        if self._week is not None:
+            adds = self._week.adds(memory, at)
+            added = adds.at_level(np.where(ripe, day, adds.reference))
+            spread = spread + adds.wide
+        level = np.where(ripe, day + added + memory["offset"], memory["level"])
+        scale = np.maximum(np.where(ripe, spread, memory["scale"]), self._floor(memory, level))
+        return Usual(level, scale, ripe | (memory["updates"] >= MATURE_UPDATES)), added
+
+    def learn(
+        self, memory: Arrays, values: Floats, at: float, seconds: float, frozen: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Take in one instant's values (entities, signals), which stand for ``seconds``. Changes ``memory``.
+
+        Nothing is learnt where a value is missing or ``frozen`` is True, but for the week: it needs to see twice
+        what it believes, and what is odd on each Saturday would never be known else.
+        """
+        seconds = min(seconds, LONGEST_STEP_SECONDS)
+        self.turn(memory, at)
+        usual, added = self._expect(memory, at)
+        there = np.isfinite(values)
+        taken = there if frozen is None else there & ~frozen
+        clean = np.where(taken, values, 0.0)
+        self._learn_level(memory, clean, taken, seconds)
+        if not self._is_holiday(at):
+            self._learn_slot(memory, clean, taken, (usual, added), at, seconds)
+            if self._week is not None:
+                self._week.learn(memory, np.where(there, values, 0.0), there, at, seconds)
+        memory["seconds"] += np.where(taken, seconds, 0.0)
+        memory["updates"] += taken.astype(np.int32)
+
+    def _learn_level(self, memory: Arrays, values: Floats, taken: NDArray[np.bool_], seconds: float) -> None:
+        free = memory["updates"] < FREE_UPDATES
+        known = memory["updates"] > 0
+        residual = np.where(known, values - memory["level"], 0.0)
+        limit = CLIP_SCALES * np.maximum(memory["scale"], self._floor(memory, memory["level"]))
+        clipped = np.where(free, residual, np.clip(residual, -limit, limit))
+        pace = np.maximum(seconds / (memory["seconds"] + seconds), 1.0 - np.exp(-seconds / LEVEL_TAU_SECONDS))
+        moved = np.where(known, memory["level"] + pace * clipped, values)
+        slow = np.maximum(seconds / (memory["seconds"] + seconds), 1.0 - np.exp(-seconds / SCALE_TAU_SECONDS))
+        spread = memory["scale"] + slow * (SIGMA_OF_MEAN_DEVIATION * np.abs(clipped) - memory["scale"])
+        memory["level"] = np.where(taken, moved, memory["level"])
+        memory["scale"] = np.where(taken & known, spread, memory["scale"])
+
+    def _learn_slot(
+        self,
+        memory: Arrays,
+        values: Floats,
+        taken: NDArray[np.bool_],
+        expected: tuple[Usual, Floats | float],
+        at: float,
+        seconds: float,
+    ) -> None:
+        usual, added = expected
+        ordinary = values - added  # of a day without its weekday
+        slot = int(at % 86400.0 // SLOT_SECONDS)
+        level, scale, seen = (memory[name][:, :, slot] for name in ("slot_level", "slot_scale", "slot_seconds"))
+        fresh = seen <= 0
+        day = 1.0 - (1.0 - SLOT_DAY_WEIGHT) ** (seconds / SLOT_SECONDS)
+        pace = np.maximum(seconds / (seen + seconds), day)
+        ripe = seen >= MATURE_SLOT_SECONDS
+        limit = CLIP_SCALES * np.maximum(scale, self._floor(memory, level))
+        residual = ordinary - level
+        step = np.where(ripe, np.clip(residual, -limit, limit), residual)
+        moved = np.where(fresh, ordinary, level + pace * step)
+        off = np.where(usual.known, values - usual.level, np.where(fresh, 0.0, residual))
+        off = np.abs(np.where(ripe, np.clip(off, -limit, limit), off))
+        spread = scale + pace * (SIGMA_OF_MEAN_DEVIATION * off - scale)
+        memory["slot_level"][:, :, slot] = np.where(taken, moved, level)
+        memory["slot_scale"][:, :, slot] = np.where(taken, spread, scale)
+        memory["slot_seconds"][:, :, slot] = np.where(taken, seen + seconds, seen)
+        offset, quick = memory["offset"], 1.0 - np.exp(-seconds / OFFSET_TAU_SECONDS)
+        apart = np.clip(values - usual.level, -CLIP_SCALES * usual.scale, CLIP_SCALES * usual.scale)
+        memory["offset"] = np.where(taken & ripe, offset + quick * apart, offset)
+
+    def least_scale(self, level: Floats) -> Floats:
+        """The floor of the scale at a level, (..., signals): less than this is nothing, whatever the past was."""
+        return self._floor({}, level)
+
+    def _floor(self, memory: Arrays, level: Floats) -> Floats:
+        least = memory.get("floor", self._floors)
+        floor: Floats = np.maximum(least, _FLOOR_OF_LEVEL * np.abs(level))
+        return floor
+
+
+def _neighbours(at: float) -> tuple[int, int, float]:
+    """The slots whose centres lie around an instant, and the share of the later one."""
+    place = at % 86400.0 / SLOT_SECONDS - 0.5
+    before = int(np.floor(place))
+    return before % SLOTS, (before + 1) % SLOTS, place - before
+
+
+def _blend(slots: NDArray[Any], before: int, after: int, weight: Floats) -> Floats:
+    blended: Floats = slots[:, :, before] * (1.0 - weight) + slots[:, :, after] * weight
+    return blended
+
+
+def follow(memory: Arrays, held: tuple[EntityRef, ...], entities: tuple[EntityRef, ...], fresh: Arrays) -> Arrays:
+    """The arrays reordered for ``entities``, as copies. ``fresh`` has the shapes and defaults of the result.
+
+    A new entity starts from ``fresh``, one that left is forgotten. An array that is missing or does
+    not fit starts anew.
+    """
+    if held == entities:  # nearly every cycle: whole arrays are copied at a third of the cost
+        return {
+            name: own.astype(default.dtype)
+            if (own := memory.get(name)) is not None and own.shape == default.shape
+            else default.copy()
+            for name, default in fresh.items()
+        }
+    place = {entity: row for row, entity in enumerate(held)}
+    rows = np.fromiter((place.get(entity, -1) for entity in entities), dtype=np.intp, count=len(entities))
+    known = rows >= 0
+    found: Arrays = {}
+    for name, default in fresh.items():
+        array = default.copy()
+        own = memory.get(name)
+        if own is not None and own.shape == (len(held), *default.shape[1:]):
+            array[known] = own[rows[known]]
+        found[name] = array
+    return found
+
+
+def held(state: DetectorState, entities: tuple[EntityRef, ...], fresh: Callable[[int], Arrays]) -> Arrays:
+    """The state's arrays for ``entities``: its own where they fit, which must not be changed, else as ``follow``.
+
+    ``fresh`` makes the arrays of so many entities that nothing is known about; those of none tell the shapes.
+    """
+    shapes = {name: (len(entities), *one.shape[1:]) for name, one in fresh(0).items()}
+    own = {name: state.arrays[name] for name in shapes if name in state.arrays}
+    if state.entities == entities and {name: one.shape for name, one in own.items()} == shapes:
+        return own
+    return follow(own, state.entities, entities, fresh(len(entities)))
