@@ -55,7 +55,7 @@ class SpooledMetrics:
             _log.error("spool_failed", error=error.strerror, at=str(cycle.at), lost="one cycle")
             return False
         if dropped:
-            _log.error("spool_full", dropped_cycles=dropped, hint="raise store.state.ingest_buffer.limit_bytes")
+            _log.error("spool_full", dropped_cycles=dropped, hint="raise store.spool.limit_bytes")
         return True
 
     def _catch_up(self) -> None:
