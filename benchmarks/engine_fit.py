@@ -15,12 +15,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, data_folder, main, result
-from simulator.parts import EngineModel
-from simulator.recorded.errors import Error, errors
-from simulator.recorded.fitting import FITTED, fit
-from simulator.recorded.loads import GUESS, read_all
-from simulator.recorded.reading import Recording
-from simulator.recorded.replaying import pace, replay
+from benchmarks.fleet.recorded.errors import Error, errors
+from benchmarks.fleet.recorded.fitting import FITTED, fit
+from benchmarks.fleet.recorded.loads import GUESS, read_all
+from benchmarks.fleet.recorded.reading import Recording
+from benchmarks.fleet.recorded.replaying import pace, replay
+from simulator.spec.parts import EngineModel
 
 TARGET = 0.15
 RECORDINGS = "recordings/vllm-0.32.0"

@@ -24,9 +24,9 @@ from outrider import log
 from outrider.reliability import calibration_error, curve
 from service.drills import choose
 from service.drills.run import run_all
-from simulator.confidence import Named, answers_of
 from simulator.scenarios import TUNING_SEEDS
-from simulator.score import GRACE
+from simulator.scoring.calibration import Named, answers_of
+from simulator.scoring.score import GRACE
 
 RIDGE = 0.2
 LEAST_UNKNOWN = 0.001  # confidences are told with three digits

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import tell
+from benchmarks.fleet.batches import SCRAPE_SECONDS, Sampler
 from outrider.model import EntityKind, EntityRef, SignalKey
-from simulator.batches import SCRAPE_SECONDS, Sampler
 from simulator.fleet import Fleet
-from simulator.spec import FleetSpec, Lengths, PoolSpec, TrafficSpec, default_spec
+from simulator.spec.fleets import FleetSpec, Lengths, PoolSpec, TrafficSpec, default_spec
 from store.tsdb.chunk_codec import Floats32, Section, encode
 from store.tsdb.cycle_matrix import Merged, Merger, Numbers
 from store.tsdb.series_dictionary import sections_of

@@ -22,9 +22,9 @@ from pathlib import Path
 from aiohttp import web
 
 from collectors.mapping.target import Target, target_of
+from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
-from simulator.spec import FleetSpec, PoolSpec, default_spec
-from simulator.targets import Pages, targets
+from simulator.spec.fleets import FleetSpec, PoolSpec, default_spec
 
 REPLICAS, SERVICES, NODES, SAMPLES = 1000, 20, 125, 600
 HANDLERS = ("/v1/embeddings", "/v1/responses", "/tokenize", "/detokenize", "/pooling", "/score", "/rerank")

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.common import Result, main, result
 from outrider.model import Floats
-from planner.forecast.fast import forecast_many
+from planner.forecast.ensemble import forecast_many
 from planner.forecast.prophet import default_forecast, fit
 from planner.forecast.series import Series
 

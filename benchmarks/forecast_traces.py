@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.common import Result, data_folder, main, result, tell
 from outrider.measures import wape
 from outrider.model import Floats
-from planner import backtest
-from planner.backtest import HorizonScore, Trace, origins_of, parse_trace
+from planner.replay import backtest
+from planner.replay.backtest import HorizonScore, Trace, origins_of, parse_trace
 from service.cli.forecast import Task, score
 from service.fanout import fan_out, usual_workers
 

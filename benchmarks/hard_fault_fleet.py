@@ -29,13 +29,13 @@ from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import Collected
 from outrider.topology import Topology
-from simulator.answers import Answer, Status
+from simulator.exporters.responses import Answer, Status
+from simulator.exporters.targets import Pages, SimulatedTarget, targets
 from simulator.faults.registry import inject
 from simulator.fleet import Fleet
 from simulator.journal import Voice
-from simulator.kernel_log import KernelLogs
-from simulator.spec import FleetSpec, PoolSpec, TrafficSpec, default_spec
-from simulator.targets import Pages, SimulatedTarget, targets
+from simulator.servers.kernel_log import KernelLogs
+from simulator.spec.fleets import FleetSpec, PoolSpec, TrafficSpec, default_spec
 
 INTERVAL = timedelta(seconds=15)
 START = datetime(2026, 11, 16, 9, tzinfo=UTC)

@@ -19,10 +19,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, main, result
-from simulator import history
-from simulator.batches import Sampler
+from benchmarks.fleet.batches import Sampler
+from simulator.backfill import fleet_history
 from simulator.fleet import Fleet
-from simulator.spec import FleetSpec, PoolSpec, TrafficSpec, default_spec
+from simulator.spec.fleets import FleetSpec, PoolSpec, TrafficSpec, default_spec
 from store import factory, migrate
 
 TARGET_SECONDS = 600.0  # "minutes"
@@ -57,7 +57,7 @@ def _written(folder: Path, fleet: FleetSpec, span: timedelta) -> tuple[float, in
     cells = 0
     mark = time.perf_counter()
     try:
-        for block in history.backfill(fleet, 5, START, START + span, STEP, upkeep=True):
+        for block in fleet_history.backfill(fleet, 5, START, START + span, STEP, upkeep=True):
             made = time.perf_counter()
             cells += store.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
             making, writing, mark = making + made - mark, writing + time.perf_counter() - made, time.perf_counter()

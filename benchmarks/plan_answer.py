@@ -19,20 +19,20 @@ import numpy as np
 
 from benchmarks.common import Result, main, result
 from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Floats, Recommendation, Window
-from planner import cost
-from planner.fit import Setup
-from planner.forecast.select import STEP
-from planner.gpus import gpus
-from planner.known import Known, Objective
-from planner.plan import KEYS, PlanSettings, plan
-from planner.queueing import Slo, Work
-from planner.shapes import model
+from planner.capacity.plan import KEYS, PlanSettings, plan
+from planner.cost import optimizer
+from planner.forecast.forecaster import STEP
+from planner.performance.gpu_catalog import gpus
+from planner.performance.memory_fit import Setup
+from planner.performance.model_specs import model
+from planner.performance.queueing import Slo, Work
+from planner.performance.service_facts import Known, Objective
 
 TARGET, PUBLISHED = 2.0, 30.0
 TIMES, POINTS = 5, 2016
 NOW = datetime(2026, 3, 15, tzinfo=UTC)
 PROMISED = Known((Objective("ttft", 1.0), Objective("tpot", 0.06)), shape=model("Llama-3.1-8B"), prompt=900.0)
-CUTS = cost.cuts_of(mig=True, mps=False)
+CUTS = optimizer.cuts_of(mig=True, mps=False)
 
 
 def history(seed: int) -> tuple[Floats, Floats]:
@@ -84,9 +84,11 @@ def run() -> Result:
     )
 
 
-def _front(peak: float) -> cost.Answer:
-    request = cost.Request(model("Llama-3.1-70B"), Work(900, 250), peak, Slo(2.0, 0.06), setup=Setup(bits=8), cuts=CUTS)
-    return cost.compare(request, cost.default_offers(gpus()))
+def _front(peak: float) -> optimizer.Answer:
+    request = optimizer.Request(
+        model("Llama-3.1-70B"), Work(900, 250), peak, Slo(2.0, 0.06), setup=Setup(bits=8), cuts=CUTS
+    )
+    return optimizer.compare(request, optimizer.default_offers(gpus()))
 
 
 if __name__ == "__main__":

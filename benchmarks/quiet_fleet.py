@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from benchmarks.fleet.batches import SCRAPE_SECONDS, Sampler
 from collectors.mapping import target as configured
 from collectors.pipeline.scrape_manager import Collector, TargetHealth
 from collectors.scrape.result import Scrape
@@ -13,10 +14,9 @@ from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, Event, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import Collected
 from outrider.topology import Topology
-from simulator.batches import SCRAPE_SECONDS, Sampler
+from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
-from simulator.spec import FleetSpec, Lengths, PoolSpec, TenantSpec, TrafficSpec, default_spec
-from simulator.targets import Pages, targets
+from simulator.spec.fleets import FleetSpec, Lengths, PoolSpec, TenantSpec, TrafficSpec, default_spec
 
 KEPT = timedelta(hours=2)
 SLICE_SECONDS = 15.0

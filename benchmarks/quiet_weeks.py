@@ -3,7 +3,7 @@
 Two fleets of about 120 targets each live through a week at a scrape and cycle interval of one minute,
 watched by every detector and packaged rule, alerts, correlation, guard rails and messages (the planner, which
 pages nobody, is left out).
-Signals come straight from the fleets' arrays (``simulator.batches``), equal to what collecting pages
+Signals come straight from the fleets' arrays (``benchmarks.fleet.batches``), equal to what collecting pages
 gives; the detectors have learnt from 15 days of history, as an installed platform has. A target is
 a page that is scraped; a page (the false one) is the first message of a P0 or P1 incident. The bound is
 the exact Poisson one: without any page 3 / target-days, the rule of three. No peer publishes the figure.
@@ -39,11 +39,11 @@ from outrider.model import Incident, Message
 from service import wiring
 from service.cycle import Cycle
 from service.settings import Settings
-from simulator import history
+from simulator.backfill import fleet_history
 from simulator.fleet import Fleet
-from simulator.score import poisson_upper95
-from simulator.spec import FleetSpec
-from simulator.upkeep import Upkeep
+from simulator.maintenance import Upkeep
+from simulator.scoring.score import poisson_upper95
+from simulator.spec.fleets import FleetSpec
 from store import factory, migrate
 
 TARGET = 0.002
@@ -107,7 +107,7 @@ def _learn(cycle: Cycle, spec: FleetSpec, seed: int, until: datetime) -> None:
         url = f"sqlite:///{folder}/past.db"
         migrate.upgrade(url)
         metrics = factory.open_metrics(factory.urls_of(url)[1])
-        for block in history.backfill(spec, seed, until - LEARNT, until, LEARNT_STEP, upkeep=True):
+        for block in fleet_history.backfill(spec, seed, until - LEARNT, until, LEARNT_STEP, upkeep=True):
             metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
         cycle.parts.detection.warm(metrics, until, LEARNT)
         metrics.close()

@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, data_folder, main, quick, result, tell
-from planner.backtest import Trace, parse_trace
 from planner.replay import score
+from planner.replay.backtest import Trace, parse_trace
 from planner.replay.prophet import BUFFERS
 from planner.replay.score import ScalingReplay
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Result, main, result
 from simulator.fleet import Fleet
-from simulator.spec import FleetSpec, PoolSpec, default_spec, spec_of
+from simulator.spec.fleets import FleetSpec, PoolSpec, default_spec, spec_of
 
 TARGET = 100.0  # times real time
 STEP = timedelta(seconds=15)

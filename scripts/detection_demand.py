@@ -30,7 +30,7 @@ from outrider.model import (
 )
 from outrider.topology import Topology
 from planner.forecast import forecast
-from planner.forecast.select import FAST_MODELS
+from planner.forecast.forecaster import FAST_MODELS
 from service.foretelling import Foretelling
 
 _SLOT, _MINUTE = 600.0, 60.0

@@ -23,7 +23,7 @@ from service.detection import Detection
 from service.drills.source import FleetSource
 from simulator.faults.registry import inject
 from simulator.fleet import Fleet
-from simulator.spec import drill_spec
+from simulator.spec.fleets import drill_spec
 from simulator.world import World
 
 RECORDED = Path(__file__).resolve().parent.parent / "tests" / "recordings"

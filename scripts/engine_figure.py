@@ -13,10 +13,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.fleet.recorded.loads import SMALL_LLAMA, read_all
+from benchmarks.fleet.recorded.reading import Recording
+from benchmarks.fleet.recorded.replaying import Replay, replay
 from outrider.model import Floats
-from simulator.recorded.loads import SMALL_LLAMA, read_all
-from simulator.recorded.reading import Recording
-from simulator.recorded.replaying import Replay, replay
 
 WIDE, HIGH, GAP, LEFT, TOP = 400, 130, 70, 60, 62
 STYLE = 'font-family="Helvetica, Arial, sans-serif" fill="#30343a"'

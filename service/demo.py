@@ -29,10 +29,12 @@ from service.leader import FileLeader
 from service.ledger_source import Recorded
 from service.settings import GameDaySettings, Settings, load
 from service.simulated import services_of
-from simulator import exporters, history, story
-from simulator.doors import event_settings
+from simulator import story
+from simulator.backfill import fleet_history
 from simulator.fleet import Fleet
-from simulator.spec import FleetSpec, default_spec
+from simulator.servers import http
+from simulator.servers.log_and_api_endpoints import event_settings
+from simulator.spec.fleets import FleetSpec, default_spec
 
 FOLDER = Path(".outrider")
 LOCK = FOLDER / "demo.engine.lock"
@@ -47,7 +49,7 @@ class Demo:
     """A running fleet with the platform that watches it."""
 
     fleet: Fleet
-    server: exporters.FleetServer
+    server: http.FleetServer
     clock: ManualClock
     platform: wiring.Platform
     settings: Settings
@@ -130,7 +132,7 @@ async def watched(
     """Serve a fleet and watch it by a platform on a fresh store, without any history or fault."""
     leader = FileLeader(LOCK)
     leader.acquire()  # another demo in this folder keeps its store
-    server = await exporters.serve(fleet)
+    server = await http.serve(fleet)
     written = settings_of(fleet.spec, server.base_url, server.targets()["targets"], port, api_port)
     settings = _write_settings(written)
     clock = ManualClock(fleet.now)
@@ -151,7 +153,7 @@ def _write_settings(written: dict[str, Any]) -> Settings:
 
 def _backfill(platform: wiring.Platform, spec: FleetSpec, seed: int, end: datetime, progress: Progress) -> None:
     begin = end - wiring.HISTORY
-    for block in history.backfill(spec, seed, begin, end, HISTORY_STEP):
+    for block in fleet_history.backfill(spec, seed, begin, end, HISTORY_STEP):
         platform.metrics.write_block(block.kind, block.times, block.keys, block.entities, block.values, block.status)
         done = (block.times[-1] - begin.timestamp()) / wiring.HISTORY.total_seconds()
         progress("history", min(1.0, float(done)))

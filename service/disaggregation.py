@@ -9,13 +9,14 @@ from typing import Any
 
 from outrider.errors import UsageError
 from outrider.i18n import Language
-from planner import disaggregated, prefill, roofline
-from planner.disaggregated import NoPools, Pools
-from planner.fit import NoFit, Setup, fit
-from planner.gpus import GpuSpec
-from planner.prefill import Link, Side
-from planner.queueing import Slo, StepTimes, Work
-from planner.shapes import ModelShape
+from planner.capacity import disaggregated
+from planner.capacity.disaggregated import NoPools, Pools
+from planner.performance import prefill, roofline
+from planner.performance.gpu_catalog import GpuSpec
+from planner.performance.memory_fit import NoFit, Setup, fit
+from planner.performance.model_specs import ModelShape
+from planner.performance.prefill import Link, Side
+from planner.performance.queueing import Slo, StepTimes, Work
 
 GROUPS = (1, 2, 4, 8)
 

@@ -24,8 +24,8 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import StateStore
-from planner import emit
-from planner.emit import Document
+from planner.manifests import scaling_manifests
+from planner.manifests.scaling_manifests import Document
 from remediation.actions.autoscalers import AutoscalerActuator
 from remediation.limits import Policy
 from service import send_guard
@@ -55,7 +55,10 @@ def actuator(scaling: ScalingSettings) -> AutoscalerActuator:
     def render(action: Action) -> list[tuple[Document, Hook | None]]:
         found = _as_recommendation(action)
         return [
-            (emit.render(found, one.aim(action.target.namespace)), Hook(one.url, one.token_file) if one.url else None)
+            (
+                scaling_manifests.render(found, one.aim(action.target.namespace)),
+                Hook(one.url, one.token_file) if one.url else None,
+            )
             for one in scaling.emit
             if one.service == action.target.name and one.type in _SENT
         ]
@@ -82,7 +85,7 @@ def documents(
                 raise UsageError(f"{service} has no plan: {item.reason.value}", hint="see outrider capacity explain")
             continue
         aims = [one.aim(item.service.namespace) for one in aims_of(settings, item.service, kinds)]
-        found += [(item, one) for one in emit.documents(item, aims, forecasts.get(item.service), url=url)]
+        found += [(item, one) for one in scaling_manifests.documents(item, aims, forecasts.get(item.service), url=url)]
     return found
 
 

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from outrider import yamlfile
 from outrider.errors import ConfigProblem, UsageError
-from planner.gpus import gpu
-from planner.offers import DEFAULT_CURRENCY, Offer
+from planner.cost.offers import DEFAULT_CURRENCY, Offer
+from planner.performance.gpu_catalog import gpu
 from service.settings_base import Duration, Section
 
 

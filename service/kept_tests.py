@@ -9,8 +9,8 @@ from pathlib import Path
 from outrider import log
 from outrider.errors import StoreAwayError, StoreError, UsageError
 from outrider.model import Calibration
-from planner import kept_tests
-from planner.kept_tests import KeptTest
+from planner.performance import loadtest_record
+from planner.performance.loadtest_record import KeptTest
 from service import reading, tokens, wiring
 from service.settings import Settings
 
@@ -43,14 +43,14 @@ def store(settings: Settings, test: KeptTest, found: Calibration) -> None:
 
 def of_file(path: Path) -> KeptTest | None:
     """The test that a file keeps, None for a file of another program. Raises UsageError."""
-    return kept_tests.read(reading.text_of(path, "give the file that the load tester wrote"), str(path))
+    return loadtest_record.read(reading.text_of(path, "give the file that the load tester wrote"), str(path))
 
 
 def _written(settings: Settings, test: KeptTest) -> Path:
     """The file, in the folder for temporary files where the disk of the store takes nothing."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", test.service).strip("-.")[:60] or "service"
     name = f"{plain}-{test.measured_at:%Y%m%dT%H%M%S%fZ}.json"
-    whole, first = kept_tests.text(test), folder_of(settings) / name
+    whole, first = loadtest_record.text(test), folder_of(settings) / name
     try:
         reading.write(first, whole)
     except UsageError as error:

@@ -26,8 +26,8 @@ import numpy as np
 from outrider import extras
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import Interval
-from planner.knee import Knee, LoadPoint, NoKnee, bent, knee, resampled
-from planner.queueing import Slo
+from planner.performance.queueing import Slo
+from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, bent, knee, resampled
 
 WARM_RATIO = 0.2
 """Share of a step that is not counted: the batch fills."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from outrider import log
 from outrider.errors import StoreAwayError
 from outrider.model import Calibration
-from planner import measured
+from planner.performance import measured
 from service import wiring
 from service.settings import Settings
 from store import migrate

@@ -11,11 +11,11 @@ from outrider.clock import rfc3339
 from outrider.i18n import Language, translate
 from outrider.ledger import Ledger
 from outrider.model import Calibration, EntityRef, Floats, Forecast, Plan, Recommendation, Window
-from planner.forecast.select import forecast
-from planner.hindsight import Hindsight, Led, Rules, hindsight
-from planner.history import cleaned
-from planner.prescale import ScaleLimits
-from planner.tiers import FAST_MODELS, LOAD
+from planner.capacity.prescale import ScaleLimits
+from planner.forecast.batch_forecast import FAST_MODELS, LOAD
+from planner.forecast.forecaster import forecast
+from planner.forecast.history import cleaned
+from planner.replay.hindsight import Hindsight, Led, Rules, hindsight
 
 PAPER = "capacity_hindsight"
 EVERY = timedelta(hours=6)

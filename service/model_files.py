@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from outrider.errors import UsageError
-from planner import shapes
-from planner.shapes import ModelShape
+from planner.performance import model_specs
+from planner.performance.model_specs import ModelShape
 from service import reading
 
 
@@ -27,6 +27,6 @@ def shape_of(path: Path, name: str | None = None, billions: float | None = None)
         raise UsageError(f"{path} holds no object", hint=hint)
     parameters = None if billions is None else billions * 1e9
     try:
-        return shapes.of_config(document, name=name or path.parent.name, parameters=parameters)
+        return model_specs.of_config(document, name=name or path.parent.name, parameters=parameters)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise UsageError(f"{path}: a value is of another kind than expected: {error}", hint=hint) from error

@@ -10,11 +10,11 @@ from types import MappingProxyType
 
 from outrider import log
 from outrider.model import EntityRef, Floats, Why, Window
+from planner.capacity.plan import LOAD
 from planner.forecast import Calendar, Decided, Fits, by_night
-from planner.forecast.nights import reason_of
-from planner.forecast.select import DEFAULT_MODELS
-from planner.margins import margin_of
-from planner.plan import LOAD
+from planner.forecast.forecaster import DEFAULT_MODELS
+from planner.forecast.nightly_fit import reason_of
+from planner.replay.margins import margin_of
 from service.fanout import fan_out
 
 _log = log.get("nightly")

@@ -6,7 +6,7 @@ from collections import Counter
 
 from outrider.model import EntityKind
 from outrider.topology import Topology
-from planner.gpus import known_gpu
+from planner.performance.gpu_catalog import known_gpu
 from service.service_settings import ServiceSettings
 
 

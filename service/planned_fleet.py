@@ -26,8 +26,9 @@ from outrider.model import (
 from outrider.ports import MetricStore
 from outrider.topology import Topology
 from outrider.windows import believed
-from planner import calibrate, prescale
-from planner.lead import LeadSettings, lead_time
+from planner.capacity import prescale
+from planner.capacity.lead_time import LeadSettings, lead_time
+from planner.performance import calibrate
 from service import node_sizes, pools
 from service.service_settings import ServiceSettings, setting_of
 

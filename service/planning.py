@@ -15,12 +15,12 @@ from outrider.ledger import Ledger
 from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
+from planner.capacity.plan import KEYS as HISTORY_KEYS
+from planner.capacity.plan import LOAD, PlanSettings
+from planner.capacity.plan import plan as make_plan
 from planner.forecast import Calendar, Event
 from planner.forecast.calendar import holidays
-from planner.history import cleaned
-from planner.plan import KEYS as HISTORY_KEYS
-from planner.plan import LOAD, PlanSettings
-from planner.plan import plan as make_plan
+from planner.forecast.history import cleaned
 from service import looking_back, pools
 from service.nightly import Nightly
 from service.planned_fleet import PlannedFleet

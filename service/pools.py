@@ -13,7 +13,7 @@ import numpy as np
 
 from outrider.model import CellStatus, EntityKind, EntityRef, Window
 from outrider.topology import Topology
-from planner.tiers import LOAD
+from planner.forecast.batch_forecast import LOAD
 from service.service_settings import ServiceSettings
 
 ROLES = ("prefill", "decode")

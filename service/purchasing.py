@@ -15,11 +15,13 @@ from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Floats, SignalKey, Statistic
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner import calibrate, loads, prescale
-from planner.balance import ReplicaLoad
-from planner.gpus import GpuSpec, Purchase, terms
-from planner.needs import sized
-from planner.offers import DEFAULT_CURRENCY, Offer
+from planner.capacity import prescale
+from planner.capacity.demand import sized
+from planner.cost.offers import DEFAULT_CURRENCY, Offer
+from planner.performance import calibrate
+from planner.performance.gpu_catalog import GpuSpec, Purchase, terms
+from planner.replay import loads
+from planner.traffic.weights import ReplicaLoad
 from service import reading
 
 HOUR = timedelta(hours=1)
@@ -29,7 +31,7 @@ LOAD = SignalKey("svc_requests_per_second")
 def hourly_of_csv(path: Path) -> tuple[Floats, datetime]:
     """The peak load of each hour (requests a second, NaN where a file has none) and the end of the last one.
 
-    Lines may stand in any order. Raises UsageError with the line, as ``planner.loads`` does.
+    Lines may stand in any order. Raises UsageError with the line, as ``planner.replay.loads`` does.
     """
     hint = "give a CSV file with time_utc and requests_per_second"
     times, values, _ = loads.read(reading.text_of(path, hint), str(path))

@@ -11,9 +11,9 @@ from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner import measured, prompts, shapes
-from planner.known import Known, Objective
-from planner.shapes import ModelShape
+from planner.performance import measured, model_specs, prompts
+from planner.performance.model_specs import ModelShape
+from planner.performance.service_facts import Known, Objective
 from service import model_files, planned_fleet, pools
 from service.planned_fleet import CALIBRATION_SPAN, HELD_STEP, PlannedFleet
 from service.service_settings import ServiceSettings
@@ -125,7 +125,7 @@ class Promises:
         try:
             if setting.config_json is not None:
                 return model_files.shape_of(setting.config_json, name), ""
-            return (shapes.model(name), "") if name else (None, "")
+            return (model_specs.model(name), "") if name else (None, "")
         except UsageError as error:
             return None, error.message
 

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from outrider import yamlfile
 from outrider.errors import ConfigProblem
-from planner.emit import Aim
-from planner.lead import MARGIN_RATIO, NODE_PROVISION_PRIOR, LeadSettings
-from planner.prescale import ScaleLimits
+from planner.capacity.lead_time import MARGIN_RATIO, NODE_PROVISION_PRIOR, LeadSettings
+from planner.capacity.prescale import ScaleLimits
+from planner.manifests.scaling_manifests import Aim
 from service.settings_base import Duration, Port, Ratio, Section, TimeZone
 
 _LIMITS = ScaleLimits()

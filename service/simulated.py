@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.devices import gpu_type
-from simulator.spec import FleetSpec
+from simulator.spec.devices import gpu_type
+from simulator.spec.fleets import FleetSpec
 
 PRICE_PER_GPU_HOUR = 2.5  # USD, an on-demand H100 in 2026; shown as a configured price
 

@@ -12,10 +12,10 @@ from outrider.errors import UsageError
 from outrider.model import Calibration, EntityKind, EntityRef, Window
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner import imports
-from planner.calibrate import CalibrationRefusal, NotCalibrated
-from planner.knee import Knee, LoadPoint, NoKnee, knee
-from planner.queueing import Slo
+from planner.performance import loadtest_import
+from planner.performance.calibrate import CalibrationRefusal, NotCalibrated
+from planner.performance.queueing import Slo
+from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, knee
 from service import planned_fleet, reading
 from service.service_settings import ServiceSettings, setting_of
 from service.settings import Settings
@@ -83,7 +83,7 @@ def _of_group(
 def of_file(path: Path, slo: Slo, *, tokens: float | None = None) -> tuple[str, Knee | NoKnee, list[LoadPoint]]:
     """The tool that wrote a file, and the knee of its steps. Raises UsageError for what cannot be read."""
     text = reading.text_of(path, "give the file that the load tester wrote")
-    tool, points = imports.load_points(text, str(path), tokens=tokens)
+    tool, points = loadtest_import.load_points(text, str(path), tokens=tokens)
     return tool, knee(points, slo), points
 
 

@@ -24,9 +24,9 @@ from outrider.model import (
 )
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner import routes, steering
-from planner.balance import ReplicaLoad
-from planner.steering import Rules, Steering
+from planner.traffic import routes, weight_changes
+from planner.traffic.weight_changes import Rules, Steering
+from planner.traffic.weights import ReplicaLoad
 from service import purchasing, reading
 
 SESSION = "steer"
@@ -103,7 +103,7 @@ def propose(fleet: Fleet, rules: Rules, now: Mapping[str, float] | None) -> Prop
         raise UsageError(
             f"no backend is a replica of {fleet.service.name}", hint=f"backends: {given}; replicas: {known}"
         )
-    found = steering.propose(listed, loads, fleet.arriving, now, rules)
+    found = weight_changes.propose(listed, loads, fleet.arriving, now, rules)
     replica_of = {name: one for one in fleet.replicas if (name := backend_of[one.name]) is not None}
     unrouted = tuple(one.name for one in fleet.replicas if backend_of[one.name] is None)
     return Proposal(found, replica_of, unrouted)
@@ -118,7 +118,7 @@ def actions(proposal: Proposal, now: datetime) -> list[dict[str, Any]]:
     if not proposal.found.proposed:
         return []
     made = []
-    for name, ratio in steering.shift_ratios(proposal.found.weights).items():
+    for name, ratio in weight_changes.shift_ratios(proposal.found.weights).items():
         target = proposal.replica_of.get(name)
         if target is None:
             continue  # another's backend: its share stays

@@ -12,10 +12,10 @@ from outrider.ledger import Startup
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import MetricStore
 from outrider.topology import Topology
-from planner.backtest import Trace
-from planner.history import cleaned
-from planner.lead import lead_time
-from planner.plan import LOAD
+from planner.capacity.lead_time import lead_time
+from planner.capacity.plan import LOAD
+from planner.forecast.history import cleaned
+from planner.replay.backtest import Trace
 from planner.replay.score import MOST_STARTUP
 from service import pools
 from service.planning import HISTORY_STEP

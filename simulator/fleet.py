@@ -12,21 +12,21 @@ import numpy as np
 from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, Floats
-from simulator import coupling
-from simulator.autoscaler import Autoscaler
-from simulator.containers import Containers
-from simulator.engine import Conditions, EngineBank, Work
-from simulator.gpus import Gpus
+from simulator.cluster.autoscaler import Autoscaler
+from simulator.cluster.kubelet import Kubelets
+from simulator.cluster.load_balancer import Router
+from simulator.cluster.pods import Pod, Pods
+from simulator.cluster.rollouts import Rollouts
+from simulator.effects import Levers
+from simulator.engine.engine import Conditions, EngineBank, Work
+from simulator.hardware import coupling
+from simulator.hardware.containers import Containers
+from simulator.hardware.gpus import Gpus
+from simulator.hardware.nodes import Nodes
 from simulator.journal import Happening, Journal, Voice
-from simulator.kubelet import Kubelets
-from simulator.levers import Levers
-from simulator.names import gpu_uuid
-from simulator.nodes import Nodes
-from simulator.pods import Pod, Pods
-from simulator.rollouts import Rollouts
-from simulator.routing import Router
-from simulator.spec import FleetSpec, default_spec
-from simulator.traffic import Traffic
+from simulator.spec.fleets import FleetSpec, default_spec
+from simulator.spec.names import gpu_uuid
+from simulator.traffic.arrivals import Traffic
 
 if TYPE_CHECKING:
     from simulator.faults.base import Injection

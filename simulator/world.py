@@ -10,8 +10,8 @@ import numpy as np
 
 from outrider.errors import UsageError
 from outrider.model import EntityKind
+from simulator.exporters.targets import SimulatedTarget, targets
 from simulator.fleet import Fleet
-from simulator.targets import SimulatedTarget, targets
 
 
 @dataclass(frozen=True, slots=True)

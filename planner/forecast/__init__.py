@@ -6,9 +6,9 @@ Everything is a pure function of history.
 """
 
 from planner.forecast.calendar import Calendar, Event
-from planner.forecast.fast import QUANTILES, forecast_many
-from planner.forecast.nights import Decided, Fits
-from planner.forecast.select import by_night, forecast, forecast_rows
+from planner.forecast.ensemble import QUANTILES, forecast_many
+from planner.forecast.forecaster import by_night, forecast, forecast_rows
+from planner.forecast.nightly_fit import Decided, Fits
 
 __all__ = [
     "QUANTILES",

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from outrider.model import Floats
-from planner.replay.world import World
+from planner.replay.workload import World
 
 STEP_SECONDS = 5.0
 DECISION_SECONDS = 15.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.replay.world import World
+from planner.replay.workload import World
 
 
 def least_replica_minutes(world: World, startup_minutes: float) -> float:

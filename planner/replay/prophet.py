@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.model import Floats
-from planner.ahead import filled, highest
+from planner.capacity.lead_bound import filled, highest
 from planner.forecast.prophet import default_forecast
 from planner.forecast.series import Series
-from planner.replay.world import World
-from planner.strategy import Planned, ceiled
+from planner.replay.policies import Planned, ceiled
+from planner.replay.workload import World
 
 REFIT_EVERY = timedelta(hours=2)
 BUFFERS = (0.25, 0.0, 0.5, 1.0, 2.0)

@@ -12,16 +12,11 @@ import numpy as np
 
 from outrider.errors import UsageError
 from outrider.model import Floats
-from planner.ahead import Paths
-from planner.backtest import Trace
-from planner.predictive import Predictive, looked, predictive
-from planner.quantile import chosen
+from planner.capacity.lead_bound import Paths
+from planner.replay.backtest import Trace
 from planner.replay.fleet import Run, Strategy, simulate
-from planner.replay.moves import reversals
 from planner.replay.oracle import least_replica_minutes
-from planner.replay.prophet import Curves, fitted, formula_of
-from planner.replay.world import World, world
-from planner.strategy import (
+from planner.replay.policies import (
     KNATIVE_TARGETS,
     UTILISATION_TARGETS,
     WORK_TARGETS,
@@ -30,6 +25,11 @@ from planner.strategy import (
     cron,
     static_peak,
 )
+from planner.replay.predictive import Predictive, looked, predictive
+from planner.replay.prophet import Curves, fitted, formula_of
+from planner.replay.quantile import chosen
+from planner.replay.reversals import reversals
+from planner.replay.workload import World, world
 
 WAITING_GOAL = 0.005
 """At most that share of requests may wait over two seconds."""

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from planner import shapes
-from planner.fit import Setup
-from planner.gpus import gpu
-from planner.queueing import Slo, Work
+from planner.performance import model_specs
+from planner.performance.gpu_catalog import gpu
+from planner.performance.memory_fit import Setup
+from planner.performance.queueing import Slo, Work
 from service import disaggregation
 from service.api.context import Lang
 
@@ -46,7 +46,7 @@ def disaggregated(
     """
     spec = gpu(gpu_type)
     asked = disaggregation.Question(
-        shape=shapes.model(model),
+        shape=model_specs.model(model),
         work=Work(prompt, tokens, cached_ratio=cached),
         qps=qps,
         slo=Slo(inf if ttft is None else ttft, inf if tpot is None else tpot),

@@ -13,7 +13,7 @@ from outrider.errors import StoreError, UnavailableError
 from outrider.i18n import Language
 from outrider.model import Forecast, NoRecommendation, Recommendation
 from outrider.ports import StateReader
-from planner import reasoning
+from planner.capacity import derivation
 from service import kept_forecasts, looking_back
 from service.api.context import Context, Ctx, Lang
 from service.api.errors import NotFoundError
@@ -143,7 +143,7 @@ def forecasts_kept(
 
 
 def _lines(found: Recommendation | NoRecommendation, language: Language) -> list[str]:
-    return [] if isinstance(found, NoRecommendation) else reasoning.lines(found, language)
+    return [] if isinstance(found, NoRecommendation) else derivation.lines(found, language)
 
 
 def _carries(found: Recommendation | NoRecommendation) -> dict[str, float | None]:

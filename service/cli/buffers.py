@@ -8,8 +8,8 @@ from pathlib import Path
 
 from outrider.errors import UsageError
 from outrider.model import NoRecommendation, Plan, Recommendation
-from planner import capacity
-from planner.capacity import Buffer
+from planner.capacity import formula
+from planner.capacity.formula import Buffer
 from service import reading
 from service.cli.common import Context
 from service.cli.newest import newest_plan
@@ -48,12 +48,12 @@ def _of_file(path: Path) -> Buffer:
         if not isfinite(value):
             raise UsageError(f"{path}:{number}: {text!r} is no error of a forecast", hint=_HINT)
         found.append(value)
-    measured = capacity.buffer_of(found)
+    measured = formula.buffer_of(found)
     if measured is None:
         raise UsageError(
             f"{path} holds {len(found)} errors, too few for a buffer", hint="30 are the least; give --buffer"
         )
-    return capacity.bounded(measured)
+    return formula.bounded(measured)
 
 
 def _of_service(context: Context, service: str) -> Buffer:
@@ -83,4 +83,4 @@ def _counted(item: Recommendation | NoRecommendation) -> Buffer | None:
 def _at_lead(item: Recommendation | NoRecommendation, plan: Plan) -> Buffer:
     said = next((one for one in plan.forecasts if one.entity == item.service), None)
     lead = item.lead_time.total_seconds() if isinstance(item, Recommendation) else 0.0
-    return capacity.buffer_for({} if said is None else said.buffers, lead, USUAL)
+    return formula.buffer_for({} if said is None else said.buffers, lead, USUAL)

@@ -42,8 +42,8 @@ def buy(
     startup: Annotated[str, typer.Option("--startup", help="of a replica, for the troughs")] = "8m",
 ) -> None:
     """Plan 4 to 12 weeks: GPUs to hold, to burst to, the cost with its interval, and what troughs leave over."""
-    from planner import buying  # noqa: PLC0415 - numpy, which --help does without
-    from planner.gpus import gpu  # noqa: PLC0415
+    from planner.cost import reservations  # noqa: PLC0415 - numpy, which --help does without
+    from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
     from service import purchasing  # noqa: PLC0415
 
     demand = _demand(context, service, csv, per_gpu)
@@ -112,7 +112,7 @@ def balance(
     prefill: Annotated[float, amount("--prefill", "second", "of a usual prompt that no cache holds")] = 0.0,
 ) -> int | None:
     """Weigh replicas by predicted wait and KV headroom, with the gain in a replay; exit 1 when all are full."""
-    from planner import balance as weighing  # noqa: PLC0415
+    from planner.traffic import weights as weighing  # noqa: PLC0415
     from service import purchasing  # noqa: PLC0415
 
     if not (tokens >= 1.0):

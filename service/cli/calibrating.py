@@ -113,8 +113,8 @@ def _import_kept(
     keep: bool,
 ) -> int | None:
     """A test of ours that the store could not take: what it was of stands in it, options say otherwise."""
-    from planner.knee import knee  # noqa: PLC0415
-    from planner.queueing import Slo  # noqa: PLC0415
+    from planner.performance.queueing import Slo  # noqa: PLC0415
+    from planner.performance.saturation_point import knee  # noqa: PLC0415
     from service.cli import calibrations  # noqa: PLC0415
 
     space, service = named
@@ -135,7 +135,7 @@ def _tell(point: Any) -> None:
 def _calibrate_store(
     context: Context, service: str | None, namespace: str | None, span: timedelta | None
 ) -> int | None:
-    from planner.calibrate import NotCalibrated  # noqa: PLC0415
+    from planner.performance.calibrate import NotCalibrated  # noqa: PLC0415
     from service import sizing, wiring  # noqa: PLC0415
 
     settings = context.settings()
@@ -210,8 +210,8 @@ def _show_test(
     keep: bool,
 ) -> int | None:
     from outrider.clock import SystemClock  # noqa: PLC0415
-    from planner.calibrate import from_knee  # noqa: PLC0415
-    from planner.knee import NoKnee  # noqa: PLC0415
+    from planner.performance.calibrate import from_knee  # noqa: PLC0415
+    from planner.performance.saturation_point import NoKnee  # noqa: PLC0415
     from service import sizing  # noqa: PLC0415
     from service.cli import calibrations  # noqa: PLC0415
 

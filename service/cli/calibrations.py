@@ -10,10 +10,10 @@ from outrider.clock import SystemClock, rfc3339
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.model import Calibration, EntityKind, EntityRef
-from planner.gpus import known_gpu
-from planner.kept_tests import KeptTest
-from planner.knee import LoadPoint
-from planner.queueing import Slo
+from planner.performance.gpu_catalog import known_gpu
+from planner.performance.loadtest_record import KeptTest
+from planner.performance.queueing import Slo
+from planner.performance.saturation_point import LoadPoint
 from service import kept_tests, sizing, wiring
 from service.cli.common import NO, Context
 

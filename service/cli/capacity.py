@@ -14,7 +14,9 @@ from outrider.errors import UsageError
 from outrider.i18n import Language, translate
 from outrider.model import NoRecommendation, Plan, Recommendation
 from outrider.summaries import word
-from planner import capacity, reasoning, refine
+from planner.capacity import derivation
+from planner.capacity import formula as capacity_formula
+from planner.performance import slo_capacity
 from service import wiring
 from service.cli import (
     as_of,
@@ -94,7 +96,7 @@ def formula(
 ) -> None:
     """Count replicas and GPUs: N = qps x tokens / (batch x tokens per second) x (1 + buffer)."""
     chosen = buffers.buffer_of(context, buffer, errors, buffer_of)
-    found = capacity.formula(
+    found = capacity_formula.formula(
         qps=qps,
         tokens=tokens,
         batch=batch,
@@ -108,7 +110,7 @@ def formula(
     )
     lines = [*found.lines(context.language)]
     if chosen.source == "measured":
-        lines.append(reasoning.buffer_line(chosen.as_dict(), context.language))
+        lines.append(derivation.buffer_line(chosen.as_dict(), context.language))
     context.show({**found.as_dict(), "buffer": chosen.as_dict()}, lambda _: "\n".join(lines))
 
 
@@ -216,7 +218,7 @@ def _explained(item: Recommendation | NoRecommendation, language: Language) -> s
         said = {"service": item.service.name, "reason": word("plan_reason", item.reason, language)}
         return translate("cli.explain_none", language, **said) + (f" ({detail})" if detail else "")
     head = {"service": item.service.name, "replicas": item.target_replicas, "gpus": item.gpus}
-    return "\n".join([translate("cli.explain_head", language, **head), *reasoning.lines(item, language)])
+    return "\n".join([translate("cli.explain_head", language, **head), *derivation.lines(item, language)])
 
 
 def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language) -> list[str]:
@@ -226,10 +228,10 @@ def _notes(made: Sequence[Recommendation | NoRecommendation], language: Language
         facts = item.derivation.get("slo") if isinstance(item, Recommendation) else None
         for each in item.derivation.get("cautions", ()) if isinstance(item, Recommendation) else ():
             if each["code"] == "quota_below_floor":
-                note = reasoning.caution(each, language)
+                note = derivation.caution(each, language)
                 said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
         if facts and facts["objectives"] and facts["verdict"] not in ("bounded", "loose"):
-            note = refine.lines(facts, language)[-1]
+            note = slo_capacity.lines(facts, language)[-1]
             said.append(translate("cli.note_of_service", language, service=item.service.name, note=note))
     return said
 

@@ -75,12 +75,12 @@ def cost(
     ] = True,
 ) -> int | None:
     """Compare GPU types: the front of cost against latency, exact; exit 1 when nothing serves the load."""
-    from planner import cost as costs  # noqa: PLC0415 - numpy, which --help does without
-    from planner import cost_text  # noqa: PLC0415
-    from planner.fit import Setup  # noqa: PLC0415
-    from planner.gpus import gpu, gpus  # noqa: PLC0415
-    from planner.offers import chosen  # noqa: PLC0415
-    from planner.queueing import Work  # noqa: PLC0415
+    from planner.cost import cost_text  # noqa: PLC0415
+    from planner.cost import optimizer as costs  # noqa: PLC0415 - numpy, which --help does without
+    from planner.cost.offers import chosen  # noqa: PLC0415
+    from planner.performance.gpu_catalog import gpu, gpus  # noqa: PLC0415
+    from planner.performance.memory_fit import Setup  # noqa: PLC0415
+    from planner.performance.queueing import Work  # noqa: PLC0415
     from service import loadtests  # noqa: PLC0415
 
     settings, shape = context.settings(), shape_of(model, config_json, parameters)

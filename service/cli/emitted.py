@@ -10,8 +10,8 @@ from outrider.clock import SystemClock
 from outrider.errors import ActuationError, UnavailableError, UsageError
 from outrider.i18n import translate
 from outrider.model import Recommendation
-from planner import emit as rendering
-from planner.emit import Document
+from planner.manifests import scaling_manifests as rendering
+from planner.manifests.scaling_manifests import Document
 from service import emitting, wiring
 from service.cli.common import Context
 

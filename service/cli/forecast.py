@@ -15,9 +15,9 @@ from outrider import extras
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.units import format_duration
-from planner import backtest
-from planner.forecast.forecasters import FORECASTERS
-from planner.forecast.select import DEFAULT_MODELS, FAST_MODELS, PROPHET
+from planner.forecast.forecaster import DEFAULT_MODELS, FAST_MODELS, PROPHET
+from planner.forecast.registry import FORECASTERS
+from planner.replay import backtest
 from service import reading, wiring
 from service.cli import tables
 from service.cli.common import ON_A_TERMINAL, Context, duration_of, leaf

@@ -27,7 +27,7 @@ TpotOption = Annotated[float | None, amount("--tpot", "second", "promised time p
 
 def slo_of(ttft: float | None, tpot: float | None) -> Any:
     """The promise of two options; what is not given is not promised."""
-    from planner.queueing import Slo  # noqa: PLC0415 - numpy, which --help does without
+    from planner.performance.queueing import Slo  # noqa: PLC0415 - numpy, which --help does without
 
     for option, value in (("--ttft", ttft), ("--tpot", tpot)):
         if value is not None and value <= 0:
@@ -37,7 +37,7 @@ def slo_of(ttft: float | None, tpot: float | None) -> Any:
 
 def shape_of(model: str | None, config: Path | None, parameters: float | None) -> Any:
     """The model of the options. Raises UsageError when none is given or it cannot be read."""
-    from planner import shapes  # noqa: PLC0415
+    from planner.performance import model_specs  # noqa: PLC0415
 
     if config is None:
         if model is None:

@@ -59,9 +59,9 @@ def pools(
     max_sequences: SequencesOption = 256,
 ) -> int | None:
     """Size prefill and decode replicas apart, for a promise of each; exit 1 when no sizes keep it."""
-    from planner.fit import Setup  # noqa: PLC0415 - numpy, which --help does without
-    from planner.gpus import gpu  # noqa: PLC0415
-    from planner.queueing import Work  # noqa: PLC0415
+    from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
+    from planner.performance.memory_fit import Setup  # noqa: PLC0415 - numpy, which --help does without
+    from planner.performance.queueing import Work  # noqa: PLC0415
     from service import disaggregation  # noqa: PLC0415
 
     spec = gpu(gpu_type)

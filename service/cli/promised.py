@@ -51,7 +51,7 @@ class Options:
 
     def asked(self) -> Asked:
         """As the plan takes it. Raises UsageError for what means nothing, by the name of the option."""
-        from planner.known import Objective  # noqa: PLC0415 - numpy, which --help does without
+        from planner.performance.service_facts import Objective  # noqa: PLC0415 - numpy, which --help does without
         from service.refining import Asked  # noqa: PLC0415
 
         self._checked()

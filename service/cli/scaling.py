@@ -11,8 +11,8 @@ import typer
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.units import format_duration
-from planner.backtest import Trace, parse_trace
 from planner.replay import figure, score
+from planner.replay.backtest import Trace, parse_trace
 from service import reading
 from service.cli import tables
 from service.cli.common import Context, duration_of, leaf

@@ -31,7 +31,7 @@ def split(
     span: Annotated[str, typer.Option("--span", help="how far back the store is read")] = "24h",
 ) -> int | None:
     """Say from which length prompts go to replicas of their own; exit 1 when no prompt is known."""
-    from planner import balance  # noqa: PLC0415 - numpy, which --help does without
+    from planner.traffic import weights  # noqa: PLC0415 - numpy, which --help does without
     from service import prompts as known  # noqa: PLC0415
 
     if (service is None) == (prompts is None):
@@ -92,7 +92,7 @@ def spares(
     ] = None,
 ) -> None:
     """Count replicas so that enough are left when nodes, racks or zones are gone, and the whole nodes for them."""
-    from planner import redundancy  # noqa: PLC0415
+    from planner.capacity import redundancy  # noqa: PLC0415
 
     if (needed is None) == (service is None):
         raise UsageError("how many replicas are needed?", hint="give --needed, or --service for those of its plan")

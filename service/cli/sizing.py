@@ -41,9 +41,9 @@ def fit(
     max_sequences: SequencesOption = 256,
 ) -> int | None:
     """Say whether a model fits a GPU type, and the largest context x concurrency; exit 1 when it does not."""
-    from planner.fit import GIBIBYTE, NoFit, Setup, processes, slices  # noqa: PLC0415
-    from planner.fit import fit as fit_model  # noqa: PLC0415
-    from planner.gpus import gpu  # noqa: PLC0415
+    from planner.performance.gpu_catalog import gpu  # noqa: PLC0415
+    from planner.performance.memory_fit import GIBIBYTE, NoFit, Setup, processes, slices  # noqa: PLC0415
+    from planner.performance.memory_fit import fit as fit_model  # noqa: PLC0415
 
     shape, spec = shape_of(model, config_json, parameters), gpu(gpu_type)
     setup = Setup(tp, pp, bits, kv_bits, utilisation, sequences=max_sequences)

@@ -57,8 +57,8 @@ def steer(
     out: Annotated[Path | None, typer.Option("--documents", help="file to write the Kubernetes documents to")] = None,
 ) -> int | None:
     """Propose weights of replicas for a gateway or a mesh; exit 1 when nothing better can be proposed."""
-    from planner import routes  # noqa: PLC0415 - numpy, which --help does without
-    from planner.steering import Rules  # noqa: PLC0415
+    from planner.traffic import routes  # noqa: PLC0415 - numpy, which --help does without
+    from planner.traffic.weight_changes import Rules  # noqa: PLC0415
     from service import reading, steering  # noqa: PLC0415
 
     if form not in (None, "gateway", "istio"):

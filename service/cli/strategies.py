@@ -10,8 +10,8 @@ import typer
 
 from outrider.errors import UsageError
 from outrider.i18n import translate
-from planner import advice
-from planner.backtest import Trace
+from planner.replay import advice
+from planner.replay.backtest import Trace
 from service.cli import tables
 from service.cli.common import NO, Context, duration_of, instant_of, leaf
 from service.cli.progress import bars

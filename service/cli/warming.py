@@ -13,8 +13,8 @@ import yaml
 from outrider.errors import UsageError
 from outrider.i18n import translate
 from outrider.ledger import StartPhase, Startup
-from planner import kube_gpus, prepull
-from planner.warm import WarmSettings, phases_of, warm
+from planner.manifests import kube_gpus, prepull
+from planner.manifests.startup_advice import WarmSettings, phases_of, warm
 from service import gpu_nodes, reading, wiring
 from service.cli import tables
 from service.cli.common import Context, leaf

@@ -12,7 +12,7 @@ from simulator import scenarios as shipped
 from simulator.faults import FAULTS
 from simulator.scenarios import Planned, Scenario
 from simulator.scenarios.reading import LEAD
-from simulator.shapes import SHAPES
+from simulator.traffic.shapes import SHAPES
 
 
 @cache

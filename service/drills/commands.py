@@ -11,7 +11,7 @@ from outrider import jsonable
 from service.drills import choose, dataset, live
 from service.drills.run import Progress, Seen, job, quiet_run, run, run_all
 from simulator.scenarios import TUNING_SEEDS, Scenario
-from simulator.score import (
+from simulator.scoring.score import (
     Injected,
     Run,
     Verdict,

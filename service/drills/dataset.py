@@ -24,7 +24,7 @@ from outrider import jsonable
 from outrider.errors import UsageError
 from service.drills.record import Matrix, Recorded
 from simulator.scenarios import Scenario
-from simulator.score import Injected, Run
+from simulator.scoring.score import Injected, Run
 
 QUIET = "quiet"
 

@@ -18,7 +18,7 @@ from service.settings import Settings, read_secret
 from service.tokens import token_file
 from simulator.scenarios import Scenario
 from simulator.scenarios.choosing import is_name
-from simulator.score import GRACE, has_remedy
+from simulator.scoring.score import GRACE, has_remedy
 
 POLL_SECONDS = 1.0
 _TIMEOUT_SECONDS = 10

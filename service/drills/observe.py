@@ -23,9 +23,9 @@ from outrider.model import (
 from outrider.ports import StateReader
 from outrider.topology import Topology
 from simulator.faults.base import Truth
-from simulator.grouping import Fired
-from simulator.recovery import Recovery
-from simulator.score import GRACE, Acted, Injected, Opened
+from simulator.scoring.grouping import Fired
+from simulator.scoring.recovery import Recovery
+from simulator.scoring.score import GRACE, Acted, Injected, Opened
 
 ALL = 1_000_000
 

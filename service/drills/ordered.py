@@ -17,7 +17,7 @@ from outrider.ports import StateReader, StateStore
 from service.drills import observe
 from service.drills.control import FaultControl
 from simulator.faults import Truth
-from simulator.score import GRACE, LOUD, Injected, Opened, Run, Verdict, has_remedy, repaired, verdicts
+from simulator.scoring.score import GRACE, LOUD, Injected, Opened, Run, Verdict, has_remedy, repaired, verdicts
 
 BY_HAND = "by_hand"
 

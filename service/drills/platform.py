@@ -23,10 +23,10 @@ from service.dispatch import Dispatcher
 from service.drills.source import FleetSource
 from service.settings import Settings
 from service.simulated import services_of
-from simulator import history
-from simulator.control import Control
+from simulator.backfill import fleet_history
 from simulator.fleet import Fleet
-from simulator.spec import FleetSpec
+from simulator.servers.control import Control
+from simulator.spec.fleets import FleetSpec
 from simulator.world import World
 from store import factory, memory, migrate
 
@@ -139,6 +139,6 @@ def learn(specs: tuple[FleetSpec, ...], seed: int, until: datetime) -> bytes:
     return pickle.dumps(state.load_detector_states())
 
 
-def _past(specs: Sequence[FleetSpec], seed: int, until: datetime) -> Iterator[history.HistoryBlock]:
+def _past(specs: Sequence[FleetSpec], seed: int, until: datetime) -> Iterator[fleet_history.HistoryBlock]:
     for spec in specs:
-        yield from history.backfill(spec, seed, until - wiring.HISTORY, until, HISTORY_STEP)
+        yield from fleet_history.backfill(spec, seed, until - wiring.HISTORY, until, HISTORY_STEP)

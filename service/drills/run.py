@@ -20,12 +20,12 @@ from service.drills.record import Recorded, Recorder
 from service.drills.source import FleetSource
 from simulator import scenarios
 from simulator.fleet import Fleet
-from simulator.grouping import Fired
-from simulator.recovery import Recovery
 from simulator.scenarios import Scenario
-from simulator.score import STORM_ENTITIES, Run
-from simulator.spec import FleetSpec, drill_spec, standby_spec
-from simulator.traffic import with_load
+from simulator.scoring.grouping import Fired
+from simulator.scoring.recovery import Recovery
+from simulator.scoring.score import STORM_ENTITIES, Run
+from simulator.spec.fleets import FleetSpec, drill_spec, standby_spec
+from simulator.traffic.arrivals import with_load
 from simulator.world import World
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)

@@ -13,8 +13,8 @@ from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.ports import Collected
 from outrider.topology import Topology
-from simulator.heard import Heard
-from simulator.targets import Answer, Pages
+from simulator.exporters.targets import Answer, Pages
+from simulator.servers.event_feed import Heard
 from simulator.world import ClusterTarget, World
 
 _FAILED = {

@@ -18,7 +18,7 @@ import numpy as np
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef, Floats, Priority, SignalKey
 from service.drills.record import Matrix, Recorded
-from simulator.score import Opened
+from simulator.scoring.score import Opened
 
 if TYPE_CHECKING:
     from sklearn.ensemble import IsolationForest

@@ -11,8 +11,8 @@ import numpy as np
 
 from outrider.clock import from_unix
 from outrider.model import EntityKind, EntityRef
-from simulator.faults.deeds import DEEDS
-from simulator.faults.harm import hurt_slots
+from simulator.faults.actions import DEEDS
+from simulator.faults.impact import hurt_slots
 from simulator.faults.places import NOTHING, Places, spots
 
 if TYPE_CHECKING:

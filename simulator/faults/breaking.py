@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from outrider.model import EntityKind
+from simulator.cluster.pods import Phase
 from simulator.faults import lines
-from simulator.faults.telling import fill, pod_entity, pods_here, running_here, say_event
+from simulator.faults.log_events import fill, pod_entity, pods_here, running_here, say_event
 from simulator.journal import Voice
-from simulator.pods import Phase
 
 if TYPE_CHECKING:
+    from simulator.cluster.pods import Pod
     from simulator.faults.base import Injection
     from simulator.fleet import Fleet
-    from simulator.pods import Pod
 
 Undo = Callable[["Fleet"], None]
 EXPORTERS = {"dcgm": "dcgm-", "npu": "npu-", "node": "", "cadvisor": "cadvisor-"}

@@ -14,7 +14,7 @@
     needs: [traffic]              # what must be there when it is injected: a word of needs.NEEDS
     excludes: [gpu-lost]          # faults that cannot hold the same entity at the same time
     removes: true                 # the entity and its parts are gone meanwhile: nothing else can break on them
-    effects:                      # levers bent (simulator/levers.py); from mild to severe: one draw of the
+    effects:                      # levers bent (simulator/effects.py); from mild to severe: one draw of the
                                   # seed places the whole fault in all its ranges; one number is no range
       - {lever: gpus.power_limit_ratio, do: multiply, to: [0.7, 0.45]}
       - {lever: nodes.rdma_errors_per_second, do: add, to: [5, 40], after: 10s, onset: {shape: step}}
@@ -49,13 +49,13 @@ from outrider.faults import faults
 from outrider.model import EntityKind
 from outrider.units import parse_duration
 from outrider.yamlfile import Document, Path_, near, read
+from simulator.effects import ClusterLevers, GpuLevers, NodeLevers, ServiceLevers, SlotLevers
+from simulator.faults.actions import ABOUT, DEEDS, FIELDS
 from simulator.faults.declared import DOINGS, HOLDS, Declared, DeclaredDeed, Effect
-from simulator.faults.deeds import ABOUT, DEEDS, FIELDS
 from simulator.faults.lines import KNOWN_XIDS
 from simulator.faults.needs import NEEDS
 from simulator.faults.onset import SHAPES, Onset
 from simulator.faults.places import LIKELY
-from simulator.levers import ClusterLevers, GpuLevers, NodeLevers, ServiceLevers, SlotLevers
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 LEVERS = {

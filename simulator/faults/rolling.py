@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from outrider.model import EntityKind
+from simulator.faults.log_events import fill
 from simulator.faults.needs import orders
-from simulator.faults.telling import fill
 
 if TYPE_CHECKING:
     from simulator.faults.base import Injection
     from simulator.fleet import Fleet
-    from simulator.parts import ServiceSpec
+    from simulator.spec.parts import ServiceSpec
 
 Undo = Callable[["Fleet"], None]
 PLACED_SECONDS = 15.0  # by then the scheduler has tried to place what was ordered

@@ -3,7 +3,7 @@
 ::
 
     id: gpu-lost-beside-surge       # lower case, digits and hyphens; once over all files
-    load: weekly                    # a name of simulator.shapes.SHAPES
+    load: weekly                    # a name of simulator.traffic.shapes.SHAPES
     world: single                   # single | standby: a second cluster stands by
     storm: false                    # whatever the seed, its faults touch 10 or more entities; a run counts for itself
     negative: false                 # nothing is wrong: only states of never_a_fault
@@ -32,7 +32,7 @@ from outrider.units import parse_duration
 from outrider.yamlfile import Document, Path_
 from simulator.faults import FAULTS
 from simulator.scenarios.choosing import is_name
-from simulator.shapes import SHAPES
+from simulator.traffic.shapes import SHAPES
 
 TAIL = timedelta(minutes=3)  # the grace of detection, and a last look
 LEAD = timedelta(minutes=4)

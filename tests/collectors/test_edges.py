@@ -13,9 +13,9 @@ from collectors.mapping.target import target_of, targets_of
 from collectors.pipeline.scrape_manager import Collector
 from collectors.scrape.result import Scrape
 from outrider.model import CellStatus, EntityKind, SignalKey
+from simulator.exporters.targets import Pages, every_target
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
-from simulator.targets import Pages, every_target
+from simulator.spec.fleets import default_spec
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 STEP = timedelta(seconds=15)

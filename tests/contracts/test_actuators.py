@@ -104,7 +104,8 @@ class RealFleet:
     """The simulated fleet's own server, in a thread with its own event loop."""
 
     def __init__(self) -> None:
-        from simulator import exporters, fleet
+        from simulator import fleet
+        from simulator.servers import http as servers_http
 
         self._fleet = fleet.Fleet(seed=7, start=NOW)
         self.node = EntityRef(self._fleet.spec.cluster, EntityKind.NODE, None, self._fleet.nodes.names[0])
@@ -137,7 +138,7 @@ def fake_door():
 
 @pytest.fixture(params=["fake", "simulator"])
 def door(request):
-    if request.param == "simulator" and importlib.util.find_spec("simulator.exporters") is None:
+    if request.param == "simulator" and importlib.util.find_spec("simulator.servers.http") is None:
         pytest.skip("the simulated fleet has no server here")
     end = FakeDoor() if request.param == "fake" else RealFleet()
     yield end

@@ -11,8 +11,8 @@ from benchmarks import fit_confidence
 from detectors.rca import confidence
 from detectors.rca.confidence import Scale
 from outrider.errors import ConfigError
-from simulator.confidence import Named
 from simulator.scenarios import SCORING_SEEDS
+from simulator.scoring.calibration import Named
 
 GOOD = "temperature: 0.2\nunknown_score: 0.5\n"
 

@@ -13,7 +13,7 @@ from service import demo
 from simulator import story
 from simulator.faults import inject
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
+from simulator.spec.fleets import default_spec
 
 SEED = 7
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)

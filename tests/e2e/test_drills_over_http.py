@@ -20,10 +20,10 @@ from service.drills import run
 from service.drills.platform import PrivatePlatform, open_platform
 from service.event_source import WithEvents, event_sources
 from service.settings import Settings
-from simulator import exporters
-from simulator.doors import event_settings
 from simulator.scenarios import Planned, Scenario
-from simulator.score import Run
+from simulator.scoring.score import Run
+from simulator.servers import http
+from simulator.servers.log_and_api_endpoints import event_settings
 from simulator.world import World
 
 MINUTE = timedelta(minutes=1)
@@ -47,7 +47,7 @@ class OverHttp:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._server = self._on_loop(exporters.serve(world))
+        self._server = self._on_loop(http.serve(world))
         self._collector = Collector([], Scraper())
         written = {"cluster": world.home.spec.cluster, "events": event_settings(self._server.base_url)}
         self._source = WithEvents(self._collector, event_sources(Settings.model_validate(written)))

@@ -28,7 +28,7 @@ from service.drills import choose, gamedays, live
 from service.drills.control import FaultControl
 from service.settings import GameDaySettings
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
+from simulator.spec.fleets import default_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 TOKEN = {"Authorization": "Bearer secret"}

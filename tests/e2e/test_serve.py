@@ -25,10 +25,10 @@ from outrider.clock import SystemClock
 from outrider.model import AlertState
 from service import settings as settings_file
 from service import wiring
-from simulator import exporters
 from simulator.faults import inject
 from simulator.fleet import Fleet
-from simulator.spec import PoolSpec, default_spec
+from simulator.servers import http
+from simulator.spec.fleets import PoolSpec, default_spec
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -81,7 +81,7 @@ class LiveFleet:
         assert self._served.wait(30)
 
     async def _live(self):
-        server = await exporters.serve(self.fleet)
+        server = await http.serve(self.fleet)
         self.listed = server.targets()
         self._served.set()
         while not self._stop.is_set():

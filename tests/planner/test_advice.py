@@ -5,9 +5,9 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from planner.advice import TrafficClass, advise, traffic_class
-from planner.backtest import Trace
-from planner.replay.world import world
+from planner.replay.advice import TrafficClass, advise, traffic_class
+from planner.replay.backtest import Trace
+from planner.replay.workload import world
 
 START = 1_767_225_600.0
 SLOTS = np.arange(7 * 144)

@@ -8,7 +8,7 @@ import pytest
 
 from outrider.clock import from_unix, rfc3339
 from outrider.errors import UsageError
-from planner.backtest import Trace, backtest, parse_trace
+from planner.replay.backtest import Trace, backtest, parse_trace
 
 CHEAP = ("ensemble",)
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner import buying
-from planner.balance import BalanceReason, ReplicaLoad, even, gain, split_point, weigh
+from planner.cost import reservations
+from planner.traffic.weights import BalanceReason, ReplicaLoad, even, gain, split_point, weigh
 
 NOW = datetime(2026, 5, 18, tzinfo=UTC)
 WEEK = np.concatenate([np.tile(np.r_[np.full(12, 10.0), np.full(12, 40.0)], 7)])
 
 
 def plan(hourly, **more):
-    return buying.plan(hourly, NOW, **{"held_price": 1.0, "burst_price": 2.0, "lead": timedelta(0), **more})
+    return reservations.plan(hourly, NOW, **{"held_price": 1.0, "burst_price": 2.0, "lead": timedelta(0), **more})
 
 
 @settings(max_examples=40, deadline=None)
@@ -44,11 +44,11 @@ def test_half_busy_is_worth_holding_at_half_the_price():
 @pytest.mark.parametrize(
     ("given", "why", "worth"),
     [
-        ({"held_price": 0.9, "quota": 0}, buying.Unheld.QUOTA, 40),
-        ({"held_price": 0.9, "quota": 7, "group": 8}, buying.Unheld.QUOTA, 40),
-        ({"held_price": 2.0}, buying.Unheld.NEVER_PAYS, 0),
-        ({"held_price": 3.0, "quota": 0}, buying.Unheld.NEVER_PAYS, 0),
-        ({"held_price": 0.9, "weeks": 4, "lead": timedelta(weeks=6)}, buying.Unheld.TOO_LATE, 0),
+        ({"held_price": 0.9, "quota": 0}, reservations.Unheld.QUOTA, 40),
+        ({"held_price": 0.9, "quota": 7, "group": 8}, reservations.Unheld.QUOTA, 40),
+        ({"held_price": 2.0}, reservations.Unheld.NEVER_PAYS, 0),
+        ({"held_price": 3.0, "quota": 0}, reservations.Unheld.NEVER_PAYS, 0),
+        ({"held_price": 0.9, "weeks": 4, "lead": timedelta(weeks=6)}, reservations.Unheld.TOO_LATE, 0),
     ],
 )
 def test_where_nothing_is_held_the_reason_is_told_and_nothing_is_ordered(given, why, worth):
@@ -60,7 +60,7 @@ def test_gpus_that_are_seldom_busy_are_not_held():
     once = np.zeros(168)
     once[3] = 8.0
     made = plan(once)
-    assert (made.held, made.unheld, made.order_by) == (0, buying.Unheld.SELDOM_BUSY, None)
+    assert (made.held, made.unheld, made.order_by) == (0, reservations.Unheld.SELDOM_BUSY, None)
     ordered = plan(WEEK, held_price=0.9, quota=20)
     assert (ordered.held, ordered.worth, ordered.unheld, ordered.order_by) == (20, 40, None, NOW)
 
@@ -81,21 +81,21 @@ def test_the_coming_day_is_the_highest_of_its_hours_of_the_week_and_not_yesterda
     week = np.r_[np.full(24, 40.0), np.full(120, 20.0), np.full(24, 8.0)]  # begins and ends with the coming weekday
     last = np.where(np.arange(168) == 3, 48.0, week)
     hourly = np.concatenate([week, last])
-    found = buying.coming_day(hourly, buying.growth(hourly), 8)
+    found = reservations.coming_day(hourly, reservations.growth(hourly), 8)
     assert found.tolist() == [40.0] * 3 + [48.0] + [40.0] * 20
-    grows = buying.Growth(0.1, 0.05, 0.15, 5)
-    assert buying.coming_day(week, grows).tolist() == [44.0] * 24
-    assert buying.coming_day(week, buying.Growth(-0.1, -0.2, 0.0, 5)).tolist() == [40.0] * 24
+    grows = reservations.Growth(0.1, 0.05, 0.15, 5)
+    assert reservations.coming_day(week, grows).tolist() == [44.0] * 24
+    assert reservations.coming_day(week, reservations.Growth(-0.1, -0.2, 0.0, 5)).tolist() == [40.0] * 24
     unknown = np.where(np.arange(168) < 2, np.nan, week)
-    assert np.isnan(buying.coming_day(unknown, grows)).tolist() == [True] * 2 + [False] * 22
+    assert np.isnan(reservations.coming_day(unknown, grows)).tolist() == [True] * 2 + [False] * 22
 
 
 def test_growth_is_told_by_weeks_and_widens_the_interval_where_it_is_not():
     grown = np.concatenate([WEEK * 1.1**n for n in range(6)])
-    found = buying.growth(grown)
+    found = reservations.growth(grown)
     assert found.middle == pytest.approx(0.1)
     assert found.low == pytest.approx(found.high)
-    assert buying.growth(WEEK).low < 0 < buying.growth(WEEK).high
+    assert reservations.growth(WEEK).low < 0 < reservations.growth(WEEK).high
     later = plan(grown, weeks=4)
     assert later.burst == int(np.ceil(40 * 1.1**9 - 1e-6))
 
@@ -123,14 +123,14 @@ def test_less_than_a_week_plans_no_months():
 def test_troughs_give_gpus_back_the_start_up_time_before_they_are_needed():
     times = NOW.timestamp() + 3600.0 * np.arange(24)
     need = [2.0] * 6 + [8.0] * 12 + [2.0] * 6
-    found = buying.troughs(times, need, 8, startup=timedelta(minutes=30))
+    found = reservations.troughs(times, need, 8, startup=timedelta(minutes=30))
     assert [(one.gpus, one.start, one.back_by) for one in found] == [
         (6, NOW, NOW + timedelta(hours=5, minutes=30)),
         (6, NOW + timedelta(hours=18), NOW + timedelta(hours=24)),
     ]
     assert sum(one.gpu_hours for one in found) == 6 * 5.5 + 6 * 6
-    assert buying.troughs(times, [np.nan] * 24, 8, startup=timedelta(0)) == []
-    assert [one.gpus for one in buying.troughs(times, need, 8, startup=timedelta(0), group=4)] == [4, 4]
+    assert reservations.troughs(times, [np.nan] * 24, 8, startup=timedelta(0)) == []
+    assert [one.gpus for one in reservations.troughs(times, need, 8, startup=timedelta(0), group=4)] == [4, 4]
 
 
 def test_weights_end_at_one_wait():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from outrider.model import Calibration, CellStatus, EntityKind, EntityRef, SignalKey, Window
-from planner.calibrate import (
+from planner.performance.calibrate import (
     LENGTHS,
     STARTUP_PRIOR_SECONDS,
     CalibrationRefusal,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner.capacity import buffer_for, buffer_of, derivation_lines, formula, whole
+from planner.capacity.formula import buffer_for, buffer_of, derivation_lines, formula, whole
 
 EXAMPLE = {"qps": 40, "tokens": 300, "batch": 32, "tokens_per_second": 25, "buffer": 0.25, "tp": 4}
 

@@ -9,11 +9,10 @@ import pytest
 
 from outrider.model import EntityKind, NoPlanReason, Window
 from outrider.summaries import because
-from planner import tiers
-from planner.forecast import choosing, forecast, nights, select
-from planner.forecast.fast import forecast_many
-from planner.forecast.forecasters import FORECASTERS
-from planner.forecast.nights import Fits
+from planner.forecast import batch_forecast, forecast, forecaster, model_selection, nightly_fit
+from planner.forecast.ensemble import forecast_many
+from planner.forecast.nightly_fit import Fits
+from planner.forecast.registry import FORECASTERS
 from planner.forecast.series import Series
 
 
@@ -57,8 +56,8 @@ class Fake:
 def among(monkeypatch):
     def put(*fakes):
         found = {each.name: each for each in fakes}
-        monkeypatch.setattr(choosing, "FORECASTERS", found)
-        monkeypatch.setattr(select, "FORECASTERS", found)
+        monkeypatch.setattr(model_selection, "FORECASTERS", found)
+        monkeypatch.setattr(forecaster, "FORECASTERS", found)
         return ("ensemble", *found)
 
     return put
@@ -111,20 +110,20 @@ def test_what_was_fitted_by_night_is_heard_by_day_without_a_fit(build, among):
     right = Fake("right", "Right")
     models = among(right, Fake("away", "Away", absent=True))
     times = build.times(8.0)
-    fits = select.by_night(times, _wave(times), now=build.now, models=models).fits
+    fits = forecaster.by_night(times, _wave(times), now=build.now, models=models).fits
     made = len(right.fitted)
     found = _ask(build, ("ensemble", *fits.asked), fits=fits, may_fit=False)
-    assert len(right.fitted) == made == choosing.NIGHTS + 1
+    assert len(right.fitted) == made == model_selection.NIGHTS + 1
     assert found.model == "ensemble+right"
     assert "Away is not used" in because(found.why)
-    again = select.by_night(times, _wave(times), now=build.now, models=models, fits=fits).fits
+    again = forecaster.by_night(times, _wave(times), now=build.now, models=models, fits=fits).fits
     assert len(right.fitted) == made
     assert again.made == fits.made
 
 
 def test_the_newest_fit_made_by_then_speaks():
     series = Series(0.0, 3600.0, np.ones(72))
-    by_night = nights.ByNight(series, {86400.0: Saying(1.0), 172800.0: Saying(2.0)})
+    by_night = nightly_fit.ByNight(series, {86400.0: Saying(1.0), 172800.0: Saying(2.0)})
     said = by_night.at(np.array([10, 24, 47, 48, 72]), np.array([1]))[:, 0]
     expected = np.array([np.nan, 1.0, 1.0, 2.0, 2.0]) * _wave(3600.0 * np.array([10, 24, 47, 48, 72]))
     np.testing.assert_allclose(said, expected)
@@ -161,13 +160,13 @@ def _many(build, count=5):
     services = tuple(replace(build.service, name=f"s{place}") for place in range(count))
     values = rows[:, :, None]
     status = np.zeros(values.shape, dtype=np.uint8)
-    return Window(EntityKind.SERVICE, services, times, (tiers.LOAD,), values, status, select.STEP)
+    return Window(EntityKind.SERVICE, services, times, (batch_forecast.LOAD,), values, status, forecaster.STEP)
 
 
 def _nights(build, window, models):
-    values = window.column(tiers.LOAD)
+    values = window.column(batch_forecast.LOAD)
     return {
-        service: replace(select.by_night(window.times, row, now=build.now, models=models), heard=("right",))
+        service: replace(forecaster.by_night(window.times, row, now=build.now, models=models), heard=("right",))
         for service, row in zip(window.entities, values, strict=True)
     }
 
@@ -176,7 +175,7 @@ def test_many_that_listen_to_their_nights_get_what_each_gets_alone(build, among)
     models = among(Fake("right", "Right"), Fake("wrong", "Wrong", hours=7.0))
     window = _many(build)
     decided = _nights(build, window, models)
-    found = tiers.fast(window, build.now, select.HORIZON, decided)
+    found = batch_forecast.fast(window, build.now, forecaster.HORIZON, decided)
     assert found[window.entities[0]].model == found[window.entities[1]].model == "ensemble+right"
     assert found[window.entities[2]].model == "ensemble"
     assert found[window.entities[3]] is NoPlanReason.NO_HISTORY
@@ -184,8 +183,8 @@ def test_many_that_listen_to_their_nights_get_what_each_gets_alone(build, among)
         fits = decided[service].fits
         alone = forecast(
             window.times,
-            window.column(tiers.LOAD)[row],
-            signal=tiers.LOAD.name,
+            window.column(batch_forecast.LOAD)[row],
+            signal=batch_forecast.LOAD.name,
             entity=service,
             now=build.now,
             models=("ensemble", *fits.asked),
@@ -207,7 +206,7 @@ def test_a_night_that_breaks_costs_its_own_service_alone(build, among):
     decided = _nights(build, window, models)
     made = decided[window.entities[0]].fits.made["right"]
     made.update(dict.fromkeys(made, _Breaks()))
-    found = tiers.fast(window, build.now, select.HORIZON, decided)
+    found = batch_forecast.fast(window, build.now, forecaster.HORIZON, decided)
     assert found[window.entities[0]] is NoPlanReason.FAILED
     assert found[window.entities[1]].model == "ensemble+right"
     assert found[window.entities[4]].model == "ensemble+right"

@@ -4,20 +4,21 @@ import pytest
 
 from outrider.errors import UsageError
 from outrider.i18n import LANGUAGES
-from planner import cost, cost_text, roofline
-from planner.cost import Offer, Refusal, Request, compare, cost_per_1k_tokens
-from planner.fit import Setup
-from planner.gpus import gpu, gpus, source_text
-from planner.mix import NoMixReason
-from planner.queueing import Slo, Work
-from planner.shapes import model
+from planner.cost import cost_text, optimizer
+from planner.cost.milp import NoMixReason
+from planner.cost.optimizer import Offer, Refusal, Request, compare, cost_per_1k_tokens
+from planner.performance import roofline
+from planner.performance.gpu_catalog import gpu, gpus, source_text
+from planner.performance.memory_fit import Setup
+from planner.performance.model_specs import model
+from planner.performance.queueing import Slo, Work
 
 SLO = Slo(2.0, 0.06)
 CHAT = Request(model("Llama-3.1-8B"), Work(600, 250), 40.0, SLO)
 
 
 def test_the_front_trades_cost_for_latency_and_every_point_carries_the_need():
-    answer = compare(CHAT, cost.default_offers(gpus()))
+    answer = compare(CHAT, optimizer.default_offers(gpus()))
     assert answer.slo_kept
     assert answer.need == 50.0
     assert len(answer.front) > 3
@@ -43,7 +44,9 @@ def test_offers_that_may_not_be_used_say_why():
         Offer(gpu("A100"), "reserved", region="here"),
         Offer(gpu("L40S"), region="here"),
     ]
-    answer = compare(cost.Request(**{**_fields(CHAT), "regions": frozenset({"here", ""}), "within": 3600.0}), offers)
+    answer = compare(
+        optimizer.Request(**{**_fields(CHAT), "regions": frozenset({"here", ""}), "within": 3600.0}), offers
+    )
     assert {name.split()[0]: why for name, why, _ in answer.refused} == {
         "T4": Refusal.QUOTA,
         "H100": Refusal.REGION,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from outrider.errors import UsageError
-from planner import prefill
-from planner.disaggregated import Missed, NoPools, Pools, lines, size
-from planner.prefill import Bind, Link, Side
-from planner.queueing import Bounds, Slo, StepTimes, Work
+from planner.capacity.disaggregated import Missed, NoPools, Pools, lines, size
+from planner.performance import prefill
+from planner.performance.prefill import Bind, Link, Side
+from planner.performance.queueing import Bounds, Slo, StepTimes, Work
 
 TIMES = StepTimes(0.012, 3e-4, 4e-8, 4e-5, 0.01, source="lab")
 PREFILL = Side(TIMES, Bounds(256, 400_000.0), 2, "H100 TP 2")

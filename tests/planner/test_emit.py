@@ -13,8 +13,8 @@ import yaml
 
 from outrider.errors import UsageError
 from outrider.model import PlanReason
-from planner import emit
-from planner.plan import PlanSettings, plan
+from planner.capacity.plan import PlanSettings, plan
+from planner.manifests import scaling_manifests
 
 
 @pytest.fixture
@@ -27,60 +27,65 @@ def made(build):
 
 
 def _aim(kind, **more):
-    return emit.Aim(kind, "chat", "prod", **more)
+    return scaling_manifests.Aim(kind, "chat", "prod", **more)
 
 
 def test_least_replicas_of_an_hpa_and_a_scaled_object(made):
     found, _ = made
-    hpa, keda = (emit.render(found, _aim(kind)) for kind in ("hpa", "scaled_object"))
+    hpa, keda = (scaling_manifests.render(found, _aim(kind)) for kind in ("hpa", "scaled_object"))
     assert hpa.body["spec"] == {"minReplicas": found.target_replicas}
     assert keda.body["spec"] == {"minReplicaCount": found.target_replicas}
     assert hpa.path == "/apis/autoscaling/v2/namespaces/prod/horizontalpodautoscalers/chat"
     assert keda.path == "/apis/keda.sh/v1alpha1/namespaces/prod/scaledobjects/chat"
-    assert hpa.body["metadata"]["annotations"][emit.REASON_ANNOTATION] == found.reason
+    assert hpa.body["metadata"]["annotations"][scaling_manifests.REASON_ANNOTATION] == found.reason
     assert yaml.safe_load(hpa.text) == hpa.body
     none = replace(found, target_replicas=0)
-    assert emit.render(none, _aim("hpa")).body["spec"]["minReplicas"] == 1, "an HPA takes no zero"
-    assert emit.render(none, _aim("scaled_object")).body["spec"]["minReplicaCount"] == 0
+    assert scaling_manifests.render(none, _aim("hpa")).body["spec"]["minReplicas"] == 1, "an HPA takes no zero"
+    assert scaling_manifests.render(none, _aim("scaled_object")).body["spec"]["minReplicaCount"] == 0
 
 
 def test_knative_is_told_without_a_new_revision(made):
-    document = emit.render(made[0], _aim("knative"))
+    document = scaling_manifests.render(made[0], _aim("knative"))
     assert "spec" not in document.body
-    assert document.body["metadata"]["annotations"][emit.KNATIVE_MIN_SCALE] == str(made[0].target_replicas)
+    assert document.body["metadata"]["annotations"][scaling_manifests.KNATIVE_MIN_SCALE] == str(made[0].target_replicas)
 
 
 def test_cron_hours_cover_the_forecast_with_the_lead_time_ahead(build, made):
     found, forecast = made
-    document = emit.render(found, _aim("cron", timezone="Asia/Shanghai"), forecast, url="http://outrider:8600")
+    document = scaling_manifests.render(
+        found, _aim("cron", timezone="Asia/Shanghai"), forecast, url="http://outrider:8600"
+    )
     crons = [one for one in document.body["spec"]["triggers"] if one["type"] == "cron"]
     assert crons
     assert {one["metadata"]["timezone"] for one in crons} == {"Asia/Shanghai"}
     asked = document.body["spec"]["triggers"][-1]
     assert asked["metadata"]["url"] == "http://outrider:8600/api/v1/scaling/prod/chat-70b"
     each = found.derivation["capacity_now"] / 24
-    spans = emit.hours(replace(found, lead_time=timedelta(minutes=30)), forecast, "UTC")
+    spans = scaling_manifests.hours(replace(found, lead_time=timedelta(minutes=30)), forecast, "UTC")
     for at, value in zip(forecast.times, forecast.quantiles[0.95], strict=True):
         inside = [count for start, end, count in spans if start.timestamp() <= at < end.timestamp()]
         if inside:
             assert inside[0] >= min(found.ceiling, value / each) - 1e-6
     with pytest.raises(UsageError, match="no forecast"):
-        emit.render(found, _aim("cron"))
+        scaling_manifests.render(found, _aim("cron"))
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="missing: git is not installed")
 def test_the_git_patch_applies_to_a_real_repository(tmp_path, made):
     found, _ = made
     aim = _aim("kustomize", file="apps/chat/outrider/kustomization.yaml")
-    first, later = emit.render(found, aim), emit.render(replace(found, target_replicas=31), aim)
+    first, later = (
+        scaling_manifests.render(found, aim),
+        scaling_manifests.render(replace(found, target_replicas=31), aim),
+    )
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     for document in (first, later):
         path = tmp_path / document.file
         before = path.read_text() if path.exists() else ""
-        patch = emit.git_patch(document, before)
+        patch = scaling_manifests.git_patch(document, before)
         subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch, text=True, check=True)
         assert path.read_text() == document.text
-        assert emit.git_patch(document, path.read_text()) == ""
+        assert scaling_manifests.git_patch(document, path.read_text()) == ""
     patches = yaml.safe_load(path.read_text())["patches"]
     assert [yaml.safe_load(one["patch"])["spec"] for one in patches] == [{"minReplicas": 31}, {"minReplicaCount": 31}]
     assert not [one for one in patches if "replicas" in yaml.safe_load(one["patch"])["spec"]]
@@ -88,7 +93,7 @@ def test_the_git_patch_applies_to_a_real_repository(tmp_path, made):
 
 def test_a_webhook_bears_the_same_id_for_the_same_plan(made):
     found, _ = made
-    one, same = emit.payload(found), emit.payload(replace(found, reason=PlanReason.ENOUGH))
+    one, same = scaling_manifests.payload(found), scaling_manifests.payload(replace(found, reason=PlanReason.ENOUGH))
     assert one["id"] == same["id"]
     assert one["target_replicas"] == found.target_replicas
     assert np.isfinite(one["lead_time_seconds"])

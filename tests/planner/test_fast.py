@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.forecast.fast import at_origins, forecast_many
+from planner.forecast.ensemble import at_origins, forecast_many
 
 STEP = 600.0
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from outrider.errors import UsageError
 from outrider.i18n import LANGUAGES
-from planner.fit import GIBIBYTE, Fit, FitReason, NoFit, Setup, fit, processes, slices
-from planner.gpus import gpu, gpus, terms
-from planner.redundancy import whole_nodes, with_spares
-from planner.roofline import carried_over, step_times
-from planner.shapes import known, model, of_config
+from planner.capacity.redundancy import whole_nodes, with_spares
+from planner.performance.gpu_catalog import gpu, gpus, terms
+from planner.performance.memory_fit import GIBIBYTE, Fit, FitReason, NoFit, Setup, fit, processes, slices
+from planner.performance.model_specs import known, model, of_config
+from planner.performance.roofline import carried_over, step_times
 
 LLAMA = {
     "vocab_size": 128256,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from outrider.model import Forecast, NoPlanReason
 from outrider.summaries import because
 from planner.forecast import forecast, prophet
+from planner.forecast.forecaster import FAST_MODELS
 from planner.forecast.naive import last_value, seasonal_naive
-from planner.forecast.nights import Fits
-from planner.forecast.select import FAST_MODELS
+from planner.forecast.nightly_fit import Fits
 from planner.forecast.series import Series
 
 CHEAP = FAST_MODELS

@@ -9,7 +9,7 @@ from outrider.errors import UsageError
 from outrider.model import Forecast, NoPlanReason
 from planner.forecast import Calendar, Event, forecast, forecast_rows
 from planner.forecast.calendar import HOLIDAY, by_wall_clock, holidays
-from planner.forecast.select import FAST_MODELS
+from planner.forecast.forecaster import FAST_MODELS
 from planner.forecast.series import Series
 
 DAY = 144

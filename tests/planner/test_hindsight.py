@@ -9,9 +9,9 @@ import pytest
 
 from outrider.clock import from_unix
 from outrider.model import BacktestScore, Forecast
-from planner.hindsight import Rules, hindsight
-from planner.prescale import ScaleLimits
-from planner.waiting import beyond, waiting
+from planner.capacity.fluid_queue import beyond, waiting
+from planner.capacity.prescale import ScaleLimits
+from planner.replay.hindsight import Rules, hindsight
 
 
 def test_an_overloaded_queue_is_counted_by_hand():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.forecast import judge
-from planner.forecast.fast import QUANTILES, Folds, Outlook, forecast_many
+from planner.forecast import scoring
+from planner.forecast.ensemble import QUANTILES, Folds, Outlook, forecast_many
 from planner.forecast.grid import Grid
 
 ANCHORS = Grid(600.0).anchors
@@ -24,16 +24,16 @@ def _came(origins, seed=1):
 
 def _errors(truth, said):
     outlook = _outlook(truth, said)
-    return judge.errors(truth[None], said[None], outlook.folds.ages, outlook)[0]
+    return scoring.errors(truth[None], said[None], outlook.folds.ages, outlook)[0]
 
 
 def test_the_pinball_loss_by_hand():
     truth = np.array([[[10.0, np.nan]]])
     quantiles = np.full((len(QUANTILES), 1, 1, 2), 8.0)
-    above = judge.pinball(truth, quantiles)[0]
+    above = scoring.pinball(truth, quantiles)[0]
     assert above == pytest.approx(2 * np.mean(QUANTILES) * 2.0 / 10.0)
     quantiles[:] = 12.0
-    assert judge.pinball(truth, quantiles)[0] == pytest.approx(2 * (1 - np.mean(QUANTILES)) * 2.0 / 10.0)
+    assert scoring.pinball(truth, quantiles)[0] == pytest.approx(2 * (1 - np.mean(QUANTILES)) * 2.0 / 10.0)
 
 
 def test_a_forecast_of_what_came_loses_nothing_and_a_worse_one_loses_more():
@@ -89,9 +89,9 @@ def test_too_few_origins_are_no_answer():
 def test_series_are_judged_alone_as_among_others(build):
     values = np.stack([build.wave(8.0, seed=1), build.wave(8.0, seed=2, noise=0.3)])
     together = forecast_many(values, step_seconds=600.0, steps=144, keep_folds=True)
-    verdicts = judge.judge_rows(together, [8.0, 8.0])
+    verdicts = scoring.judge_rows(together, [8.0, 8.0])
     for row, verdict in enumerate(verdicts):
-        alone = judge.judge(forecast_many(values[[row]], step_seconds=600.0, steps=144, keep_folds=True), 8.0)
+        alone = scoring.judge(forecast_many(values[[row]], step_seconds=600.0, steps=144, keep_folds=True), 8.0)
         assert verdict.errors.pinball == pytest.approx(alone.errors.pinball, rel=0.02)
         assert verdict.errors.peak == pytest.approx(alone.errors.peak, rel=0.02)
         assert verdict.mix == pytest.approx(alone.mix, rel=0.02)

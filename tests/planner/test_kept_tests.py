@@ -10,10 +10,10 @@ import pytest
 
 from outrider.errors import UsageError
 from outrider.model import Interval
-from planner import kept_tests
-from planner.kept_tests import KeptTest
-from planner.knee import LoadPoint, knee
-from planner.queueing import Slo
+from planner.performance import loadtest_record
+from planner.performance.loadtest_record import KeptTest
+from planner.performance.queueing import Slo
+from planner.performance.saturation_point import LoadPoint, knee
 
 SPANS = {"tokens_per_second": Interval(90.0, None)}
 POINTS = (
@@ -29,20 +29,20 @@ TEST = KeptTest(
 
 
 def test_the_same_test_comes_back_with_the_same_knee() -> None:
-    found = kept_tests.read(kept_tests.text(TEST), "t.json")
+    found = loadtest_record.read(loadtest_record.text(TEST), "t.json")
     assert found == TEST
     assert knee(list(found.points), found.slo) == knee(list(POINTS), TEST.slo)
 
 
 @pytest.mark.parametrize("given", ["", "{", "[]", '{"output_throughput": 1}', "[1, 2]"])
 def test_what_another_program_wrote_is_left_to_others(given: str) -> None:
-    assert kept_tests.read(given, "t.json") is None
+    assert loadtest_record.read(given, "t.json") is None
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({kept_tests.FORMAT: 2}, "t.json is of version 2"),
+        ({loadtest_record.FORMAT: 2}, "t.json is of version 2"),
         ({"service": None}, "service is None"),
         ({"measured_at": "soon"}, "t.json is damaged"),
         ({"steps": [{"concurrency": 1}]}, "t.json is damaged"),
@@ -53,13 +53,13 @@ def test_what_another_program_wrote_is_left_to_others(given: str) -> None:
     ],
 )
 def test_what_was_damaged_says_so(change: dict[str, Any], said: str) -> None:
-    body = json.loads(kept_tests.text(TEST)) | change
+    body = json.loads(loadtest_record.text(TEST)) | change
     with pytest.raises(UsageError, match=said):
-        kept_tests.read(json.dumps(body), "t.json")
+        loadtest_record.read(json.dumps(body), "t.json")
 
 
 def test_a_key_that_is_gone_is_named() -> None:
-    body = json.loads(kept_tests.text(TEST))
+    body = json.loads(loadtest_record.text(TEST))
     del body["gpu_type"]
     with pytest.raises(UsageError, match="has no 'gpu_type'"):
-        kept_tests.read(json.dumps(body), "t.json")
+        loadtest_record.read(json.dumps(body), "t.json")

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from outrider.errors import UsageError
-from planner.imports import load_points
-from planner.knee import Knee, KneeReason, LoadPoint, NoKnee, knee, step_times
-from planner.queueing import Slo
+from planner.performance.loadtest_import import load_points
+from planner.performance.queueing import Slo
+from planner.performance.saturation_point import Knee, KneeReason, LoadPoint, NoKnee, knee, step_times
 
 
 def point(users, tokens, ttft=0.1, **more):

@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outrider.model import Calibration, EntityKind, EntityRef
-from planner import cost, cost_text, measured, roofline
-from planner.cost import Offer, Request, compare
-from planner.fit import Setup
-from planner.gpus import gpu
-from planner.queueing import Slo, Work
-from planner.shapes import model
+from planner.cost import cost_text, optimizer
+from planner.cost.optimizer import Offer, Request, compare
+from planner.performance import measured, roofline
+from planner.performance.gpu_catalog import gpu
+from planner.performance.memory_fit import Setup
+from planner.performance.model_specs import model
+from planner.performance.queueing import Slo, Work
 
 AT = datetime(2026, 11, 20, 9, tzinfo=UTC)
 SHAPE, H100, WORK = model("Llama-3.1-8B"), gpu("H100"), Work(600, 250)
@@ -77,10 +78,10 @@ def test_only_tests_that_step_times_come_from_are_told_as_used() -> None:
     wide, elsewhere = replace(TEST, tensor_parallel=8), replace(TEST, gpu_type="A100")
     older = replace(TEST, measured_at=AT - timedelta(days=1))
     asked = Request(SHAPE, WORK, 40.0, groups=(1, 2), pipelines=(1,), tests=(TEST, older, wide, elsewhere))
-    assert cost.used(asked, [Offer(H100)]) == [TEST]
-    assert cost.used(replace(asked, groups=(1, 8)), [Offer(H100)]) == [TEST, wide]
-    assert cost.used(asked, [Offer(gpu("A100"))]) == [elsewhere]
-    assert cost.used(asked, [Offer(H100, step_times=roofline.step_times(SHAPE, H100, Setup()))]) == []
+    assert optimizer.used(asked, [Offer(H100)]) == [TEST]
+    assert optimizer.used(replace(asked, groups=(1, 8)), [Offer(H100)]) == [TEST, wide]
+    assert optimizer.used(asked, [Offer(gpu("A100"))]) == [elsewhere]
+    assert optimizer.used(asked, [Offer(H100, step_times=roofline.step_times(SHAPE, H100, Setup()))]) == []
 
 
 def test_cost_counts_with_a_test_and_says_so() -> None:
@@ -109,4 +110,4 @@ def test_stages_of_a_pipeline_carry_what_no_node_holds() -> None:
     way = staged.ways[place]
     assert way.setup.gpus == way.setup.tp * way.setup.pp > H100.node
     assert f"TP {way.setup.tp} PP {way.setup.pp}" in "\n".join(cost_text.lines(asked, staged))
-    assert cost.describe(asked, staged, mix)["replicas"][0]["pp"] == way.setup.pp
+    assert optimizer.describe(asked, staged, mix)["replicas"][0]["pp"] == way.setup.pp

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner.mix import Demand, Mix, NoMix, NoMixReason, Option, Pool, cheapest, front
+from planner.cost.milp import Demand, Mix, NoMix, NoMixReason, Option, Pool, cheapest, front
 
 # b is cheaper than a, and both can be had singly; c comes in pairs
 POOLS = (Pool("a", 3.0), Pool("b", 1.0, quota=3), Pool("c", 0.5, quota=4, node=2, spot=True))
@@ -99,7 +99,7 @@ def test_a_solver_that_ran_out_of_time_is_no_quota_that_does_not_suffice(monkeyp
     """Many alike options that are lost two at a time, in next to no time."""
     pools = [Pool(f"p{n}", 1.0 + n / 100, quota=50) for n in range(12)]
     options = [Option("o", f"p{n}", 1 + n % 3, 1.0 + n / 7, 1.0 + n) for n in range(12)]
-    monkeypatch.setattr("planner.mix._SECONDS", 0.0)
+    monkeypatch.setattr("planner.cost.milp._SECONDS", 0.0)
     found = cheapest(options, pools, Demand(300.0, losses=2))
     assert found.reason is NoMixReason.TIME
 

@@ -7,8 +7,8 @@ import pytest
 
 from outrider import jsonable
 from outrider.i18n import LANGUAGES
-from planner import nodes, reasoning
-from planner.plan import plan
+from planner.capacity import derivation, node_rounding
+from planner.capacity.plan import plan
 
 
 def planned(build, **fleet):
@@ -39,7 +39,7 @@ def test_nodes_are_counted_and_the_scaler_s_number_stays(build, fleet, wanted, i
     assert shown["nodes"]["gpus"] == wanted[1]
     assert shown["gpus"] == 76
     for language in LANGUAGES:
-        said = [line for line in reasoning.lines(found, language) if nodes.line(facts, language) == line]
+        said = [line for line in derivation.lines(found, language) if node_rounding.line(facts, language) == line]
         assert len(said) == 1
         assert "{" not in said[0]
 
@@ -48,8 +48,8 @@ def test_nodes_of_an_unknown_type_are_not_guessed(build):
     found = planned(build, gpu_type="potato")
     assert found.derivation["nodes"]["nodes"] is None
     assert jsonable.recommendation(found)["nodes"] is None
-    assert any("gpus_per_node" in line for line in reasoning.lines(found))
+    assert any("gpus_per_node" in line for line in derivation.lines(found))
 
 
 def test_nothing_needs_no_node(build):
-    assert nodes.rounded(0, 8, build.fleet())["nodes"] == 0
+    assert node_rounding.rounded(0, 8, build.fleet())["nodes"] == 0

@@ -20,8 +20,8 @@ from outrider.model import (
     Recommendation,
     SignalKey,
 )
-from planner import prescale, reasoning
-from planner.plan import PlanSettings, plan, weekly_growth
+from planner.capacity import derivation, prescale
+from planner.capacity.plan import PlanSettings, plan, weekly_growth
 
 CHEAP = PlanSettings()
 
@@ -76,7 +76,7 @@ def test_the_next_day_keeps_the_limits_and_says_which_changed_it(build):
         assert (day["limited_by"], day["replicas"], day["gpus"]) == (name, count, 4 * count)
         assert day["needed"] == free["needed"]
         for language in ("en", "zh"):
-            told = [line for line in reasoning.lines(made, language) if str(free["needed"]) in line and "24" in line]
+            told = [line for line in derivation.lines(made, language) if str(free["needed"]) in line and "24" in line]
             assert any(str(count) in line for line in told)
 
 
@@ -218,10 +218,10 @@ def test_explain_names_the_bound_where_it_asks_for_more_than_the_forecast(build)
     facts = {**found.derivation, "need_by_formula": 17, "need_by_bound": 19}
     told = replace(found, binding="forecast", derivation=facts)
     assert any(
-        "decided by what came above such forecasts before: 19 replicas" in line for line in reasoning.lines(told)
+        "decided by what came above such forecasts before: 19 replicas" in line for line in derivation.lines(told)
     )
     told = replace(told, derivation={**facts, "need_by_formula": 19})
-    assert any("decided by the forecast peak: 19 replicas" in line for line in reasoning.lines(told))
+    assert any("decided by the forecast peak: 19 replicas" in line for line in derivation.lines(told))
 
 
 def test_instants_of_a_plan_are_whole_seconds(build):
@@ -245,7 +245,7 @@ def test_where_a_limit_lets_nothing_be_started_there_is_no_instant_to_start_it_b
 def test_an_overload_is_told_as_one(build):
     found = _plan(build, _steady(build, 40.0), current_replicas=2)
     for language, said in (("en", "the 2 replicas are asked for"), ("zh", "当前 2 个副本承担计划量的")):
-        told = [line for line in reasoning.lines(found, language) if said in line]
+        told = [line for line in derivation.lines(found, language) if said in line]
         assert len(told) == 1
         assert "%" not in told[0]
 
@@ -339,5 +339,5 @@ def test_a_measured_error_is_the_buffer_and_is_told(build):
     ).recommendations
     assert plain.derivation["bound"]["margin"] == 1.0
     assert plain.derivation["bound"]["out"] < facts["bound"]["out"]
-    said = "\n".join(reasoning.lines(found))
+    said = "\n".join(derivation.lines(found))
     assert "is measured" in said or "bounded to" in said

@@ -19,9 +19,9 @@ from outrider.model import (
     PlanReason,
     Recommendation,
 )
-from planner import reasoning
-from planner.lead import LeadSettings, lead_time
-from planner.plan import PlanSettings, plan
+from planner.capacity import derivation
+from planner.capacity.lead_time import LeadSettings, lead_time
+from planner.capacity.plan import PlanSettings, plan
 
 CHEAP = PlanSettings()
 
@@ -308,7 +308,7 @@ def test_every_line_is_in_the_reader_s_language_and_filled(build, language):
         build, build.wave(6.0), current_replicas=24, ready_replicas=20, engines=full, quota_gpus=80,
         lead=lead_time(STARTS, configured_seconds=300.0, gpus_free=0, gpus_needed=4),
     )  # fmt: skip
-    said = reasoning.lines(found, language)
+    said = derivation.lines(found, language)
     assert not [line for line in said if "{" in line or line.startswith("plan.")]
     assert len(said) >= 11
     chinese = [line for line in said if any("\u4e00" <= sign <= "\u9fff" for sign in line)]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from outrider.errors import UsageError
-from planner.prepull import PrePullReason, Subject, choose, documents, pinned
+from planner.manifests.prepull import PrePullReason, Subject, choose, documents, pinned
 
 IMAGE = "vllm/vllm-openai:v0.11.0"
 PINNED = "vllm/vllm-openai@sha256:" + "0a" * 32

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from outrider.model import Floats
-from planner import queueing, roofline
-from planner.fit import Fit, Setup, fit
-from planner.gpus import gpu
-from planner.queueing import Work
-from planner.shapes import ModelShape, model
+from planner.performance import queueing, roofline
+from planner.performance.gpu_catalog import gpu
+from planner.performance.memory_fit import Fit, Setup, fit
+from planner.performance.model_specs import ModelShape, model
+from planner.performance.queueing import Work
 
 # their config.json: every query head has keys and values of its own
 SMALL = {

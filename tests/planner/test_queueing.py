@@ -10,10 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner.queueing import AtSlo, Bounds, OutOfReach, Slo, SloReason, StepTimes, Work, at_slo, most, predict, seats
-from simulator.engine import Conditions, EngineBank
-from simulator.parts import EngineModel, Lengths, ServiceSpec
-from simulator.traffic import fit_to_engine
+from planner.performance.queueing import (
+    AtSlo,
+    Bounds,
+    OutOfReach,
+    Slo,
+    SloReason,
+    StepTimes,
+    Work,
+    at_slo,
+    most,
+    predict,
+    seats,
+)
+from simulator.engine.engine import Conditions, EngineBank
+from simulator.spec.parts import EngineModel, Lengths, ServiceSpec
+from simulator.traffic.arrivals import fit_to_engine
 
 ENGINE = EngineModel("lab", 0.012, 3e-4, 4e-8, 4e-5, 24, 2048, 1200, 8192)
 LENGTHS = Lengths(prompt_mean=400, prompt_sigma=0.6, output_mean=80, output_sigma=0.6, cached_ratio=0.2)

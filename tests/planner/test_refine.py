@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from outrider.errors import UsageError
 from outrider.i18n import LANGUAGES
 from outrider.model import PlanReason
-from planner import measured, promised_loads, queueing, reasoning, refine, roofline
-from planner.fit import Setup
-from planner.gpus import gpu
-from planner.known import DECODE, PREFILL, Known, Objective
-from planner.plan import PlanSettings, plan
-from planner.queueing import Bounds, Work
-from planner.refine import Verdict, refined
-from planner.shapes import model
-from simulator.parts import EngineModel
+from planner.capacity import derivation
+from planner.capacity.plan import PlanSettings, plan
+from planner.performance import measured, queueing, roofline, slo_capacity, slo_models
+from planner.performance.gpu_catalog import gpu
+from planner.performance.memory_fit import Setup
+from planner.performance.model_specs import model
+from planner.performance.queueing import Bounds, Work
+from planner.performance.service_facts import DECODE, PREFILL, Known, Objective
+from planner.performance.slo_capacity import Verdict, refined
+from simulator.spec.parts import EngineModel
 from tests.planner.test_queueing import simulated
 
 SHAPE = model("Llama-3.1-70B")
@@ -91,7 +92,7 @@ def test_a_bound_never_raises_what_a_replica_carries(build, ttft, tpot, prompt):
     found = refined(before, known)
     assert capacity(found.calibration) <= capacity(before) * (1 + 1e-9)
     if found.verdict is Verdict.BOUNDED:
-        assert capacity(found.calibration) >= refine.LEAST_RATIO * capacity(before)
+        assert capacity(found.calibration) >= slo_capacity.LEAST_RATIO * capacity(before)
         assert 0 < found.calibration.batch <= before.batch * (1 + 1e-9)
     else:
         assert found.calibration is before
@@ -156,7 +157,7 @@ def test_a_promise_out_of_reach_leaves_the_others_binding_and_is_told(build):
         assert (both.verdict, both.calibration) == (Verdict.BOUNDED, alone.calibration)
         assert [each["binds"]["name"] for each in both.facts["missed"]] == ["fast"]
         for language in LANGUAGES:
-            told = refine.lines(both.as_dict(), language)
+            told = slo_capacity.lines(both.as_dict(), language)
             assert len(told) == 3
             assert "TTFT" in told[-1]
             assert not told[-1].startswith("plan.")
@@ -207,10 +208,10 @@ def test_a_promise_that_no_size_keeps_warns_and_does_not_pin_the_count(build):
     assert (found.target_replicas, found.gpus) == (plain.target_replicas, plain.gpus) == (19, 76)
     assert found.derivation["slo"]["verdict"] == "out_of_reach"
     assert [each["code"] for each in found.derivation["cautions"]] == ["slo_out_of_reach"]
-    said = reasoning.lines(found)
+    said = derivation.lines(found)
     assert "no number of replicas keeps TPOT within 0.001 s for 99 % of requests" in said[1]
     assert "without the promise" in said[-1]
-    assert reasoning.lines(found, "zh")[-1].startswith("无论多少副本都无法守住 TPOT")
+    assert derivation.lines(found, "zh")[-1].startswith("无论多少副本都无法守住 TPOT")
 
 
 def test_a_decode_pool_is_bounded_by_further_tokens_alone_and_computes_no_prompts(build):
@@ -243,7 +244,7 @@ def test_first_tokens_come_in_time_at_the_bound_of_a_prefill_pool(build, ttft):
     assert "tpot_seconds" not in found.facts
     rate, facts = capacity(found.calibration), found.facts
     assert facts["prompt_seconds"] == pytest.approx(0.1)
-    times = promised_loads.replica(build.calibration(**PROMPTS), known, gpu("H100"), SHAPE).side.times
+    times = slo_models.replica(build.calibration(**PROMPTS), known, gpu("H100"), SHAPE).side.times
     draws = np.random.default_rng(5)
     sigma = np.sqrt(np.log(2.0))
     sizes = np.exp(sigma * draws.standard_normal(200_000) - sigma**2 / 2.0)
@@ -265,7 +266,7 @@ def test_a_prefill_pool_whose_idle_replica_is_too_slow_says_so_and_is_plain_json
     assert found.facts["best"]["ttft_seconds"] > 0.1
     json.dumps(found.as_dict(), allow_nan=False)
     for language, word in (("en", "further"), ("zh", "其后")):
-        basis, said = refine.lines(found.as_dict(), language)
+        basis, said = slo_capacity.lines(found.as_dict(), language)
         assert word not in said
         assert "{" not in basis + said
 
@@ -312,7 +313,7 @@ def test_absurd_figures_of_one_service_end_nobodys_plan(build, pool, known, chan
     json.dumps(found.as_dict(), allow_nan=False)
     assert capacity(found.calibration) <= capacity(build.calibration(**changes)) * (1 + 1e-9)
     for language in LANGUAGES:
-        assert all("{" not in line for line in refine.lines(found.as_dict(), language))
+        assert all("{" not in line for line in slo_capacity.lines(found.as_dict(), language))
 
 
 def test_next_to_no_load_is_out_of_reach_too(build):
@@ -327,7 +328,7 @@ def test_a_kv_cache_without_room_for_one_request_is_out_of_reach_and_plain_json(
     assert found.verdict is Verdict.OUT_OF_REACH
     assert found.facts["best"] == {"ttft_seconds": None, "tpot_seconds": None}
     json.dumps(found.as_dict(), allow_nan=False)
-    assert "not one request" in refine.lines(found.as_dict())[-1]
+    assert "not one request" in slo_capacity.lines(found.as_dict())[-1]
 
 
 @pytest.mark.parametrize(
@@ -353,9 +354,9 @@ def test_what_is_not_known_is_said_and_bounds_nothing(build, known, changes, ver
     found = refined(before, known)
     assert (found.verdict, found.calibration) == (verdict, before)
     assert found.as_dict()["refines"] is False
-    assert said in " ".join(refine.lines(found.as_dict()))
+    assert said in " ".join(slo_capacity.lines(found.as_dict()))
     for language in LANGUAGES:
-        (line,) = refine.lines(found.as_dict(), language)
+        (line,) = slo_capacity.lines(found.as_dict(), language)
         assert not line.startswith("plan.")
         assert "{" not in line
 
@@ -363,8 +364,8 @@ def test_what_is_not_known_is_said_and_bounds_nothing(build, known, changes, ver
 @pytest.mark.parametrize(("language", "both"), [("en", " and "), ("zh", "，且")])
 def test_the_sentence_is_right_for_one_promise_and_for_several(build, language, both):
     unnamed = replace(KNOWN, shape=None, model="", objectives=(TTFT, TPOT))
-    (several,) = refine.lines(refined(build.calibration(), unnamed).as_dict(), language)
-    (one,) = refine.lines(refined(build.calibration(), replace(unnamed, objectives=(TTFT,))).as_dict(), language)
+    (several,) = slo_capacity.lines(refined(build.calibration(), unnamed).as_dict(), language)
+    (one,) = slo_capacity.lines(refined(build.calibration(), replace(unnamed, objectives=(TTFT,))).as_dict(), language)
     assert both in several
     assert both not in one
     promised = [line.partition("TTFT" if language == "en" else "（")[0] for line in (one, several)]
@@ -393,7 +394,7 @@ def test_the_bound_changes_the_count_and_every_figure_that_follows_from_it(build
     assert facts["slo"]["calibrated"]["batch"] == 32.0
     json.dumps(dict(facts), allow_nan=False)
     for language in LANGUAGES:
-        lines = reasoning.lines(found, language)
+        lines = derivation.lines(found, language)
         assert "TTFT" in lines[0]
         assert f"{rate:.4g}" in lines[1]
         assert not [line for line in lines if "{" in line or line.startswith("plan.")]
@@ -420,7 +421,7 @@ def test_requests_that_wait_are_counted_at_what_replicas_carry_and_broken_promis
     assert told["waited"] == plain.derivation["without"]["waited"] == 0
     assert told["beyond_promise"] == pytest.approx(told["requests"], rel=0.01)
     for language, said in (("en", "what keeps the promise"), ("zh", "守住承诺的上限")):
-        assert any(said in line and f"{told['beyond_promise']:,}" in line for line in reasoning.lines(found, language))
+        assert any(said in line and f"{told['beyond_promise']:,}" in line for line in derivation.lines(found, language))
 
 
 def test_a_calibration_that_cannot_be_counted_with_is_refused_by_its_field_and_not_by_the_promise(build):

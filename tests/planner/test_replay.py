@@ -9,18 +9,18 @@ import pytest
 from outrider.clock import from_unix
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
-from planner.ahead import MARGINS, believed, filled, highest, line_end, path_of, paths
-from planner.backtest import Trace
+from planner.capacity.lead_bound import MARGINS, believed, filled, highest, line_end, path_of, paths
+from planner.capacity.prescale import decide, target
 from planner.forecast import forecast
-from planner.margins import margin_of
-from planner.predictive import predictive
-from planner.prescale import decide, target
 from planner.replay import figure, score
+from planner.replay.backtest import Trace
 from planner.replay.fleet import Seen, simulate
-from planner.replay.moves import reversals
+from planner.replay.margins import margin_of
 from planner.replay.oracle import least_replica_minutes
-from planner.replay.world import World, world
-from planner.strategy import Concurrency, Planned, Utilisation, cron, static_peak
+from planner.replay.policies import Concurrency, Planned, Utilisation, cron, static_peak
+from planner.replay.predictive import predictive
+from planner.replay.reversals import reversals
+from planner.replay.workload import World, world
 
 FIVE = timedelta(minutes=5)
 START = 1_767_225_600.0

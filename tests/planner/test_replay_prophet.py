@@ -7,10 +7,10 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from planner.backtest import Trace
 from planner.replay import prophet, score
+from planner.replay.backtest import Trace
 from planner.replay.prophet import BUFFERS, Curves, fitted, formula_of
-from planner.replay.world import world
+from planner.replay.workload import world
 
 FIVE, TEN = timedelta(minutes=5), timedelta(minutes=10)
 START = 1_767_225_600.0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from outrider.errors import UsageError
-from planner import routes
-from planner.routes import Place
+from planner.traffic import routes
+from planner.traffic.routes import Place
 
 WEIGHTS = {"chat-0": 20, "Chat_1": 80}
 PLACE = Place("chat", "prod", {"chat-0": "chat-0", "Chat_1": "chat-1"})

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from outrider.errors import UsageError
 from outrider.i18n import LANGUAGES
 from outrider.model import Calibration, EntityKind, EntityRef
-from planner import cost, cost_text, measured, offers, roofline
-from planner.cost import Offer, Refusal, Request, compare
-from planner.fit import Fit, Setup, fit
-from planner.gpus import gpu, gpus
-from planner.mix import Demand, Mix, NoMix, Option, Pool, cheapest
-from planner.queueing import Slo, Work
-from planner.shapes import model
+from planner.cost import cost_text, offers, optimizer
+from planner.cost.milp import Demand, Mix, NoMix, Option, Pool, cheapest
+from planner.cost.optimizer import Offer, Refusal, Request, compare
+from planner.performance import measured, roofline
+from planner.performance.gpu_catalog import gpu, gpus
+from planner.performance.memory_fit import Fit, Setup, fit
+from planner.performance.model_specs import model
+from planner.performance.queueing import Slo, Work
 
 MIG, MPS = frozenset({"mig"}), frozenset({"mps"})
 SMALL = Request(model("Llama-3.1-8B"), Work(600, 250), 1.0, Slo(2.0, 0.06), setup=Setup(bits=4), cuts=MIG)
@@ -98,7 +99,7 @@ def test_a_small_load_of_a_small_model_is_cheapest_on_a_slice():
     assert mix.cost_per_hour == pytest.approx(count * gpu("H100").price / 7)
     assert mix.cost_per_hour < whole.cost_per_hour
     assert mix.gpus == {way.offer.name: 1}, "whole GPUs, of which slices are cut"
-    shown = cost.describe(SMALL, answer, mix)
+    shown = optimizer.describe(SMALL, answer, mix)
     assert shown["slices"] == {"H100 1g.10gb on_demand": count}
     (replica,) = shown["replicas"]
     assert (replica["gpu_type"], replica["cut_from"], replica["parts_per_gpu"]) == ("H100 1g.10gb", "H100", 7)
@@ -170,7 +171,7 @@ def test_offers_by_name_are_cut_from_what_is_configured():
 
 
 def test_every_part_of_every_device_is_offered_once():
-    every = offers.with_parts(cost.default_offers(gpus()), MIG | MPS)
+    every = offers.with_parts(optimizer.default_offers(gpus()), MIG | MPS)
     assert len({one.name for one in every}) == len(every)
     assert not [one for one in every if one.gpu.cut == "mps" and one.gpu.whole in ("MI300X", "Ascend 910B")]
     assert {one.gpu.whole for one in every if one.gpu.cut == "mig"} >= {"A30", "A100", "H100", "H200", "B200"}

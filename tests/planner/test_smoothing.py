@@ -10,9 +10,9 @@ import warnings
 import numpy as np
 import pytest
 
-from planner.forecast.forecasters import FORECASTERS
+from planner.forecast.ets_mstl import FittedSmoothing
+from planner.forecast.registry import FORECASTERS
 from planner.forecast.series import Series
-from planner.forecast.smoothing import FittedSmoothing
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("statsforecast") is None, reason="missing: statsforecast (the extra [statsforecast])"

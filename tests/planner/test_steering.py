@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from planner.balance import ReplicaLoad
-from planner.steering import TOTAL, Rules, SteerReason, propose, shift_ratios
+from planner.traffic.weight_changes import TOTAL, Rules, SteerReason, propose, shift_ratios
+from planner.traffic.weights import ReplicaLoad
 
 LONG = ReplicaLoad("long", 90_000, 1000)
 FREE = ReplicaLoad("free", 0, 1000)

@@ -9,10 +9,10 @@ import pytest
 
 from outrider import jsonable
 from outrider.model import EngineLoad, Recommendation
-from planner import reasoning
-from planner.plan import PlanSettings, plan
-from planner.unstarted import when_lines
-from planner.waiting import waiting
+from planner.capacity import derivation
+from planner.capacity.fluid_queue import waiting
+from planner.capacity.no_action_impact import when_lines
+from planner.capacity.plan import PlanSettings, plan
 from service.cli.tables import recommendations as table
 
 
@@ -37,15 +37,15 @@ def test_a_queue_of_now_is_not_said_to_wait_for_nothing(build, language, none):
     assert without["short_now"] == {"need": found.derivation["need_now"], "has": 20}
     assert without["queued"] == 900.0
     assert 0 < without["waited"] < 2000, "the queue and those that come while it drains"
-    (said,) = [line for line in reasoning.lines(found, language) if f"{without['waited']:,}" in line]
+    (said,) = [line for line in derivation.lines(found, language) if f"{without['waited']:,}" in line]
     assert str(found.derivation["need_now"]) in said
-    assert not [line for line in reasoning.lines(found, language) if none in line]
+    assert not [line for line in derivation.lines(found, language) if none in line]
 
 
 def test_a_service_with_enough_and_no_queue_still_hears_that_nobody_waits(build):
     found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20)
     assert found.derivation["without"]["short_now"] is None
-    assert any("no request of the next 24 h" in line for line in reasoning.lines(found))
+    assert any("no request of the next 24 h" in line for line in derivation.lines(found))
 
 
 def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
@@ -53,7 +53,7 @@ def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
     found = _plan(build, _constant(20.0), current_replicas=20, ready_replicas=20, ceiling=100, engines=held)
     assert found.need_at == build.now
     assert found.needed_by == build.now - found.lead_time
-    assert any("short from now" in line and "past" in line for line in reasoning.lines(found))
+    assert any("short from now" in line and "past" in line for line in derivation.lines(found))
     shown = table([jsonable.recommendation(found)], "en")
     assert "(now)" in shown
     assert "(past)" in shown
@@ -71,7 +71,7 @@ def test_what_a_scale_in_takes_is_started_again_in_time(build):
         and found.need_at is not None
     )
     assert found.needed_by == found.need_at - found.lead_time
-    assert any(found.derivation["short"]["start_by"] in line for line in reasoning.lines(found))
+    assert any(found.derivation["short"]["start_by"] in line for line in derivation.lines(found))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_a_scale_in_takes_is_started_again_in_time(build):
 def test_where_nothing_can_be_started_the_limit_is_the_reason(build, limits, why):
     found = _plan(build, _constant(40.0), current_replicas=12, ready_replicas=12, **limits)
     assert found.needed_by is None
-    assert any("nothing more can be started" in line and why in line for line in reasoning.lines(found))
+    assert any("nothing more can be started" in line and why in line for line in derivation.lines(found))
     assert "- (the" in table([jsonable.recommendation(found)], "en"), "a column may break the words behind"
 
 
@@ -104,7 +104,7 @@ def test_what_waits_at_the_start_waits_as_long_as_the_work_before_it():
 
 def test_one_of_a_thing_is_told_in_the_singular(build):
     found = _plan(build, _constant(1.0), current_replicas=1, ready_replicas=1, floor=1, ceiling=1, quota_gpus=4)
-    said = "\n".join(reasoning.lines(found))
+    said = "\n".join(derivation.lines(found))
     assert "needs 1 replica\n" in said
     assert "1 replica (4 GPUs)" in said
     assert not re.search(r"\b1 (replicas|GPUs|nodes|starts)\b", said)

@@ -7,8 +7,8 @@ import pytest
 from outrider.errors import UsageError
 from outrider.ledger import PhaseTime, StartPhase, Startup
 from outrider.model import EntityKind, EntityRef
-from planner.kube_gpus import checked_resource, resource_of, selector_of
-from planner.warm import WarmSettings, documents, phases_of, warm
+from planner.manifests.kube_gpus import checked_resource, resource_of, selector_of
+from planner.manifests.startup_advice import WarmSettings, documents, phases_of, warm
 
 BEGAN = datetime(2026, 5, 1, tzinfo=UTC)
 

@@ -12,8 +12,8 @@ from outrider.errors import UsageError
 from outrider.model import Calibration, CycleRecord, EntityKind, EntityRef, SignalKey
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
-from planner.gpus import gpu
-from planner.offers import Offer
+from planner.cost.offers import Offer
+from planner.performance.gpu_catalog import gpu
 from service import wiring
 from service.purchasing import Demand, prices_of
 from service.settings import Settings, StoreSettings

@@ -18,9 +18,9 @@ import yaml
 
 from outrider.errors import ActuationError
 from outrider.model import BacktestScore, EntityKind, EntityRef, Forecast, OutcomeStatus, PlanReason, Recommendation
-from planner import emit
-from planner.warm import BALLOON_PRIORITY, WarmSettings
-from planner.warm import documents as warm_documents
+from planner.manifests import scaling_manifests
+from planner.manifests.startup_advice import BALLOON_PRIORITY, WarmSettings
+from planner.manifests.startup_advice import documents as warm_documents
 from tests.service.test_emitting import act, by
 from tests.support.accepted import SPACE, accepting, applied, taken, where
 from tests.support.crds import CHANGED_BY_PLANS
@@ -50,7 +50,7 @@ def cluster(control_plane: Cluster) -> Iterator[Cluster]:
         yield found
 
 
-def patched(cluster: Cluster, document: emit.Document) -> dict[str, Any]:
+def patched(cluster: Cluster, document: scaling_manifests.Document) -> dict[str, Any]:
     """A rendered patch on its object, strict."""
     answer = cluster.http.patch(
         document.path,
@@ -148,8 +148,8 @@ def test_balloons_that_another_program_counts_keep_its_number(cluster: Cluster) 
 def test_the_cron_scaler_is_taken_and_is_what_keda_reads(
     cluster: Cluster, levels: tuple[float, ...], url: str, changes: dict[str, Any]
 ) -> None:
-    aim = emit.Aim("cron", "chat", SPACE, timezone="Asia/Kolkata")
-    document = emit.render(wanted(**changes), aim, forecast(levels), url=url)
+    aim = scaling_manifests.Aim("cron", "chat", SPACE, timezone="Asia/Kolkata")
+    document = scaling_manifests.render(wanted(**changes), aim, forecast(levels), url=url)
     assert document.text == yaml.safe_dump(dict(document.body), sort_keys=False, allow_unicode=True)
     taken(cluster, document.body)
     spec = document.body["spec"]
@@ -165,14 +165,16 @@ def test_the_cron_scaler_is_taken_and_is_what_keda_reads(
 
 
 def test_a_day_that_needs_the_same_all_along_is_the_floor_of_its_scaler() -> None:
-    spec = emit.render(wanted(), emit.Aim("cron", "chat", SPACE), forecast((90.0,))).body["spec"]
+    spec = scaling_manifests.render(wanted(), scaling_manifests.Aim("cron", "chat", SPACE), forecast((90.0,))).body[
+        "spec"
+    ]
     assert spec["minReplicaCount"] == 9
     assert {one["metadata"]["desiredReplicas"] for one in spec["triggers"]} == {"9"}
 
 
 def test_a_field_that_the_schema_does_not_know_is_refused(cluster: Cluster) -> None:
     """The check of the checks: strict validation is on for definitions, too."""
-    body = emit.render(wanted(), emit.Aim("cron", "chat", SPACE), forecast((20.0, 90.0))).body
+    body = scaling_manifests.render(wanted(), scaling_manifests.Aim("cron", "chat", SPACE), forecast((20.0, 90.0))).body
     answer = applied(cluster, {**body, "spec": {**body["spec"], "minReplicas": 3}})
     assert answer.status_code >= 400, answer.text
     assert ".spec.minReplicas: field not declared in schema" in answer.text
@@ -182,7 +184,7 @@ def test_patches_are_laid_on_an_hpa_and_leave_replicas_alone(cluster: Cluster) -
     path = deployment(cluster, SPACE)
     spec = {"scaleTargetRef": TARGET, "minReplicas": 2, "maxReplicas": 20}
     cluster.create(where("HorizontalPodAutoscaler"), {"metadata": {"name": "chat"}, "spec": spec})
-    document = emit.render(wanted(), emit.Aim("hpa", "chat", SPACE))
+    document = scaling_manifests.render(wanted(), scaling_manifests.Aim("hpa", "chat", SPACE))
     found = patched(cluster, document)
     assert found["spec"]["minReplicas"] == 6
     assert found["spec"]["maxReplicas"] == 20
@@ -203,7 +205,7 @@ def test_patches_are_laid_on_an_hpa_and_leave_replicas_alone(cluster: Cluster) -
 
 def test_least_replicas_of_a_scaled_object_are_bounded_as_keda_bounds_them(cluster: Cluster) -> None:
     cluster.create(where("ScaledObject"), SCALED_OBJECT)
-    document = emit.render(wanted(), emit.Aim("scaled_object", "chat", SPACE))
+    document = scaling_manifests.render(wanted(), scaling_manifests.Aim("scaled_object", "chat", SPACE))
     assert patched(cluster, document)["spec"]["minReplicaCount"] == 6
     actuator = by(cluster, {"type": "scaled_object", "namespace": SPACE})
     assert actuator.perform(act(7)).status is OutcomeStatus.DONE
@@ -240,7 +242,7 @@ def test_min_scale_goes_to_the_ready_revision_and_makes_no_new_one(cluster: Clus
     ksvc = {"metadata": {"name": "chat"}, "spec": {"template": {"spec": {"containers": [container]}}}}
     version = {"apiVersion": "serving.knative.dev/v1"}
     before = cluster.create(where("Service"), {**version, "kind": "Service", **ksvc})
-    meta = {"name": "chat-00001", "annotations": {emit.KNATIVE_MIN_SCALE: "1"}}
+    meta = {"name": "chat-00001", "annotations": {scaling_manifests.KNATIVE_MIN_SCALE: "1"}}
     cluster.create(
         where("Revision"), {**version, "kind": "Revision", "metadata": meta, "spec": ksvc["spec"]["template"]["spec"]}
     )
@@ -250,20 +252,24 @@ def test_min_scale_goes_to_the_ready_revision_and_makes_no_new_one(cluster: Clus
     actuator = by(cluster, {"type": "knative", "namespace": SPACE})
     assert actuator.perform(act(5)).status is OutcomeStatus.DONE
     notes = cluster.get(where("Revision", "chat-00001"))["metadata"]["annotations"]
-    assert notes[emit.KNATIVE_MIN_SCALE] == "5"
+    assert notes[scaling_manifests.KNATIVE_MIN_SCALE] == "5"
     after = cluster.get(where("Service", "chat"))
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
     assert actuator.perform(act(5)).status is OutcomeStatus.ALREADY
 
 
 def test_the_kustomize_component_is_built_by_the_real_kustomize_and_taken(cluster: Cluster, tmp_path: Any) -> None:
-    document = emit.render(wanted(), emit.Aim("kustomize", "chat", SPACE, file="plan/kustomization.yaml"))
+    document = scaling_manifests.render(
+        wanted(), scaling_manifests.Aim("kustomize", "chat", SPACE, file="plan/kustomization.yaml")
+    )
     folder = tmp_path / "base"
     (tmp_path / "plan").mkdir()
     folder.mkdir()
     # from nothing, as git apply makes it of the patch
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=emit.git_patch(document, ""), text=True, check=True)
+    subprocess.run(
+        ["git", "apply", "-"], cwd=tmp_path, input=scaling_manifests.git_patch(document, ""), text=True, check=True
+    )
     (folder / "scaler.yaml").write_text(yaml.safe_dump(SCALED_OBJECT))
     build = {"resources": ["scaler.yaml"], "components": ["../plan"]}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(build))

@@ -24,7 +24,7 @@ from outrider.ports import CycleCommit
 from outrider.topology import Topology
 from service.drills import observe
 from simulator.faults.base import Truth
-from simulator.grouping import Fired
+from simulator.scoring.grouping import Fired
 from store.memory import MemoryStateStore
 
 START = datetime(2026, 11, 18, 10, tzinfo=UTC)

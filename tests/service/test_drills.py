@@ -18,12 +18,12 @@ from service.drills import choose, commands, dataset, run, yardsticks
 from service.drills.platform import PrivatePlatform, open_platform
 from service.drills.record import Matrix, Recorded, Recorder
 from simulator import scenarios
-from simulator.counters import TTFT_BOUNDS
+from simulator.engine.counters import TTFT_BOUNDS
 from simulator.fleet import Fleet
 from simulator.scenarios import Planned, Scenario
-from simulator.shapes import Load
-from simulator.spec import drill_spec
-from simulator.traffic import load_of
+from simulator.spec.fleets import drill_spec
+from simulator.traffic.arrivals import load_of
+from simulator.traffic.shapes import Load
 from simulator.world import World
 
 MINUTE = timedelta(minutes=1)

@@ -19,13 +19,13 @@ from outrider.model import EntityKind, EntityRef, Event, EventKind
 from service import demo, event_source, settings, targets, wiring
 from service.cycle import Source
 from service.settings import Settings
-from simulator import engine_log, kernel_log
-from simulator.doors import event_settings
-from simulator.exporters import FleetServer, serve
 from simulator.faults import FAULTS, inject
 from simulator.fleet import Fleet
 from simulator.journal import Happening, Voice
-from simulator.spec import default_spec
+from simulator.servers import engine_log, kernel_log
+from simulator.servers.http import FleetServer, serve
+from simulator.servers.log_and_api_endpoints import event_settings
+from simulator.spec.fleets import default_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 STEP = timedelta(seconds=15)

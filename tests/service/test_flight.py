@@ -13,11 +13,11 @@ from outrider.errors import CollectReason, UsageError
 from outrider.model import EntityKind, EventKind
 from service import flight, replay
 from service.settings import Settings
-from simulator.doors import event_settings
-from simulator.exporters import serve
 from simulator.faults import inject
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
+from simulator.servers.http import serve
+from simulator.servers.log_and_api_endpoints import event_settings
+from simulator.spec.fleets import default_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 STEP = timedelta(seconds=15)

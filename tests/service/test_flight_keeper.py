@@ -36,10 +36,10 @@ from service.collect_settings import FlightSettings
 from service.event_source import pages_of
 from service.flight_keeper import AFTER, FlightKeeper, loud_since
 from service.settings import Settings
-from simulator.exporters import serve
 from simulator.faults import inject
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
+from simulator.servers.http import serve
+from simulator.spec.fleets import default_spec
 from store.memory import MemoryMetricStore, MemoryStateStore
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)

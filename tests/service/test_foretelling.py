@@ -21,7 +21,7 @@ from outrider.model import (
     SignalKey,
 )
 from outrider.ports import Collected
-from planner.forecast.select import forecast
+from planner.forecast.forecaster import forecast
 from service.detection import Detection
 from service.foretelling import Foretelling
 from service.planning import NoPlanning

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from planner import kept_tests as planner_tests
+from planner.performance import loadtest_record as planner_tests
 from service import kept_tests
 from service.settings import Settings, StoreSettings
 from tests.planner.test_kept_tests import TEST

@@ -9,7 +9,7 @@ import pytest
 from outrider.i18n import LANGUAGES, texts
 from service.cli import detect, drill, measured
 from service.drills import commands
-from simulator.score import DrillResult, score
+from simulator.scoring.score import DrillResult, score
 
 ROW = {
     "event_f1": 0.678,

@@ -8,11 +8,11 @@ from pydantic import ValidationError
 
 from outrider.model import CellStatus, EntityKind, EntityRef, FleetService, SignalKey, Window
 from outrider.summaries import because
-from planner import tiers
-from planner.forecast import by_night, choosing, forecast, select
+from planner.capacity.plan import LOAD, PlanSettings, plan
+from planner.forecast import batch_forecast, by_night, forecast, model_selection
+from planner.forecast import forecaster as forecast_forecaster
 from planner.forecast.calendar import HOLIDAY, NO_CALENDAR, Calendar
 from planner.forecast.series import Series
-from planner.plan import LOAD, PlanSettings, plan
 from service import nightly as module
 from service.nightly import Nightly
 from service.planner_settings import PlannerSettings
@@ -87,8 +87,8 @@ class Broken(Refused):
 
 
 def _night(monkeypatch, forecaster, **more):
-    monkeypatch.setattr(select, "FORECASTERS", {"prophet": forecaster})
-    monkeypatch.setattr(choosing, "FORECASTERS", {"prophet": forecaster})
+    monkeypatch.setattr(forecast_forecaster, "FORECASTERS", {"prophet": forecaster})
+    monkeypatch.setattr(model_selection, "FORECASTERS", {"prophet": forecaster})
     nightly = Nightly(1, None)
     nightly.start_if_due(_history(6.0), [CHAT], NOW, timedelta(hours=24), NO_CALENDAR, **more)
     nightly.close()
@@ -114,8 +114,8 @@ def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_
     def refuse(*_given, **_more):
         raise AssertionError("asked alone")
 
-    monkeypatch.setattr(tiers, "_one", refuse)
-    found = tiers.fast(history, NOW, horizon, made)[CHAT]
+    monkeypatch.setattr(batch_forecast, "_one", refuse)
+    found = batch_forecast.fast(history, NOW, horizon, made)[CHAT]
     assert (found.model, found.why) == (alone.model, alone.why)
     assert "Prophet is refused" in because(found.why)
     for level, values in alone.quantiles.items():
@@ -125,7 +125,7 @@ def test_after_a_night_that_hears_nobody_services_are_forecast_in_one_stroke_as_
 def test_a_library_that_does_not_load_is_named_and_costs_no_margin(monkeypatch):
     nightly = _night(monkeypatch, Broken(), leads={CHAT: timedelta(minutes=5)})
     assert set(nightly.margins()) == {CHAT}
-    found = tiers.fast(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
+    found = batch_forecast.fast(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
     assert "Prophet is not used: it found no fit (libstan.so.2: no such file)" in because(found.why)
 
 
@@ -136,7 +136,7 @@ def test_a_replay_that_breaks_leaves_the_usual_margin_and_says_so(monkeypatch):
     monkeypatch.setattr(module, "margin_of", broken)
     nightly = _night(monkeypatch, Refused(), leads={CHAT: timedelta(minutes=5)})
     assert nightly.margins() == {}
-    found = tiers.fast(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
+    found = batch_forecast.fast(_history(6.0), NOW, timedelta(hours=24), nightly.made())[CHAT]
     assert "the usual margin counts" in because(found.why)
     assert "no such axis" in because(found.why, "zh")
 

@@ -11,7 +11,7 @@ import pytest
 from outrider.model import CycleRecord, EntityKind, EntityRef, Plan, PlanReason, Recommendation, SignalKey
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
-from planner import calibrate
+from planner.performance import calibrate
 from service import wiring
 from service.settings import Settings, StoreSettings
 from tests.service.test_cli import answer, run

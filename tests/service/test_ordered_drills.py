@@ -29,7 +29,7 @@ from outrider.ports import CycleCommit
 from service.drills import choose, gamedays, live, marking, ordered
 from service.drills.control import FaultControl
 from service.settings import GameDaySettings, Settings
-from simulator.asked import MOST_SECONDS, duration
+from simulator.servers.request_parsing import MOST_SECONDS, duration
 from store.memory import MemoryStateStore
 
 T0 = datetime(2026, 11, 18, 12, tzinfo=UTC)

@@ -21,7 +21,7 @@ from outrider.model import (
     SignalKey,
 )
 from outrider.topology import Topology
-from planner import reasoning
+from planner.capacity import derivation
 from service import looking_back, planning
 from service.planning import Planning
 from service.service_settings import ServiceSettings
@@ -162,7 +162,7 @@ def test_a_load_test_counts_where_engines_show_too_little_and_the_plan_says_so(m
     found = counted(metrics, imported, load_test())
     assert found.derivation["inputs"]["batch"]["value"] == 16.0
     assert found.derivation["calibration"]["source"] == "load_test"
-    assert any("load_test" in line for line in reasoning.lines(found))
+    assert any("load_test" in line for line in derivation.lines(found))
     assert counted(metrics, imported).derivation["inputs"]["batch"]["value"] == 8.0
 
 
@@ -178,7 +178,7 @@ def test_a_load_test_of_something_else_is_passed_over_with_the_reason(metrics, c
     found = counted(metrics, load_test(**changes))
     assert found.derivation["inputs"]["batch"]["value"] == 32.0
     assert found.derivation["calibration"]["source"] == "configured"
-    assert any(why in line for line in reasoning.lines(found, "zh"))
+    assert any(why in line for line in derivation.lines(found, "zh"))
 
 
 def test_replicas_are_split_as_their_engines_say_unless_the_configuration_does(metrics):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.prepull import PRIORITY, PrePull, Subject, choose, documents
+from planner.manifests.prepull import PRIORITY, PrePull, Subject, choose, documents
 from tests.support.accepted import SPACE, accepting, applied, taken, where
 from tests.support.kube import Cluster, wait_for
 

@@ -18,7 +18,7 @@ from service.leader import FileLeader
 from service.settings import ApiSettings, Settings, StoreSettings
 from service.supervise import Child, Supervisor
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
+from simulator.spec.fleets import default_spec
 
 FOREVER = [sys.executable, "-c", "import time; time.sleep(600)"]
 

@@ -13,8 +13,8 @@ from outrider.errors import ConfigError
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SampleBatch, SignalKey
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
-from planner import calibrate, prompts
-from planner.known import Objective
+from planner.performance import calibrate, prompts
+from planner.performance.service_facts import Objective
 from service import node_sizes, settings, wiring
 from service.refining import Asked, Promises
 from service.service_settings import ServiceSettings

@@ -25,9 +25,9 @@ from service.api.app import create_app
 from service.cli.tree import app
 from service.demo import settings_of
 from service.settings import Settings
-from simulator import exporters
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
+from simulator.servers import http
+from simulator.spec.fleets import default_spec
 from store.factory import open_state, urls_of
 from store.opening import open_metrics
 from store.remote import backfill
@@ -62,7 +62,7 @@ async def watching(
     """A small fleet under load and the platform that watches it; ``story`` says when a cycle runs."""
     spec = default_spec()
     fleet = Fleet(replace(spec, services=tuple(replace(one, replicas=2) for one in spec.services)), seed=5, start=START)
-    server = await exporters.serve(fleet)
+    server = await http.serve(fleet)
     written = settings_of(fleet.spec, server.base_url, server.targets()["targets"], 8501, 8600)
     store = {"url": f"sqlite:///{folder}/o.db", "metrics": metrics, "spool": {"folder": str(folder / "spool")}}
     settings = Settings.model_validate({**written, "store": store})

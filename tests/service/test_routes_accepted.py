@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from planner import routes
-from planner.routes import Kind, Place
+from planner.traffic import routes
+from planner.traffic.routes import Kind, Place
 from tests.support import crds
 from tests.support.accepted import SPACE, accepting, applied, taken, where
 from tests.support.kube import Cluster

@@ -27,7 +27,7 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
-from planner.redundancy import with_spares
+from planner.capacity.redundancy import with_spares
 from service import wiring
 from service.settings import Settings, StoreSettings
 from tests.service.test_cli import answer, run

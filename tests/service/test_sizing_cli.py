@@ -9,7 +9,7 @@ import pytest
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SampleBatch, SignalKey
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
-from planner.lead import LeadSettings
+from planner.capacity.lead_time import LeadSettings
 from service import loadtest, sizing, wiring
 from service.planned_fleet import PlannedFleet
 from service.service_settings import ServiceSettings

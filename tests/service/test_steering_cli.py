@@ -14,12 +14,12 @@ import yaml
 
 from outrider.model import CellStatus, CycleRecord, EntityKind, SampleBatch, SignalKey
 from outrider.ports import CycleCommit
-from planner import routes
+from planner.traffic import routes
 from service import wiring
 from service.settings import Settings, StoreSettings
-from simulator.control import Control
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
+from simulator.servers.control import Control
+from simulator.spec.fleets import default_spec
 from tests.service.test_cli import answer, run
 from tests.service.test_sizing_cli import KEYS, NOW, filled, fleet, replica
 

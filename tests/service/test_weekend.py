@@ -16,10 +16,10 @@ from small import small_spec  # type: ignore[import-not-found]
 from detectors.statistics.baseline import Baseline
 from outrider.model import AlertState, EntityKind, SignalKey, Stage, StageReason
 from service.drills.platform import learn, open_platform
-from simulator import history
+from simulator.backfill import fleet_history
 from simulator.faults import inject
 from simulator.fleet import Fleet
-from simulator.parts import TrafficSpec
+from simulator.spec.parts import TrafficSpec
 from simulator.world import World
 
 SATURDAY = datetime(2026, 11, 21, tzinfo=UTC)
@@ -38,7 +38,7 @@ def weekly():
 def tokens():
     """(times, tokens of each replica in a step) of nineteen days and the weekend that ends them."""
     start, end = SATURDAY - timedelta(days=19), SATURDAY + timedelta(days=2)
-    blocks = [one for one in history.backfill(weekly(), 3, start, end, STEP) if one.kind is EntityKind.REPLICA]
+    blocks = [one for one in fleet_history.backfill(weekly(), 3, start, end, STEP) if one.kind is EntityKind.REPLICA]
     times = np.concatenate([one.times for one in blocks])
     values = np.concatenate([one.values[:, :, one.keys.index(SignalKey(TOKENS))] for one in blocks], axis=1)
     return times, values

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from simulator.exporters import ENGINE_PAGES
 from simulator.fleet import Fleet
-from simulator.pages import ENGINE_PAGES
-from simulator.spec import PoolSpec, default_spec
+from simulator.spec.fleets import PoolSpec, default_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 STEP = timedelta(seconds=15)

@@ -8,7 +8,7 @@ from typing import cast
 
 from simulator.faults import Injection
 from simulator.fleet import Fleet
-from simulator.spec import FleetSpec, PoolSpec, default_spec
+from simulator.spec.fleets import FleetSpec, PoolSpec, default_spec
 
 START = datetime(2026, 11, 18, 14, tzinfo=UTC)
 

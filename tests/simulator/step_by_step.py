@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from simulator.parts import EngineModel
+from simulator.spec.parts import EngineModel
 
 
 @dataclass

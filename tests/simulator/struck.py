@@ -13,8 +13,8 @@ from simulator.faults import Injection, Truth, inject
 from simulator.faults.places import Places, places
 from simulator.fleet import Fleet
 from simulator.journal import Voice
-from simulator.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
-from simulator.spec import H100, drill_spec
+from simulator.spec.fleets import H100, drill_spec
+from simulator.spec.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 STARTUP = StartupSpec(4.0, 12.0, 40.0, 20.0)

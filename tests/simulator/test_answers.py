@@ -6,9 +6,9 @@ import pytest
 
 from collectors.mapping.target import target_of
 from outrider.model import EntityKind
-from simulator.answers import PATIENCE_SECONDS, Status, transfer_seconds
+from simulator.exporters.responses import PATIENCE_SECONDS, Status, transfer_seconds
+from simulator.exporters.targets import Pages, SimulatedTarget, every_target, targets
 from simulator.fleet import Fleet
-from simulator.targets import Pages, SimulatedTarget, every_target, targets
 from tests.simulator.small import Bent, coarse_fleet, step
 
 

@@ -9,17 +9,17 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from benchmarks.fleet.batches import SCRAPE_SECONDS, Sampler
+from benchmarks.fleet.sheets import FELL, Ledger, Sheet, ratio
 from collectors.mapping import target as configured
 from collectors.pipeline.scrape_manager import Collector
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
-from simulator.batches import SCRAPE_SECONDS, Sampler
+from simulator.exporters.targets import Pages, Status, targets
 from simulator.faults import inject
 from simulator.fleet import Fleet
-from simulator.sheets import FELL, Ledger, Sheet, ratio
-from simulator.spec import FleetSpec, default_spec
-from simulator.targets import Pages, Status, targets
+from simulator.spec.fleets import FleetSpec, default_spec
 
 STEP = timedelta(seconds=15)
 NOT_IN_IT = {"target_samples", "target_scrape_seconds"}

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.buckets import Buckets
-from simulator.counters import HISTOGRAMS
+from simulator.engine.buckets import Buckets
+from simulator.engine.counters import HISTOGRAMS
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
 

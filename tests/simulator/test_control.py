@@ -7,11 +7,11 @@ import pytest
 
 from outrider.errors import UsageError
 from outrider.model import EntityKind, OutcomeStatus
-from simulator.control import Control
+from simulator.cluster.pods import Phase
+from simulator.exporters.targets import targets
 from simulator.fleet import Fleet
-from simulator.pods import Phase
-from simulator.spec import default_spec
-from simulator.targets import targets
+from simulator.servers.control import Control
+from simulator.spec.fleets import default_spec
 
 SPEC = replace(default_spec(), slice_seconds=1.0)
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)

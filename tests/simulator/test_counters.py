@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.counters import HISTOGRAMS, EngineCounters
+from simulator.engine.counters import HISTOGRAMS, EngineCounters
 
 FAMILIES = [("e2e",), ("http", "http_fine"), ("queue", "queue_fine"), ("itl", "step")]
 

@@ -18,11 +18,11 @@ from aiohttp import web
 
 from outrider.clock import parse_rfc3339
 from outrider.model import EntityKind, EntityRef
-from simulator.doors import add_routes, event_settings
 from simulator.fleet import Fleet
 from simulator.journal import Voice
-from simulator.kubernetes_view import MOST_CHANGES, ExpiredError, KubernetesView, Wanted
-from simulator.spec import default_spec
+from simulator.kubernetes.api_view import MOST_CHANGES, ExpiredError, KubernetesView, Wanted
+from simulator.servers.log_and_api_endpoints import add_routes, event_settings
+from simulator.spec.fleets import default_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 RECORD = re.compile(r"\d+,\d+,\d+,-;.*")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine import Conditions, EngineBank
-from simulator.spec import EngineModel, ServiceSpec, default_spec
-from simulator.traffic import fit_to_engine
+from simulator.engine.engine import Conditions, EngineBank
+from simulator.spec.fleets import EngineModel, ServiceSpec, default_spec
+from simulator.traffic.arrivals import fit_to_engine
 
 CHAT = default_spec().service("chat-70b")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.engine import Conditions, EngineBank
-from simulator.recorded.loads import SMALL_LLAMA
-from simulator.spec import default_spec
+from benchmarks.fleet.recorded.loads import SMALL_LLAMA
+from simulator.engine.engine import Conditions, EngineBank
+from simulator.spec.fleets import default_spec
 
 CHAT = default_spec().service("chat-70b").engine
 

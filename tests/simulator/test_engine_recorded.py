@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.fleet.recorded.errors import errors, smoothed
+from benchmarks.fleet.recorded.fitting import FITTED, distances, fit
+from benchmarks.fleet.recorded.loads import GUESS, LOADS, SMALL_LLAMA, read_all
+from benchmarks.fleet.recorded.reading import Recording, read
+from benchmarks.fleet.recorded.replaying import pace, replay
 from outrider.errors import UsageError
-from simulator.recorded.errors import errors, smoothed
-from simulator.recorded.fitting import FITTED, distances, fit
-from simulator.recorded.loads import GUESS, LOADS, SMALL_LLAMA, read_all
-from simulator.recorded.reading import Recording, read
-from simulator.recorded.replaying import pace, replay
 
 HERE = Path(__file__).parents[1] / "recordings"
 DATA = Path(os.environ.get("OUTRIDER_DATA", "../shared")) / "recordings/vllm-0.32.0"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine import Conditions, EngineBank
-from simulator.parts import EngineModel
-from simulator.recorded.loads import SMALL_LLAMA
+from benchmarks.fleet.recorded.loads import SMALL_LLAMA
+from simulator.engine.engine import Conditions, EngineBank
+from simulator.spec.parts import EngineModel
 from tests.simulator.step_by_step import Request, StepByStep
 
 # Small batches: each sequence less changes the step, so every step counts.

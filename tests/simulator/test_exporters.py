@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from simulator.exporters import FleetServer, serve
 from simulator.faults import inject
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
+from simulator.servers.http import FleetServer, serve
+from simulator.spec.fleets import default_spec
 from simulator.world import World
 from tests.simulator.small import Bent, small_spec
 

@@ -11,14 +11,14 @@ from outrider.errors import UsageError
 from outrider.faults import faults
 from outrider.model import EntityKind
 from simulator import story
-from simulator.control import Control
+from simulator.cluster.pods import Phase
+from simulator.exporters.targets import Pages, targets
 from simulator.faults import FAULTS, Injection, inject
 from simulator.fleet import Fleet
 from simulator.journal import Voice
-from simulator.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
-from simulator.pods import Phase
-from simulator.spec import H100, default_spec, drill_spec
-from simulator.targets import Pages, targets
+from simulator.servers.control import Control
+from simulator.spec.fleets import H100, default_spec, drill_spec
+from simulator.spec.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from outrider.model import Floats
+from simulator.exporters.targets import Pages, Status, every_target
 from simulator.faults import FAULTS, inject
 from simulator.faults.places import Places, places
 from simulator.fleet import Fleet
-from simulator.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
-from simulator.spec import H100, drill_spec
-from simulator.targets import Pages, Status, every_target
+from simulator.spec.fleets import H100, drill_spec
+from simulator.spec.parts import FleetSpec, PoolSpec, StartupSpec, TrafficSpec
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 LASTS, WINDOW = timedelta(minutes=6), timedelta(seconds=40)

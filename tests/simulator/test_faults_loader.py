@@ -10,8 +10,8 @@ from outrider.errors import ConfigError
 from outrider.faults import faults
 from outrider.model import EntityKind, Layer
 from simulator.faults import FAULTS
+from simulator.faults.actions import DEEDS
 from simulator.faults.declared import Declared
-from simulator.faults.deeds import DEEDS
 from simulator.faults.loader import load, never_a_fault
 from simulator.faults.onset import Onset
 

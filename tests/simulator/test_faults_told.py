@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
+from simulator.exporters.targets import Pages, Status, targets
 from simulator.fleet import Fleet
 from simulator.journal import Voice
-from simulator.parts import TrafficSpec
-from simulator.targets import Pages, Status, targets
+from simulator.spec.parts import TrafficSpec
 from tests.simulator.struck import BUSY, CALM, MINUTE, NOON, said, spec, strike, window
 
 

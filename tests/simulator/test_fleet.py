@@ -7,10 +7,10 @@ import pytest
 
 from outrider.catalog import quantile_of_buckets
 from outrider.errors import UsageError
-from simulator.counters import TTFT_BOUNDS
+from simulator.cluster.pods import Phase
+from simulator.engine.counters import TTFT_BOUNDS
 from simulator.fleet import Fleet
-from simulator.pods import Phase
-from simulator.spec import default_spec
+from simulator.spec.fleets import default_spec
 
 PEAK = datetime(2026, 11, 18, 14, tzinfo=UTC)
 

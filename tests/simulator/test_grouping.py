@@ -11,8 +11,8 @@ import pytest
 
 from outrider.measures import pairwise_f1
 from outrider.model import EntityKind, EntityRef
-from simulator.grouping import Fired, Pairs, pairs_of
-from simulator.score import GRACE, Injected, Run, score
+from simulator.scoring.grouping import Fired, Pairs, pairs_of
+from simulator.scoring.score import GRACE, Injected, Run, score
 
 START = datetime(2026, 11, 18, 10, tzinfo=UTC)
 CLUSTER = EntityRef("c", EntityKind.CLUSTER, None, "c")

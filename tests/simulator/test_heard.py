@@ -6,8 +6,8 @@ import pytest
 
 from outrider.model import EntityKind
 from simulator.fleet import Fleet
-from simulator.heard import Heard
 from simulator.journal import Voice
+from simulator.servers.event_feed import Heard
 from tests.simulator.struck import CALM, NOON, spec
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from outrider.catalog import quantile_of_buckets, signal, signals
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, Floats, SignalKey
+from simulator.backfill.fleet_history import HistoryBlock, backfill, events
+from simulator.exporters.targets import targets
 from simulator.fleet import Fleet
-from simulator.history import HistoryBlock, backfill, events
-from simulator.spec import default_spec
-from simulator.targets import targets
+from simulator.spec.fleets import default_spec
 
 SPEC = default_spec()
 STEP = timedelta(minutes=5)

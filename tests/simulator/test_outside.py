@@ -14,10 +14,10 @@ from collectors.pipeline.scrape_manager import Collector
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey
+from simulator.exporters.blackbox import CERTIFICATE_SECONDS, PATIENCE_SECONDS, EntryProbe, OwnersCount
+from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
-from simulator.outside import CERTIFICATE_SECONDS, PATIENCE_SECONDS, EntryProbe, OwnersCount
-from simulator.spec import PoolSpec, default_spec
-from simulator.targets import Pages, targets
+from simulator.spec.fleets import PoolSpec, default_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 STEP = timedelta(seconds=15)

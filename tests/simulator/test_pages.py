@@ -12,9 +12,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.catalog import signal
+from simulator.exporters.targets import Pages, pages, targets
+from simulator.exporters.text import Template, go_number, python_number
 from simulator.fleet import Fleet
-from simulator.pages.text import Template, go_number, python_number
-from simulator.targets import Pages, pages, targets
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 

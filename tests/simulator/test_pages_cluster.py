@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from simulator.exporters.targets import Pages, every_target
 from simulator.fleet import Fleet
-from simulator.nodes import FILESYSTEM_BYTES
-from simulator.targets import Pages, every_target
+from simulator.hardware.nodes import FILESYSTEM_BYTES
 from tests.simulator.small import Bent, coarse_fleet, step
 
 Families = dict[str, Metric]

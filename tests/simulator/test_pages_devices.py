@@ -13,10 +13,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.model import EntityKind
+from simulator.exporters.targets import Pages, SimulatedTarget, every_target, targets
 from simulator.fleet import Fleet
 from simulator.journal import Voice
-from simulator.spec import PoolSpec
-from simulator.targets import Pages, SimulatedTarget, every_target, targets
+from simulator.spec.fleets import PoolSpec
 from tests.simulator.small import START, Bent, small_spec, step
 
 Families = dict[str, Metric]

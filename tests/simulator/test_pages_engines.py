@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectors.exposition.parser import Parser
-from simulator.pages.engines import status
+from simulator.exporters.engines import status
 from tests.simulator.engine_replicas import KINDS, START, STEP, Bent, Engines, described, total, values
 
 OUTLASTS = re.compile("cpu|energy|gc_")  # what the engine core does not count

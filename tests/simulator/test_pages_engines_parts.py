@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.counters import HISTOGRAMS, REQUEST_BOUNDS, STEP_BOUNDS, TTFT_BOUNDS
-from simulator.pages.ladders import quantiles, through
-from simulator.pages.numbers import cpp_number, python_number, rust_number
-from simulator.pages.outlines import release
-from simulator.pages.sheet import Outline, Sheet
+from simulator.engine.counters import HISTOGRAMS, REQUEST_BOUNDS, STEP_BOUNDS, TTFT_BOUNDS
+from simulator.exporters.ladders import quantiles, through
+from simulator.exporters.numbers import cpp_number, python_number, rust_number
+from simulator.exporters.outlines import release
+from simulator.exporters.sheet import Outline, Sheet
 
 RELEASES = ("vllm_0_32", "vllm_0_8", "sglang_0_5", "sglang_0_4", "tgi", "triton", "triton_now", "mindie")
 COARSE = (0.2, 0.6, 2.0, 9.0, 70.0)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator import coupling
+from simulator.cluster.pods import Phase
 from simulator.fleet import Fleet
-from simulator.pods import Phase
+from simulator.hardware import coupling
 from tests.simulator.small import Bent, coarse_fleet, small_fleet, step
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from simulator.cluster.kubelet import SILENT_SECONDS, TOLERATION_SECONDS
+from simulator.cluster.pods import Phase
 from simulator.fleet import Fleet
 from simulator.journal import Voice
-from simulator.kubelet import SILENT_SECONDS, TOLERATION_SECONDS
-from simulator.pods import Phase
 from tests.simulator.small import Bent, coarse_fleet, small_fleet, step
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from simulator.faults import inject
 from simulator.fleet import Fleet
-from simulator.recovery import Recovery
-from simulator.spec import drill_spec
+from simulator.scoring.recovery import Recovery
+from simulator.spec.fleets import drill_spec
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)
 LOOK = timedelta(seconds=15)

@@ -5,10 +5,10 @@ import pytest
 
 from outrider.errors import UsageError
 from outrider.model import ActionKind, EntityKind, EventKind, OutcomeStatus
-from simulator.control import Control
 from simulator.faults import inject
 from simulator.fleet import Fleet
 from simulator.journal import Voice
+from simulator.servers.control import Control
 from tests.simulator.small import Bent, coarse_fleet, step
 
 SERVICE = "code-14b"

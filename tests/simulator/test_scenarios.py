@@ -18,9 +18,9 @@ from simulator.faults.loader import never_a_fault
 from simulator.faults.places import places
 from simulator.fleet import Fleet
 from simulator.scenarios import Scenario, arrange, load
-from simulator.score import STORM_ENTITIES
-from simulator.shapes import SHAPES
-from simulator.spec import drill_spec, standby_spec
+from simulator.scoring.score import STORM_ENTITIES
+from simulator.spec.fleets import drill_spec, standby_spec
+from simulator.traffic.shapes import SHAPES
 from simulator.world import World
 
 START = datetime(2026, 11, 18, 12, tzinfo=UTC)

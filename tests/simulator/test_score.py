@@ -8,8 +8,8 @@ import pytest
 
 from outrider.faults import faults
 from outrider.model import EntityKind, EntityRef, Priority
-from simulator.confidence import answers_of
-from simulator.score import (
+from simulator.scoring.calibration import answers_of
+from simulator.scoring.score import (
     GRACE,
     Acted,
     Injected,

@@ -6,17 +6,9 @@ from dataclasses import replace
 import pytest
 
 from outrider.errors import UsageError
-from simulator.devices import GPU_TYPES, gpu_type
 from simulator.fleet import Fleet
-from simulator.spec import (
-    FleetSpec,
-    PoolSpec,
-    TrafficSpec,
-    default_spec,
-    drill_spec,
-    spec_of,
-    standby_spec,
-)
+from simulator.spec.devices import GPU_TYPES, gpu_type
+from simulator.spec.fleets import FleetSpec, PoolSpec, TrafficSpec, default_spec, drill_spec, spec_of, standby_spec
 
 SMALL = default_spec()
 CHAT = SMALL.services[0]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from outrider.errors import UsageError
-from simulator.engine import EngineBank
+from simulator.effects import ServiceLevers
+from simulator.engine.engine import EngineBank
 from simulator.fleet import Fleet
-from simulator.levers import ServiceLevers
-from simulator.spec import TenantSpec, TrafficSpec, default_spec
-from simulator.traffic import Traffic, rates, with_load
+from simulator.spec.fleets import TenantSpec, TrafficSpec, default_spec
+from simulator.traffic.arrivals import Traffic, rates, with_load
 
 SPEC = default_spec()
 CHAT = SPEC.service("chat-70b")

@@ -7,8 +7,8 @@ import numpy as np
 
 from simulator.fleet import Fleet
 from simulator.journal import Voice
-from simulator.spec import TrafficSpec, default_spec
-from simulator.upkeep import Upkeep, away, planned
+from simulator.maintenance import Upkeep, away, planned
+from simulator.spec.fleets import TrafficSpec, default_spec
 
 SPEC = default_spec()
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC).timestamp()

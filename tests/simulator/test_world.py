@@ -8,8 +8,8 @@ import pytest
 from collectors.mapping.target import targets_of
 from outrider.errors import ConfigError, UsageError
 from outrider.model import EntityKind, OutcomeStatus
-from simulator.control import Control
 from simulator.fleet import Fleet
+from simulator.servers.control import Control
 from simulator.world import World
 from tests.simulator.small import START, Bent, coarse_fleet, small_spec
 

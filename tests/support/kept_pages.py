@@ -24,9 +24,9 @@ from collectors.exposition.parser import Parser, Series
 from collectors.mapping.target import Target, targets_of
 from collectors.scrape.result import Scrape
 from outrider.model import EntityKind
+from simulator.exporters.targets import Pages, targets
 from simulator.fleet import Fleet
-from simulator.spec import default_spec
-from simulator.targets import Pages, targets
+from simulator.spec.fleets import default_spec
 
 STEP = timedelta(seconds=15)
 START = datetime(2026, 3, 4, 12, tzinfo=UTC)

@@ -1,0 +1,57 @@
+"""Services seen from outside as canonical signals: what reading the probe's and the owners' pages gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+import numpy as np
+
+from benchmarks.fleet.sheets import Ledger, Reading, Sheet, batches_of, ratio, refs
+from outrider.model import EntityKind, EntityRef, Floats, SampleBatch
+from simulator.exporters.blackbox import EntryProbe, OwnersCount
+from simulator.fleet import Fleet
+
+
+class OutsideSheets:
+    """Reads what stands outside the clusters' own exporters, one round a call."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._probe, self._count = EntryProbe(fleet), OwnersCount(fleet)
+        size = len(fleet.spec.services)
+        self._probes, self._counts = Ledger(size), Ledger(size)
+        self._everyone = np.ones(size, dtype=bool)
+        self._entities = refs(
+            [EntityRef(fleet.spec.cluster, EntityKind.SERVICE, one.namespace, one.name) for one in fleet.spec.services]
+        )
+
+    def probed(self, up: np.ndarray, about: Mapping[str, Floats], at: datetime) -> Iterator[SampleBatch]:
+        """What the probes found; ``up`` (services,) are those whose page could be read."""
+        found = self._probe.look()
+        gauges = {
+            "probe_success": found.success,
+            "probe_http_status_code": found.status,
+            "probe_ttft_seconds": found.ttft,
+            "probe_itl_seconds": found.itl,
+            "probe_e2e_seconds": found.e2e,
+            "probe_cert_expiry_seconds": found.expiry_seconds,
+            **about,
+        }
+        grown = self._probes.compare(at.timestamp(), up, np.zeros((up.size, 1)))
+        reading = Reading(self._entities, self._everyone, up, grown.seconds, grown.status)
+        yield from batches_of(Sheet(EntityKind.SERVICE, "probes", gauges, {}), reading, at, tuple(about))
+
+    def counted(self, up: np.ndarray, about: Mapping[str, Floats], at: datetime) -> Iterator[SampleBatch]:
+        """What the owners counted; ``up`` (services,) are those whose page could be read."""
+        self._count.look()
+        counters = [self._count.answers[:, None], self._count.invalid_by_reason, self._count.votes]
+        grown = self._counts.compare(at.timestamp(), up, np.concatenate(counters, axis=1))
+        more, seconds = grown.increases, grown.seconds
+        columns = {
+            "svc_output_invalid_ratio": ratio(more[:, 1:-2].sum(axis=1), more[:, 0]),
+            "svc_feedback_up_per_second": more[:, -2] / seconds,
+            "svc_feedback_down_per_second": more[:, -1] / seconds,
+        }
+        gauges = {"svc_kpi_value": self._count.kpi, **about}
+        reading = Reading(self._entities, self._everyone, up, seconds, grown.status)
+        yield from batches_of(Sheet(EntityKind.SERVICE, "owners", gauges, columns), reading, at, tuple(about))

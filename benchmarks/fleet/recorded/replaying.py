@@ -1,0 +1,114 @@
+"""A recording's arrivals through the engine model: what the clients and the page would have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.fleet.recorded.reading import GAUGES, Recording
+from outrider.model import Floats
+from simulator.engine.engine import Conditions, EngineBank
+from simulator.spec.parts import EngineModel
+
+LONGEST_DRAIN_SECONDS = 3600.0
+LEAST_GAPS = 20
+PACES = 0.5, 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Seconds to the first and to the last token, shape (models, requests); inf for what was never answered.
+
+    ``series``: gauges and counters of the page at the instants of the scrapes, shape (scrapes, models).
+    """
+
+    ttft: Floats
+    e2e: Floats
+    series: dict[str, Floats]
+    preemptions: Floats
+
+
+def replay(recording: Recording, models: Sequence[EngineModel], paces: Floats | None = None) -> Replay:
+    """All requests of a recording through each of ``models``, scrape by scrape.
+
+    ``paces`` stretch the steps between one scrape and the next, shape (scrapes,); None: all alike.
+    """
+    bank = EngineBank(list(models), 0, patience_seconds=np.inf)
+    count, requests = len(models), recording.at.size
+    first, end = np.full((2, requests, count), np.inf)
+
+    def note(order: np.ndarray, replica: np.ndarray, at: Floats, done: Floats) -> None:
+        first[order // count, replica], end[order // count, replica] = at, done
+
+    bank.answered = note
+    start = min(float(recording.scraped_at[0]), float(recording.at[0])) - 1.0
+    kept: dict[str, list[Floats]] = {name: [] for name in (*GAUGES, "itl_sum", "itl_count")}
+    for number, now in enumerate(recording.scraped_at):
+        _accept(bank, recording, start, float(now))
+        slow = np.ones(1) if paces is None else paces[number : number + 1]
+        bank.step(start, float(now) - start, Conditions(slow=slow))
+        for name, values in _page(bank).items():
+            kept[name].append(values.copy())
+        start = float(now)
+    _accept(bank, recording, start, np.inf)
+    bank.step(start, LONGEST_DRAIN_SECONDS, Conditions())
+    return Replay(
+        ttft=(first - recording.at[:, None]).T,
+        e2e=(end - recording.at[:, None]).T,
+        series={name: np.stack(values) for name, values in kept.items()},
+        preemptions=bank.counters.plain["preemptions"],
+    )
+
+
+def pace(recording: Recording, model: EngineModel, rounds: int = 3) -> Floats:
+    """How much longer steps took than the model says, between one scrape and the next, shape (scrapes,).
+
+    A machine shared with others is not always as fast. The page tells by its inter-token times, compared over
+    three scrapes with those of a replay, which is then repeated at the pace found.
+    """
+    found = np.ones(recording.scraped_at.size)
+    theirs, seen = _mean_gaps(recording.series["itl_sum"], recording.series["itl_count"])
+    for _ in range(rounds):
+        series = replay(recording, [model], found).series
+        ours, made = _mean_gaps(series["itl_sum"][:, 0], series["itl_count"][:, 0])
+        told = (seen >= LEAST_GAPS) & (made >= LEAST_GAPS)
+        found = np.clip(np.where(told, found * theirs / np.maximum(ours, 1e-9), 1.0), *PACES)
+    return found
+
+
+def _mean_gaps(total: Floats, count: Floats) -> tuple[Floats, Floats]:
+    """Mean seconds between tokens around each scrape, and how many gaps that were."""
+    seconds, gaps = (np.convolve(np.diff(values, prepend=values[0]), np.ones(3), "same") for values in (total, count))
+    return seconds / np.maximum(gaps, 1e-9), gaps
+
+
+def _page(bank: EngineBank) -> dict[str, Floats]:
+    counters = bank.counters
+    return {
+        "running": bank.running,
+        "waiting": bank.waiting,
+        "kv": bank.kv_used_ratio,
+        "itl_sum": counters.sums["itl"],
+        "itl_count": counters.buckets["itl"].sum(axis=1),
+    }
+
+
+def _accept(bank: EngineBank, recording: Recording, start: float, end: float) -> None:
+    """Each request between two instants, once for every replica."""
+    low, high = np.searchsorted(recording.at, (start, end))
+    replica = np.tile(np.arange(bank.size), high - low)
+
+    def each(values: np.ndarray) -> np.ndarray:
+        return np.repeat(values[low:high], bank.size)
+
+    bank.accept(
+        replica,
+        each(recording.at),
+        each(recording.prompt),
+        each(recording.prompt - recording.cached),
+        each(recording.output),
+        prefix=each(recording.prefix),
+        common=each(recording.common),
+    )

@@ -1,0 +1,1 @@
+"""Replicas and GPUs needed: formula, demand, lead time, prescaling, plan, derivation."""

@@ -1,0 +1,1 @@
+"""The plan as Kubernetes and autoscaler documents. Renders only, sends nothing."""

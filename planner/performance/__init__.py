@@ -1,0 +1,1 @@
+"""What one replica carries: roofline, queueing, calibration, load tests, GPU and model catalogs."""

@@ -1,0 +1,163 @@
+"""A replica of a prefill pool: prompts one after the other, then their keys and values over a link.
+
+Both are queues M/G/1; the model and its references stand in ``disaggregated``, which sizes both pools.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf, isfinite
+
+import numpy as np
+
+from outrider.errors import UsageError
+from outrider.model import Floats
+from planner.performance import queueing
+from planner.performance.memory_fit import Setup
+from planner.performance.model_specs import ModelShape
+from planner.performance.queueing import AtSlo, Bounds, OutOfReach, Prediction, Slo, SloReason, StepTimes, Work
+
+NETWORK_BYTES = 50e9
+"""Prior: one 400 Gbit/s port a GPU, as a server of eight H100 or H200 has them."""
+TRANSFER_SECONDS = 2e-3
+"""Prior: to set a transfer up and to tell the decode replica of it."""
+CLOSE = 1e-3
+_NO_BUDGET = 2**31  # no prompt competes for the steps of a decode replica
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One pool's replica: step times, what bounds it, its GPUs, and what they are called."""
+
+    times: StepTimes
+    bounds: Bounds
+    gpus: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What carries keys and values from a prefill replica: ``bytes_per_token`` of a prompt over ``rate`` bytes/s."""
+
+    bytes_per_token: float
+    rate: float
+    latency: float = TRANSFER_SECONDS
+
+    def __post_init__(self) -> None:
+        """Refuse links that carry nothing."""
+        each = (self.bytes_per_token, self.rate, self.latency)
+        if not all(isfinite(value) and value >= 0 for value in each) or self.rate == 0:
+            raise UsageError(
+                f"a link of {self.rate:g} bytes/s for {self.bytes_per_token:g} bytes a token",
+                hint="give --link above 0, such as 50e9 for a 400 Gbit/s port",
+            )
+
+    def seconds(self, tokens: float) -> float:
+        """One prompt's transfer on an idle link."""
+        return self.latency + tokens * self.bytes_per_token / self.rate
+
+
+class Bind(StrEnum):
+    """What ends a pool's load."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    LINK = "link"
+    KV = "kv"
+    STABILITY = "stability"
+
+
+def decoding(side: Side) -> tuple[StepTimes, Bounds]:
+    """Steps without prompts: their seconds and their share of the budget are the other pool's."""
+    return replace(side.times, prompt=0.0, front=0.0), replace(side.bounds, token_budget=_NO_BUDGET)
+
+
+def prompt_seconds(side: Side, work: Work) -> float:
+    """One usual prompt on an idle prefill replica, in as many steps as its budget asks for."""
+    steps = max(1.0, np.ceil(work.computed / max(side.bounds.token_budget, 1)))
+    return float(side.times.base * steps + side.times.prompt * work.computed)
+
+
+def link_of(shape: ModelShape, setup: Setup, rate: float = NETWORK_BYTES) -> Link:
+    """Every GPU of a group sends its own heads through its own port; a latent is sent once, by one of them."""
+    ports = 1 if shape.latent else min(setup.tp, shape.kv_heads)
+    return Link(shape.kv_values(1, shape.layers) * setup.kv_bits / 8.0, rate * ports)
+
+
+def prompts_at(side: Side, link: Link, work: Work, rate: float, quantile: float, after: float = 0.0) -> Prediction:
+    """A prefill replica at ``rate`` requests a second; first tokens come ``after`` seconds later on the other side.
+
+    ``running`` are the prompts inside, waiting ones among them (Little's law). Of further tokens nothing is said.
+    """
+    busy = rate * max(prompt_seconds(side, work), link.seconds(work.prompt))
+    if busy >= 1.0:
+        return Prediction(rate, busy, inf, 1.0, 0.0, inf, inf, 0.0, 0.0)
+    told = _first_tokens(side, link, work, rate) + after
+    inside = float(_prompts(side, work, rate)[0].mean())
+    late = float(np.quantile(told, quantile))
+    return Prediction(rate, busy, rate * inside, busy, 0.0, float(told.mean()), late, 0.0, 0.0)
+
+
+def prompts_at_slo(side: Side, link: Link, work: Work, slo: Slo, after: float = 0.0) -> AtSlo | OutOfReach:
+    """The largest rate of a prefill replica that keeps the promise of first tokens."""
+    rate, binds = largest(side, link, work, slo.ttft - after, slo.quantile)
+    found = prompts_at(side, link, work, rate, slo.quantile, after)
+    if rate <= 0:
+        return OutOfReach(SloReason.TTFT_TOO_SHORT, found)
+    return AtSlo(found, "ttft" if binds is Bind.TTFT else "stability")
+
+
+def largest(side: Side, link: Link, work: Work, ttft: float, quantile: float) -> tuple[float, Bind]:
+    """The largest rate of a prefill replica whose part of the first token takes ``ttft`` seconds, and what ends it."""
+    per_prompt, per_transfer = prompt_seconds(side, work), link.seconds(work.prompt)
+    slowest = max(per_prompt, per_transfer)
+    high, low = (1.0 - 1e-6) / slowest, 0.0
+    stable = Bind.LINK if per_transfer > per_prompt else Bind.STABILITY
+    if first_token(side, link, work, high, quantile) <= ttft:
+        return high, stable
+    if first_token(side, link, work, 0.0, quantile) > ttft:
+        return 0.0, Bind.TTFT
+    while high - low > CLOSE * high:
+        middle = (low + high) / 2.0
+        if first_token(side, link, work, middle, quantile) <= ttft:
+            low = middle
+        else:
+            high = middle
+    return low, Bind.LINK if per_transfer > per_prompt and low > 0.9 / slowest else Bind.TTFT
+
+
+def first_token(side: Side, link: Link, work: Work, rate: float, quantile: float) -> float:
+    """Quantile of front, wait, prompt, wait for the link and transfer at ``rate`` requests a second of one replica."""
+    return float(np.quantile(_first_tokens(side, link, work, rate), quantile))
+
+
+def _first_tokens(side: Side, link: Link, work: Work, rate: float) -> Floats:
+    """The same of each of some requests."""
+    inside, ratio = _prompts(side, work, rate)
+    transfer = link.latency + (link.seconds(work.prompt) - link.latency) * ratio
+    draws = queueing.draws()
+    at_link = _wait(rate, transfer, draws.ahead, draws.chance_ahead)
+    found: Floats = side.times.front + inside + at_link + transfer
+    return found
+
+
+def _prompts(side: Side, work: Work, rate: float) -> tuple[Floats, Floats]:
+    """Seconds of wait and prompt of each of some requests, and the ratio of its prompt to the mean one.
+
+    A wait in M/G/1 is taken as zero, or else exponential with Pollaczek and Khinchine's mean, which is exact in heavy
+    traffic.
+    """
+    draws = queueing.draws()
+    sigma = np.sqrt(np.log1p(work.prompt_cv**2))
+    ratio: Floats = np.exp(sigma * draws.normal - sigma**2 / 2.0)
+    steps = np.maximum(1.0, np.ceil(work.computed * ratio / max(side.bounds.token_budget, 1)))
+    service = side.times.base * steps + side.times.prompt * work.computed * ratio
+    inside: Floats = _wait(rate, service, draws.exponential, draws.chance) + service
+    return inside, ratio
+
+
+def _wait(rate: float, service: Floats, exponential: Floats, chance: Floats) -> Floats:
+    busy = min(rate * float(service.mean()), 1.0 - 1e-9)
+    behind = float((service**2).mean()) / (2.0 * float(service.mean())) / (1.0 - busy)
+    return np.where(chance < busy, exponential * behind, 0.0)

@@ -1,0 +1,93 @@
+"""Step times of an engine that nobody has measured, from data sheets: a prior that a measurement replaces.
+
+Decoding reads every weight once a step, and the KV cache of its sequences: memory bandwidth. Prompts multiply: dense
+arithmetic. Tensor parallel groups exchange two vectors a layer and token over their link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outrider.i18n import Language, translate
+from planner.performance.gpu_catalog import GpuSpec
+from planner.performance.memory_fit import Fit, Setup
+from planner.performance.model_specs import ModelShape
+from planner.performance.queueing import Bounds, StepTimes
+
+BANDWIDTH_RATIO = 0.75
+"""Prior: share of the data sheet's bandwidth that kernels of decoding reach."""
+ARITHMETIC_RATIO = 0.5
+"""Prior: share of dense FLOPS that computing prompts reaches."""
+STEP_SECONDS = 2e-3
+"""Prior: scheduling, sampling and launching of one step."""
+FRONT_SECONDS = 0.01
+"""Prior: HTTP and tokenizer."""
+SPREAD = (0.6, 1.5)
+"""What published throughputs are of the prior's: nine in ten of the 41 in ``tests/planner/published.yaml`` lie between.
+
+Those are of engines that are made for speed and busy to the last seat, on groups of up to four.
+"""
+WIDE, WIDE_LEAST = 4, 0.45
+"""Of groups wider than this the one figure known is so much of the prior's (docs/explanation/capacity.md)."""
+_PCIE_BYTES = 25e9
+_EXCHANGE_SECONDS, _EXCHANGE_PCIE_SECONDS = 15e-6, 3e-5
+# 15 us an exchange: what steps of one request take beyond reading weights on TP 2 (NIM 1.8.0, 18.9 ms) and TP 4
+# (LMDeploy 0.1.0, 30.9 ms)
+
+
+def source_in(language: Language, tensor_parallel: int = 1) -> str:
+    """What step times of data sheets are, in a language: a prior, and how far from it published figures lie."""
+    low, high = WIDE_LEAST if tensor_parallel > WIDE else SPREAD[0], SPREAD[1]
+    return translate("capacity.source_sheets", language, low=f"{low:g}", high=f"{high:g}")
+
+
+SOURCE = source_in("en")
+
+
+def step_times(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> StepTimes:
+    """Step times of one replica. All weights are read each step, also those of experts: a full batch meets them all."""
+    bandwidth = gpu.bandwidth * BANDWIDTH_RATIO
+    arithmetic = gpu.flops(setup.bits) * ARITHMETIC_RATIO * setup.tp
+    weights = shape.parameters * setup.bits / 8.0 / setup.tp
+    kv = shape.kv_values(setup.tp, shape.layers) * setup.kv_bits / 8.0
+    fixed, each = _exchange(shape, gpu, setup)
+    token = 2.0 * shape.active / arithmetic + each
+    return StepTimes(
+        base=STEP_SECONDS * setup.pp + weights / bandwidth + fixed,
+        sequence=token / setup.pp,
+        context=kv / bandwidth / setup.pp,
+        prompt=token / setup.pp,
+        front=FRONT_SECONDS,
+        source=source_in("en", setup.tp),
+    )
+
+
+def bounds(found: Fit, setup: Setup) -> Bounds:
+    """What limits a replica that fits."""
+    return Bounds(setup.sequences, float(found.kv_tokens), setup.token_budget, setup.block)
+
+
+def carried_over(
+    measured: StepTimes, shape: ModelShape, here: tuple[GpuSpec, Setup], there: tuple[GpuSpec, Setup]
+) -> StepTimes:
+    """Times measured ``here`` as they would be ``there``: scaled by the ratio of the two priors, term by term."""
+    old, new = step_times(shape, *here), step_times(shape, *there)
+
+    def scaled(name: str) -> float:
+        before = getattr(old, name)
+        return float(getattr(measured, name) * getattr(new, name) / before) if before else float(getattr(new, name))
+
+    source = f"{measured.source}, on {here[0].name}, scaled by data sheets to {there[0].name}"
+    return replace(
+        new, base=scaled("base"), sequence=scaled("sequence"), context=scaled("context"), prompt=scaled("prompt"),
+        front=measured.front, source=source,
+    )  # fmt: skip
+
+
+def _exchange(shape: ModelShape, gpu: GpuSpec, setup: Setup) -> tuple[float, float]:
+    """Seconds of the exchanges of a step: fixed, and for each token (ring all-reduce, twice a layer)."""
+    if setup.tp == 1:
+        return 0.0, 0.0
+    wait, rate = (_EXCHANGE_SECONDS, gpu.link / 2.0) if gpu.link else (_EXCHANGE_PCIE_SECONDS, _PCIE_BYTES)
+    vector = shape.hidden * 2.0 * 2.0 * (setup.tp - 1) / setup.tp
+    return 2.0 * shape.layers * wait, 2.0 * shape.layers * vector / (rate * 0.7)

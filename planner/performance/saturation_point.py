@@ -1,0 +1,223 @@
+"""Where a load test bends: what a replica carries at its promise, and how many sequences it should take at most.
+
+Points are steps of rising concurrency. The knee is the last step before throughput stays flat while the time to the
+first token rises, or before errors come. What is stored is the throughput of the largest step that keeps the promise:
+the offline peak beyond it is several times larger and nobody's answer is on time there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import inf, isfinite
+
+import numpy as np
+
+from outrider.errors import UsageError
+from outrider.model import Interval
+from planner.performance.queueing import Slo, StepTimes
+
+ERROR_RATIO = 0.01
+"""Errors beyond this share end a test: what is refused is not served."""
+_LEAST_VALUES, _RESAMPLES = 10, 500
+FLAT_RATIO, RISE_RATIO = 0.05, 1.5
+"""Throughput is flat when a step adds less than a twentieth; a first token is late when it takes half as long again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPoint:
+    """One step. Latencies are seconds at ``quantile``, None where the tool did not say; rates are per second.
+
+    ``samples`` are the requests that finished. ``intervals`` are 90 % confidence intervals of fields, by name, where
+    the tool kept single requests or the step was repeated.
+    """
+
+    concurrency: float
+    requests_per_second: float
+    tokens_per_second: float
+    tokens_per_request: float
+    samples: int
+    ttft: float | None = None
+    tpot: float | None = None
+    tpot_mean: float | None = None
+    error_ratio: float = 0.0
+    prompt_tokens: float | None = None
+    quantile: float = 0.95
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what no test measures."""
+        numbers = (self.concurrency, self.requests_per_second, self.tokens_per_second, self.tokens_per_request)
+        if not all(isfinite(number) and number >= 0 for number in numbers) or self.concurrency <= 0:
+            raise UsageError(
+                f"a step at concurrency {self.concurrency:g} with {self.tokens_per_second:g} tokens/s",
+                hint="each step needs a concurrency above 0, and rates that are finite and not negative",
+            )
+
+    def keeps(self, slo: Slo) -> bool:
+        """Whether this step keeps the promise; a latency that was not measured breaks it where one is promised."""
+        return (
+            self.error_ratio <= ERROR_RATIO
+            and (inf if self.ttft is None else self.ttft) <= slo.ttft
+            and (inf if self.tpot is None else self.tpot) <= slo.tpot
+        )
+
+    @property
+    def per_sequence(self) -> float:
+        """Tokens a second of one sequence slot."""
+        return self.tokens_per_second / self.concurrency
+
+
+class KneeReason(StrEnum):
+    """Why a test ends where it ends, or says nothing."""
+
+    SLO = "slo"  # the next step breaks the promise
+    FLAT = "flat"  # the next step adds wait, no throughput
+    ERRORS = "errors"
+    NOT_REACHED = "not_reached"  # the last step still kept everything: the engine can do more
+    SLO_NEVER = "slo_never"  # already the first step breaks the promise
+    NO_POINTS = "no_points"
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """The step to count with. ``sequences`` is the proposed maximum of sequences of the engine."""
+
+    point: LoadPoint
+    reason: KneeReason
+    sequences: int
+    peak_tokens_per_second: float
+    following: LoadPoint | None = None
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """90 % intervals of a calibration's figures; the batch lies between this step and the next, which is too much.
+
+        What the test cannot tell is left out: single results without requests or repeats have no interval.
+        """
+        found, point = {}, self.point
+        if "tokens_per_request" in point.intervals:
+            found["tokens_per_request"] = point.intervals["tokens_per_request"]
+        if self.following is not None:
+            found["batch"] = Interval(point.concurrency, self.following.concurrency)
+        rate = point.intervals.get("tokens_per_second")
+        if rate is not None and rate.low is not None and rate.high is not None:
+            low, high = rate.low / point.concurrency, rate.high / point.concurrency
+            found["tokens_per_second_per_sequence"] = Interval(low, high)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class NoKnee:
+    """Nothing to count with, and the step that came nearest."""
+
+    reason: KneeReason
+    best: LoadPoint | None = None
+
+
+def knee(points: Sequence[LoadPoint], slo: Slo | None = None) -> Knee | NoKnee:
+    """The largest step that keeps the promise and still pays, over steps in any order."""
+    promise = slo or Slo()
+    steps = merged(points)
+    if not steps:
+        return NoKnee(KneeReason.NO_POINTS)
+    peak = max(step.tokens_per_second for step in steps)
+    if not steps[0].keeps(promise):
+        return NoKnee(KneeReason.SLO_NEVER, steps[0])
+    last, reason, following = steps[0], KneeReason.NOT_REACHED, None
+    for step in steps[1:]:
+        if step.error_ratio > ERROR_RATIO:
+            reason = KneeReason.ERRORS
+        elif not step.keeps(promise):
+            reason = KneeReason.SLO
+        elif _bent(last, step):
+            reason = KneeReason.FLAT
+        else:
+            last = step
+            continue
+        following = step
+        break
+    return Knee(last, reason, max(1, round(last.concurrency)), peak, following)
+
+
+def merged(points: Sequence[LoadPoint]) -> list[LoadPoint]:
+    """Steps of rising concurrency; repeats of a step are one, with intervals from how they differ (Student's t).
+
+    Of latencies the worst repeat counts, of rates the mean.
+    """
+    groups: dict[float, list[LoadPoint]] = {}
+    for point in sorted(points, key=lambda point: point.concurrency):
+        groups.setdefault(point.concurrency, []).append(point)
+    return [group[0] if len(group) == 1 else _merged(group) for group in groups.values()]
+
+
+def _merged(group: Sequence[LoadPoint]) -> LoadPoint:
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(point, name) for point in group]))
+
+    def worst(name: str) -> float | None:
+        known = [getattr(point, name) for point in group]
+        return None if None in known else max(known)
+
+    names = ("tokens_per_request", "tokens_per_second")
+    return replace(
+        group[0],
+        requests_per_second=mean("requests_per_second"),
+        tokens_per_second=mean("tokens_per_second"),
+        tokens_per_request=mean("tokens_per_request"),
+        samples=sum(point.samples for point in group),
+        ttft=worst("ttft"),
+        tpot=worst("tpot"),
+        tpot_mean=worst("tpot_mean"),
+        error_ratio=mean("error_ratio"),
+        intervals={name: _student([getattr(point, name) for point in group]) for name in names},
+    )
+
+
+def _student(values: Sequence[float]) -> Interval:
+    """90 % confidence interval of a mean from a few repeats, not below 0."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - a third of a second
+
+    mean, count = float(np.mean(values)), len(values)
+    reach = float(stdtrit(count - 1, 0.95)) * float(np.std(values, ddof=1)) / count**0.5
+    return Interval(max(0.0, mean - reach), mean + reach)
+
+
+def resampled(values: Sequence[float]) -> Interval | None:
+    """90 % confidence interval of a mean by the bootstrap; None with fewer than ten values."""
+    known = np.asarray(values, dtype=np.float64)
+    if known.size < _LEAST_VALUES:
+        return None
+    random = np.random.default_rng(known.size)
+    means = np.array([known[random.integers(0, known.size, known.size)].mean() for _ in range(_RESAMPLES)])
+    low, high = np.quantile(means, (0.05, 0.95))
+    return Interval(float(low), float(high))
+
+
+def bent(last: LoadPoint, step: LoadPoint, slo: Slo) -> bool:
+    """Whether a test may stop after ``step``."""
+    return step.error_ratio > ERROR_RATIO or not step.keeps(slo) or _bent(last, step)
+
+
+def step_times(points: Sequence[LoadPoint], *, prompt: float = 0.0) -> StepTimes | None:
+    """The line of step time over batch from the mean TPOT of the steps; None with fewer than two of them.
+
+    The slope holds what sequences, their context and their prompts add, so ``prompt`` seconds a prompt token are
+    0 unless measured apart.
+    """
+    known = [(point.concurrency, point.tpot_mean) for point in points if point.tpot_mean and point.error_ratio < 0.5]
+    if len({concurrency for concurrency, _ in known}) < 2:
+        return None
+    batch, seconds = np.array(known, dtype=np.float64).T
+    slope, base = np.polyfit(batch, seconds, 1)
+    slope = max(float(slope), 0.0)
+    base = max(float(base), float(seconds.min()) * 0.1)
+    return StepTimes(base, slope, 0.0, prompt, source=f"measured: line over {len(known)} steps of a load test")
+
+
+def _bent(last: LoadPoint, step: LoadPoint) -> bool:
+    flat = step.tokens_per_second < last.tokens_per_second * (1.0 + FLAT_RATIO)
+    if last.ttft is None or step.ttft is None:
+        return flat
+    return flat and step.ttft > last.ttft * RISE_RATIO

@@ -1,0 +1,1 @@
+"""Load-balancer weights: balance, steering, prompt-length routes."""

@@ -1,0 +1,1 @@
+"""The history of a fleet, written straight into a store."""

@@ -1,0 +1,1 @@
+"""Pods of model servers: placement, start, crash, rollout, autoscaling, load balancing."""

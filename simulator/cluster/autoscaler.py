@@ -1,0 +1,45 @@
+"""What a horizontal autoscaler of each service would tell: what it wants, its bounds, and whether it is stuck."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from outrider.model import Floats
+from simulator.effects import ServiceLevers
+from simulator.spec.parts import FleetSpec
+
+AT_MAXIMUM, BLIND = 1, 2
+SYNC_SECONDS = 15.0
+
+
+class Autoscaler:
+    """One a service; arrays of shape (services,), in the order of the spec.
+
+    ``desired`` replicas (at most ``maximum``), ``minimum``, ``maximum``, ``wanted`` (before that bound),
+    ``at_maximum`` (it wants more than it may), ``blind`` (it cannot read its metric), ``errors`` (counter of
+    failed syncs). The fleet does not scale by itself: ``desired`` is what was ordered, and what faults add.
+    """
+
+    def __init__(self, spec: FleetSpec) -> None:
+        self.maximum = np.array([service.ceiling for service in spec.services], dtype=np.float64)
+        self.minimum = np.array([min(2, service.replicas) for service in spec.services], dtype=np.float64)
+        self.wanted = np.array([service.replicas for service in spec.services], dtype=np.float64)
+        self.desired = self.wanted.copy()
+        self.at_maximum = np.zeros(self.maximum.size, dtype=bool)
+        self.blind = np.zeros(self.maximum.size, dtype=bool)
+        self.errors: Floats = np.zeros(self.maximum.size)
+        self._names = [service.name for service in spec.services]
+
+    def advance(self, seconds: float, ordered: Mapping[str, int], levers: ServiceLevers) -> None:
+        """Follow the orders and what ``levers`` add to them."""
+        stuck = np.round(levers.autoscaler_stuck)
+        base = np.array([ordered[name] for name in self._names], dtype=np.float64)
+        self.blind = stuck == BLIND
+        self.wanted = base + np.where(self.blind, 0.0, levers.desired_extra)
+        # Stuck at its maximum: somebody has set that to what runs now.
+        most = np.where(stuck == AT_MAXIMUM, base, self.maximum)
+        self.desired = np.minimum(self.wanted, most)
+        self.at_maximum = (self.wanted > most) | (stuck == AT_MAXIMUM)
+        self.errors += np.where(self.blind, seconds / SYNC_SECONDS, 0.0)

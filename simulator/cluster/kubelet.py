@@ -1,0 +1,139 @@
+"""What Kubernetes does about hosts: silence makes them NotReady, that evicts, so do full disks; limits kill."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from outrider.model import EntityKind
+from simulator.cluster.pod import Phase, Pod
+from simulator.journal import Voice
+
+if TYPE_CHECKING:
+    from simulator.fleet import Fleet
+
+# kube-controller-manager's node-monitor-grace-period until Kubernetes 1.32; the toleration that admission gives pods.
+SILENT_SECONDS = 40.0
+TOLERATION_SECONDS = 300.0
+# The kubelet's eviction-pressure-transition and how long freeing one pod's disk keeps it from evicting another.
+EVICTION_AFTER_SECONDS, EVICTION_EVERY_SECONDS = 60.0, 120.0
+HOST_GONE = "host-gone"
+OOM_KILLED = "OOMKilled"
+
+
+class Kubelets:
+    """Watches the hosts of a fleet. ``pod_ready`` is the Ready condition of each slot's pod, bool of shape (slots,)."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        nodes = fleet.nodes.size
+        self._alive = np.ones(nodes, dtype=bool)
+        self._silent_since = np.full(nodes, np.inf)
+        self._full_since = np.full(nodes, np.inf)
+        self._evict_at = np.full(nodes, np.inf)
+        self.pod_ready = np.zeros(fleet.bank.size, dtype=bool)
+
+    def advance(self) -> None:
+        """Look at every host once; called every tick."""
+        fleet = self._fleet
+        levers = fleet.levers.nodes
+        alive = levers.alive > 0.5
+        for node in np.flatnonzero(self._alive & ~alive).tolist():
+            self._stop(node)
+        for node in np.flatnonzero(alive & ~self._alive).tolist():
+            self._boot(node)
+        self._alive = alive
+        self._heartbeats(~(alive & (levers.reachable > 0.5)))
+        self._disks()
+        self._memory()
+        fleet.pods.blocked = ~fleet.nodes.ready | fleet.nodes.disk_pressure
+        self.pod_ready = fleet.router.believed_up & fleet.pods.ready
+        placed = fleet.pods.node_of_slot >= 0
+        self.pod_ready &= ~placed | fleet.nodes.ready[np.maximum(fleet.pods.node_of_slot, 0)]
+
+    def _stop(self, node: int) -> None:
+        """A host goes out: every process on it ends at once."""
+        fleet = self._fleet
+        fleet.pods.dark[node] = True
+        for pod in fleet.pods.on_node(node):
+            if pod.phase is not Phase.CRASHED:
+                fleet.crash(pod.slot, HOST_GONE)
+
+    def _boot(self, node: int) -> None:
+        """It comes up again: its kubelet starts the containers that are still its own."""
+        fleet = self._fleet
+        fleet.pods.dark[node] = False
+        fleet.nodes.reboot(node, fleet.at)
+        fleet.gpus.reload(fleet.gpus.node == node)
+        self._say(node, "Rebooted", f"Node {fleet.nodes.names[node]} has been rebooted", "Warning")
+        for pod in fleet.pods.on_node(node):
+            fleet.pods.cure(pod.slot, pod.generation, HOST_GONE, fleet.at)
+
+    def _heartbeats(self, silent: np.ndarray) -> None:
+        fleet, hosts = self._fleet, self._fleet.nodes
+        if not silent.any() and hosts.ready.all():
+            return
+        self._silent_since = np.where(silent, np.minimum(self._silent_since, fleet.at), np.inf)
+        quiet = fleet.at - self._silent_since
+        lost = hosts.ready & (quiet >= SILENT_SECONDS)
+        back = ~hosts.ready & ~silent
+        hosts.ready = (hosts.ready | back) & ~lost
+        for node in np.flatnonzero(lost).tolist():
+            self._say(node, "NodeNotReady", f"Node {hosts.names[node]} status is now: NodeNotReady")
+        for node in np.flatnonzero(back).tolist():
+            self._say(node, "NodeReady", f"Node {hosts.names[node]} status is now: NodeReady")
+        for node in np.flatnonzero(quiet >= SILENT_SECONDS + TOLERATION_SECONDS).tolist():
+            for pod in fleet.pods.on_node(node):
+                fleet.pods.say(pod, fleet.at, "TaintManagerEviction", "Marking for deletion Pod " + pod.name)
+                fleet.restart(pod.slot)
+
+    def _disks(self) -> None:
+        """A host short of disk takes no pods, and gives up one after another."""
+        fleet, hosts = self._fleet, self._fleet.nodes
+        full = hosts.disk_pressure & hosts.ready
+        if not full.any() and np.isinf(self._full_since).all():
+            return
+        for node in np.flatnonzero(full & np.isinf(self._full_since)).tolist():
+            self._full_since[node], self._evict_at[node] = fleet.at, fleet.at + EVICTION_AFTER_SECONDS
+            self._say(
+                node, "NodeHasDiskPressure", f"Node {hosts.names[node]} status is now: NodeHasDiskPressure", "Warning"
+            )
+        for node in np.flatnonzero(~full & np.isfinite(self._full_since)).tolist():
+            self._full_since[node] = self._evict_at[node] = np.inf
+            self._say(node, "NodeHasNoDiskPressure", f"Node {hosts.names[node]} status is now: NodeHasNoDiskPressure")
+        for node in np.flatnonzero(fleet.at >= self._evict_at).tolist():
+            self._evict_at[node] = fleet.at + EVICTION_EVERY_SECONDS
+            for pod in fleet.pods.on_node(node)[:1]:
+                text = "The node was low on resource: ephemeral-storage. Threshold quantity: 10%."
+                fleet.pods.say(pod, fleet.at, "Evicted", text, "Warning")
+                fleet.restart(pod.slot)
+
+    def _memory(self) -> None:
+        """The kernel kills what exceeds its container's limit; the kubelet starts it again."""
+        fleet = self._fleet
+        over = fleet.containers.working_set_bytes > fleet.containers.memory_limit_bytes
+        for slot in np.flatnonzero(over & (fleet.pods.loaded_ratio > 0)).tolist():
+            self.kill_for_memory(fleet.pods.pods[slot])
+
+    def kill_for_memory(self, pod: Pod) -> None:
+        """The kernel ends a pod's engine at its memory limit, and says so."""
+        fleet = self._fleet
+        node = pod.node or 0
+        fleet.nodes.oom_kills[node] += 1
+        fleet.containers.oom_kills[pod.slot] += 1
+        limit = fleet.containers.memory_limit_bytes[pod.slot] / 1024
+        number = 20_000 + pod.slot * 7 + pod.process
+        text = (
+            f"Memory cgroup out of memory: Killed process {number} (VLLM::EngineCor) total-vm:{limit * 3:.0f}kB, "
+            f"anon-rss:{limit:.0f}kB, file-rss:0kB, shmem-rss:0kB, UID:0 oom_score_adj:-997"
+        )
+        where = fleet.entity(EntityKind.POD, pod.name, pod.service.namespace)
+        fleet.journal.say(fleet.at, Voice.KERNEL, where, "oom-kill", text, pod=pod.name)
+        self._say(node, "OOMKilling", text, "Warning")
+        fleet.crash(pod.slot, OOM_KILLED, held=False, ended=OOM_KILLED)
+
+    def _say(self, node: int, code: str, text: str, kind: str = "Normal") -> None:
+        fleet = self._fleet
+        about = fleet.entity(EntityKind.NODE, fleet.nodes.names[node])
+        fleet.journal.say(fleet.at, Voice.KUBERNETES, about, code, text, type=kind)

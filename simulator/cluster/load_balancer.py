@@ -1,0 +1,71 @@
+"""The load balancer in front of the replicas: weights an operator sets, and health checks that lag."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outrider.model import Floats
+from simulator.cluster.pods import Pods
+from simulator.effects import Levers
+from simulator.traffic.arrivals import Arrivals
+
+
+class Router:
+    """Spreads each service's requests over its replicas by weight.
+
+    ``weights`` are what operators set, shape (slots,). A dead replica gets requests until the health
+    check has seen it, a new one none until then. A hung or sleeping engine that answers its health check
+    keeps its share; one without a core, or on a host nobody can reach, loses it. ``believed_up`` is what
+    the last check said, bool of shape (slots,).
+    """
+
+    def __init__(self, pods: Pods, health_check_seconds: float, seed: int) -> None:
+        slots = len(pods.pods)
+        self.weights = np.ones(slots)
+        self.believed_up = np.zeros(slots, dtype=bool)
+        self._pods = pods
+        self._lag = health_check_seconds
+        self._healthy = np.zeros(slots, dtype=bool)
+        self._since = np.full(slots, -np.inf)
+        self._process = np.zeros(slots, dtype=np.int64)
+        self._service = pods.service_of_slot
+        self._services = len(pods.spec.services)
+        self._random = np.random.default_rng([seed, 6])
+
+    def look(self, at: float, answering: np.ndarray) -> None:
+        """One round of health checks; ``answering`` slots (bool) say 200 when they are asked.
+
+        A pod that was deleted leaves at once: its endpoint goes with it.
+        """
+        pods = self._pods
+        healthy = pods.ready & answering
+        fresh = pods.process != self._process
+        self._process = pods.process.copy()
+        changed = (healthy != self._healthy) | fresh
+        self._since[changed] = at
+        self._healthy = healthy
+        due = at >= self._since + self._lag
+        self.believed_up = np.where(due, healthy, self.believed_up & ~fresh)
+        self.believed_up &= pods.ready | (pods.crashed_at > -np.inf)
+
+    def trust(self) -> None:
+        """Believe at once what is ready, as after a long time."""
+        self._healthy = self.believed_up = self._pods.ready.copy()
+        self._process = self._pods.process.copy()
+
+    def shares(self, levers: Levers) -> Floats:
+        """The part of its service's requests that each slot is sent, shape (slots,)."""
+        raw = self.weights * levers.slots.weight_factor * self.believed_up
+        totals = np.bincount(self._service, raw, self._services)[self._service]
+        return np.asarray(np.divide(raw, totals, out=np.zeros_like(raw), where=totals > 0), dtype=np.float64)
+
+    def route(self, arrivals: Arrivals, shares: Floats) -> np.ndarray:
+        """The slot of each request; -1 where no replica takes it."""
+        slots = np.full(len(arrivals), -1, dtype=np.int64)
+        totals = np.bincount(self._service, shares, self._services)
+        for service in np.flatnonzero(totals > 0).tolist():
+            mine, takers = np.flatnonzero(arrivals.service == service), np.flatnonzero(self._service == service)
+            # How many each is sent, then in which order: a draw for every request costs a search for each.
+            counts = self._random.multinomial(mine.size, shares[takers] / totals[service])
+            slots[mine] = self._random.permutation(np.repeat(takers, counts))
+        return slots

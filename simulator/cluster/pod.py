@@ -1,0 +1,82 @@
+"""One slot's pod: where it is in its life, where it runs and what it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from simulator.spec.parts import ServiceSpec
+
+FIRST_REVISION = "v1"
+
+
+class Phase(StrEnum):
+    """Where a pod is in its life. ABSENT: the slot is not in use."""
+
+    ABSENT = "absent"
+    PENDING = "pending"
+    PULLING = "pulling"
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    CRASHED = "crashed"
+
+
+@dataclass(slots=True)
+class Pod:
+    """One slot's pod.
+
+    ``generation`` rises with each new pod, ``restarts`` with each restart of its container, ``process``
+    whenever its engine process is a new one, either way. ``why`` is what a crashed one died of; while
+    ``held`` it cannot come up again. ``left_seconds`` of its phase are left on a healthy host;
+    ``phase_seconds`` is how long each phase of its last start took (schedule, pull, load, warm).
+    ``last_terminated`` is the kubelet's word for how the container last ended: Error, OOMKilled or empty.
+    """
+
+    slot: int
+    name: str
+    service: ServiceSpec
+    phase: Phase = Phase.ABSENT
+    left_seconds: float = 0.0
+    moved_at: float = 0.0
+    node: int | None = None
+    gpus: tuple[int, ...] = ()
+    generation: int = 0
+    restarts: int = 0
+    process: int = 0
+    revision: str = FIRST_REVISION
+    created_at: float = 0.0
+    started_at: float = 0.0
+    ready_at: float | None = None
+    crashed_at: float | None = None
+    why: str = ""
+    held: bool = False
+    tries: int = 0
+    next_restart: float = 0.0
+    last_terminated: str = ""
+    ever_ready: bool = False
+    unschedulable: bool = False
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def exists(self) -> bool:
+        """True when Kubernetes knows the pod."""
+        return self.phase is not Phase.ABSENT
+
+    @property
+    def ready(self) -> bool:
+        """True when its engine serves."""
+        return self.phase is Phase.READY
+
+    @property
+    def waiting_reason(self) -> str:
+        """The kubelet's word for what its container waits for, empty when it runs or is not placed yet."""
+        if self.phase is Phase.CRASHED:
+            return "CrashLoopBackOff"
+        return "ContainerCreating" if self.phase is Phase.PULLING else ""
+
+    @property
+    def startup_seconds(self) -> float | None:
+        """How long its engine last took to load and warm up, None before it has."""
+        spent = self.phase_seconds
+        return spent.get("load", 0.0) + spent.get("warm", 0.0) if self.ready and "warm" in spent else None

@@ -1,0 +1,290 @@
+"""Pods of model servers: placement on GPUs, cold start in phases, crashes and restarts.
+
+A slot is a replica that may exist: slot i of the fleet has one pod name, one replica name and one
+row in the engine bank for ever. The scheduler packs: a pod goes to the fullest schedulable node that
+still has enough healthy free GPUs. What all pods have in common lies in arrays too, kept by every
+change of a pod, so that nobody needs to walk over them at each tick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider.errors import UsageError
+from outrider.model import EntityKind, EntityRef, Floats
+from simulator.cluster.pod import Phase, Pod
+from simulator.journal import Journal, Voice
+from simulator.spec.parts import FleetSpec
+
+__all__ = ["BACKOFF_SECONDS", "Pace", "Phase", "Pod", "Pods"]
+
+BACKOFF_SECONDS = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+FORGIVEN_SECONDS = 600.0  # a container that ran so long starts its back-off anew
+LOADED_RATIO = {Phase.READY: 1.0, Phase.WARMING: 1.0, Phase.LOADING: 0.45}
+FAILS_AT_RATIO = 0.3  # of the usual loading time, when weights cannot be loaded
+LEAST_SECONDS = 0.1  # of any phase
+_RUNNING = (Phase.LOADING, Phase.WARMING, Phase.READY)
+_SPENT = {Phase.PENDING: "schedule", Phase.PULLING: "pull", Phase.LOADING: "load", Phase.WARMING: "warm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much longer than usual pulling and loading take, and where loading fails; each of shape (slots,)."""
+
+    pull: Floats
+    load: Floats
+    fails: np.ndarray
+
+
+class Pods:
+    """Every slot of a fleet. ``cordoned`` is per node, ``healthy`` per GPU (shared with the devices).
+
+    ``blocked`` nodes take no new pods though nobody cordoned them; kubelets on ``dark`` ones do nothing.
+    Arrays of shape (slots,): ``ready``, ``existing`` (bool), ``node_of_slot`` (-1: not placed),
+    ``service_of_slot`` (index into the spec), ``group`` (GPUs of a replica), ``loaded_ratio`` (of the
+    device memory an engine takes), ``loading`` (reads weights now), ``crashed_at``, ``process``.
+    """
+
+    def __init__(
+        self, spec: FleetSpec, node_of_gpu: np.ndarray, healthy: np.ndarray, seed: int, journal: Journal | None = None
+    ) -> None:
+        """``journal`` gets what the scheduler and the kubelets say."""
+        self.spec = spec
+        self.node_of_gpu = node_of_gpu
+        self.healthy = healthy
+        self.journal = journal
+        self.nodes = int(node_of_gpu.max()) + 1
+        self.cordoned = np.zeros(self.nodes, dtype=bool)
+        self.blocked = np.zeros(self.nodes, dtype=bool)
+        self.dark = np.zeros(self.nodes, dtype=bool)
+        self.owner = np.full(node_of_gpu.size, -1, dtype=np.int64)
+        self.node_names = [f"{spec.prefix}node-{number}" for number in range(self.nodes)]
+        self.revisions = {service.name: Pod(0, "", service).revision for service in spec.services}
+        self.pods = [
+            Pod(0, f"{service.name}-{number}", service)
+            for service in spec.services
+            for number in range(service.ceiling)
+        ]
+        for slot, pod in enumerate(self.pods):
+            pod.slot = slot
+        self.slot_named = {pod.name: pod.slot for pod in self.pods}
+        self._of_service: dict[str, list[Pod]] = {service.name: [] for service in spec.services}
+        for pod in self.pods:
+            self._of_service[pod.service.name].append(pod)
+        kinds = [pool.gpu_type for pool in spec.pools for _ in range(pool.nodes)]
+        self._fits = {name: np.array([name in ("", kind) for kind in kinds]) for name in ("", *kinds)}
+        self._random = np.random.default_rng([seed, 4])
+        self._active: set[int] = set()
+        self._start_arrays(len(self.pods))
+
+    def _start_arrays(self, slots: int) -> None:
+        number = {service.name: index for index, service in enumerate(self.spec.services)}
+        self.service_of_slot = np.array([number[pod.service.name] for pod in self.pods], dtype=np.int64)
+        self.group = np.array([pod.service.tensor_parallel for pod in self.pods], dtype=np.int64)
+        self.ready = np.zeros(slots, dtype=bool)
+        self.existing = np.zeros(slots, dtype=bool)
+        self.loading = np.zeros(slots, dtype=bool)
+        self.node_of_slot = np.full(slots, -1, dtype=np.int64)
+        self.loaded_ratio = np.zeros(slots)
+        self.crashed_at = np.full(slots, -np.inf)
+        self.process = np.zeros(slots, dtype=np.int64)
+
+    def of_service(self, name: str) -> list[Pod]:
+        """The slots of a service, used or not. Raises KeyError when there is no such service."""
+        return self._of_service[name]
+
+    def on_node(self, node: int) -> list[Pod]:
+        """The pods on a node."""
+        return [self.pods[slot] for slot in np.flatnonzero(self.node_of_slot == node).tolist()]
+
+    def start_ready(self, slot: int, at: float, started_at: float) -> None:
+        """Put a pod in place as if it had run for long. Raises UsageError when there is no place for it."""
+        pod, startup = self.pods[slot], self.spec.startup
+        if not self._place(pod):
+            raise UsageError(
+                f"replica {pod.name} finds no node with {pod.service.tensor_parallel} free GPUs",
+                hint="groups lie within one node: give the fleet more nodes, or its services fewer replicas",
+            )
+        pod.phase, pod.generation, pod.ever_ready, pod.process = Phase.READY, 1, True, 1
+        pod.created_at = pod.started_at = started_at - startup.total_seconds
+        pod.ready_at, pod.moved_at = started_at, at
+        pod.phase_seconds = {
+            "schedule": startup.schedule_seconds,
+            "pull": startup.pull_seconds,
+            "load": self._lasts(startup.load_seconds),
+            "warm": self._lasts(startup.warm_seconds),
+        }
+        self._note(pod)
+
+    def create(self, slot: int, at: float) -> None:
+        """A new pod for the slot, of its service's revision: it must be scheduled, pulled, loaded and warmed."""
+        pod = self.pods[slot]
+        self._stop(pod, at)
+        pod.phase, pod.generation, pod.process = Phase.PENDING, pod.generation + 1, pod.process + 1
+        pod.revision = self.revisions[pod.service.name]
+        pod.created_at, pod.ready_at, pod.crashed_at, pod.restarts, pod.tries = at, None, None, 0, 0
+        pod.why, pod.held, pod.last_terminated, pod.unschedulable = "", False, "", False
+        pod.left_seconds, pod.moved_at = self._lasts(self.spec.startup.schedule_seconds), at
+        pod.phase_seconds = {}
+        self._note(pod)
+
+    def delete(self, slot: int, at: float) -> None:
+        """The slot is no longer used."""
+        pod = self.pods[slot]
+        self._stop(pod, at)
+        pod.phase, pod.ready_at, pod.ever_ready, pod.why, pod.held = Phase.ABSENT, None, False, "", False
+        self._note(pod)
+
+    def crash(self, slot: int, at: float, why: str, *, held: bool = True, ended: str = "Error") -> None:
+        """The container's process died. While ``held`` it stays down until ``cure`` is called with the same reason.
+
+        One that is not held comes up after its back-off, if its devices are healthy.
+        """
+        pod = self.pods[slot]
+        if pod.ready_at is not None and at - pod.ready_at > FORGIVEN_SECONDS:
+            pod.tries = 0
+        pod.phase, pod.crashed_at, pod.why, pod.held, pod.ready_at = Phase.CRASHED, at, why, held, None
+        pod.last_terminated = ended
+        pod.next_restart = at + BACKOFF_SECONDS[min(pod.tries, len(BACKOFF_SECONDS) - 1)]
+        pod.tries += 1
+        self._note(pod)
+
+    def cure(self, slot: int, generation: int, why: str, at: float) -> None:
+        """What kept this generation of the pod down is over: the kubelet's next restart succeeds."""
+        pod = self.pods[slot]
+        if pod.phase is Phase.CRASHED and pod.generation == generation and pod.why == why:
+            self._restart_in_place(pod, at)
+
+    def advance(self, at: float, pace: Pace | None = None) -> list[int]:
+        """Move every pod on to ``at``; the slots whose engine came up."""
+        came_up = []
+        for slot in sorted(self._active):
+            pod = self.pods[slot]
+            if pod.node is not None and self.dark[pod.node]:
+                pod.moved_at = at
+                continue
+            if pod.phase is Phase.CRASHED:
+                self._back_off(pod, at)
+            if pod.phase is not Phase.CRASHED:
+                self._start_up(pod, at, pace)
+            if pod.ready:
+                came_up.append(slot)
+        return came_up
+
+    def free_gpus(self) -> np.ndarray:
+        """Healthy unowned GPUs of each schedulable node."""
+        free = (self.owner < 0) & self.healthy & ~(self.cordoned | self.blocked)[self.node_of_gpu]
+        return np.bincount(self.node_of_gpu[free], minlength=self.nodes)
+
+    def say(self, pod: Pod, at: float, code: str, text: str, kind: str = "Normal") -> None:
+        """What the scheduler or the kubelet tells about a pod."""
+        if self.journal is not None:
+            about = EntityRef(self.spec.cluster, EntityKind.POD, pod.service.namespace, pod.name)
+            self.journal.say(at, Voice.KUBERNETES, about, code, text, type=kind)
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _note(self, pod: Pod) -> None:
+        """Every change of a pod ends here: the arrays follow."""
+        slot = pod.slot
+        self.ready[slot], self.existing[slot] = pod.ready, pod.exists
+        self.loading[slot] = pod.phase is Phase.LOADING
+        self.loaded_ratio[slot] = LOADED_RATIO.get(pod.phase, 0.0)
+        self.node_of_slot[slot] = -1 if pod.node is None else pod.node
+        self.crashed_at[slot] = -np.inf if pod.phase is not Phase.CRASHED else pod.crashed_at
+        self.process[slot] = pod.process
+        if pod.phase in (Phase.READY, Phase.ABSENT):
+            self._active.discard(slot)
+        else:
+            self._active.add(slot)
+
+    def _start_up(self, pod: Pod, at: float, pace: Pace | None) -> None:
+        while pod.moved_at < at and pod.phase in _SPENT:
+            factor, most = 1.0, np.inf
+            if pace is not None and pod.phase is Phase.PULLING:
+                factor = float(pace.pull[pod.slot])
+            elif pace is not None and pod.phase is Phase.LOADING:
+                factor = float(pace.load[pod.slot])
+                if pace.fails[pod.slot]:
+                    most = FAILS_AT_RATIO * self.spec.startup.load_seconds * factor
+            took = min(at - pod.moved_at, pod.left_seconds * factor)
+            word = _SPENT[pod.phase]
+            pod.phase_seconds[word] = pod.phase_seconds.get(word, 0.0) + took
+            pod.left_seconds -= took / factor
+            pod.moved_at += took
+            if pod.phase_seconds[word] >= most:
+                self.crash(pod.slot, pod.moved_at, "load-failed", held=False)
+            elif pod.left_seconds <= 1e-9:
+                self._next_phase(pod)
+
+    def _next_phase(self, pod: Pod) -> None:
+        startup, at = self.spec.startup, pod.moved_at
+        if pod.phase is Phase.PENDING:
+            waits = pod.unschedulable
+            if not self._place(pod):
+                if not waits:
+                    why = f"0/{self.nodes} nodes are available: {self.nodes} Insufficient nvidia.com/gpu."
+                    self.say(pod, at, "FailedScheduling", why, "Warning")
+                pod.left_seconds = max(startup.schedule_seconds, LEAST_SECONDS)
+                return
+            pod.phase, pod.left_seconds = Phase.PULLING, self._lasts(startup.pull_seconds)
+            where = self.node_names[pod.node or 0]
+            self.say(pod, at, "Scheduled", f"Successfully assigned {pod.service.namespace}/{pod.name} to {where}")
+        elif pod.phase is Phase.PULLING:
+            self.say(pod, at, "Pulled", f"Successfully pulled image in {pod.phase_seconds['pull']:.3f}s")
+            self._start_process(pod, at)
+        elif pod.phase is Phase.LOADING:
+            pod.phase, pod.left_seconds = Phase.WARMING, self._lasts(startup.warm_seconds)
+        else:
+            pod.phase, pod.ready_at, pod.ever_ready = Phase.READY, at, True
+        self._note(pod)
+
+    def _start_process(self, pod: Pod, at: float) -> None:
+        """The container starts and its engine loads the weights."""
+        pod.started_at, pod.why, pod.held, pod.crashed_at = at, "", False, None
+        pod.phase, pod.moved_at = Phase.LOADING, at
+        pod.left_seconds = self._lasts(self.spec.startup.load_seconds)
+        pod.phase_seconds = {name: spent for name, spent in pod.phase_seconds.items() if name in ("schedule", "pull")}
+        self.say(pod, at, "Started", "Started container vllm")
+
+    def _place(self, pod: Pod) -> bool:
+        need = pod.service.tensor_parallel
+        free = np.where(self._fits[pod.service.gpu_type], self.free_gpus(), 0)
+        fitting = np.flatnonzero(free >= need)
+        pod.unschedulable = fitting.size == 0
+        if pod.unschedulable:
+            return False
+        node = int(fitting[np.argmin(free[fitting])])
+        available = np.flatnonzero((self.owner < 0) & self.healthy & (self.node_of_gpu == node))[:need]
+        self.owner[available] = pod.slot
+        pod.node, pod.gpus = node, tuple(int(gpu) for gpu in available)
+        return True
+
+    def _stop(self, pod: Pod, at: float) -> None:
+        """Its kubelet, if it still answers, stops the container that runs, and says so."""
+        if pod.node is not None and pod.phase in _RUNNING and not self.dark[pod.node]:
+            self.say(pod, at, "Killing", "Stopping container vllm")
+        self.owner[list(pod.gpus)] = -1
+        pod.node, pod.gpus = None, ()
+
+    def _back_off(self, pod: Pod, at: float) -> None:
+        """The kubelet tries again and again, at growing intervals."""
+        while pod.phase is Phase.CRASHED and pod.next_restart <= at:
+            if not pod.held and self.healthy[list(pod.gpus)].all():
+                self._restart_in_place(pod, pod.next_restart)
+                return
+            pod.restarts += 1
+            pod.next_restart += BACKOFF_SECONDS[min(pod.tries, len(BACKOFF_SECONDS) - 1)]
+            pod.tries += 1
+            self.say(pod, at, "BackOff", f"Back-off restarting failed container vllm in pod {pod.name}", "Warning")
+
+    def _restart_in_place(self, pod: Pod, at: float) -> None:
+        pod.restarts, pod.process = pod.restarts + 1, pod.process + 1
+        self._start_process(pod, at)
+        self._note(pod)
+
+    def _lasts(self, mean: float) -> float:
+        scatter = self.spec.startup.scatter_ratio
+        return max(LEAST_SECONDS, float(mean * np.clip(self._random.normal(1.0, scatter), 0.6, 1.6)))

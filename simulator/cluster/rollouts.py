@@ -1,0 +1,118 @@
+"""Rolling updates: a service's pods are replaced by those of another revision, never more out than allowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from outrider.errors import UsageError
+from outrider.model import EntityKind
+from simulator.cluster.pod import FIRST_REVISION
+
+if TYPE_CHECKING:
+    from simulator.fleet import Fleet
+
+
+@dataclass(slots=True)
+class _State:
+    """Of one service: the revisions it had, the present one last; whether pods are being replaced."""
+
+    revisions: list[str] = field(default_factory=lambda: [FIRST_REVISION])
+    moving: bool = False
+    instant: bool = False  # how the present revision was reached
+
+
+class Rollouts:
+    """The updates of every service of a fleet."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._states = {service.name: _State() for service in fleet.spec.services}
+
+    def revision(self, service: str) -> str:
+        """The revision that the service's deployment wants."""
+        return self._states[service].revisions[-1]
+
+    def moving(self, service: str) -> bool:
+        """True while pods of another revision are still to be replaced."""
+        return self._states[service].moving
+
+    def begin(
+        self,
+        service: str,
+        revision: str,
+        *,
+        text: str = "",
+        instantly: bool = False,
+        flags: tuple[str, str] | None = None,
+    ) -> None:
+        """Go to a revision. Instantly: running processes take it over, as with a flag that is read while they run.
+
+        ``flags`` are how a flag was and is written; then the change is told as one of flags. Raises
+        UsageError when it is the present one.
+        """
+        state = self._states[service]
+        before = state.revisions[-1]
+        if revision == before:
+            raise UsageError(f"{service} is at revision {revision} already", hint="name another revision")
+        if revision in state.revisions:
+            state.revisions.remove(revision)
+        state.revisions.append(revision)
+        state.instant = instantly
+        self._aim(service, instantly=instantly)
+        told = text or f"{service} is rolled out to {revision}"
+        if flags is None:
+            self._tell(service, "rollout", told, before, revision)
+        else:
+            self._tell(service, "flags", told, *flags, revision=revision)
+
+    def back(self, service: str, *, text: str = "") -> str | None:
+        """Go to the revision before; its name, None when there is none."""
+        state = self._states[service]
+        if len(state.revisions) < 2:
+            return None
+        before = state.revisions.pop()
+        after = state.revisions[-1]
+        self._aim(service, instantly=state.instant)
+        state.instant = False
+        self._tell(service, "rollback", text or f"{service} is rolled back to {after}", before, after)
+        return after
+
+    def reset(self) -> None:
+        """Every service runs its first revision, and always did."""
+        for name in self._states:
+            self._states[name] = _State()
+            self._aim(name, instantly=True)
+
+    def advance(self) -> None:
+        """Replace the next pods, as the budgets allow; called every tick."""
+        for name, state in self._states.items():
+            if state.moving:
+                self._replace(name, state)
+
+    def _aim(self, service: str, *, instantly: bool) -> None:
+        revision = self.revision(service)
+        self._fleet.pods.revisions[service] = revision
+        if instantly:
+            for pod in self._fleet.pods.of_service(service):
+                pod.revision = revision
+        self._states[service].moving = not instantly
+
+    def _replace(self, service: str, state: _State) -> None:
+        fleet = self._fleet
+        pods = [pod for pod in fleet.pods.of_service(service) if pod.exists]
+        old = [pod for pod in pods if pod.revision != state.revisions[-1]]
+        if not old:
+            state.moving = False
+            return
+        # One that does not serve costs nothing: it goes first, beside the budget.
+        idle = [pod for pod in old if not pod.ready]
+        out = sum(not pod.ready for pod in pods)
+        room = max(0, pods[0].service.max_unavailable - out)
+        for pod in [*idle, *[pod for pod in old if pod.ready][:room]]:
+            fleet.restart(pod.slot)
+
+    def _tell(self, service: str, code: str, text: str, before: str, after: str, **more: str) -> None:
+        fleet = self._fleet
+        where = fleet.entity(EntityKind.SERVICE, service, fleet.spec.service(service).namespace)
+        fleet.change(where, code, text, **{"from": before, "to": after, **more})

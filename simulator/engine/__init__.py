@@ -1,0 +1,1 @@
+"""The engine model: continuous batching, scheduling, prefix cache, KV blocks, step times."""

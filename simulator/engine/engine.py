@@ -1,0 +1,305 @@
+"""The engines of a fleet: every replica's queue, batch, gauges and counters, as arrays.
+
+A request is a row of a table. ``scheduling`` says which step does what and how long it takes, from
+the batch, its context, the prompts in it and the clock of the GPUs, so that latencies, queue, KV use
+and throughput are consequences. Here stand the doors: requests come, fail, leave; gauges are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from outrider.model import Floats
+from simulator.engine.counters import EngineCounters
+from simulator.engine.request_table import PREFILL, WAITING, RequestTable
+from simulator.engine.scheduling import Scheduler
+from simulator.engine.step import Done, Limits, Parameters
+from simulator.spec.parts import EngineModel
+
+LENGTH_RATIO = 1 / 8  # answers that end at their max_tokens
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Where every request went. ``arrived`` = ``finished`` + ``failed`` + ``gave_up`` + those in the table."""
+
+    arrived: int = 0
+    finished: int = 0
+    failed: int = 0
+    gave_up: int = 0
+
+
+def _all(value: float) -> Floats:
+    return np.full(1, value)
+
+
+@dataclass(slots=True)
+class Conditions:
+    """What bends the engines, each of shape (replicas,) or (1,) for all alike; neutral by default.
+
+    ``slow`` stretches every step, ``prefill`` only what prompts add to it; ``kv`` is the share of the KV
+    blocks that can be used, ``batch`` that of the most sequences at once. ``stalled`` ones (boolean) stand
+    still; once they go on, what they had scheduled happens that much later. ``transfer_failures`` per
+    second: each is a KV block set that did not arrive, so a prompt is computed from its beginning.
+    """
+
+    slow: Floats = field(default_factory=lambda: _all(1.0))
+    prefill: Floats = field(default_factory=lambda: _all(1.0))
+    kv: Floats = field(default_factory=lambda: _all(1.0))
+    batch: Floats = field(default_factory=lambda: _all(1.0))
+    stalled: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=bool))
+    transfer_failures: Floats = field(default_factory=lambda: _all(0.0))
+
+    def of(self, replicas: int) -> Conditions:
+        """The same with every array of shape (replicas,)."""
+        each = (self.slow, self.prefill, self.kv, self.batch, self.stalled, self.transfer_failures)
+        return Conditions(*(np.broadcast_to(values, replicas) for values in each))
+
+
+@dataclass(slots=True)
+class Work:
+    """What each replica did in one slice, shape (replicas,): what its GPUs feel.
+
+    ``batch`` is the mean number decoding, ``prefill_ratio`` the share of time with prefill in the
+    step, ``busy_ratio`` the share with any step, ``tokens_per_second`` generated.
+    """
+
+    batch: Floats
+    prefill_ratio: Floats
+    busy_ratio: Floats
+    tokens_per_second: Floats
+    prompt_tokens_per_second: Floats
+
+
+class EngineBank:
+    """Every replica of a fleet. ``models[i]`` describes replica i; gauges are read after each ``step``.
+
+    ``running``, ``waiting`` and ``kv_used_ratio`` are, as on a real page, those at the end of the last
+    step of each engine: a long step shows nothing of what came meanwhile.
+    """
+
+    def __init__(self, models: list[EngineModel], seed: int, patience_seconds: float) -> None:
+        self.size = len(models)
+        self._model = Parameters(models)
+        self.max_sequences = self._model.max_sequences
+        self.kv_blocks, self.block = self._model.kv_blocks, self._model.block
+        self.patience = patience_seconds
+        self.table = RequestTable()
+        self.counters = EngineCounters(self.size)
+        self.ledger = Ledger()
+        # Told of every answer that is complete: number of the request in order of arrival, replica, instants of
+        # its first and its last token.
+        self.answered: Callable[[np.ndarray, np.ndarray, Floats, Floats], None] | None = None
+        self.running = np.zeros(self.size)
+        self.waiting = np.zeros(self.size)
+        self.kv_used_ratio = np.zeros(self.size)
+        self._scheduler = Scheduler(self._model, self.table, self.counters)
+        self._overhang = np.zeros(self.size)  # seconds of the step in progress that lie in past slices
+        self._failures = np.zeros(self.size)  # fractions of transfer failures not yet counted
+        self._stalled_since = np.full(self.size, np.nan)
+        self._random = np.random.default_rng([seed, 2])
+
+    @property
+    def in_flight(self) -> Floats:
+        """Requests accepted by each HTTP server and not yet answered, stalled ones too."""
+        return np.bincount(self.table.replica[self.table.rows()], minlength=self.size).astype(np.float64)
+
+    @property
+    def step_time(self) -> Floats:
+        """Seconds of a step of each replica as it is now, without prompts and with nothing that bends it."""
+        batches, model = self._scheduler.batches, self._model
+        return model.step + model.sequence * batches.size + model.context * batches.context
+
+    def accept(
+        self,
+        replica: np.ndarray,
+        at: Floats,
+        prompt: Floats,
+        computed: Floats,
+        output: Floats,
+        leaves: Floats | None = None,
+        *,
+        prefix: np.ndarray | None = None,
+        common: Floats | None = None,
+    ) -> None:
+        """New requests, in order of arrival.
+
+        ``computed`` are the prompt tokens not found in the prefix cache, ``leaves`` says when each client
+        goes away (inf for those that stay). Running requests of the same ``prefix`` (a small number, -1
+        none) hold the KV blocks of its ``common`` first tokens (whole blocks) together.
+        """
+        columns = {"replica": replica, "at": at, "due": at + self._model.front[replica]}
+        columns |= {"prompt": prompt, "cached": prompt - computed, "output": output}
+        if leaves is not None:
+            columns["leaves"] = leaves
+        if prefix is not None and common is not None:
+            columns |= {"prefix": prefix, "common": np.where(prefix >= 0, common, 0.0)}
+        self.table.append(at.size, **columns)
+        self.ledger.arrived += int(at.size)
+
+    def refuse(self, count: int) -> None:
+        """Requests that reached no engine."""
+        self.ledger.arrived += count
+        self.ledger.failed += count
+
+    def fail(self, replica: np.ndarray) -> None:
+        """Requests (one entry each, replicas may repeat) that their engine answers 500 at once."""
+        self.refuse(int(replica.size))
+        one = np.ones(replica.size)
+        self.counters.add("finished_error", replica, one)
+        self.counters.add("http_5xx", replica, one)
+
+    def refuse_by_server(self, replica: np.ndarray) -> None:
+        """Requests that the HTTP server answers 503 because there is no core behind it: nothing else counts them."""
+        self.refuse(int(replica.size))
+        self.counters.add("http_5xx", replica, np.ones(replica.size))
+
+    def reject(self, replica: np.ndarray) -> None:
+        """Bad requests, answered 400 before the scheduler sees them: they show in the HTTP counters only."""
+        self.refuse(int(replica.size))
+        self.counters.add("http_4xx", replica, np.ones(replica.size))
+
+    def abort(self, rows: np.ndarray, at: Floats, counted: bool = False) -> None:
+        """Requests of the table end before their answer does.
+
+        Clients that leave count as 2xx answers and nowhere among the finished ones, as vLLM 0.32 has it;
+        ``counted``: those that the engine itself gives up count with the reason abort.
+        """
+        if rows.size == 0:
+            return
+        table, counters = self.table, self.counters
+        replica, took = table.replica[rows], np.maximum(at - table.at[rows], 0.0)
+        counters.add("http_ok", replica, np.ones(rows.size))
+        counters.observe(("http", "http_fine"), replica, took)
+        if counted:
+            counters.add("finished_abort", replica, np.ones(rows.size))
+        self.ledger.gave_up += int(rows.size)
+        self._scheduler.remove(rows)
+        table.release(rows)
+
+    def drop(self, replica: int) -> int:
+        """The process of a replica ends: its requests fail, its counters start anew. How many failed."""
+        rows = self.table.rows()
+        rows = rows[self.table.replica[rows] == replica]
+        self._scheduler.remove(rows)
+        self._scheduler.reset(replica)
+        self.table.release(rows)
+        self.ledger.failed += int(rows.size)
+        self.counters.reset(replica)
+        for gauge in (self.running, self.waiting, self.kv_used_ratio, self._overhang, self._failures):
+            gauge[replica] = 0.0
+        self._stalled_since[replica] = np.nan
+        return int(rows.size)
+
+    def step(self, start: float, span: float, conditions: Conditions) -> Work:
+        """Advance by ``span`` seconds from ``start`` (unix seconds) under ``conditions``."""
+        given = conditions.of(self.size)
+        self._mark_stalled(start, given.stalled)
+        self._give_up(start)
+        self._count_lost_transfers(span * given.transfer_failures)
+        blocks = np.maximum(np.floor(self.kv_blocks * given.kv), 1.0)
+        sequences = np.maximum(np.floor(self.max_sequences * given.batch), 1.0)
+        done = self._scheduler.advance(
+            start + span, Limits(given.slow, given.prefill, blocks, sequences, given.stalled)
+        )
+        self._finish(done)
+        self._measure(blocks, given.stalled)
+        return self._work(done, start + span, span, given.stalled)
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _mark_stalled(self, now: float, stalled: np.ndarray) -> None:
+        """Note when replicas begin to stand still; let those go on that do so no longer."""
+        known = ~np.isnan(self._stalled_since)
+        if not (known.any() or stalled.any()):
+            return
+        over = known & ~stalled
+        if over.any():
+            self._scheduler.postpone(np.where(over, now - self._stalled_since, 0.0))
+            self._stalled_since[over] = np.nan
+        self._stalled_since[stalled & ~known] = now
+
+    def _give_up(self, now: float) -> None:
+        """Clients leave: those without a first token once their patience is over, others when they want to."""
+        table = self.table
+        rows = np.flatnonzero((table.at < now - self.patience) & (table.first > now) | (table.leaves <= now))
+        rows = rows[np.isfinite(table.at[rows])]  # rows in use
+        self.abort(rows, np.minimum(table.leaves[rows], now))
+
+    def _count_lost_transfers(self, due: Floats) -> None:
+        if not due.any():
+            return
+        whole = np.floor(self._failures + due)
+        self._failures += due - whole
+        self._scheduler.lost_transfers += whole
+        self.counters.add("kv_transfer_failures", np.arange(self.size), whole)
+
+    def _finish(self, done: Done) -> None:
+        """Count what is complete."""
+        table, counters = self.table, self.counters
+        counters.add("generation_tokens", np.arange(self.size), done.made)
+        if not done.finished:
+            return
+        rows = np.concatenate([rows for rows, _ in done.finished])
+        at = np.concatenate([at for _, at in done.finished])
+        replica, output, arrived = table.replica[rows], table.output[rows], table.at[rows]
+        first, scheduled = table.first[rows], table.scheduled[rows]
+        decode, queued = np.maximum(at - first, 0.0), np.maximum(scheduled - table.due[rows], 0.0)
+        observe = counters.observe
+        observe(("e2e", "http", "http_fine"), replica, at - arrived)
+        observe(("queue", "queue_fine"), replica, queued)
+        observe(("prefill", "prefill_fine"), replica, first - scheduled)
+        observe("decode", replica, decode)
+        observe("inference", replica, at - scheduled)
+        observe("tpot", replica, decode / np.maximum(output - 1, 1.0))
+        observe("prompt_length", replica, table.prompt[rows])
+        observe("computed_length", replica, table.prompt[rows] - table.cached[rows])
+        observe(("output_length", "max_output_length"), replica, output)
+        observe("choices", replica, np.ones(rows.size))
+        observe("preempted", replica, table.preempted[rows])
+        cut = self._random.random(rows.size) < LENGTH_RATIO
+        counters.add("finished_length", replica, cut.astype(np.float64))
+        counters.add("finished_stop", replica, (~cut).astype(np.float64))
+        counters.add("http_ok", replica, np.ones(rows.size))
+        self.ledger.finished += int(rows.size)
+        if self.answered is not None:
+            self.answered(table.order[rows], replica, first, at)
+        table.release(rows)
+
+    def _measure(self, blocks: Floats, stalled: np.ndarray) -> None:
+        """Gauges as the engine core last set them: those of a stalled engine stay as they were."""
+        table, scheduler = self.table, self._scheduler
+        begun = np.flatnonzero(table.state == PREFILL)
+        replica = table.replica[begun]
+        # Admitted for the step in progress: for the page they still wait, or have not come yet.
+        fresh = (table.begin[begun] >= scheduler.clock[replica]) & np.isfinite(scheduler.step_end[replica])
+        running = scheduler.batches.size + np.bincount(replica[~fresh], minlength=self.size)
+        waiting = np.concatenate([np.flatnonzero(table.state == WAITING), begun[fresh]])
+        waiting = waiting[table.due[waiting] <= scheduler.last_begin[table.replica[waiting]]]
+        queue = np.bincount(table.replica[waiting], minlength=self.size)
+        # Blocks that cannot be used were never given back: the block pool counts them as used.
+        used = np.minimum((scheduler.held_blocks(begun[~fresh]) + self.kv_blocks - blocks) / self.kv_blocks, 1.0)
+        self.running = np.where(stalled, self.running, running)
+        self.waiting = np.where(stalled, self.waiting, queue)
+        self.kv_used_ratio = np.where(stalled, self.kv_used_ratio, used)
+
+    def _work(self, done: Done, end: float, span: float, stalled: np.ndarray) -> Work:
+        """Steps are noted when they end; the share of those in progress belongs to this slice."""
+        scheduler = self._scheduler
+        in_progress = scheduler.working() & ~stalled
+        overhang = np.where(in_progress, np.maximum(end - scheduler.clock, 0.0), 0.0)
+        more = overhang - self._overhang
+        self._overhang = overhang
+        prefill = done.prefill + np.where(np.isfinite(scheduler.step_end), more, 0.0)
+        busy = np.clip((done.busy + more) / span, 0.0, 1.0)
+        size = np.where(done.busy > 0, done.batch / np.maximum(done.busy, 1e-9), scheduler.batches.size)
+        return Work(
+            batch=size * busy,
+            prefill_ratio=np.clip(prefill / span, 0.0, busy),
+            busy_ratio=busy,
+            tokens_per_second=done.made / span,
+            prompt_tokens_per_second=done.computed / span,
+        )

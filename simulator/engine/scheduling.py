@@ -1,0 +1,393 @@
+"""Continuous batching step by step, for all replicas at once: the order of work of vLLM's scheduler.
+
+Each step gives a token to every sequence that decodes, and what is left of the token budget to
+prompts, first the one that was cut, then those that wait, first come first served, while a seat and
+KV blocks for the whole prompt are free. Steps without prompts are alike, so a replica takes as many
+of them at once as fit before its next event: an arrival, a complete sequence, full blocks, the end of
+the slice. The replicas go round by round, each with its own clock; a step that ends after the slice
+stays in progress. So results do not depend on the length of slices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outrider.model import Floats
+from simulator.engine.batching import Batches
+from simulator.engine.counters import EngineCounters
+from simulator.engine.prefix_cache import Prefixes
+from simulator.engine.request_table import DECODE, DONE, PREFILL, WAITING, RequestTable, group_sum
+from simulator.engine.step import Done, Limits, Parameters, Plan
+
+MOST_STEPS = 1e9
+
+
+class Scheduler:
+    """The steps of every replica. Arrays are of shape (replicas,)."""
+
+    def __init__(self, parameters: Parameters, table: RequestTable, counters: EngineCounters) -> None:
+        replicas = parameters.step.size
+        self._model, self._table, self._counters = parameters, table, counters
+        self.batches = Batches(replicas, table, parameters.block)
+        self.prefixes = Prefixes(replicas)
+        self.clock = np.zeros(replicas)  # when its next step begins, or the one in progress began
+        self.step_end = np.full(replicas, np.inf)  # of the step in progress that computes prompts
+        self.last_begin = np.full(replicas, -np.inf)  # of the last step done
+        self.lost_transfers = np.zeros(replicas)
+        self._part = np.full(replicas, -1)  # the row whose prompt is cut
+        self._chunk = np.zeros(replicas)  # of that, tokens in the step in progress
+        self._prompt_blocks = np.zeros(replicas)  # kept for prompts that are being computed
+        self._step_seconds = np.zeros(replicas)
+        self._mark = np.zeros(replicas, dtype=bool)
+        self._step_tokens = np.zeros(replicas)
+        self._completing = np.empty(0, dtype=np.int64)  # rows whose prompt ends with the step in progress
+        self._returned = np.full(replicas, -1)  # newest row of those preempted in this slice
+        self._blocked = np.zeros(replicas, dtype=bool)  # nobody can be admitted before a sequence is complete
+        self._short = np.zeros(replicas, dtype=bool)  # blocks ran out in the step that comes
+        self._queue = np.empty(0, dtype=np.int64)
+        self._head = self._tail = np.zeros(replicas, dtype=np.int64)
+
+    def advance(self, end: float, limits: Limits) -> Done:
+        """Do every step that ends by ``end``."""
+        self._limits, self._done = limits, Done(self.clock.size)
+        self._line_up()
+        working = (self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end) | (self._head < self._tail)
+        active = np.flatnonzero(working & ~limits.stalled)
+        while active.size:
+            active = self._round(active, end)
+        return self._done
+
+    def working(self) -> np.ndarray:
+        """Whether a step is in progress, boolean."""
+        return np.asarray((self.batches.size > 0) | (self._part >= 0) | np.isfinite(self.step_end))
+
+    def remove(self, rows: np.ndarray) -> None:
+        """Take requests out of queue and batch, between slices; their rows stay in the table."""
+        table = self._table
+        self.batches.remove(rows[table.state[rows] == DECODE])
+        computed = rows[table.state[rows] == PREFILL]
+        if computed.size:
+            replica = table.replica[computed]
+            cut = computed[self._part[replica] == computed]
+            self._part[table.replica[cut]], self._prompt_blocks[table.replica[cut]] = -1, 0.0
+            self._completing = self._completing[~np.isin(self._completing, computed)]
+        self.prefixes.leave(table, rows[(table.state[rows] == PREFILL) | (table.state[rows] == DECODE)])
+
+    def reset(self, replica: int) -> None:
+        """A new process; its requests have been removed."""
+        self.batches.reset(replica)
+        self._part[replica], self._prompt_blocks[replica] = -1, 0.0
+        self.step_end[replica], self.last_begin[replica] = np.inf, -np.inf
+        self.lost_transfers[replica] = 0.0
+
+    def postpone(self, late: Floats) -> None:
+        """What is in progress ends so much later."""
+        self.clock += late
+        self.step_end += late
+
+    def held_blocks(self, begun: np.ndarray) -> Floats:
+        """KV blocks as of the last step done, with those of ``begun``, the rows in prefill that were in it."""
+        table, replica = self._table, self._table.replica[begun]
+        own = np.maximum(table.done[begun] - table.common[begun], 0.0)
+        prompts = group_sum(replica, np.ceil(own / self._model.block[replica]), self.clock.size)
+        everyone = np.arange(self.clock.size)
+        return np.asarray(self.batches.blocks(everyone, -1) + prompts + self.prefixes.blocks, dtype=np.float64)
+
+    # --- one round ----------------------------------------------------------------------------------
+
+    def _line_up(self) -> None:
+        """Those that wait, by replica, in order of arrival."""
+        table = self._table
+        rows = np.flatnonzero(table.state == WAITING)
+        replica = table.replica[rows]
+        self._queue = rows[np.argsort((replica << 40) + table.order[rows])]
+        count = np.bincount(replica, minlength=self.clock.size)
+        self._tail = np.cumsum(count)
+        self._head = self._tail - count
+        self._returned.fill(-1)
+        self._blocked[:] = self._short
+
+    def _head_due(self, replica: np.ndarray) -> Floats:
+        """When the scheduler sees the first of those that wait, inf when nobody waits."""
+        if self._queue.size == 0:
+            due = np.full(replica.size, np.inf)
+        else:
+            head = self._head[replica]
+            first = self._queue[np.minimum(head, self._queue.size - 1)]
+            due = np.where(head < self._tail[replica], self._table.due[first], np.inf)
+        return np.where(self._returned[replica] >= 0, -np.inf, due)
+
+    def _round(self, replica: np.ndarray, end: float) -> np.ndarray:
+        """Bring each of these replicas to its next event. Those that have more to do before ``end``."""
+        ends = self.step_end[replica]
+        self._complete(replica[ends <= end])
+        replica = replica[(ends <= end) | np.isinf(ends)]
+        due = self._head_due(replica)
+        idle = (self.batches.size[replica] == 0) & (self._part[replica] < 0)
+        self.clock[replica] = np.where(idle & (due < end), np.maximum(self.clock[replica], due), self.clock[replica])
+        going = (self.clock[replica] < end) & ~(idle & (due >= end))
+        replica, due = replica[going], due[going]
+        if replica.size == 0:
+            return replica
+        room = self._make_room(replica)
+        known = self._blocked[replica].copy()
+        steps = self._run(replica, room, due, end)
+        clock = self.clock[replica]
+        seats = self.batches.size[replica] < self._limits.sequences[replica]
+        admits = (due <= clock) & seats & ~self._blocked[replica]
+        self._begin(replica[(room > steps) & (clock < end) & (admits | (self._part[replica] >= 0))])
+        ends = self.step_end[replica]
+        return np.asarray(replica[(ends <= end) | np.isinf(ends) & ((steps > 0) | (self._blocked[replica] & ~known))])
+
+    def _make_room(self, replica: np.ndarray) -> np.ndarray:
+        """How many steps the KV blocks last for; where not even one, the newest sequences go back to the queue."""
+        model, batches = self._model, self.batches
+        while True:
+            self._hold_parts(replica)
+            size, block = batches.size[replica], model.block[replica]
+            limit = self._limits.blocks[replica] - self._prompt_blocks[replica] - self.prefixes.blocks[replica]
+            # A sequence holds less than one block more than its tokens fill: so many steps fit in any case.
+            sure = ((limit - size) * block - batches.context[replica]) / np.maximum(size, 1)
+            room = np.where(size > 0, np.floor(sure), MOST_STEPS)
+            tight = np.flatnonzero(room < block)
+            if tight.size:
+                exact = batches.steps_that_fit(replica[tight], limit[tight])
+                room[tight] = np.maximum(room[tight], exact)
+            over = (room < 1) & (size + (self._part[replica] >= 0) > 1)
+            if not over.any():
+                return np.asarray(np.maximum(room, 1.0))
+            self._preempt(replica[over])
+
+    def _preempt(self, replica: np.ndarray) -> None:
+        """The newest sequence of each gives its KV blocks back, to be computed again."""
+        table = self._table
+        rows = self._part[replica].copy()
+        seated = np.flatnonzero(rows < 0)
+        newest = rows[seated] = self.batches.newest(replica[seated])
+        table.generated[newest] = self.batches.tokens(newest) - table.prompt[newest]
+        table.last[newest] = self.clock[replica[seated]]
+        self.batches.remove(newest)
+        self._part[replica], self._prompt_blocks[replica] = -1, 0.0
+        self.prefixes.leave(table, rows)
+        table.state[rows], table.begin[rows] = WAITING, np.inf
+        table.below[rows], self._returned[replica] = self._returned[replica], rows
+        table.preempted[rows] += 1
+        self._blocked[replica] = self._short[replica] = True
+        self._counters.add("preemptions", replica, np.ones(replica.size))
+
+    def _run(self, replica: np.ndarray, room: Floats, due: Floats, end: float) -> Floats:
+        """Steps without prompts up to the next event of each replica: how many."""
+        model, batches = self._model, self.batches
+        size = batches.size[replica]
+        base, sequence, context = model.steps[:, replica] * self._limits.slow[replica]
+        step = base + sequence * size + context * batches.context[replica]
+        # Each step has ``size`` tokens more to read: n of them take n (step - grows) + n^2 grows.
+        grows = 0.5 * context * size
+        left = end - self.clock[replica]
+        steps = np.minimum(np.floor(_steps_in(left, step, grows) + 1e-9), room)
+        admits = (size < self._limits.sequences[replica]) & ~self._blocked[replica]
+        until_due = np.ceil(_steps_in(np.clip(due - end + left, 0.0, left), step, grows) - 1e-9)
+        steps = np.where(admits, np.minimum(steps, until_due), steps)
+        until_complete = batches.next_end[replica] - batches.steps[replica]
+        steps = np.where(model.fine[replica] | ~admits, np.minimum(steps, until_complete), steps)
+        steps = np.where((size == 0) | (self._part[replica] >= 0), 0.0, steps)
+        if self._short.any():  # nobody is admitted in the step that preempts, anybody may be in the next
+            steps = np.where(self._short[replica], np.minimum(steps, 1.0), steps)
+            self._blocked[replica[self._short[replica] & (steps > 0)]] = False
+            self._short[replica[steps > 0]] = False
+        go = np.flatnonzero(steps > 0)
+        some = steps[go]
+        self._do(replica[go], some.astype(np.int64), step[go] + grows[go] * (some - 1), grows[go], size[go])
+        return steps
+
+    def _do(self, replica: np.ndarray, steps: np.ndarray, step: Floats, grows: Floats, size: np.ndarray) -> None:
+        """So many steps without prompts, of ``step`` seconds on average."""
+        done = self._done
+        self.batches.advance(replica, steps)
+        self.clock[replica] += steps * step
+        self.last_begin[replica] = self.clock[replica] - step - grows * (steps - 1)
+        self._step_seconds[replica] = step
+        rows, ago = self.batches.complete(replica)
+        where = self._table.replica[rows]
+        self._finish(rows, where, self.clock[where] - ago * self._step_seconds[where])
+        # What is complete before the last of these steps makes no tokens in the rest of them.
+        made = steps * size - np.bincount(where, ago, self.clock.size)[replica]
+        done.busy[replica] += steps * step
+        done.batch[replica] += step * made
+        done.made[replica] += made
+        self._counters.observe(("itl", "step"), replica, step, made, steps)
+        self._counters.observe("iteration", replica, size, steps)
+
+    # --- steps with prompts -------------------------------------------------------------------------
+
+    def _begin(self, replica: np.ndarray) -> None:
+        """Begin a step that computes prompts on each of these replicas, where anything can be admitted."""
+        if replica.size == 0:
+            return
+        model, batches = self._model, self.batches
+        size = batches.size[replica].astype(np.float64)
+        plan = Plan(replica, np.maximum(model.budget[replica] - size, 1.0), self._limits.sequences[replica] - size)
+        self._go_on(plan)
+        self._admit(plan)
+        go = np.flatnonzero(plan.tokens > 0)
+        where = replica[go]
+        prompts = model.prompt[where] * plan.tokens[go] + model.pair[where] * plan.pairs[go]
+        seconds = (
+            model.step[where]
+            + model.sequence[where] * (size[go] + plan.prompts[go])
+            + model.context[where] * batches.context[where]
+            + prompts * self._limits.prefill[where]
+        )
+        self.step_end[where] = self.clock[where] + seconds * self._limits.slow[where]
+        self._step_tokens[where] = plan.tokens[go]
+        self._completing = np.concatenate([self._completing, *plan.completing])
+
+    def _go_on(self, plan: Plan) -> None:
+        """The prompt that was cut comes first."""
+        has = np.flatnonzero(self._part[plan.replica] >= 0)
+        if has.size:
+            rows = self._part[plan.replica[has]]
+            self._part[plan.replica[has]] = -1
+            self._compute(plan, has, rows)
+
+    def _compute(self, plan: Plan, place: np.ndarray, rows: np.ndarray) -> None:
+        """Give these prompts their share of the budget; ``place`` says where in the plan (no repeats)."""
+        table, where = self._table, plan.replica[place]
+        rest = table.prompt[rows] + table.generated[rows] - table.done[rows]
+        chunk = np.minimum(rest, plan.left[place])
+        plan.tokens[place] += chunk
+        plan.pairs[place] += chunk * (table.done[rows] + chunk / 2)
+        plan.left[place] -= chunk
+        plan.seats[place] -= 1
+        plan.prompts[place] += 1
+        cut = chunk < rest
+        self._part[where[cut]], self._chunk[where[cut]] = rows[cut], chunk[cut]
+        plan.completing.append(rows[~cut])
+
+    def _admit(self, plan: Plan) -> None:
+        """Those that wait, one a replica at a time, while budget, seats and KV blocks last."""
+        table = self._table
+        plan.used[:] = self._most_used(plan.replica)
+        go = np.flatnonzero(~self._blocked[plan.replica])
+        while go.size:
+            go = go[(plan.left[go] > 0) & (plan.seats[go] > 0)]
+            rows = self._first(plan.replica[go])
+            go, rows = go[rows >= 0], rows[rows >= 0]
+            if go.size == 0:
+                return
+            where = plan.replica[go]
+            own = np.ceil((table.prompt[rows] + table.generated[rows] - table.common[rows]) / self._model.block[where])
+            need = own + self.prefixes.missing(table, rows, self._model.block)
+            fits = self._fits(plan, go, need)
+            self._blocked[where[~fits]] = True
+            go, rows, where, own, need = go[fits], rows[fits], where[fits], own[fits], need[fits]
+            self._take(rows, where)
+            self._prompt_blocks[where] += own
+            plan.used[go] += need
+            self._compute(plan, go, rows)
+
+    def _most_used(self, replica: np.ndarray) -> Floats:
+        """KV blocks in the next step, at most: sequences hold less than one block more than they fill."""
+        batches, size = self.batches, self.batches.size[replica]
+        tokens = batches.context[replica] / self._model.block[replica]
+        return np.asarray(tokens + size + self._prompt_blocks[replica] + self.prefixes.blocks[replica])
+
+    def _fits(self, plan: Plan, place: np.ndarray, need: Floats) -> np.ndarray:
+        """Whether there are blocks enough; an engine with nothing else to do takes any request."""
+        where = plan.replica[place]
+        limit = self._limits.blocks[where]
+        unsure = np.flatnonzero((plan.used[place] + need > limit) & ~plan.exact[place])
+        if unsure.size:
+            some = where[unsure]
+            held = self.batches.blocks(some, 0) + self._prompt_blocks[some] + self.prefixes.blocks[some]
+            plan.used[place[unsure]], plan.exact[place[unsure]] = held, True
+        alone = (self.batches.size[where] == 0) & (plan.tokens[place] == 0)
+        return np.asarray((plan.used[place] + need <= limit) | alone)
+
+    def _first(self, replica: np.ndarray) -> np.ndarray:
+        """The row that comes next on each replica, -1 when none is there yet."""
+        if self._queue.size == 0:
+            return np.asarray(self._returned[replica])
+        head = self._head[replica]
+        row = self._queue[np.minimum(head, self._queue.size - 1)]
+        there = (head < self._tail[replica]) & (self._table.due[row] <= self.clock[replica])
+        returned = self._returned[replica]
+        return np.where(returned >= 0, returned, np.where(there, row, -1))
+
+    def _take(self, rows: np.ndarray, replica: np.ndarray) -> None:
+        table = self._table
+        again = self._returned[replica] >= 0
+        self._returned[replica[again]] = table.below[rows[again]]
+        self._head[replica[~again]] += 1
+        lost = self.lost_transfers[replica] >= 1
+        self.lost_transfers[replica[lost]] -= 1
+        table.cached[rows[lost]] = 0.0
+        table.done[rows] = table.cached[rows]
+        table.state[rows] = PREFILL
+        table.begin[rows] = self.clock[replica]
+        table.scheduled[rows] = np.minimum(table.scheduled[rows], self.clock[replica])
+        self.prefixes.enter(table, rows, self._model.block)
+
+    def _complete(self, replica: np.ndarray) -> None:
+        """Steps with prompts end: everyone in the batch, and every prompt that is whole, has one token more."""
+        if replica.size == 0:
+            return
+        table, batches, done = self._table, self.batches, self._done
+        self._mark.fill(False)
+        self._mark[replica] = True
+        mine = self._mark[table.replica[self._completing]]
+        rows, self._completing = self._completing[mine], self._completing[~mine]
+        size, seconds = batches.size[replica], self.step_end[replica] - self.clock[replica]
+        self.last_begin[replica] = self.clock[replica]
+        self.clock[replica], self.step_end[replica] = self.step_end[replica], np.inf
+        self._prompt_blocks[replica] = 0.0
+        cut = replica[self._part[replica] >= 0]
+        table.done[self._part[cut]] += self._chunk[cut]
+        batches.advance(replica, np.ones(replica.size, dtype=np.int64))
+        self._first_tokens(rows)
+        batches.add(table.replica[rows], rows)
+        over, _ = batches.complete(replica)
+        self._finish(over, table.replica[over], self.clock[table.replica[over]])
+        done.busy[replica] += seconds
+        done.prefill[replica] += seconds
+        done.batch[replica] += seconds * size
+        done.made += np.bincount(table.replica[rows], minlength=self.clock.size)
+        done.made[replica] += size
+        done.computed[replica] += self._step_tokens[replica]
+        self._counters.observe(("itl", "step"), replica, seconds, size, np.ones(replica.size))
+        self._counters.observe("iteration", replica, size + self._step_tokens[replica])
+
+    def _hold_parts(self, replica: np.ndarray) -> None:
+        """KV blocks that prompts which are cut need for their next part; no other prompt is under way."""
+        table = self._table
+        cut = replica[self._part[replica] >= 0]
+        rows = self._part[cut]
+        total = table.prompt[rows] + table.generated[rows]
+        next_end = np.minimum(total, table.done[rows] + self._model.budget[cut] - self.batches.size[cut])
+        own = np.maximum(next_end - table.common[rows], 0.0)
+        self._prompt_blocks[cut] = np.ceil(own / self._model.block[cut])
+
+    def _first_tokens(self, rows: np.ndarray) -> None:
+        table, counters = self._table, self._counters
+        table.state[rows] = DECODE
+        again = np.isfinite(table.last[rows])
+        resumed, fresh = rows[again], rows[~again]
+        counters.observe("itl", table.replica[resumed], self.clock[table.replica[resumed]] - table.last[resumed])
+        replica = table.replica[fresh]
+        table.first[fresh] = self.clock[replica]
+        counters.observe("ttft", replica, table.first[fresh] - table.at[fresh])
+        counters.add("prompt_tokens", replica, table.prompt[fresh])
+        counters.add("cached_tokens", replica, table.cached[fresh])
+
+    def _finish(self, rows: np.ndarray, replica: np.ndarray, at: Floats) -> None:
+        if rows.size:
+            self._table.state[rows] = DONE
+            self._blocked[replica] = False
+            self.prefixes.leave(self._table, rows)
+            self._done.finished.append((rows, at))
+
+
+def _steps_in(seconds: Floats, step: Floats, grows: Floats) -> Floats:
+    """How many steps fit in so much time, the first taking ``step``, each of the others 2 ``grows`` more."""
+    first = step - grows
+    return np.asarray(2.0 * seconds / (first + np.sqrt(first * first + 4.0 * grows * seconds)), dtype=np.float64)

@@ -1,0 +1,71 @@
+"""What goes into and comes out of one slice of the engine model: parameters, limits, plans, what was done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from outrider.model import Floats
+from simulator.spec.parts import EngineModel
+
+FINE_RATIO = 0.02  # one sequence less changes a step by more than this: the run of steps ends there
+
+
+class Parameters:
+    """The engine models as columns, shape (replicas,)."""
+
+    def __init__(self, models: list[EngineModel]) -> None:
+        def column(name: str) -> Floats:
+            return np.array([getattr(model, name) for model in models], dtype=np.float64)
+
+        self.step = column("step_seconds")
+        self.sequence = column("step_per_sequence_seconds")
+        self.context = column("step_per_context_token_seconds")
+        self.prompt = column("prefill_per_token_seconds")
+        self.pair = column("prefill_per_token_pair_seconds")
+        self.front = column("front_seconds")
+        self.max_sequences = column("max_sequences")
+        self.budget = column("token_budget")
+        self.block = column("block_size")
+        self.kv_blocks = column("kv_blocks")
+        self.steps = np.stack([self.step, self.sequence, self.context])
+        self.fine = self.sequence > FINE_RATIO * self.step
+
+
+@dataclass(slots=True)
+class Limits:
+    """What holds for the replicas in one slice, shape (replicas,)."""
+
+    slow: Floats
+    prefill: Floats
+    blocks: Floats
+    sequences: Floats
+    stalled: np.ndarray
+
+
+@dataclass(slots=True)
+class Done:
+    """What one slice did, shape (replicas,): seconds in steps, those with prompts in them, seconds times batch."""
+
+    replicas: int
+    busy: Floats = field(init=False)
+    prefill: Floats = field(init=False)
+    batch: Floats = field(init=False)
+    made: Floats = field(init=False)  # tokens generated
+    computed: Floats = field(init=False)  # prompt tokens
+    finished: list[tuple[np.ndarray, ...]] = field(default_factory=list)  # rows, instants
+
+    def __post_init__(self) -> None:
+        for name in ("busy", "prefill", "batch", "made", "computed"):
+            setattr(self, name, np.zeros(self.replicas))
+
+
+class Plan:
+    """Steps about to begin, one a replica: what is left of budget and seats, and what they compute."""
+
+    def __init__(self, replica: np.ndarray, left: Floats, seats: Floats) -> None:
+        self.replica, self.left, self.seats = replica, left, seats
+        self.tokens, self.pairs, self.prompts, self.used = np.zeros((4, replica.size))
+        self.exact = np.zeros(replica.size, dtype=bool)
+        self.completing: list[np.ndarray] = []

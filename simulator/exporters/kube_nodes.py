@@ -1,0 +1,149 @@
+"""What kube-state-metrics says about a node."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.exporters.kube_pods import resource_name
+from simulator.exporters.kube_table import KubeFamily, Lines, Written, one_of, pairs
+from simulator.fleet import Fleet
+
+_STATUSES = ("true", "false", "unknown")
+_MOST_PODS = 110.0
+_MEMORY_LEFT_RATIO = 0.97
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as the API server has it. ``heard`` is False once the kubelet has fallen silent."""
+
+    number: int
+    ready: bool
+    heard: bool
+    cordoned: bool
+    disk_pressure: bool
+    memory_pressure: bool
+    cpus: float
+    memory_bytes: float
+    devices: float
+    healthy: float
+    resource: str
+
+
+class KubeNodes:
+    """Writes the lines of all nodes."""
+
+    def __init__(self) -> None:
+        self._written = Written(_TABLE)
+
+    def update(self, fleet: Fleet) -> bool:
+        """Bring everything up to the fleet's state; True when anything has changed."""
+        views = _views(fleet)
+        keys: list[Hashable] = list(views)
+        return self._written.update(keys, lambda node: (f'node="{fleet.nodes.names[node]}"', views[node]))
+
+    def text(self) -> str:
+        """The families."""
+        return self._written.text()
+
+
+def _views(fleet: Fleet) -> list[NodeView]:
+    hosts, lever, vendors = fleet.nodes, fleet.levers.nodes, fleet.gpus.vendor
+    healthy = np.bincount(fleet.gpus.node, fleet.pods.healthy & fleet.gpus.visible, hosts.size)
+    first = np.searchsorted(fleet.gpus.node, np.arange(hosts.size))
+    heard = hosts.ready | ((lever.alive > 0.5) & (lever.reachable > 0.5))
+    columns = (
+        range(hosts.size),
+        hosts.ready.tolist(),
+        heard.tolist(),
+        fleet.pods.cordoned.tolist(),
+        hosts.disk_pressure.tolist(),
+        hosts.memory_pressure.tolist(),
+        hosts.cpus.astype(float).tolist(),
+        hosts.memory_bytes.tolist(),
+        hosts.gpus.astype(float).tolist(),
+        healthy.tolist(),
+        [resource_name(vendors[gpu]) for gpu in first],
+    )
+    return [NodeView(*row) for row in zip(*columns, strict=True)]
+
+
+def _about(view: NodeView) -> Lines:
+    yield (
+        pairs(
+            kernel_version="6.8.0-87-generic",
+            os_image="Ubuntu 24.04.3 LTS",
+            container_runtime_version="containerd://2.1.4",
+            kubelet_version="v1.34.1",
+            internal_ip=f"10.0.{(view.number + 10) // 250}.{(view.number + 10) % 250 + 1}",
+        ),
+        1.0,
+    )
+
+
+def _conditions(view: NodeView) -> Lines:
+    said = {
+        "Ready": view.ready,
+        "MemoryPressure": view.memory_pressure,
+        "DiskPressure": view.disk_pressure,
+        "PIDPressure": False,
+    }
+    for condition, holds in said.items():
+        status = ("true" if holds else "false") if view.heard else "unknown"
+        for more, value in one_of("status", _STATUSES, status):
+            yield pairs(condition=condition) + more, value
+
+
+def _taints(view: NodeView) -> Lines:
+    found = (
+        (view.cordoned, "unschedulable"),
+        (not view.heard, "unreachable"),
+        (view.heard and not view.ready, "not-ready"),
+        (view.heard and view.disk_pressure, "disk-pressure"),
+        (view.heard and view.memory_pressure, "memory-pressure"),
+    )
+    for holds, name in found:
+        if holds:
+            yield pairs(key=f"node.kubernetes.io/{name}", value="", effect="NoSchedule"), 1.0
+
+
+def _capacity(view: NodeView) -> Lines:
+    yield pairs(resource="cpu", unit="core"), view.cpus
+    yield pairs(resource="memory", unit="byte"), view.memory_bytes
+    yield pairs(resource=view.resource, unit="integer"), view.devices
+    yield pairs(resource="pods", unit="integer"), _MOST_PODS
+
+
+def _allocatable(view: NodeView) -> Lines:
+    yield pairs(resource="cpu", unit="core"), view.cpus - 1.0
+    yield pairs(resource="memory", unit="byte"), float(np.rint(view.memory_bytes * _MEMORY_LEFT_RATIO))
+    yield pairs(resource=view.resource, unit="integer"), view.healthy
+    yield pairs(resource="pods", unit="integer"), _MOST_PODS
+
+
+_TABLE = (
+    KubeFamily("kube_node_info", "gauge", "[STABLE] Information about a cluster node.", _about),
+    KubeFamily("kube_node_status_condition", "gauge", "[STABLE] The condition of a cluster node.", _conditions),
+    KubeFamily(
+        "kube_node_spec_unschedulable",
+        "gauge",
+        "[STABLE] Whether a node can schedule new pods.",
+        lambda view: [("", float(view.cordoned))],
+    ),
+    KubeFamily("kube_node_spec_taint", "gauge", "[STABLE] The taint of a cluster node.", _taints),
+    KubeFamily(
+        "kube_node_status_capacity",
+        "gauge",
+        "[STABLE] The total amount of resources available for a node.",
+        _capacity,
+    ),
+    KubeFamily(
+        "kube_node_status_allocatable",
+        "gauge",
+        "[STABLE] The amount of resources allocatable for pods (after reserving some for system daemons).",
+        _allocatable,
+    ),
+)

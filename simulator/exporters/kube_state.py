@@ -1,0 +1,161 @@
+"""The page of kube-state-metrics 2.x: nodes, pods, deployments and their autoscalers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.exporters.kube_nodes import KubeNodes
+from simulator.exporters.kube_pods import KubePods
+from simulator.exporters.kube_table import KubeFamily, Lines, Written, one_of, pairs
+from simulator.fleet import Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceView:
+    """A service's deployment and its autoscaler as the API server has them."""
+
+    ordered: int
+    present: int
+    ready: int
+    updated: int
+    wanted: int  # by the autoscaler
+    least: int
+    most: int
+    limited: bool
+    blind: bool
+
+
+class KubeStatePage:
+    """Writes the page; one page serves every request of an instant that brought no change."""
+
+    def __init__(self) -> None:
+        self._nodes, self._pods = KubeNodes(), KubePods()
+        self._deployments, self._autoscalers = Written(_DEPLOYMENTS), Written(_AUTOSCALERS)
+        self._at: float | None = None
+        self._page = b""
+
+    def page(self, fleet: Fleet) -> bytes:
+        """The page."""
+        if self._at == fleet.at:
+            return self._page
+        views = _views(fleet)
+        keys: list[Hashable] = list(views)
+        base = [f'namespace="{service.namespace}"' for service in fleet.spec.services]
+        names = [service.name for service in fleet.spec.services]
+        changed = [
+            self._nodes.update(fleet),
+            self._pods.update(fleet),
+            self._deployments.update(keys, lambda n: (f'{base[n]},deployment="{names[n]}"', views[n])),
+            self._autoscalers.update(keys, lambda n: (f'{base[n]},horizontalpodautoscaler="{names[n]}"', views[n])),
+        ]
+        if any(changed):
+            parts = (self._nodes, self._pods, self._deployments, self._autoscalers)
+            self._page = "".join(part.text() for part in parts).encode()
+        self._at = fleet.at
+        return self._page
+
+
+def _views(fleet: Fleet) -> list[ServiceView]:
+    services, pods, scaler = fleet.spec.services, fleet.pods, fleet.autoscaler
+    current = np.array([pod.revision == pods.revisions[pod.service.name] for pod in pods.pods])
+
+    def count(slots: np.ndarray) -> list[int]:
+        found: list[int] = np.bincount(pods.service_of_slot[slots], minlength=len(services)).tolist()
+        return found
+
+    columns = (
+        [fleet.desired[service.name] for service in services],
+        count(pods.existing),
+        count(fleet.kubelets.pod_ready),
+        count(pods.existing & current),
+        scaler.desired.astype(int).tolist(),
+        scaler.minimum.astype(int).tolist(),
+        # Somebody may have set the maximum to what runs now: then that is the one in force.
+        np.where(scaler.at_maximum, scaler.desired, scaler.maximum).astype(int).tolist(),
+        scaler.at_maximum.tolist(),
+        scaler.blind.tolist(),
+    )
+    return [ServiceView(*row) for row in zip(*columns, strict=True)]
+
+
+def _conditions(view: ServiceView) -> Lines:
+    said = {"AbleToScale": True, "ScalingActive": not view.blind, "ScalingLimited": view.limited}
+    for condition, holds in said.items():
+        for more, value in one_of("status", ("true", "false", "unknown"), "true" if holds else "false"):
+            yield pairs(condition=condition) + more, value
+
+
+_DEPLOYMENTS = (
+    KubeFamily(
+        "kube_deployment_spec_replicas",
+        "gauge",
+        "[STABLE] Number of desired pods for a deployment.",
+        lambda view: [("", view.ordered)],
+    ),
+    KubeFamily(
+        "kube_deployment_status_replicas",
+        "gauge",
+        "[STABLE] The number of replicas per deployment.",
+        lambda view: [("", view.present)],
+    ),
+    KubeFamily(
+        "kube_deployment_status_replicas_ready",
+        "gauge",
+        "[STABLE] The number of ready replicas per deployment.",
+        lambda view: [("", view.ready)],
+    ),
+    KubeFamily(
+        "kube_deployment_status_replicas_available",
+        "gauge",
+        "[STABLE] The number of available replicas per deployment.",
+        lambda view: [("", view.ready)],
+    ),
+    KubeFamily(
+        "kube_deployment_status_replicas_unavailable",
+        "gauge",
+        "[STABLE] The number of unavailable replicas per deployment.",
+        lambda view: [("", max(0, view.ordered - view.ready))],
+    ),
+    KubeFamily(
+        "kube_deployment_status_replicas_updated",
+        "gauge",
+        "[STABLE] The number of updated replicas per deployment.",
+        lambda view: [("", view.updated)],
+    ),
+)
+_AUTOSCALERS = (
+    KubeFamily(
+        "kube_horizontalpodautoscaler_spec_min_replicas",
+        "gauge",
+        "[STABLE] Lower limit for the number of pods that can be set by the autoscaler, default 1.",
+        lambda view: [("", view.least)],
+    ),
+    KubeFamily(
+        "kube_horizontalpodautoscaler_spec_max_replicas",
+        "gauge",
+        "[STABLE] Upper limit for the number of pods that can be set by the autoscaler; "
+        "cannot be smaller than MinReplicas.",
+        lambda view: [("", view.most)],
+    ),
+    KubeFamily(
+        "kube_horizontalpodautoscaler_status_current_replicas",
+        "gauge",
+        "[STABLE] Current number of replicas of pods managed by this autoscaler.",
+        lambda view: [("", view.present)],
+    ),
+    KubeFamily(
+        "kube_horizontalpodautoscaler_status_desired_replicas",
+        "gauge",
+        "[STABLE] Desired number of replicas of pods managed by this autoscaler.",
+        lambda view: [("", view.wanted)],
+    ),
+    KubeFamily(
+        "kube_horizontalpodautoscaler_status_condition",
+        "gauge",
+        "[STABLE] The condition of this autoscaler.",
+        _conditions,
+    ),
+)

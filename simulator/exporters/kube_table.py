@@ -1,0 +1,62 @@
+"""Families of kube-state-metrics as a table: what each writes about one object, kept until the object changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.exporters.text import go_number, header
+
+Lines = Iterable[tuple[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class KubeFamily:
+    """``lines`` gives, for one object, the labels that follow its own (``,condition="true"``) and the numbers."""
+
+    name: str
+    kind: str
+    text: str
+    lines: Callable[[Any], Lines]
+
+
+class Written:
+    """The lines of many objects under one table. An object is written anew only when its key changes."""
+
+    def __init__(self, table: Sequence[KubeFamily]) -> None:
+        self._table = table
+        self._heads = [header(family.name, family.kind, family.text) for family in table]
+        self._keys: list[Hashable] = []
+        self._texts: list[list[str]] = []
+
+    def update(self, keys: Sequence[Hashable], make: Callable[[int], tuple[str, Any]]) -> bool:
+        """Bring every object up to its key. ``make(place)`` gives its labels and itself. True when any has changed."""
+        fresh = [place for place, key in enumerate(keys) if place >= len(self._keys) or self._keys[place] != key]
+        changed = bool(fresh) or len(keys) != len(self._keys)
+        self._texts = self._texts[: len(keys)] + [[]] * (len(keys) - len(self._texts))
+        for place in fresh:
+            self._texts[place] = self._write(*make(place)) if keys[place] is not None else []
+        self._keys = list(keys)
+        return changed
+
+    def _write(self, base: str, item: Any) -> list[str]:
+        return [
+            "".join(f"{family.name}{{{base}{more}}} {go_number(value)}\n" for more, value in family.lines(item))
+            for family in self._table
+        ]
+
+    def text(self) -> str:
+        """All families, each with the lines of every object; an object whose key is None has none."""
+        there = [texts for texts in self._texts if texts]
+        return "".join(head + "".join(texts[row] for texts in there) for row, head in enumerate(self._heads))
+
+
+def pairs(**labels: str) -> str:
+    """Labels to follow others: ``,node="node-0",unit="byte"``."""
+    return "".join(f',{name}="{value}"' for name, value in labels.items())
+
+
+def one_of(label: str, values: Iterable[str], chosen: str) -> list[tuple[str, float]]:
+    """A line for each value, 1 for the one that holds."""
+    return [(f',{label}="{value}"', float(value == chosen)) for value in values]

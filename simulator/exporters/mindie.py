@@ -1,0 +1,48 @@
+"""The metrics page of a MindIE server on Ascend devices."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from simulator.exporters.engines import Columns, EnginePages, View
+from simulator.exporters.numbers import cpp_number
+from simulator.exporters.outlines import Labels, Style
+from simulator.spec.fleets import ServiceSpec
+
+
+class MindiePages(EnginePages):
+    """Writes the page of any MindIE replica. Rates of failure and of cache hits are those since the start."""
+
+    style: ClassVar[Style] = Style(cpp_number, sums_first=True)
+
+    def release(self, changed: bool) -> str:
+        """No other spelling is known."""
+        del changed
+        return "mindie"
+
+    def sets(self, service: ServiceSpec) -> dict[str, Labels]:
+        """The model is the only label."""
+        return {"base": {"model_name": service.engine.model}}
+
+    def scalars(self, view: View) -> Columns:
+        """Gauges and plain counters."""
+        prompt, cached, made = (view.plain(name) for name in ("prompt_tokens", "cached_tokens", "generation_tokens"))
+        failed, received = view.plain("http_4xx") + view.plain("http_5xx") + view.left, view.received
+        return {
+            "zero": 0.0,
+            "received": received,
+            "finished": view.finished,
+            "failed": failed,
+            "failed_ratio": np.round(failed / np.maximum(received, 1.0), 6),
+            "prompt_tokens": prompt,
+            "generation_tokens": made,
+            "prompt_rate": np.round(view.per_second("prompt", prompt), 4),
+            "generation_rate": np.round(view.per_second("generation", made), 4),
+            "preemptions": view.plain("preemptions"),
+            "running": view.gauge("running"),
+            "waiting": view.gauge("waiting"),
+            "kv_used_ratio": np.round(view.gauge("kv_used_ratio"), 6),
+            "hit_ratio": np.round(cached / np.maximum(prompt, 1.0), 6),
+        }

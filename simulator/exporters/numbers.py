@@ -1,0 +1,36 @@
+"""How each engine's language writes a number on its page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from simulator.exporters.text import python_number as _python_number
+
+Number = Callable[[float], str]
+
+
+def python_number(value: float) -> str:
+    """As prometheus_client for Python: ``15.0``, ``1.795e+09``, ``NaN``."""
+    return _python_number(value) if math.isfinite(value) else _special(value, "NaN")
+
+
+def rust_number(value: float) -> str:
+    """As the metrics-exporter-prometheus crate: the shortest digits that read back, never an exponent."""
+    if not math.isfinite(value):
+        return _special(value, "NaN")
+    text = repr(value)
+    if "e" in text:
+        text = f"{value:.24f}".rstrip("0") if abs(value) < 1.0 else f"{value:.1f}"
+    return text.removesuffix(".0")
+
+
+def cpp_number(value: float) -> str:
+    """As prometheus-cpp: sixteen digits, ``15``, ``16106127360``, ``Nan``."""
+    return f"{value:.16g}" if math.isfinite(value) else _special(value, "Nan")
+
+
+def _special(value: float, none: str) -> str:
+    if math.isnan(value):
+        return none
+    return "+Inf" if value > 0 else "-Inf"

@@ -1,0 +1,51 @@
+"""The page of a generation probe outside the cluster: one service's entry, asked for a short answer.
+
+Names are those of the signal vocabulary; success, duration, status and certificate stand there under the
+names of blackbox_exporter, too.
+"""
+
+from __future__ import annotations
+
+import math
+
+from simulator.exporters.blackbox import EntryProbe
+from simulator.exporters.text import go_number, header
+from simulator.fleet import Fleet
+
+_FAMILIES = (
+    ("probe_success", "Displays whether or not the probe was a success"),
+    ("probe_duration_seconds", "Returns how long the probe took to complete in seconds"),
+    ("probe_http_status_code", "Response HTTP status code"),
+    ("probe_ssl_earliest_cert_expiry", "Returns earliest SSL cert expiry in unixtime"),
+    ("probe_ttft_seconds", "Time to first token of the generation probe"),
+    ("probe_itl_seconds", "Mean gap between tokens of the generation probe"),
+    ("probe_e2e_seconds", "Whole time of the probe"),
+    ("probe_cert_expiry_seconds", "Seconds until the TLS certificate of the entry expires"),
+)
+
+
+class ProbePages:
+    """Writes the page of any service. What a probe did not get to know is not on its page."""
+
+    def __init__(self) -> None:
+        self._probe: EntryProbe | None = None
+
+    def page(self, fleet: Fleet, service: int) -> bytes:
+        """The page of a service, by its place in the fleet's specification."""
+        if self._probe is None:
+            self._probe = EntryProbe(fleet)
+        found = self._probe.look()
+        expiry = float(found.expiry_seconds[service])
+        values = (
+            float(found.success[service]),
+            float(found.e2e[service]),
+            float(found.status[service]),
+            float(round(fleet.at + expiry)) if math.isfinite(expiry) else math.nan,
+            float(found.ttft[service]),
+            float(found.itl[service]),
+            float(found.e2e[service]),
+            expiry,
+        )
+        known = [(family, value) for family, value in zip(_FAMILIES, values, strict=True) if math.isfinite(value)]
+        lines = [f"{header(name, 'gauge', text)}{name} {go_number(value)}\n" for (name, text), value in known]
+        return "".join(lines).encode()

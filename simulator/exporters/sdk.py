@@ -1,0 +1,43 @@
+"""The page of a service's own counters, as its owner publishes them: validity of answers, votes, a business KPI."""
+
+from __future__ import annotations
+
+from simulator.exporters.blackbox import KPI, REASONS, OwnersCount
+from simulator.exporters.numbers import python_number
+from simulator.exporters.text import header, labels
+from simulator.fleet import Fleet
+
+_ANSWERS = ("outrider_sdk_answers_total", "counter", "Answers given.")
+_INVALID = ("outrider_sdk_invalid_answers_total", "counter", "Answers that were empty, endlessly repeated or garbled.")
+_FEEDBACK = ("outrider_sdk_feedback_total", "counter", "Votes of users on answers.")
+_KPI = ("outrider_sdk_kpi", "gauge", "A business KPI of the service.")
+
+
+class SdkPages:
+    """Writes the page of any service."""
+
+    def __init__(self) -> None:
+        self._count: OwnersCount | None = None
+
+    def page(self, fleet: Fleet, service: int) -> bytes:
+        """The page of a service, by its place in the fleet's specification."""
+        if self._count is None:
+            self._count = OwnersCount(fleet)
+        count = self._count
+        count.look()
+        invalid, votes = count.invalid_by_reason[service].tolist(), count.votes[service].tolist()
+        lines = [
+            header(*_ANSWERS),
+            _line(_ANSWERS[0], {}, float(count.answers[service])),
+            header(*_INVALID),
+            *(_line(_INVALID[0], {"reason": name}, number) for name, number in zip(REASONS, invalid, strict=True)),
+            header(*_FEEDBACK),
+            *(_line(_FEEDBACK[0], {"vote": name}, number) for name, number in zip(("up", "down"), votes, strict=True)),
+            header(*_KPI),
+            _line(_KPI[0], {"kpi": KPI}, float(count.kpi[service])),
+        ]
+        return "".join(lines).encode()
+
+
+def _line(name: str, pairs: dict[str, str], number: float) -> str:
+    return f"{name}{labels(pairs)} {python_number(number)}\n"

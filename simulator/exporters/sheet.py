@@ -1,0 +1,76 @@
+"""A page as an outline with holes, and a sheet that fills in only what has changed since the last time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from outrider.model import Floats
+from simulator.exporters.numbers import Number
+from simulator.exporters.text import header, labels
+
+
+class Outline:
+    """Everything of a page but its numbers. ``family`` and ``sample`` build it; sheets share it."""
+
+    def __init__(self, number: Number, gap: str = "") -> None:
+        """``number`` writes a number; ``gap`` stands between families."""
+        self.number = number
+        self._gap = gap
+        self._open: list[str] = []
+        self._pieces: list[str] = []
+        self._columns: list[int] = []
+
+    def family(self, name: str, kind: str, text: str) -> None:
+        """The HELP and TYPE lines of a family."""
+        if self._pieces or self._open:
+            self._open.append(self._gap)
+        self._open.append(header(name, kind, text))
+
+    def sample(self, name: str, pairs: Mapping[str, str], column: int) -> None:
+        """A line whose number is in ``column`` of the row that a sheet is given."""
+        self._pieces.append("".join([*self._open, name, labels(pairs), " "]))
+        self._columns.append(column)
+        self._open = ["\n"]
+
+    def parts(self) -> list[str]:
+        """The page in pieces, those with odd numbers still empty."""
+        parts = [""] * (2 * len(self._pieces) + 1)
+        parts[0::2] = [*self._pieces, "".join([*self._open, self._gap])]
+        return parts
+
+    def places(self, columns: int) -> list[list[int]]:
+        """For each of so many columns, the parts that show it."""
+        found: list[list[int]] = [[] for _ in range(columns)]
+        for number, column in enumerate(self._columns):
+            found[column].append(2 * number + 1)
+        return found
+
+
+class Sheet:
+    """The page of one server. A number is written anew only when it has moved."""
+
+    def __init__(self, outline: Outline, places: list[list[int]]) -> None:
+        """``places`` as ``outline.places`` gives them; sheets of one outline share them."""
+        self._number = outline.number
+        self._parts = outline.parts()
+        self._places = places
+        self._row = np.full(len(places), np.nan)
+        self._body = b""
+
+    def render(self, row: Floats) -> bytes:
+        """The page with the numbers of ``row``, shape (columns,)."""
+        moved = np.flatnonzero(row != self._row)
+        if moved.size == 0:
+            return self._body
+        parts, places, number = self._parts, self._places, self._number
+        for column, value in zip(moved.tolist(), row[moved].tolist(), strict=True):
+            shown = places[column]
+            if shown:
+                text = number(value)
+                for place in shown:
+                    parts[place] = text
+        self._row = row.copy()
+        self._body = "".join(parts).encode()
+        return self._body

@@ -1,0 +1,1 @@
+"""The simulated hosts and devices: clocks, power, heat, memory, CPU, disk, network."""

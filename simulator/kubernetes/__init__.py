@@ -1,0 +1,1 @@
+"""The fleet as a Kubernetes API would show it: objects, lists, watches."""

@@ -1,0 +1,308 @@
+"""The fleet as its Kubernetes API shows it: lists in pages, changes since a resource version, 410 when too old.
+
+The view looks at the fleet when it is asked and finds out what changed since the last question, so a
+fleet that nobody asks about costs nothing. Objects are rendered when they change, never again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from outrider.model import EntityKind
+from simulator.cluster.pod import Pod
+from simulator.fleet import Fleet
+from simulator.journal import Happening, Voice
+from simulator.kubernetes import objects
+from simulator.kubernetes.workloads import Workload, changed, first_workload, returned
+from simulator.spec.names import pod_uid
+
+MOST_CHANGES = 2_000  # of one resource; who asks for older ones must list anew
+EVENT_SECONDS = 3600.0  # --event-ttl of the API server
+KINDS = {
+    "events": ("v1", "EventList"),
+    "nodes": ("v1", "NodeList"),
+    "pods": ("v1", "PodList"),
+    "deployments": ("apps/v1", "DeploymentList"),
+    "replicasets": ("apps/v1", "ReplicaSetList"),
+    "statefulsets": ("apps/v1", "StatefulSetList"),
+}
+_Shape = tuple[object, ...]
+_Rendered = tuple[str, _Shape, Callable[[], dict[str, Any]]]
+
+
+class ExpiredError(Exception):
+    """The resource version or the continue token is older than what is kept."""
+
+
+class SelectorError(Exception):
+    """A selector, token or version that cannot be read."""
+
+
+@dataclass(slots=True)
+class _Resource:
+    """Objects of one resource with what changed lately: (version, ADDED | MODIFIED | DELETED, object)."""
+
+    held: dict[str, dict[str, Any]] = field(default_factory=dict)
+    shapes: dict[str, _Shape] = field(default_factory=dict)
+    news: deque[tuple[int, str, dict[str, Any]]] = field(default_factory=deque)
+    forgotten: int = 0
+
+    def keep(self, version: int, what: str, found: dict[str, Any]) -> None:
+        self.news.append((version, what, found))
+        if len(self.news) > MOST_CHANGES:
+            self.forgotten = self.news.popleft()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which objects: of one namespace, with these labels, with these values at field paths."""
+
+    namespace: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def takes(self, found: Mapping[str, Any]) -> bool:
+        """True for an object that is asked for."""
+        meta = found["metadata"]
+        if self.namespace is not None and meta.get("namespace") != self.namespace:
+            return False
+        if any(meta.get("labels", {}).get(name) != value for name, value in self.labels.items()):
+            return False
+        return all(_at(found, path) == value for path, value in self.fields.items())
+
+
+class KubernetesView:
+    """Every resource of one fleet. Not safe for two threads at once, as the fleet itself."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._version = 1_000
+        self._number = 0
+        self._resources = {name: _Resource() for name in KINDS}
+        self._told: dict[tuple[object, ...], objects.Told] = {}
+        self._ordered: dict[str, str] = {}
+        begun = float(fleet.nodes.boot.max())
+        self._workloads = {service.name: first_workload(service, begun) for service in fleet.spec.services}
+
+    def page(self, resource: str, wanted: Wanted, limit: int | None = None, token: str = "") -> dict[str, Any]:
+        """A list, or one page of it. Raises ExpiredError for an old token, SelectorError for one that is none."""
+        self.refresh()
+        held = self._resources[resource]
+        version, after = (self._version, "") if not token else _opened(token)
+        if version < held.forgotten:
+            raise ExpiredError
+        keys = sorted(key for key, found in held.held.items() if key > after and wanted.takes(found))
+        shown = keys if limit is None else keys[:limit]
+        meta: dict[str, Any] = {"resourceVersion": str(version)}
+        if len(shown) < len(keys):
+            meta["continue"] = _sealed(version, shown[-1])
+            if not (wanted.labels or wanted.fields):
+                meta["remainingItemCount"] = len(keys) - len(shown)
+        api, kind = KINDS[resource]
+        return {"apiVersion": api, "kind": kind, "metadata": meta, "items": [_listed(held.held[key]) for key in shown]}
+
+    def one(self, resource: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """An object by its name, None when there is none."""
+        self.refresh()
+        return self._resources[resource].held.get(f"{namespace}/{name}")
+
+    def news(self, resource: str, after: int, wanted: Wanted) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
+        """The newest version, and what changed since ``after``. Raises ExpiredError when that is too long ago.
+
+        ``after`` 0 means: begin with everything that is there.
+        """
+        self.refresh()
+        held = self._resources[resource]
+        if after == 0:
+            return self._version, [("ADDED", found) for found in held.held.values() if wanted.takes(found)]
+        if after < held.forgotten:
+            raise ExpiredError
+        found = [(what, one) for version, what, one in held.news if version > after and wanted.takes(one)]
+        return self._version, found
+
+    def forget(self) -> None:
+        """Drop the past, as a compaction of etcd does: whoever watches must list anew."""
+        self.refresh()
+        self._version += 1
+        for held in self._resources.values():
+            held.news.clear()
+            held.forgotten = self._version
+
+    # --- what there is now ----------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Find what has changed in the fleet since the last look."""
+        for line in self._fleet.journal.after(self._number):
+            self._number = line.number
+            self._take(line)
+        for name, revision in self._fleet.pods.revisions.items():
+            if self._ordered.get(name, revision) != revision:  # perhaps without a word
+                self._workloads[name] = returned(self._workloads[name], revision, self._fleet.at)
+            self._ordered[name] = revision
+        old = self._fleet.at - EVENT_SECONDS
+        self._told = {key: told for key, told in self._told.items() if told.last >= old}
+        self._update("pods", self._pods())
+        self._update("nodes", self._nodes())
+        self._update("deployments", self._deployments())
+        self._update("replicasets", self._replicasets())
+        self._update("events", self._events())
+
+    def _take(self, line: Happening) -> None:
+        if line.voice is Voice.CHANGE:
+            workload = self._workloads.get(line.entity.name)
+            if line.entity.kind in (EntityKind.SERVICE, EntityKind.WORKLOAD) and workload is not None:
+                after = changed(workload, line)
+                if after is not None:
+                    self._workloads[line.entity.name] = after
+                    return
+                if line.code == "scale":
+                    return  # the deployment's number of replicas tells it
+            notes = {objects.CHANGE: line.code}
+            notes |= {objects.FROM: line.attributes["from"]} if "from" in line.attributes else {}
+            notes |= {objects.TO: line.attributes["to"]} if "to" in line.attributes else {}
+            self._told[line.number,] = objects.Told(line.number, line, line.at, line.at, notes=notes)
+        elif line.voice is Voice.KUBERNETES:
+            key = (line.entity, line.code, line.text, self._uid(line))
+            known = self._told.get(key)
+            if known is None:
+                self._told[key] = objects.Told(line.number, line, line.at, line.at, self._uid(line))
+            else:
+                known.last, known.count = line.at, known.count + 1
+
+    def _uid(self, line: Happening) -> str:
+        """The uid of the pod or node a line is about; empty for anything else."""
+        cluster, entity = self._fleet.spec.cluster, line.entity
+        if entity.kind is EntityKind.POD:
+            pod = self._fleet.pod_named(entity.name)
+            return pod_uid(cluster, entity.name, 0 if pod is None else pod.generation)
+        return objects.uid(cluster, "node", entity.name) if entity.kind is EntityKind.NODE else ""
+
+    def _update(self, resource: str, now: Iterable[_Rendered]) -> None:
+        held, seen = self._resources[resource], set()
+        for key, shape, render in now:
+            seen.add(key)
+            if held.shapes.get(key) == shape:
+                continue
+            found = render()
+            self._version += 1
+            found["metadata"]["resourceVersion"] = str(self._version)
+            what = "MODIFIED" if key in held.held else "ADDED"
+            before = held.held.get(key)
+            if before is not None and before["metadata"]["uid"] != found["metadata"]["uid"]:
+                held.keep(self._version, "DELETED", before)
+                self._version, what = self._version + 1, "ADDED"
+                found["metadata"]["resourceVersion"] = str(self._version)
+            held.held[key], held.shapes[key] = found, shape
+            held.keep(self._version, what, found)
+        for key in [key for key in held.held if key not in seen]:
+            self._version += 1
+            held.keep(self._version, "DELETED", held.held.pop(key))
+            del held.shapes[key]
+
+    def _pods(self) -> Iterator[_Rendered]:
+        for pod in self._fleet.pods.pods:
+            if not pod.exists:
+                continue
+            workload = self._workloads[pod.service.name]
+            revision = workload.of(pod.revision)
+            ready = bool(self._fleet.kubelets.pod_ready[pod.slot])
+            life = (pod.generation, pod.phase, pod.node, pod.restarts, pod.unschedulable, pod.started_at)
+            shape = (*life, ready, revision)
+            yield (
+                f"{workload.namespace}/{pod.name}",
+                shape,
+                partial(objects.pod_object, self._fleet, pod, workload, revision),
+            )
+
+    def _nodes(self) -> Iterator[_Rendered]:
+        fleet = self._fleet
+        hosts = fleet.nodes
+        healthy = np.bincount(fleet.gpus.node, fleet.pods.healthy, hosts.size)
+        states = (hosts.ready, fleet.pods.cordoned, hosts.disk_pressure, hosts.memory_pressure, hosts.boot, healthy)
+        for name, node, *shape in zip(hosts.names, range(hosts.size), *(one.tolist() for one in states), strict=True):
+            yield f"/{name}", tuple(shape), partial(objects.node_object, fleet, node)
+
+    def _deployments(self) -> Iterator[_Rendered]:
+        cluster = self._fleet.spec.cluster
+        for workload, pods, wanted in self._each():
+            updated = sum(workload.of(pod.revision) is workload.current for pod in pods)
+            shape = (workload, wanted, len(pods), sum(pod.ready for pod in pods), updated)
+            yield (
+                f"{workload.namespace}/{workload.name}",
+                shape,
+                partial(objects.deployment_object, cluster, workload, wanted, pods, updated),
+            )
+
+    def _replicasets(self) -> Iterator[_Rendered]:
+        cluster = self._fleet.spec.cluster
+        for workload, pods, wanted in self._each():
+            for revision in workload.revisions:
+                mine = [pod for pod in pods if workload.of(pod.revision) is revision]
+                aim = wanted if revision is workload.current else len(mine)
+                shape = (revision, aim, len(mine), sum(pod.ready for pod in mine))
+                yield (
+                    f"{workload.namespace}/{workload.replica_set(revision.template)}",
+                    shape,
+                    partial(objects.replicaset_object, cluster, workload, revision, aim, mine),
+                )
+
+    def _each(self) -> Iterator[tuple[Workload, list[Pod], int]]:
+        pods: dict[str, list[Pod]] = {name: [] for name in self._workloads}
+        for pod in self._fleet.pods.pods:
+            if pod.exists:
+                pods[pod.service.name].append(pod)
+        for name, workload in self._workloads.items():
+            yield workload, pods[name], self._fleet.desired[name]
+
+    def _events(self) -> Iterator[_Rendered]:
+        cluster = self._fleet.spec.cluster
+        for told in self._told.values():
+            key = f"{told.line.entity.namespace or 'default'}/{told.line.entity.name.lower()}.{told.number:016x}"
+            yield key, (told.count,), partial(objects.event_object, cluster, told)
+
+
+def _listed(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Inside a list an object does not say its kind."""
+    return {name: value for name, value in found.items() if name not in ("apiVersion", "kind")}
+
+
+def _at(found: Mapping[str, Any], path: str) -> str:
+    """The value at a field path such as ``involvedObject.kind``; empty when it is not there."""
+    value: Any = found
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return "" if value is None else str(value)
+
+
+def selector(text: str) -> dict[str, str]:
+    """``a=b,c==d``. Raises SelectorError for any other kind of condition."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, sign, value = part.replace("==", "=").partition("=")
+        if not sign or name.endswith("!") or "(" in part:
+            raise SelectorError(f"unable to parse requirement: {part!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _sealed(version: int, after: str) -> str:
+    return base64.urlsafe_b64encode(
+        json.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": after}).encode()
+    ).decode()
+
+
+def _opened(token: str) -> tuple[int, str]:
+    try:
+        read = json.loads(base64.urlsafe_b64decode(token))
+        return int(read["rv"]), str(read["start"])
+    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        raise SelectorError("continue key is not valid") from error

@@ -1,0 +1,92 @@
+"""What operators do to a healthy fleet: rollouts of new revisions and restarts of single replicas.
+
+The plan is a pure function of seed and time, like the load, so that the written past and the live
+fleet agree. None of it is a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.fleet import Fleet
+from simulator.spec.fleets import FleetSpec
+from simulator.traffic.shapes import DAY_SECONDS, MONDAY, WEEK_SECONDS, salt_of, uniform
+
+ROLLOUT_SALT, RESTART_SALT = 101, 107
+FIRST_HOUR, HOURS = 9.0, 8.0  # people work from 9 to 17 UTC
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Planned:
+    """One deed at unix seconds ``at``. ``replica`` is the place within its service, None: all, one after another."""
+
+    at: float
+    service: str
+    replica: int | None = None
+
+
+def planned(spec: FleetSpec, seed: int, start: float, end: float) -> tuple[Planned, ...]:
+    """Everything in [start, end) (unix), oldest first.
+
+    Every service is rolled out once a week, and one of its replicas is restarted on another occasion.
+    """
+    found = []
+    first, last = np.floor((start - MONDAY) / WEEK_SECONDS), np.floor((end - MONDAY) / WEEK_SECONDS)
+    for week in np.arange(first, last + 1):
+        for service in spec.services:
+            salt = salt_of(seed, service.name)
+            place = int(_drawn(week, salt + RESTART_SALT + 3) * service.replicas)
+            found.append(Planned(_instant(week, salt + ROLLOUT_SALT), service.name))
+            found.append(Planned(_instant(week, salt + RESTART_SALT), service.name, place))
+    return tuple(sorted((one for one in found if start <= one.at < end), key=lambda one: (one.at, one.service)))
+
+
+def away(spec: FleetSpec, service: str, deeds: Sequence[Planned], times: np.ndarray) -> np.ndarray:
+    """Which replicas of a service are down for a deed at ``times``: bool of shape (replicas, times)."""
+    replicas, lasts = spec.service(service).replicas, spec.startup.total_seconds
+    found = np.zeros((replicas, times.size), dtype=bool)
+    for deed in deeds:
+        if deed.service == service:
+            for turn, place in enumerate(range(replicas) if deed.replica is None else [deed.replica]):
+                begin = deed.at + turn * lasts
+                found[place] |= (times >= begin) & (times < begin + lasts)
+    return found
+
+
+class Upkeep:
+    """Carries out the plan on a live fleet: call ``advance`` after each step."""
+
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        """What was planned before the fleet's present is left out."""
+        self._fleet, self._seed, self._done_until = fleet, seed, fleet.at
+        self.done: list[Planned] = []
+
+    def advance(self) -> None:
+        """Do what has come due since the last call."""
+        now = self._fleet.at
+        for deed in planned(self._fleet.spec, self._seed, self._done_until, now):
+            self._do(deed)
+            self.done.append(deed)
+        self._done_until = now
+
+    def _do(self, deed: Planned) -> None:
+        fleet = self._fleet
+        if deed.replica is None:
+            revision = f"v{2 + sum(one.service == deed.service and one.replica is None for one in self.done)}"
+            fleet.rollout(deed.service, revision, text=f"rolling update of {deed.service} to {revision}")
+            return
+        pod = fleet.pods.of_service(deed.service)[deed.replica]
+        if pod.ready:
+            fleet.restart(pod.slot)
+
+
+def _drawn(week: float, salt: int) -> float:
+    return float(uniform(np.array([week]), salt)[0])
+
+
+def _instant(week: float, salt: int) -> float:
+    day, hour = np.floor(_drawn(week, salt) * 5), FIRST_HOUR + HOURS * _drawn(week, salt + 1)
+    return float(MONDAY + week * WEEK_SECONDS + day * DAY_SECONDS + hour * 3600.0)

@@ -1,0 +1,1 @@
+"""Drill scores: truth against observation, grouping, calibration, recovery. Pure."""

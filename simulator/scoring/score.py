@@ -1,0 +1,381 @@
+"""How well a platform found, named and repaired what a drill broke: truth and observation to figures.
+
+Pure: nothing here knows a platform, a clock or a file. The rules are those of "How a drill is
+scored": an injected fault is detected when an incident opens between its start and its end + 120 s
+whose cause, or any alert folded into it, lies on the topology path of the faulted entity; one
+incident to one fault, earliest first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from scipy.special import gammaincinv
+
+from outrider.faults import faults
+from outrider.model import EntityRef, Priority
+from simulator.scoring.calibration import answers_of, reliability
+from simulator.scoring.grouping import Fired, Pairs, pairs_of
+
+GRACE = timedelta(seconds=120)
+STORM_ENTITIES = 10  # a truth that touches so many is a storm
+REPAIRED_WITHIN = timedelta(minutes=5)
+LOUD = (Priority.P0, Priority.P1, Priority.P2)
+BY_HAND = ("ask", "notify", "watch", "propose", "link", "check")
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A fault that was put in. ``path`` holds the entity with everything above and below it.
+
+    ``recovered_at`` is when its harm to the service ended before the fault itself did, None if never. ``rings`` are
+    the places where it shows, nearest first: what it touches, its path, all else of the services on it; none where
+    nobody asks how alerts were grouped.
+    """
+
+    fault: str
+    entity: EntityRef
+    start: datetime
+    end: datetime
+    path: frozenset[EntityRef]
+    recovered_at: datetime | None = None
+    rings: tuple[frozenset[EntityRef], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An incident as seen from outside. ``entities``: its causes', and those of all alerts folded into it.
+
+    ``hypotheses`` are (entity, fault id), best first, ``confidences`` what was said of each, 0-1; what is left of 1
+    was said of "none of these". ``notified_at`` is the first message to a person, ``paged_at`` the first of P0 or P1.
+    One call may tell of several incidents. It is a page of the one it goes out under; ``called_at`` is the first page
+    that tells of this one, under whichever it goes out.
+    """
+
+    id: str
+    opened_at: datetime
+    resolved_at: datetime | None
+    priority: Priority
+    hypotheses: tuple[tuple[EntityRef, str], ...]
+    entities: frozenset[EntityRef]
+    paged_at: datetime | None = None
+    notified_at: datetime | None = None
+    confidences: tuple[float, ...] = ()
+    called_at: datetime | None = None
+
+    @property
+    def is_called(self) -> bool:
+        """True when a page told of it."""
+        return self.paged_at is not None or self.called_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """An action that the guard rails allowed and that was done, not as a dry run."""
+
+    incident: str
+    kind: str
+    target: EntityRef
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One scenario: what was injected and what was seen of it. ``alerts`` counts those that fired.
+
+    ``fired`` are those alerts one by one. ``storm``: its faults touch ``STORM_ENTITIES`` or more.
+    """
+
+    scenario: str
+    start: datetime
+    end: datetime
+    targets: int
+    injected: tuple[Injected, ...]
+    incidents: tuple[Opened, ...]
+    alerts: int
+    acted: tuple[Acted, ...] = ()
+    negative: bool = False
+    storm: bool = False
+    fired: tuple[Fired, ...] = ()
+
+    @property
+    def target_days(self) -> float:
+        """Targets times the days they were watched."""
+        return self.targets * ((self.end - self.start) / timedelta(days=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one injected fault. Instants are relative to its start, in seconds; None: never."""
+
+    scenario: str
+    injected: Injected
+    incident: Opened | None
+    rank: int | None  # place of the true (entity, fault) among the hypotheses, from 1
+    entity_correct: bool
+    fault_correct: bool
+    lost: bool  # no incident of its own while another one was open
+    repaired_after: float | None
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds from the fault's start to the opening of its incident."""
+        if self.incident is None:
+            return None
+        return (self.incident.opened_at - self.injected.start).total_seconds()
+
+
+def verdicts(run: Run) -> tuple[Verdict, ...]:
+    """The verdict on every fault of a run, in order of their starts."""
+    free = sorted(run.incidents, key=lambda incident: (incident.opened_at, incident.id))
+    found = []
+    for injected in sorted(run.injected, key=lambda one: (one.start, one.fault, one.entity.key)):
+        incident = next((one for one in free if _answers(one, injected)), None)
+        if incident is not None:
+            free.remove(incident)
+        found.append(_verdict(run, injected, incident))
+    return tuple(found)
+
+
+def _answers(incident: Opened, injected: Injected) -> bool:
+    in_time = injected.start <= incident.opened_at <= injected.end + GRACE
+    return in_time and not injected.path.isdisjoint(incident.entities)
+
+
+def _verdict(run: Run, injected: Injected, incident: Opened | None) -> Verdict:
+    truth = (injected.entity, injected.fault)
+    named = incident.hypotheses if incident else ()
+    return Verdict(
+        scenario=run.scenario,
+        injected=injected,
+        incident=incident,
+        rank=named.index(truth) + 1 if truth in named else None,
+        entity_correct=bool(named) and named[0][0] == injected.entity,
+        fault_correct=bool(named) and named[0][1] == injected.fault,
+        lost=incident is None and any(_open_during(one, injected) for one in run.incidents),
+        repaired_after=_repaired_after(run, injected, incident),
+    )
+
+
+def _open_during(incident: Opened, injected: Injected) -> bool:
+    until = incident.resolved_at
+    return incident.opened_at <= injected.end + GRACE and (until is None or until >= injected.start)
+
+
+def _repaired_after(run: Run, injected: Injected, incident: Opened | None) -> float | None:
+    """Seconds to recovery, when an allowed action for its incident, or on its path, came before it."""
+    done = injected.recovered_at
+    if incident is None or done is None:
+        return None
+    helped = any(
+        injected.start <= act.at <= done and (act.incident == incident.id or act.target in injected.path)
+        for act in run.acted
+    )
+    return (done - injected.start).total_seconds() if helped else None
+
+
+def has_remedy(fault_id: str) -> bool:
+    """True when the fault has an automatic remedy: its first one does not begin with a word for people."""
+    return not faults()[fault_id].remedy.startswith(BY_HAND)
+
+
+def poisson_upper95(count: int) -> float:
+    """The 95 % upper confidence bound on the mean of a Poisson count: 3.0 at none (exact, one-sided; Garwood 1936)."""
+    return float(gammaincinv(count + 1, 0.95))
+
+
+def score(runs: Sequence[Run]) -> dict[str, Any]:
+    """All figures of ``outrider drill score``, of one seed or of several pooled. A share of nothing is None."""
+    judged = [verdict for run in runs for verdict in verdicts(run)]
+    detected = [verdict for verdict in judged if verdict.incident is not None]
+    negative = [run for run in runs if run.negative]
+    storms = [run for run in runs if run.storm]
+    false_pages = sum(false_pages_of(run) for run in runs)
+    target_days = sum(run.target_days for run in runs)
+    return {
+        "scenarios": len(runs),
+        "events": len(judged),
+        "precision": _share(right for run in runs for right in _loud_and_right(run)),
+        "recall": _share(verdict.incident is not None for verdict in judged),
+        "median_delay_seconds": _quantile(detected, 0.5),
+        "p95_delay_seconds": _quantile(detected, 0.95),
+        "ac1": _share(_ranked(verdict, 1) for verdict in detected),
+        "ac3": _share(_ranked(verdict, 3) for verdict in detected),
+        "right_abstention": _share(not any(i.priority in LOUD for i in run.incidents) for run in negative),
+        "folding_ratio": _folding(storms, pages_of),
+        "folding_ratio_by_incident": _folding(storms, called_of),
+        **sum((pairs_of(run, GRACE) for run in storms), Pairs()).figures(),
+        "distinct_incidents_lost": sum(verdict.lost for verdict in judged),
+        "false_pages": false_pages,
+        "false_pages_by_call": sum(false_calls_of(run) for run in runs),
+        "target_days": target_days,
+        "false_pages_per_target_day_upper95": poisson_upper95(false_pages) / target_days if target_days else None,
+        "remediated_ratio": _remediated(detected),
+        **reliability(answers_of(runs, GRACE)),
+        "by_fault": _by_fault(judged),
+        "by_storm": _by_storm(storms),
+    }
+
+
+def _matched(run: Run) -> set[str]:
+    """The incidents that answer for a fault. Ids are unique within a run only."""
+    return {verdict.incident.id for verdict in verdicts(run) if verdict.incident is not None}
+
+
+def _loud_and_right(run: Run) -> list[bool]:
+    """For each incident of P0-P2, whether it answers for a fault."""
+    matched = _matched(run)
+    return [incident.id in matched for incident in run.incidents if incident.priority in LOUD]
+
+
+def pages_of(run: Run) -> int:
+    """First notifications of P0 and P1 incidents to a person: one call is one page, of however many it tells."""
+    return sum(incident.paged_at is not None for incident in run.incidents)
+
+
+def called_of(run: Run) -> int:
+    """Incidents that a page told of, each counted though it came with another one's call."""
+    return sum(incident.is_called for incident in run.incidents)
+
+
+def false_pages_of(run: Run) -> int:
+    """Incidents that a page told of and that answer to no injected fault: joining a true one makes none true."""
+    matched = _matched(run)
+    return sum(incident.is_called and incident.id not in matched for incident in run.incidents)
+
+
+def false_calls_of(run: Run) -> int:
+    """Pages that went out under an incident that answers to no injected fault."""
+    matched = _matched(run)
+    return sum(incident.paged_at is not None and incident.id not in matched for incident in run.incidents)
+
+
+def _ranked(verdict: Verdict, within: int) -> bool:
+    return verdict.rank is not None and verdict.rank <= within
+
+
+def _share(answers: Iterable[bool]) -> float | None:
+    known = list(answers)
+    return sum(known) / len(known) if known else None
+
+
+def _quantile(detected: Sequence[Verdict], share: float) -> float | None:
+    """The median, or the smallest delay that at least that share does not exceed."""
+    delays = sorted(verdict.delay for verdict in detected if verdict.delay is not None)
+    if not delays:
+        return None
+    return median(delays) if share == 0.5 else delays[math.ceil(share * len(delays)) - 1]
+
+
+def _folding(storms: Sequence[Run], counted: Callable[[Run], int]) -> float | None:
+    fired = sum(run.alerts for run in storms)
+    return 1.0 - sum(counted(run) for run in storms) / fired if fired else None
+
+
+def _by_storm(storms: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """How each storm was folded and grouped, over its runs on several seeds together."""
+    groups: dict[str, list[Run]] = {}
+    for run in storms:
+        groups.setdefault(run.scenario, []).append(run)
+    return {
+        scenario: {
+            "alerts": sum(run.alerts for run in groups[scenario]),
+            "pages": sum(pages_of(run) for run in groups[scenario]),
+            "incidents_paged": sum(called_of(run) for run in groups[scenario]),
+            "folding_ratio": _folding(groups[scenario], pages_of),
+            "folding_ratio_by_incident": _folding(groups[scenario], called_of),
+            **sum((pairs_of(run, GRACE) for run in groups[scenario]), Pairs()).figures(),
+        }
+        for scenario in sorted(groups)
+    }
+
+
+def _remediated(detected: Iterable[Verdict]) -> float | None:
+    return _share(repaired(verdict) for verdict in detected if has_remedy(verdict.injected.fault))
+
+
+def repaired(verdict: Verdict) -> bool:
+    """True when an allowed action had the service recover within five minutes of the fault's start."""
+    return verdict.repaired_after is not None and verdict.repaired_after <= REPAIRED_WITHIN.total_seconds()
+
+
+def _by_fault(judged: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
+    groups: dict[str, list[Verdict]] = {}
+    for verdict in judged:
+        groups.setdefault(verdict.injected.fault, []).append(verdict)
+    return {fault: _one_fault(fault, groups[fault]) for fault in sorted(groups)}
+
+
+def _one_fault(fault: str, judged: Sequence[Verdict]) -> dict[str, Any]:
+    detected = [verdict for verdict in judged if verdict.incident is not None]
+    return {
+        "events": len(judged),
+        "detected": len(detected),
+        "median_delay_seconds": _quantile(detected, 0.5),
+        "ac1": _share(_ranked(verdict, 1) for verdict in detected),
+        "ac3": _share(_ranked(verdict, 3) for verdict in detected),
+        "named_instead": _named_instead(fault, detected),
+        "remediated_ratio": _remediated(detected) if has_remedy(fault) else None,
+    }
+
+
+def _named_instead(fault: str, detected: Iterable[Verdict]) -> dict[str, int]:
+    """Which faults were suspected in its place, and how often; ``unknown`` when none was."""
+    counts: dict[str, int] = {}
+    for verdict in detected:
+        assert verdict.incident is not None
+        named = verdict.incident.hypotheses[0][1] if verdict.incident.hypotheses else "unknown"
+        if named != fault:
+            counts[named] = counts.get(named, 0) + 1
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class DrillResult:
+    """The answer of ``outrider drill run``, about the first fault of a run; ``passed`` is about all of them."""
+
+    fault: str
+    seed: int
+    detected: bool
+    detect_seconds: float | None
+    named_entity_correct: bool
+    named_fault_correct: bool
+    notified: bool
+    remediated: bool
+    recover_seconds: float | None
+    pages: int
+    false_pages: int
+    passed: bool
+    truth: Mapping[str, Any] = field(default_factory=dict)
+
+
+def passed(verdict: Verdict) -> bool:
+    """True when a fault was found, named, and repaired if it can be."""
+    named = verdict.entity_correct and verdict.fault_correct
+    return named and (repaired(verdict) or not has_remedy(verdict.injected.fault))
+
+
+def drill_result(run: Run, seed: int, truth: Mapping[str, Any]) -> DrillResult:
+    """The result of a run with one fault or more."""
+    judged = verdicts(run)
+    verdict = judged[0]
+    return DrillResult(
+        fault=verdict.injected.fault,
+        seed=seed,
+        detected=verdict.incident is not None,
+        detect_seconds=verdict.delay,
+        named_entity_correct=verdict.entity_correct,
+        named_fault_correct=verdict.fault_correct,
+        notified=verdict.incident is not None and verdict.incident.notified_at is not None,
+        remediated=verdict.repaired_after is not None,
+        recover_seconds=verdict.repaired_after,
+        pages=pages_of(run),
+        false_pages=false_pages_of(run),
+        passed=all(passed(one) for one in judged),
+        truth=truth,
+    )

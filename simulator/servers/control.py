@@ -1,0 +1,218 @@
+"""The fleet's control door: the actions a platform may ask for.
+
+Actions are idempotent by id: the same id again answers what it answered the first time and changes
+nothing. The fleet obeys, for better or worse: judging an action is the platform's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.errors import UsageError
+from outrider.model import ActionKind, EntityKind, EntityRef, OutcomeStatus
+from simulator.cluster.pods import Pod
+from simulator.fleet import Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of an action, in one sentence."""
+
+    status: OutcomeStatus
+    detail: str
+
+    def as_json(self) -> dict[str, str]:
+        """The body of the HTTP answer."""
+        return {"status": self.status.value, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What was asked, and of which fleet. ``kind`` is None when only a name was given."""
+
+    fleet: Fleet
+    name: str
+    kind: EntityKind | None
+    params: Mapping[str, Any]
+
+
+class Control:
+    """Performs actions on a fleet and remembers their answers.
+
+    In a world an entity's own cluster says which fleet is meant; a bare name is one of the door's fleet.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._answers: dict[str, Answer] = {}
+
+    def act(
+        self,
+        action_id: str,
+        kind: ActionKind | str,
+        target: EntityRef | str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> Answer:
+        """Do it once. Raises UsageError for an unknown kind, target or parameter, and remembers nothing then."""
+        if action_id in self._answers:
+            return self._answers[action_id]
+        try:
+            verb = _VERBS[ActionKind(kind)]
+        except ValueError:
+            known = ", ".join(known.value for known in ActionKind)
+            raise UsageError(f"{kind!r} is not an action", hint=f"actions are: {known}") from None
+        order = self._order(target, params or {})
+        if dry_run:
+            return Answer(OutcomeStatus.DRY_RUN, f"would {ActionKind(kind).value} {order.name}")
+        answer = verb(order)
+        self._answers[action_id] = answer
+        return answer
+
+    def _order(self, target: EntityRef | str, params: Mapping[str, Any]) -> _Order:
+        if isinstance(target, str):
+            return _Order(self._fleet, target, None, params)
+        world = self._fleet.world
+        elsewhere = world is not None and target.cluster in world.clusters
+        fleet = world.fleet(target.cluster) if world is not None and elsewhere else self._fleet
+        return _Order(fleet, target.name, target.kind, params)
+
+
+def _cordon(order: _Order) -> Answer:
+    node = _node(order)
+    if order.fleet.pods.cordoned[node]:
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} is cordoned already")
+    order.fleet.pods.cordoned[node] = True
+    return Answer(OutcomeStatus.DONE, f"{order.name} takes no new pods")
+
+
+def _uncordon(order: _Order) -> Answer:
+    node = _node(order)
+    if not order.fleet.pods.cordoned[node]:
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} is schedulable already")
+    order.fleet.pods.cordoned[node] = False
+    return Answer(OutcomeStatus.DONE, f"{order.name} takes new pods again")
+
+
+def _drain(order: _Order) -> Answer:
+    node = _node(order)
+    order.fleet.pods.cordoned[node] = True
+    moved = order.fleet.pods.on_node(node)
+    for pod in moved:
+        order.fleet.restart(pod.slot)
+    return Answer(OutcomeStatus.DONE, f"{order.name} is cordoned and {len(moved)} pods are placed anew")
+
+
+def _restart_pod(order: _Order) -> Answer:
+    order.fleet.restart(_pod(order).slot)
+    return Answer(OutcomeStatus.DONE, f"{order.name} was deleted; a new pod starts")
+
+
+def _shift_traffic(order: _Order) -> Answer:
+    """Of a replica, a device or a host: its weight. Of a service with a cluster in the params: its entry."""
+    if "cluster" in order.params:
+        return _switch_entry(order)
+    return _set_weight(order, _ratio(order.params.get("weight", 0.0), "weight"))
+
+
+def _switch_entry(order: _Order) -> Answer:
+    name, cluster = order.fleet.spec.service(order.name).name, str(order.params["cluster"])
+    share = _ratio(order.params.get("share", 1.0), "share")
+    world = order.fleet.world
+    if world is None:
+        raise UsageError("there is no other cluster to send traffic to", hint="only a world with a standby has one")
+    if abs(world.entries(name).get(cluster, -1.0) - share) < 1e-9:
+        return Answer(OutcomeStatus.ALREADY, f"{share:.0%} of {name} goes to {cluster} already")
+    world.switch_entry(name, cluster, share)
+    return Answer(OutcomeStatus.DONE, f"{share:.0%} of {name} goes to {cluster}")
+
+
+def _restore_traffic(order: _Order) -> Answer:
+    """Its full share again; a service's entry goes home, too."""
+    world = order.fleet.world
+    if order.kind is EntityKind.SERVICE and world is not None:
+        name, home = order.fleet.spec.service(order.name).name, world.home.spec.cluster
+        if world.entries(name)[home] < 1.0:
+            world.switch_entry(name, home)
+            return Answer(OutcomeStatus.DONE, f"all of {name} goes to {home} again")
+    return _set_weight(order, 1.0)
+
+
+def _scale(order: _Order) -> Answer:
+    wanted = order.params.get("replicas")
+    service = order.fleet.spec.service(order.name)
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
+        raise UsageError(f"replicas {wanted!r} is not a whole number", hint='give params {"replicas": 12}')
+    if wanted > service.ceiling:
+        return Answer(OutcomeStatus.FAILED, f"{order.name} may have at most {service.ceiling} replicas")
+    if wanted == sum(pod.exists for pod in order.fleet.pods.of_service(order.name)):
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} has {wanted} replicas already")
+    before = order.fleet.scale(order.name, wanted)
+    return Answer(OutcomeStatus.DONE, f"{order.name} goes from {before} to {wanted} replicas")
+
+
+def _rollback(order: _Order) -> Answer:
+    name = order.fleet.spec.service(order.name).name
+    before = order.fleet.rollouts.revision(name)
+    after = order.fleet.rollback(name)
+    if after is None:
+        return Answer(OutcomeStatus.FAILED, f"{name} has no revision before {before} to go back to")
+    return Answer(OutcomeStatus.DONE, f"{name} goes back from {before} to {after}")
+
+
+_VERBS: dict[ActionKind, Callable[[_Order], Answer]] = {
+    ActionKind.CORDON: _cordon,
+    ActionKind.UNCORDON: _uncordon,
+    ActionKind.DRAIN: _drain,
+    ActionKind.RESTART_POD: _restart_pod,
+    ActionKind.SHIFT_TRAFFIC: _shift_traffic,
+    ActionKind.RESTORE_TRAFFIC: _restore_traffic,
+    ActionKind.SCALE: _scale,
+    ActionKind.ROLLBACK: _rollback,
+}
+
+
+def _ratio(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise UsageError(f"{name} {value!r} is not between 0 and 1", hint="0 takes it out, 1 is its full share")
+    return float(value)
+
+
+def _set_weight(order: _Order, weight: float) -> Answer:
+    slots, weights = _slots(order), order.fleet.router.weights
+    if all(weights[slot] == weight for slot in slots):
+        return Answer(OutcomeStatus.ALREADY, f"{order.name} has weight {weight:g} already")
+    weights[slots] = weight
+    return Answer(OutcomeStatus.DONE, f"{order.name}: {weight:.0%} of its share of the traffic")
+
+
+def _slots(order: _Order) -> list[int]:
+    """The replicas an entity stands for: itself, those on a node, or the one on a device."""
+    fleet, name = order.fleet, order.name
+    if order.kind is EntityKind.NODE or (order.kind is None and name in fleet.node_named):
+        return [pod.slot for pod in fleet.pods.on_node(_node(order))]
+    if order.kind is EntityKind.GPU:
+        gpu = fleet.gpu_named.get(name)
+        owner = -1 if gpu is None else int(fleet.pods.owner[gpu])
+        return [owner] if owner >= 0 else []
+    if order.kind is EntityKind.SERVICE:
+        return [pod.slot for pod in fleet.pods.of_service(fleet.spec.service(name).name) if pod.exists]
+    return [_pod(order).slot]
+
+
+def _node(order: _Order) -> int:
+    known = order.fleet.node_named
+    if order.name not in known:
+        some = ", ".join(list(known)[:8])
+        raise UsageError(f"the fleet has no node {order.name!r}", hint=f"its {len(known)} nodes are {some} ...")
+    return known[order.name]
+
+
+def _pod(order: _Order) -> Pod:
+    pod = order.fleet.pod_named(order.name)
+    if pod is None:
+        raise UsageError(f"the fleet has no pod {order.name!r}", hint="see GET /control/targets for its replicas")
+    return pod

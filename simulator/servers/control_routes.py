@@ -1,0 +1,114 @@
+"""The control door over HTTP: actions in, faults in and out, and a box where webhooks of a demo arrive.
+
+GET  /control/targets        the clusters' targets in the shape of a configuration
+POST /control/actions        {id, kind, target, params?, dry_run?}
+GET  /control/faults         {known, ordered}: what can break, and what was broken here, with the truth
+POST /control/faults         {fault, entity?, cluster?, seconds?, after_seconds?, seed?}
+POST /control/faults/stop    {id}
+POST /control/inbox, GET /control/inbox
+
+One port serves all of it, without a token: it is meant for loopback, and whoever reaches it can ask what is
+broken. Of a platform only its drills do; a test holds it to that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from aiohttp import web
+
+from outrider.errors import UsageError
+from outrider.model import EntityRef
+from simulator.fleet import Fleet
+from simulator.servers.control import Control
+from simulator.servers.fault_endpoint import FaultDoor
+from simulator.servers.request_parsing import body_of, duration, entity, needed, refusal, seed
+
+INBOX_MESSAGES, INBOX_CHARACTERS = 500, 20_000
+
+
+class ControlRoutes:
+    """The handlers of one door for one or more clusters."""
+
+    def __init__(
+        self, fleets: Sequence[Fleet], listed: Callable[[], dict[str, Any]], sync: Callable[[], Awaitable[None]]
+    ) -> None:
+        """``listed`` gives the targets, ``sync`` makes the ports follow what has been done."""
+        self.controls = {fleet.spec.cluster: Control(fleet) for fleet in fleets}
+        self.faults = FaultDoor(fleets)
+        self.inbox: deque[str] = deque(maxlen=INBOX_MESSAGES)
+        self._home = fleets[0].spec.cluster
+        self._listed, self._sync = listed, sync
+
+    def add(self, app: web.Application) -> None:
+        """Add the routes."""
+        app.router.add_get("/control/targets", self._list)
+        app.router.add_post("/control/actions", self._act)
+        app.router.add_get("/control/faults", self._show_faults)
+        app.router.add_post("/control/faults", self._break)
+        app.router.add_post("/control/faults/stop", self._mend)
+        app.router.add_post("/control/inbox", self._receive)
+        app.router.add_get("/control/inbox", self._show_inbox)
+
+    async def _list(self, _: web.Request) -> web.StreamResponse:
+        await self._sync()
+        return web.json_response(self._listed())
+
+    async def _act(self, request: web.Request) -> web.StreamResponse:
+        try:
+            asked = await body_of(request)
+            number, kind = str(needed(asked, "id")), str(needed(asked, "kind"))
+            target = entity(self._home, needed(asked, "target"))
+            answer = self._control(target).act(
+                number, kind, target, asked.get("params") or {}, dry_run=bool(asked.get("dry_run", False))
+            )
+        except UsageError as error:
+            return refusal(error)
+        await self._sync()
+        return web.json_response(answer.as_json())
+
+    def _control(self, target: EntityRef | str) -> Control:
+        if isinstance(target, str) or len(self.controls) == 1:
+            return self.controls[self._home]
+        if target.cluster not in self.controls:
+            raise UsageError(f"no cluster is named {target.cluster!r}", hint=f"clusters: {', '.join(self.controls)}")
+        return self.controls[target.cluster]
+
+    async def _show_faults(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response({"known": self.faults.known(), "ordered": self.faults.listed()})
+
+    async def _break(self, request: web.Request) -> web.StreamResponse:
+        try:
+            asked = await body_of(request)
+            cluster = asked.get("cluster")
+            wanted = asked.get("entity")
+            told = self.faults.start(
+                str(needed(asked, "fault")),
+                None if wanted is None else entity(cluster or self._home, wanted),
+                lasts=duration(asked, "seconds"),
+                after=duration(asked, "after_seconds") or timedelta(0),
+                seed=seed(asked),
+                cluster=None if cluster is None else str(cluster),
+            )
+        except UsageError as error:
+            return refusal(error)
+        return web.json_response(told)
+
+    async def _mend(self, request: web.Request) -> web.StreamResponse:
+        try:
+            told = self.faults.stop(str(needed(await body_of(request), "id")))
+        except UsageError as error:
+            return refusal(error)
+        await self._sync()
+        return web.json_response(told)
+
+    async def _receive(self, request: web.Request) -> web.StreamResponse:
+        """A webhook's other end, so that messages of a demo arrive somewhere."""
+        self.inbox.append((await request.text())[:INBOX_CHARACTERS])
+        return web.Response(status=204)
+
+    async def _show_inbox(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response(list(self.inbox))

@@ -1,0 +1,121 @@
+"""The container logs of model servers, as the kubelet hands them out, written from the journal.
+
+Every process begins with the lines of its start-up; what the journal says in the engine's voice follows
+(``LINES`` gives the usual words of a code that has no text). A new process has a log of its own, and a
+new pod has none of the old one's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from outrider.clock import from_unix
+from simulator.cluster.pod import Phase, Pod
+from simulator.fleet import Fleet
+from simulator.journal import Happening, Voice
+
+MOST_LINES = 500  # of one pod
+LINES = {
+    "cuda_oom": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB. GPU 0 has a total capacity of "
+    "79.11 GiB of which 212.50 MiB is free. Including non-PyTorch memory, this process has 78.89 GiB memory in use. Of "
+    "the allocated memory 77.30 GiB is allocated by PyTorch, and 341.02 MiB is reserved by PyTorch but unallocated.",
+    "memory_fragmented": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 640.00 MiB. GPU 0 has a total "
+    "capacity of 79.11 GiB of which 498.00 MiB is free. Including non-PyTorch memory, this process has 78.61 GiB "
+    "memory in use. Of the allocated memory 68.02 GiB is allocated by PyTorch, and 9.71 GiB is reserved by PyTorch but "
+    "unallocated. If reserved but unallocated memory is large try setting "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.",
+    "nccl_timeout": "[rank1]:[E ProcessGroupNCCL.cpp:685] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=118207, OpType=ALLREDUCE, NumelIn=4194304, NumelOut=4194304, Timeout(ms)=600000) ran for 600029 "
+    "milliseconds before timing out.",
+    "nccl_error": "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited "
+    "or there was a network error, NCCL version 2.27.5",
+    "weights_missing": "OSError: Error no file named model.safetensors found in directory /models/current.",
+    "weights_corrupt": "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata, file "
+    "not fully covered",
+    "weights_wrong": "ValueError: There is no module or parameter named 'lm_head.weight_scale' in LlamaForCausalLM",
+    "kv_cache_too_small": "ValueError: To serve at least one request with the model's max seq len (131072), 40.00 GiB "
+    "KV cache is needed, which is larger than the available KV cache memory (11.36 GiB).",
+    "engine_dead": "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace "
+    "(above) for the root cause.",
+    "cuda_error": "RuntimeError: CUDA error: an illegal memory access was encountered",
+    "gpu_missing": "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
+    "kv_transfer_failed": "NIXL transfer failed for request: remote agent is unreachable (NIXL_ERR_REMOTE_DISCONNECT)",
+    "invalid_logits": "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
+}
+_WAITING = (Phase.PENDING, Phase.PULLING)
+_HEAD = "{} ERROR "
+_HEADS = {"vllm": "(EngineCore_DP0 pid=278) ERROR {} [core.py:708] ", "sglang": "[{} TP0] "}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a reader of a log wants; instants are unix seconds."""
+
+    since: float | None = None
+    previous: bool = False
+    timestamps: bool = False
+    tail: int | None = None
+    limit_bytes: int | None = None
+
+
+class EngineLogs:
+    """Every pod's log. Reads the journal on as far as it has come at each question."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._number = 0
+        self._lines: dict[int, deque[Happening]] = {}
+        self._slot_of = {pod.name: pod.slot for pod in fleet.pods.pods}
+
+    def waits(self, pod: Pod) -> bool:
+        """True while no container has started, so that there is no log yet."""
+        return pod.phase in _WAITING or not pod.exists
+
+    def text(self, pod: Pod, asked: Asked) -> str:
+        """The log of a pod's container, or of the one before it; oldest line first."""
+        self._read_on()
+        running = pod.phase is not Phase.CRASHED
+        # The kubelet keeps one log beside the newest; while a container is down, the newest is that of the dead one.
+        begin, end = (pod.started_at, float("inf"))
+        if asked.previous and running:
+            begin, end = pod.created_at, pod.started_at
+        found = [
+            (at, line)
+            for at, line in (*self._start_up(pod, begin, end), *self._said(pod, begin, end))
+            if asked.since is None or at >= asked.since
+        ]
+        found.sort(key=lambda pair: pair[0])
+        wanted = found if asked.tail is None else found[max(0, len(found) - asked.tail) :]
+        text = "".join(f"{_stamp(at)} {line}\n" if asked.timestamps else f"{line}\n" for at, line in wanted)
+        return text if asked.limit_bytes is None else text.encode()[: asked.limit_bytes].decode(errors="ignore")
+
+    def _read_on(self) -> None:
+        for line in self._fleet.journal.after(self._number):
+            self._number = line.number
+            slot = self._slot_of.get(line.entity.name)
+            if line.voice is Voice.ENGINE and slot is not None:
+                self._lines.setdefault(slot, deque(maxlen=MOST_LINES)).append(line)
+
+    def _said(self, pod: Pod, begin: float, end: float) -> Iterator[tuple[float, str]]:
+        for line in self._lines.get(pod.slot, ()):
+            if begin <= line.at < end:
+                head = _HEADS.get(pod.service.engine_kind, _HEAD).format(f"{from_unix(line.at):%m-%d %H:%M:%S}")
+                for part in (line.text or LINES.get(line.code, line.code)).splitlines():
+                    yield line.at, head + part
+
+    def _start_up(self, pod: Pod, begin: float, end: float) -> Iterator[tuple[float, str]]:
+        """What every process says while it starts."""
+        kind, model = pod.service.engine_kind, pod.service.engine.model
+        steps = [(begin, f"INFO {kind} serves {model}"), (begin + 3.0, f"INFO loading weights of {model}")]
+        if begin == pod.started_at and pod.ready_at is not None:
+            steps.append((pod.ready_at, "INFO Application startup complete."))
+        for at, line in steps:
+            if begin <= at < end and at <= self._fleet.at:
+                yield at, f"{from_unix(at):%m-%d %H:%M:%S} {line}"
+
+
+def _stamp(at: float) -> str:
+    """RFC 3339 with nanoseconds, as the kubelet writes it."""
+    return f"{from_unix(at):%Y-%m-%dT%H:%M:%S.%f}000Z"

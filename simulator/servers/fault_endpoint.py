@@ -1,0 +1,111 @@
+"""The door by which people break a served fleet: what can break, what is at work, and how to end it.
+
+What comes out here is the truth. It is for those who drill; a platform that watches the fleet has no
+business at this door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from outrider.clock import from_unix, rfc3339
+from outrider.errors import UsageError
+from outrider.model import EntityKind, EntityRef
+from simulator.faults import FAULTS, inject
+from simulator.fleet import Fleet
+from simulator.scoring.recovery import Recovery
+
+
+class FaultDoor:
+    """Injects faults into fleets that are being served, and follows each one's harm."""
+
+    def __init__(self, fleets: Sequence[Fleet]) -> None:
+        self._fleets = {fleet.spec.cluster: fleet for fleet in fleets}
+        self._watched: dict[str, Recovery] = {}
+
+    def known(self) -> list[dict[str, Any]]:
+        """Every fault and state by id, with the kind of entity it strikes."""
+        return [
+            {
+                "id": name,
+                "kind": declared.kind.value,
+                "layer": declared.layer.value if declared.layer else None,
+                "negative": declared.negative,
+                "lasts_seconds": declared.lasts.total_seconds(),
+            }
+            for name, declared in sorted(FAULTS.items())
+        ]
+
+    def start(
+        self,
+        fault: str,
+        entity: EntityRef | str | None = None,
+        *,
+        lasts: timedelta | None = None,
+        after: timedelta = timedelta(0),
+        seed: int = 0,
+        cluster: str | None = None,
+    ) -> dict[str, Any]:
+        """Break something, now or in a while; the truth about it.
+
+        Raises UsageError for what does not exist, or cannot be together with what is broken already.
+        """
+        wanted = entity.cluster if isinstance(entity, EntityRef) else cluster
+        fleet = self._fleet(wanted)
+        inject(fleet, fault, entity, start=fleet.now + after, duration=lasts, seed=seed)
+        recovery = Recovery(fleet, fleet.injections[-1])
+        name = f"{fault}@{int(fleet.at)}-{len(self._watched)}"
+        self._watched[name] = recovery
+        return _told(name, recovery)
+
+    def stop(self, name: str) -> dict[str, Any]:
+        """End a fault before its time and put back what it did. Raises UsageError for an unknown one."""
+        recovery = self._watched.get(name)
+        if recovery is None:
+            raise UsageError(f"no fault at work has the id {name!r}", hint="GET /control/faults lists them")
+        recovery.injection.stop(recovery.fleet)
+        return _told(name, recovery)
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Every fault put in by this door, newest first."""
+        return [_told(name, recovery) for name, recovery in reversed(self._watched.items())]
+
+    def look(self) -> None:
+        """Once a step: follow the harm of each."""
+        for recovery in self._watched.values():
+            recovery.look()
+
+    def _fleet(self, cluster: str | None) -> Fleet:
+        if cluster is None:
+            return next(iter(self._fleets.values()))
+        if cluster not in self._fleets:
+            raise UsageError(f"no cluster is named {cluster!r}", hint=f"clusters: {', '.join(self._fleets)}")
+        return self._fleets[cluster]
+
+
+def _told(name: str, recovery: Recovery) -> dict[str, Any]:
+    truth = recovery.injection.truth
+    return {
+        "id": name,
+        "fault": truth.fault,
+        "entity": entity_json(truth.entity),
+        "start": rfc3339(truth.start),
+        "end": rfc3339(truth.end),
+        "symptoms": list(truth.symptoms),
+        "touches": [entity_json(one) for one in truth.touches],
+        "negative": truth.negative,
+        "running": recovery.injection in recovery.fleet.injections,
+        "recovered_at": None if recovery.at is None else rfc3339(from_unix(recovery.at)),
+    }
+
+
+def entity_json(entity: EntityRef) -> dict[str, Any]:
+    """An entity as the control door writes it."""
+    return {
+        "cluster": entity.cluster,
+        "kind": EntityKind(entity.kind).value,
+        "namespace": entity.namespace,
+        "name": entity.name,
+    }

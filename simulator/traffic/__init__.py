@@ -1,0 +1,1 @@
+"""Load: arrival rates, traffic shapes, recorded traces, gateways."""

@@ -1,0 +1,301 @@
+"""Load: a request rate as a pure function of time, and Poisson arrivals drawn from it.
+
+The rate at any instant needs no state, so history, live fleet and forecasts of the truth agree. Time
+is unix seconds; the day's shape is in UTC. Only retries have a memory: they follow what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import betaincinv
+
+from outrider.model import Floats
+from simulator.effects import ServiceLevers
+from simulator.engine.engine import EngineBank
+from simulator.spec.fleets import FleetSpec, Lengths, ServiceSpec, TrafficSpec
+from simulator.traffic import shapes
+from simulator.traffic.gateway import Edge
+from simulator.traffic.shapes import SHAPES, Load
+
+__all__ = ["SHAPES", "Arrivals", "Traffic", "fit_to_engine", "rates", "with_load"]
+
+RATE_SECONDS = 10.0
+CACHE_CONCENTRATION = 6.0
+MOST_SHARED = 0.98  # of a prompt, however well the cache does
+HIT_LEVELS = 1024  # steps of the table that a prompt's shared part is drawn from
+# A client that leaves early does so within these seconds of asking.
+LEAVES_SECONDS = (0.5, 4.0)
+LATE_SECONDS = 10.0  # without a first token by then, a client that retries asks again
+BACKOFF_SECONDS = 3.0  # mean pause before it does
+HANGS_UP_RATIO = 0.5  # of those that ask again, how many close the first connection; the others' work goes on
+SHIFTED_PROMPT, SHIFTED_OUTPUT = 1.3, 0.85  # of a service without tenants whose mix has shifted wholly
+
+
+def load_of(service: ServiceSpec, times: Floats, seed: int) -> Load:
+    """What comes to a service at each of ``times``, its rate in requests per second."""
+    found = shapes.load(service.traffic, times, shapes.salt_of(seed, service.name))
+    peak = service.traffic.peak_ratio * service.capacity_per_second()
+    return replace(found, rate=np.asarray(peak * found.rate, dtype=np.float64))
+
+
+def rates(service: ServiceSpec, times: Floats, seed: int) -> Floats:
+    """Requests per second at each of ``times``, faults apart. Same seed, same time: same rate."""
+    return load_of(service, times, seed).rate
+
+
+def with_load(
+    spec: FleetSpec, shape: str, event_at: float | None = None, event_factor: float | None = None
+) -> FleetSpec:
+    """The same fleet with every service under a load shape, whose event begins at ``event_at`` (unix).
+
+    Raises UsageError for an unknown shape.
+    """
+    shapes.load(TrafficSpec(shape=shape if shape != "trace" else "steady"), np.zeros(1), 0)
+    return replace(
+        spec,
+        services=tuple(
+            replace(
+                service,
+                traffic=replace(service.traffic, shape=shape, event_at=event_at, event_factor=event_factor),
+            )
+            for service in spec.services
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Requests of one slice, in order of arrival: parallel arrays.
+
+    ``service`` is an index into the spec; ``computed`` are the prompt tokens not found in the cache;
+    ``tenant`` is an index into the service's tenants (0 where it has none). ``aborts_at`` is when the client
+    leaves (unix seconds, inf: it stays). ``bad`` requests are answered 400 by the HTTP server.
+    """
+
+    service: np.ndarray
+    at: Floats
+    prompt: Floats
+    computed: Floats
+    output: Floats
+    tenant: np.ndarray
+    aborts_at: Floats
+    bad: np.ndarray
+
+    def __len__(self) -> int:
+        """How many requests."""
+        return int(self.at.size)
+
+
+@dataclass(slots=True)
+class _Bend:
+    """How an instant's requests differ from the usual, each of shape (services,)."""
+
+    prompt: Floats
+    output: Floats
+    cached: Floats
+    shift: Floats
+    retries: Floats
+
+
+class Traffic:
+    """Draws the arrivals of every service of a fleet. ``edge`` is what its gateway has counted."""
+
+    def __init__(self, spec: FleetSpec, seed: int) -> None:
+        self.spec = spec
+        self.seed = seed
+        size = len(spec.services)
+        self._levers = ServiceLevers(size)
+        self._bank: EngineBank | None = None
+        self._service_of_slot = np.empty(0, dtype=np.int64)
+        self._edge = Edge(size)
+        self._lengths = _lengths_of(spec.services)
+        self._random = np.random.default_rng([seed, 1])
+        self._slot = -1.0
+        self._usual = np.zeros(size)
+        self._shape = _Bend(np.ones(size), np.ones(size), np.ones(size), np.zeros(size), np.zeros(size))
+        self._coming_back = np.zeros(size, dtype=np.int64)
+        self._failed_before = np.zeros(size)
+        self._late_before = 0.0
+
+    def attend(self, levers: ServiceLevers, bank: EngineBank, service_of_slot: np.ndarray) -> None:
+        """Follow these levers, and what becomes of requests in this bank, whose row i serves ``service_of_slot[i]``."""
+        self._levers, self._bank, self._service_of_slot = levers, bank, service_of_slot
+
+    @property
+    def edge(self) -> Edge:
+        """The gateway's totals as of now."""
+        if self._bank is not None:
+            self._edge.take(self._bank.counters, self._service_of_slot)
+        return self._edge
+
+    def unanswered(self, service: np.ndarray) -> None:
+        """Requests (one entry each, services may repeat) that no engine took or finished: the gateway says 503."""
+        self._edge.count("answered_5xx", service)
+
+    def rates(self, at: float) -> Floats:
+        """Requests per second that clients send to each service at an instant, retries apart, shape (services,)."""
+        # The shape and its noise are slow: one value serves RATE_SECONDS.
+        slot = at // RATE_SECONDS
+        if slot != self._slot:
+            self._look_up(np.array([(slot + 0.5) * RATE_SECONDS]))
+            self._slot = slot
+        return np.asarray(self._usual * self._levers.rate_factor, dtype=np.float64)
+
+    def draw(self, start: float, span: float, per_second: Floats) -> Arrivals:
+        """Poisson arrivals in [start, start + span) that get past the gateway, retries among them."""
+        levers = self._levers
+        counts = self._random.poisson(per_second * (1.0 - np.clip(levers.entry_fails, 0.0, 1.0)) * span)
+        counts = counts + self._retried(start, span)
+        total = int(counts.sum())
+        at = start + span * np.sort(self._random.random(total))
+        service = self._random.permutation(np.repeat(np.arange(counts.size), counts))
+        if levers.gateway_error_ratio.any():
+            lost = self._chosen(service, levers.gateway_error_ratio)
+            self.unanswered(service[lost])
+            service, at = service[~lost], at[~lost]
+        found = self._lengths.draw(self._random, service, at, self._bent())
+        if levers.bad_request_ratio.any():
+            found = replace(found, bad=self._chosen(service, levers.bad_request_ratio))
+        if levers.abort_ratio.any():
+            leaves = at + self._random.uniform(*LEAVES_SECONDS, service.size)
+            found = replace(found, aborts_at=np.where(self._chosen(service, levers.abort_ratio), leaves, np.inf))
+        return found
+
+    def _look_up(self, instant: Floats) -> None:
+        for number, service in enumerate(self.spec.services):
+            found = load_of(service, instant, self.seed)
+            self._usual[number] = found.rate[0]
+            for name in ("prompt", "output", "cached", "shift", "retries"):
+                getattr(self._shape, name)[number] = getattr(found, name)[0]
+
+    def _bent(self) -> _Bend:
+        levers, shape = self._levers, self._shape
+        return _Bend(
+            shape.prompt * levers.prompt_factor,
+            shape.output * levers.output_factor,
+            shape.cached * levers.cached_factor,
+            shape.shift,
+            self._shape.retries,
+        )
+
+    def _chosen(self, service: np.ndarray, ratio: Floats) -> np.ndarray:
+        return np.asarray(self._random.random(service.size) < ratio[service])
+
+    def _retried(self, start: float, span: float) -> np.ndarray:
+        """How many requests come again in a slice, by service."""
+        ratio = np.clip(self._levers.retry_ratio + self._shape.retries, 0.0, 3.0)
+        if not ratio.any():
+            if not self._coming_back.any():
+                return self._coming_back
+        else:
+            self._coming_back += self._random.poisson(ratio * self._disappointed(start, span))
+        now = self._random.binomial(self._coming_back, -np.expm1(-span / BACKOFF_SECONDS))
+        self._coming_back = self._coming_back - now
+        self._edge.retries += now
+        return np.asarray(now)
+
+    def _disappointed(self, start: float, span: float) -> Floats:
+        """Clients whose request failed or became late since the last slice, by service."""
+        failed = self.edge.answered_5xx.copy()
+        # The first time there is nothing to compare with: what failed long ago is nobody's retry.
+        since = np.where(self._late_before >= start - 2 * span, failed - self._failed_before, 0.0)
+        self._failed_before, self._late_before = failed, start
+        if self._bank is None:
+            return since
+        table, late = self._bank.table, start - LATE_SECONDS
+        rows = np.flatnonzero((table.first > start) & (table.at <= late) & (table.at > late - span))
+        hangs_up = rows[self._random.random(rows.size) < HANGS_UP_RATIO]
+        table.leaves[hangs_up] = np.minimum(table.leaves[hangs_up], start)
+        slow = np.bincount(self._service_of_slot[table.replica[rows]], minlength=since.size)
+        return np.asarray(since + slow, dtype=np.float64)
+
+
+class _LengthTable:
+    """What requests look like, by service and tenant: arrays of shape (services, tenants)."""
+
+    def __init__(self, services: Sequence[ServiceSpec]) -> None:
+        most = max(1, *(len(service.tenants) for service in services))
+        rows = [[_tenant_lengths(service, place) for place in range(most)] for service in services]
+        normal = np.array([[_normal_parameters(lengths) for lengths in row] for row in rows])
+        self.normal = normal.reshape(-1, 4).T.copy()
+        self.hits = _hits(np.array([lengths.cached_ratio for row in rows for lengths in row]))
+        self.limit = np.array([service.engine.max_model_length for service in services], dtype=np.float64)
+        self.shares = np.zeros((len(services), most))
+        for number, service in enumerate(services):
+            parts = [tenant.share for tenant in service.tenants] or [1.0]
+            self.shares[number, : len(parts)] = np.array(parts) / sum(parts)
+        self.last = np.array([max(0, len(service.tenants) - 1) for service in services])
+        self.several = most > 1
+        self.alone = np.array([len(service.tenants) < 2 for service in services])
+
+    def draw(self, random: np.random.Generator, service: np.ndarray, at: Floats, bend: _Bend | None) -> Arrivals:
+        """Lengths of requests at their arrival, cut to what their engine accepts."""
+        tenant = self._tenants(random, service, bend)
+        kind = service * self.shares.shape[1] + tenant
+        drawn = random.standard_normal((2, service.size))
+        prompt, prompt_sigma, output, output_sigma = (values[kind] for values in self.normal)
+        prompt = np.exp(prompt + prompt_sigma * drawn[0])
+        output = np.exp(output + output_sigma * drawn[1])
+        if bend is not None:
+            shift = np.where(self.alone, bend.shift, 0.0)
+            prompt *= np.maximum(bend.prompt * (1 + (SHIFTED_PROMPT - 1) * shift), 1e-6)[service]
+            output *= np.maximum(bend.output * (1 + (SHIFTED_OUTPUT - 1) * shift), 1e-6)[service]
+        limit = self.limit[service]
+        prompt = np.clip(np.round(prompt), 1.0, np.floor(limit * 0.75))
+        output = np.clip(np.round(output), 1.0, limit - prompt)
+        hit = self.hits[kind, random.integers(HIT_LEVELS, size=service.size)]
+        if bend is not None:
+            hit = np.minimum(hit * bend.cached[service], MOST_SHARED)
+        computed = np.maximum(1.0, np.ceil(prompt * (1 - hit)))
+        stays, good = np.full(service.size, np.inf), np.zeros(service.size, dtype=bool)
+        return Arrivals(service, at, prompt, computed, output, tenant, stays, good)
+
+    def _tenants(self, random: np.random.Generator, service: np.ndarray, bend: _Bend | None) -> np.ndarray:
+        if not self.several:
+            return np.zeros(service.size, dtype=np.int64)
+        shares = self.shares
+        if bend is not None and bend.shift.any():
+            shares = shares * (1.0 - bend.shift[:, None])
+            shares[np.arange(shares.shape[0]), self.last] += bend.shift
+        edges = np.cumsum(shares, axis=1)[service]
+        found = (random.random(service.size)[:, None] >= edges).sum(axis=1)
+        return np.asarray(np.minimum(found, self.last[service]))
+
+
+def _hits(mean: Floats) -> Floats:
+    """The shared part of a prompt at each of ``HIT_LEVELS`` quantiles of a beta with these means: (means, levels)."""
+    level = (np.arange(HIT_LEVELS) + 0.5) / HIT_LEVELS
+    first = CACHE_CONCENTRATION * mean[:, None] + 1e-9
+    other = CACHE_CONCENTRATION * (1 - mean[:, None]) + 1e-9
+    return np.asarray(betaincinv(first, other, level), dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def _lengths_of(services: tuple[ServiceSpec, ...]) -> _LengthTable:
+    return _LengthTable(services)
+
+
+def _tenant_lengths(service: ServiceSpec, place: int) -> Lengths:
+    own = service.tenants[place].lengths if place < len(service.tenants) else None
+    return own or service.lengths
+
+
+def _normal_parameters(lengths: Lengths) -> tuple[float, float, float, float]:
+    """Mean and deviation of the logarithms of prompt and output lengths."""
+    return (
+        float(np.log(lengths.prompt_mean)) - lengths.prompt_sigma**2 / 2,
+        lengths.prompt_sigma,
+        float(np.log(lengths.output_mean)) - lengths.output_sigma**2 / 2,
+        lengths.output_sigma,
+    )
+
+
+def fit_to_engine(
+    random: np.random.Generator, services: Sequence[ServiceSpec], service: np.ndarray, at: Floats
+) -> Arrivals:
+    """Draw the lengths of requests in usual times and cut them to what their engine accepts."""
+    return _lengths_of(tuple(services)).draw(random, service, at, None)

@@ -1,0 +1,66 @@
+"""What the gateway in front of the services counts: running totals of every service, as arrays.
+
+Answers that engines gave are read from the engines' own counters when somebody looks; what never
+reached an engine is counted at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outrider.model import Floats
+from simulator.engine.counters import EngineCounters
+
+_FROM_ENGINES = ("http_ok", "http_4xx", "http_5xx", "finished_stop", "finished_length", "finished_abort")
+
+
+class Edge:
+    """Totals since the fleet began, each of shape (services,); nothing here ever falls.
+
+    A request counts once it has ended: ``answered_2xx`` whole answers, ``answered_4xx`` bad requests (429
+    stands apart and stays 0: this gateway limits nobody), ``answered_5xx`` errors of the engines, of the
+    gateway, and requests no engine took or finished; ``disconnects`` clients that left before the end.
+    ``retries`` counts requests that came because an earlier one had failed or was late.
+    """
+
+    def __init__(self, services: int) -> None:
+        self.answered_2xx = np.zeros(services)
+        self.answered_4xx = np.zeros(services)
+        self.answered_429 = np.zeros(services)
+        self.answered_5xx = np.zeros(services)
+        self.disconnects = np.zeros(services)
+        self.retries = np.zeros(services)
+        self._services = services
+        self._seen: dict[str, Floats] = {}
+
+    @property
+    def requests(self) -> Floats:
+        """Requests that have ended, however they did."""
+        return np.asarray(
+            self.answered_2xx + self.answered_4xx + self.answered_429 + self.answered_5xx + self.disconnects,
+            dtype=np.float64,
+        )
+
+    def count(self, name: str, service: np.ndarray) -> None:
+        """Raise a total by one for each of the given services (they may repeat)."""
+        total: Floats = getattr(self, name)
+        total += np.bincount(service, minlength=self._services)
+
+    def take(self, counters: EngineCounters, service_of_slot: np.ndarray) -> None:
+        """Add what the engines have answered since the last time. A counter that fell began anew at 0."""
+        grown = {}
+        for name in _FROM_ENGINES:
+            now = counters.plain[name]
+            before = self._seen.get(name, np.zeros(now.shape))
+            grown[name] = np.where(now >= before, now - before, now)
+            self._seen[name] = now.copy()
+        whole = grown["finished_stop"] + grown["finished_length"]
+        # An engine counts an answer whose client has left as a good one over HTTP, and as no finished request.
+        left = np.maximum(grown["http_ok"] - whole - grown["finished_abort"], 0.0)
+        self.answered_2xx += self._by_service(service_of_slot, whole + grown["finished_abort"])
+        self.answered_4xx += self._by_service(service_of_slot, grown["http_4xx"])
+        self.answered_5xx += self._by_service(service_of_slot, grown["http_5xx"])
+        self.disconnects += self._by_service(service_of_slot, left)
+
+    def _by_service(self, service_of_slot: np.ndarray, each: Floats) -> Floats:
+        return np.bincount(service_of_slot, each, self._services).astype(np.float64)
