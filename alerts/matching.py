@@ -9,7 +9,6 @@ from math import isfinite
 
 from alerts.context import ServiceContext
 from alerts.rules_file import PLAN
-from outrider.faults import faults
 from outrider.model import (
     EntityRef,
     Evidence,
@@ -23,7 +22,8 @@ from outrider.model import (
     Recommendation,
     TimeRange,
 )
-from outrider.rules import Rule
+from outrider.vocabulary.faults import faults
+from outrider.vocabulary.rules import Rule
 
 COMPILED = "rule:"
 

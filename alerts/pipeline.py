@@ -13,7 +13,6 @@ from datetime import datetime
 from alerts import together, wording
 from alerts.routes import Messaging
 from alerts.silence import speaker
-from outrider.i18n import Language
 from outrider.model import (
     Action,
     ActionStatus,
@@ -26,6 +25,7 @@ from outrider.model import (
     Priority,
     TimelineEntry,
 )
+from outrider.text.i18n import Language
 
 __all__ = ["MessagePlan", "Messaging", "messages", "sample_messages"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from outrider.i18n import Language
 from outrider.model import Alert, Incident, Priority
+from outrider.text.i18n import Language
 
 # The defaults of the service: which channel groups a priority goes to, and how soon a person answers.
 GROUPS: Mapping[Priority, tuple[str, ...]] = {

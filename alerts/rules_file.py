@@ -16,12 +16,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from outrider import catalog, yamlfile
 from outrider.errors import ConfigProblem, UsageError
-from outrider.faults import faults
 from outrider.model import ActionKind, EntityKind, Priority
-from outrider.rules import Rule
-from outrider.units import parse_duration
+from outrider.text import yaml_file
+from outrider.vocabulary import catalog
+from outrider.vocabulary.faults import faults
+from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.units import parse_duration
 
 ROUTES = ("phone", "sms", "im", "mail", "report")
 PLAN = "plan:"
@@ -52,7 +53,7 @@ _KEYS = frozenset(
 class _Raw:
     """A rule as written, and where."""
 
-    document: yamlfile.Document
+    document: yaml_file.Document
     path: tuple[str | int, ...]
     keys: dict[str, Any]
 
@@ -68,7 +69,7 @@ def load_rules(paths: Sequence[Path] | None = None) -> tuple[Rule, ...]:
     """
     problems: list[ConfigProblem] = []
     merged: dict[str, _Raw] = {}
-    for document in (*packaged(), *(yamlfile.read(path) for path in paths or ())):
+    for document in (*packaged(), *(yaml_file.read(path) for path in paths or ())):
         names: set[str] = set()
         for raw in _raw_rules(document, problems):
             name = str(raw.keys.get("name", ""))
@@ -80,25 +81,25 @@ def load_rules(paths: Sequence[Path] | None = None) -> tuple[Rule, ...]:
             merged[name] = _Raw(raw.document, raw.path, keys)
             problems += check(merged[name])
     if problems:
-        raise yamlfile.refuse(problems)
+        raise yaml_file.refuse(problems)
     return tuple(_rule(raw.keys) for raw in merged.values() if raw.keys.get("enabled", True))
 
 
 @cache
-def packaged() -> tuple[yamlfile.Document, ...]:
+def packaged() -> tuple[yaml_file.Document, ...]:
     """The rule files that come with Outrider, by name."""
     folder = resources.files("alerts").joinpath("rules")
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
-    return tuple(yamlfile.parse(entry.read_text(encoding="utf-8"), f"alerts/rules/{entry.name}") for entry in files)
+    return tuple(yaml_file.parse(entry.read_text(encoding="utf-8"), f"alerts/rules/{entry.name}") for entry in files)
 
 
-def _raw_rules(document: yamlfile.Document, problems: list[ConfigProblem]) -> list[_Raw]:
+def _raw_rules(document: yaml_file.Document, problems: list[ConfigProblem]) -> list[_Raw]:
     value = document.value
     if not isinstance(value, dict) or not isinstance(value.get("rules"), list):
         problems.append(document.problem(("rules",), "expected a list of rules under the key rules"))
         return []
     problems += [
-        document.problem((str(key),), f"unknown key{yamlfile.near(str(key), ('rules', 'version'))}")
+        document.problem((str(key),), f"unknown key{yaml_file.near(str(key), ('rules', 'version'))}")
         for key in value
         if key not in {"rules", "version"}
     ]
@@ -114,7 +115,7 @@ def _raw_rules(document: yamlfile.Document, problems: list[ConfigProblem]) -> li
 def check(raw: _Raw) -> list[ConfigProblem]:
     """Every fault of one rule."""
     keys = raw.keys
-    problems = [raw.problem(key, f"unknown key{yamlfile.near(key, _KEYS)}") for key in keys if key not in _KEYS]
+    problems = [raw.problem(key, f"unknown key{yaml_file.near(key, _KEYS)}") for key in keys if key not in _KEYS]
     problems += [
         raw.problem(key, "expected a text") for key in _TEXTS if key in keys and not isinstance(keys[key], str)
     ]
@@ -152,7 +153,7 @@ def _check_words(raw: _Raw) -> list[ConfigProblem]:
 
 def _unknown(key: str, word: object, known: Sequence[str]) -> str:
     choices = f"; expected one of {', '.join(known)}" if len(known) <= len(EntityKind) else ""
-    return f"unknown {key} {str(word)!r}{yamlfile.near(str(word), known) or choices}"
+    return f"unknown {key} {str(word)!r}{yaml_file.near(str(word), known) or choices}"
 
 
 def _check_numbers(raw: _Raw) -> list[ConfigProblem]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from outrider.rules import Rule
-from outrider.slo import Slo
+from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.slo import Slo
 
 CLEAR = timedelta(minutes=2)
 

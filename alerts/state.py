@@ -18,9 +18,9 @@ from alerts.matching import Matcher, Unheard, plan_findings, priority_of
 from alerts.rules_file import PLAN
 from alerts.silence import mute
 from outrider.clock import parse_rfc3339, rfc3339
-from outrider.faults import faults
 from outrider.model import Alert, AlertReason, AlertState, EntityRef, Evidence, Finding, NoVerdict, Plan, Priority
-from outrider.rules import Rule
+from outrider.vocabulary.faults import faults
+from outrider.vocabulary.rules import Rule
 
 __all__ = ["ServiceContext", "advance", "evidence_of", "fingerprint", "mute", "service_context"]
 

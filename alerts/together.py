@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from alerts.wording import say
-from outrider.i18n import LANGUAGES, Language
+from outrider.documents.summaries import entity_name, fault_name
 from outrider.model import EntityKind, Incident, Message, NotifyReason, Priority
-from outrider.summaries import entity_name, fault_name
+from outrider.text.i18n import LANGUAGES, Language
 
 MOST_IN_FULL = 5  # of the rest the message holds the title and the link
 _Likeness = tuple[str, Priority | None, str, EntityKind, str]

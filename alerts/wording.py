@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from alerts.routes import ANSWER_WITHIN
 from alerts.state import evidence_of
-from outrider import catalog
-from outrider.i18n import Language, translate
+from outrider.documents.summaries import entity_name, fault_name, incident_summary, moment, word
 from outrider.model import Action, Alert, Evidence, Incident, NotifyReason, Priority
-from outrider.summaries import entity_name, fault_name, incident_summary, moment, word
-from outrider.units import format_duration, format_value
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary import catalog
+from outrider.vocabulary.units import format_duration, format_value
 
 _MOST_LINES = 5
 _MERGED = ".absorbed_into"  # the line that correlation leaves in an incident that turned out to be another one

@@ -27,11 +27,11 @@ from benchmarks.common import Result, best_of, main, result
 from detectors.anomaly.multivariate import SLOT_SECONDS, IsolationDetector
 from detectors.anomaly.seasonal import SeasonalDetector
 from detectors.statistics.ensemble_members import SUBSAMPLE, TREES
-from outrider import catalog
 from outrider.clock import from_unix
 from outrider.model import DetectorState, EntityKind, EntityRef, Floats, SignalKind, Window
 from outrider.ports import Detector
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 TARGET = 0.30
 ENTITIES, FEATURES, SIGNALS, SLOTS, TICKS = 10_000, 40, 10, 42, 5

@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 from detectors.rca import confidence
 from detectors.rca.confidence import Scale
 from outrider import log
-from outrider.reliability import calibration_error, curve
+from outrider.vocabulary.reliability import calibration_error, curve
 from service.drills import choose
 from service.drills.run import run_all
 from simulator.scenarios import TUNING_SEEDS

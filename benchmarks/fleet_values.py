@@ -135,6 +135,6 @@ def _batches(hour: Hour, place: int, at: datetime, targets: Sequence[Target]) ->
 def fleet_day() -> FleetDay:
     """The day, from the cache or made now: some ten minutes of one core; an hour of it in a quick run."""
     hours = QUICK_HOURS if quick() else HOURS
-    sources = [ROOT / "simulator", ROOT / "outrider/catalog.yaml", Path(fleet_build.__file__)]
+    sources = [ROOT / "simulator", ROOT / "outrider/vocabulary/catalog.yaml", Path(fleet_build.__file__)]
     made = cached("fleet-day", [hours, SEED], sources, lambda folder: fleet_build.build(folder, hours=hours, seed=SEED))
     return FleetDay(made, hours)

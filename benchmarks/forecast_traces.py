@@ -18,8 +18,8 @@ os.environ.setdefault("NIXTLA_ID_AS_COL", "1")
 import numpy as np
 
 from benchmarks.common import Result, data_folder, main, result, tell
-from outrider.measures import wape
 from outrider.model import Floats
+from outrider.vocabulary.indicators import wape
 from planner.replay import backtest
 from planner.replay.backtest import HorizonScore, Trace, origins_of, parse_trace
 from service.cli.forecast import Task, score

@@ -28,10 +28,10 @@ from collectors.receive.consumer import Received
 from collectors.receive.protocol import unpack
 from collectors.receive.routing import Matcher
 from collectors.scrape.result import Scrape
-from outrider import garbage, log
+from outrider import gc_tuning, log
 from outrider.clock import ManualClock
-from outrider.remote_write import WriteRequest
-from outrider.spool import PushedBlock
+from outrider.records.ingest_buffer import PushedBlock
+from outrider.wire.remote_write import WriteRequest
 from store.memory import MemorySpool
 
 RECORDING = Path(__file__).resolve().parent.parent / "tests/recordings/c_ramp.metrics.jsonl.gz"
@@ -106,7 +106,7 @@ def run() -> list[Result]:
     """Samples a second at the door and in the engine; the peer is scraping."""
     log.configure(level="error")
     recorded = pages()
-    garbage.settle()  # as both processes do
+    gc_tuning.settle()  # as both processes do
     door, engine, samples = pushed(recorded)
     peer = samples / scraped(recorded)
     at_door, in_engine = samples / door, samples / engine

@@ -22,7 +22,7 @@ from benchmarks.common import Result, data_folder, main, result
 from benchmarks.rootcause_rivals import RIVALS
 from detectors.rca.call_excess import Calls, Symptom
 from detectors.rca.call_graph import CallGraph, Ranking, rank
-from outrider.reliability import calibration_error, curve
+from outrider.vocabulary.reliability import calibration_error, curve
 from service.backtests import rootcause
 from service.backtests.rootcause import Answer, Case, Ranked, RootCauseBacktest
 

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from dashboards import format as fmt
 from dashboards.palette import Palette, theme
-from outrider.i18n import Language
-from outrider.summaries import signal_name
+from outrider.documents.summaries import signal_name
+from outrider.text.i18n import Language
 
 EVIDENCE_HEIGHT, FORECAST_HEIGHT = 250, 420
 _MOST_MARKERS = 12

@@ -10,7 +10,7 @@ import httpx
 import streamlit as st
 
 from outrider.errors import OutriderError
-from outrider.i18n import Language
+from outrider.text.i18n import Language
 
 KEPT_SECONDS = 5
 _TIMEOUT = httpx.Timeout(15.0, connect=3.0)

@@ -7,10 +7,10 @@ from math import floor
 from typing import Any
 
 from outrider.clock import parse_rfc3339
-from outrider.i18n import Language, translate
+from outrider.documents.summaries import entity_name, fault_name, signal_name
 from outrider.model import EntityKind, EntityRef
-from outrider.summaries import entity_name, fault_name, signal_name
-from outrider.units import format_value
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary.units import format_value
 
 DASH = "–"
 _AGO = ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))

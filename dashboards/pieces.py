@@ -10,8 +10,8 @@ from typing import Any
 
 from dashboards import format as fmt
 from dashboards.palette import Palette
-from outrider.i18n import Language
-from outrider.summaries import word
+from outrider.documents.summaries import word
+from outrider.text.i18n import Language
 
 _SIGN = {"ok": "✓", "at_risk": "!", "broken": "✕", "unknown": "?"}
 _OF_PRIORITY = {"P0": "broken", "P1": "broken", "P2": "at_risk", "P3": "unknown"}

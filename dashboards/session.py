@@ -17,7 +17,7 @@ from dashboards import format as fmt
 from dashboards import pieces
 from dashboards.client import ApiAwayError, ApiError, Client
 from dashboards.palette import Palette, palette
-from outrider.i18n import LANGUAGES, Language
+from outrider.text.i18n import LANGUAGES, Language
 
 REFRESH_EVERY = timedelta(seconds=10)
 _NAMES: dict[Language, str] = {"en": "English", "zh": "中文"}

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import numpy as np
 
-from outrider import catalog
 from outrider.model import CellStatus, Floats, SignalKey, Statuses, Window
+from outrider.vocabulary import catalog
 
 
 def recent(window: Window, span: timedelta) -> slice:

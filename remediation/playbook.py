@@ -16,11 +16,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from outrider import yamlfile
 from outrider.errors import ConfigProblem, UsageError
-from outrider.faults import faults
 from outrider.model import ActionKind
-from outrider.units import parse_duration
+from outrider.text import yaml_file
+from outrider.vocabulary.faults import faults
+from outrider.vocabulary.units import parse_duration
 
 When = Literal["node_not_ready"]
 Selector = Literal["self", "node", "replicas", "pods", "services"]
@@ -60,15 +60,15 @@ def packaged() -> Mapping[str, Playbook]:
     folder = resources.files("remediation").joinpath("playbooks")
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
     texts = [(entry.read_text(encoding="utf-8"), f"remediation/playbooks/{entry.name}") for entry in files]
-    return read([yamlfile.parse(text, name) for text, name in texts])
+    return read([yaml_file.parse(text, name) for text, name in texts])
 
 
 def load_playbooks(paths: Sequence[Path] = ()) -> Mapping[str, Playbook]:
     """The packaged playbooks, those of ``paths`` in their place where they name the same fault."""
-    return {**packaged(), **read([yamlfile.read(path) for path in paths])}
+    return {**packaged(), **read([yaml_file.read(path) for path in paths])}
 
 
-def read(documents: Sequence[yamlfile.Document]) -> dict[str, Playbook]:
+def read(documents: Sequence[yaml_file.Document]) -> dict[str, Playbook]:
     """Raises ConfigError with every fault of every file, in line order."""
     problems: list[ConfigProblem] = []
     found: dict[str, Playbook] = {}
@@ -84,18 +84,18 @@ def read(documents: Sequence[yamlfile.Document]) -> dict[str, Playbook]:
                 steps = tuple(_step(step) for step in entry.get("steps") or ())
                 found[fault] = Playbook(fault, steps, entry.get("serving", True))
     if problems:
-        raise yamlfile.refuse(problems)
+        raise yaml_file.refuse(problems)
     return found
 
 
-def _check(document: yamlfile.Document, fault: str, entry: Any) -> list[ConfigProblem]:
+def _check(document: yaml_file.Document, fault: str, entry: Any) -> list[ConfigProblem]:
     path: tuple[str | int, ...] = ("playbooks", fault)
     if fault not in faults():
-        return [document.problem(path, f"unknown fault{yamlfile.near(fault, faults())}")]
+        return [document.problem(path, f"unknown fault{yaml_file.near(fault, faults())}")]
     if not isinstance(entry, dict) or not isinstance(entry.get("steps") or [], list):
         return [document.problem(path, "expected {serving: ..., steps: [...]}")]
     problems = [
-        document.problem((*path, str(key)), f"unknown key{yamlfile.near(str(key), _PLAYBOOK_KEYS)}")
+        document.problem((*path, str(key)), f"unknown key{yaml_file.near(str(key), _PLAYBOOK_KEYS)}")
         for key in entry
         if key not in _PLAYBOOK_KEYS
     ]
@@ -104,11 +104,13 @@ def _check(document: yamlfile.Document, fault: str, entry: Any) -> list[ConfigPr
     return problems
 
 
-def _check_step(document: yamlfile.Document, path: tuple[str | int, ...], fault: str, step: Any) -> list[ConfigProblem]:
+def _check_step(
+    document: yaml_file.Document, path: tuple[str | int, ...], fault: str, step: Any
+) -> list[ConfigProblem]:
     if not isinstance(step, dict):
         return [document.problem(path, "expected a step such as {action: cordon, target: node}")]
     problems = [
-        document.problem((*path, str(key)), f"unknown key{yamlfile.near(str(key), _STEP_KEYS)}")
+        document.problem((*path, str(key)), f"unknown key{yaml_file.near(str(key), _STEP_KEYS)}")
         for key in step
         if key not in _STEP_KEYS
     ]

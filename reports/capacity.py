@@ -11,11 +11,11 @@ from itertools import pairwise
 import numpy as np
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.i18n import Language
+from outrider.documents.summaries import because, word
 from outrider.model import Action, ActionKind, ActionStatus, Recommendation
-from outrider.places import place_of
 from outrider.ports import MetricStore, StateReader
-from outrider.summaries import because, word
+from outrider.text.i18n import Language
+from outrider.wire.cursors import place_of
 from reports import words
 from reports.model import Cell, ReportModel, Section
 from reports.plots import traffic_chart

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from outrider.i18n import Language, translate
 from outrider.ports import MetricStore, StateReader
+from outrider.text.i18n import Language, translate
 from reports.capacity import capacity
 from reports.model import ReportModel
 from reports.weekly import weekly

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider import catalog, measures
-from outrider.measures import Attainment, Availability, Latency
 from outrider.model import CellStatus, EntityKind, EntityRef, Floats, SignalKey, Window
 from outrider.ports import MetricStore
+from outrider.vocabulary import catalog, indicators
+from outrider.vocabulary.indicators import Attainment, Availability, Latency
 
 REQUESTS = SignalKey("svc_requests_total")
 FAILED = SignalKey("svc_failed_total")
@@ -24,7 +24,7 @@ TOKENS = SignalKey("svc_generation_tokens_total")
 LATENCIES = ("svc_ttft_seconds", "svc_tpot_seconds", "svc_latency_seconds")
 QUANTILES = (0.5, 0.95, 0.99)
 HOUR = timedelta(hours=1)
-_SLOTS = (measures.AVAILABILITY_SLOT, timedelta(minutes=5), timedelta(minutes=10), HOUR)
+_SLOTS = (indicators.AVAILABILITY_SLOT, timedelta(minutes=5), timedelta(minutes=10), HOUR)
 _CALLS = (REQUESTS, FAILED, SUCCESS, PROBE)
 
 
@@ -82,12 +82,12 @@ def _figures(
     ttft = catalog.signal(LATENCIES[0])
     return ServiceFigures(
         service=service,
-        availability=measures.availability_time(success, probe),
+        availability=indicators.availability_time(success, probe),
         slot=slot,
         daily=_by_day(times, success, probe, start, end),
         requests=calls,
-        success=measures.success_ratio(calls, failed),
-        attainment=measures.sla_attainment(_buckets(hourly, row, ttft.name), ttft.bounds),
+        success=indicators.success_ratio(calls, failed),
+        attainment=indicators.sla_attainment(_buckets(hourly, row, ttft.name), ttft.bounds),
         latencies=latencies,
         tokens=float(np.nansum(hourly.column(TOKENS)[row])),
         hours=hourly.times,
@@ -151,7 +151,7 @@ def _traffic(hourly: Window, row: int, times: Floats, success: Floats) -> Floats
 def _by_day(times: Floats, success: Floats, probe: Floats, start: datetime, end: datetime) -> tuple[Availability, ...]:
     days = -(-int((end - start).total_seconds()) // 86400)
     index = ((times - start.timestamp()) // 86400).astype(int)
-    return tuple(measures.availability_time(success[index == day], probe[index == day]) for day in range(days))
+    return tuple(indicators.availability_time(success[index == day], probe[index == day]) for day in range(days))
 
 
 def _buckets(window: Window, row: int, name: str) -> Floats:
@@ -160,7 +160,7 @@ def _buckets(window: Window, row: int, name: str) -> Floats:
 
 
 def _quantiles(window: Window, row: int, name: str) -> dict[float, Latency | None]:
-    return measures.latency_quantiles(_buckets(window, row, name), catalog.signal(name).bounds, QUANTILES)
+    return indicators.latency_quantiles(_buckets(window, row, name), catalog.signal(name).bounds, QUANTILES)
 
 
 def _any_value(window: Window, row: int) -> bool:

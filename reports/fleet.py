@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider import measures
 from outrider.model import EntityKind, EntityRef, Floats, SignalKey
 from outrider.ports import MetricStore
 from outrider.topology import Topology
+from outrider.vocabulary import indicators
 
 ACTIVE = SignalKey("hw_accel_tensor_active_ratio")
 USED = SignalKey("hw_accel_utilization_ratio")
@@ -50,17 +50,17 @@ def read_fleet(metrics: MetricStore, topology: Topology, start: datetime, end: d
     window = metrics.read_windows(EntityKind.GPU, [ACTIVE, USED, ENERGY, POWER], start, end, step)
     if not window.entities:
         return FleetFigures(lost_hours=_lost(metrics, topology, start, end, step))
-    known: measures.Mask = np.any(~np.isnan(window.values), axis=2)
+    known: indicators.Mask = np.any(~np.isnan(window.values), axis=2)
     replicas = {gpu: topology.above(gpu, EntityKind.REPLICA) for gpu in window.entities}
     mapped = any(replicas.values())
     allocated = known & np.array([[bool(replicas[gpu]) or not mapped] for gpu in window.entities])
     running, prefix = _replicas(metrics, replicas, window.entities, start, end, step)
     return FleetFigures(
         gpus=int(known.any(axis=1).sum()),
-        held_hours=measures.gpu_hours(known, step),
+        held_hours=indicators.gpu_hours(known, step),
         held_by_service=_by_service(topology, window.entities, known, step),
-        utilisation=measures.gpu_utilisation(window.column(ACTIVE), window.column(USED), allocated),
-        idle_hours=None if running is None else measures.gpu_hours_idle(allocated, running, step),
+        utilisation=indicators.gpu_utilisation(window.column(ACTIVE), window.column(USED), allocated),
+        idle_hours=None if running is None else indicators.gpu_hours_idle(allocated, running, step),
         lost_hours=_lost(metrics, topology, start, end, step),
         joules=_joules(window.column(ENERGY), window.column(POWER), step),
         prefix_hit=prefix,
@@ -81,7 +81,7 @@ def _replicas(
         return None, None
     ratios, prompts = window.column(PREFIX), window.column(PROMPTS)
     both = ~np.isnan(ratios) & (np.nan_to_num(prompts, nan=0.0) > 0)
-    prefix = measures.prefix_hit_ratio(float((ratios * prompts)[both].sum()), float(prompts[both].sum()))
+    prefix = indicators.prefix_hit_ratio(float((ratios * prompts)[both].sum()), float(prompts[both].sum()))
     rows = {replica: row for row, replica in enumerate(window.entities)}
     values = window.column(RUNNING)
     unknown = np.full(values.shape[1], np.nan)
@@ -95,12 +95,12 @@ def _replicas(
 
 
 def _by_service(
-    topology: Topology, gpus: tuple[EntityRef, ...], known: measures.Mask, step: timedelta
+    topology: Topology, gpus: tuple[EntityRef, ...], known: indicators.Mask, step: timedelta
 ) -> dict[EntityRef, float]:
     hours: dict[EntityRef, float] = {}
     for row, gpu in enumerate(gpus):
         for service in topology.above(gpu, EntityKind.SERVICE):
-            hours[service] = hours.get(service, 0.0) + measures.gpu_hours(known[row], step)
+            hours[service] = hours.get(service, 0.0) + indicators.gpu_hours(known[row], step)
     return hours
 
 

@@ -8,11 +8,11 @@ from datetime import datetime
 
 import numpy as np
 
-from outrider import measures
-from outrider.feedback import RulePrecision, by_rule, page_counts
-from outrider.ledger import NOT_IN_SERVICE, ActorKind, change_of
 from outrider.model import Action, ActionStatus, Alert, AlertReason, AlertState, EventKind, Incident
 from outrider.ports import MetricStore, StateReader
+from outrider.records.change_log import NOT_IN_SERVICE, ActorKind, change_of
+from outrider.records.feedback import RulePrecision, by_rule, page_counts
+from outrider.vocabulary import indicators
 
 _EVERY = 1_000_000
 
@@ -31,17 +31,17 @@ class IncidentFigures:
     @property
     def detect_seconds(self) -> float | None:
         """From the first abnormal sample to the incident."""
-        return measures.mttd(np.array([self.start]), np.array([self.detected]))
+        return indicators.mttd(np.array([self.start]), np.array([self.detected]))
 
     @property
     def acknowledge_seconds(self) -> float | None:
         """From the first page to the acknowledgement."""
-        return measures.mtta(np.array([self.paged]), np.array([self.acknowledged]))
+        return indicators.mtta(np.array([self.paged]), np.array([self.acknowledged]))
 
     @property
     def recover_seconds(self) -> float | None:
         """From the first abnormal sample to the end."""
-        return measures.mttr(np.array([self.start]), np.array([self.recovered]))
+        return indicators.mttr(np.array([self.start]), np.array([self.recovered]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class HistoryFigures:
         """``mttd``, ``mtta`` or ``mttr`` over the incidents."""
         ends = {"mttd": ("start", "detected"), "mtta": ("paged", "acknowledged"), "mttr": ("start", "recovered")}
         first, last = (np.array([getattr(each, field) for each in self.incidents]) for field in ends[name])
-        return measures.mean_duration(first, last)
+        return indicators.mean_duration(first, last)
 
 
 def read_history(state: StateReader, metrics: MetricStore, start: datetime, end: datetime) -> HistoryFigures:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from outrider.i18n import Language
+from outrider.text.i18n import Language
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from outrider.i18n import Language
-from outrider.measures import MEASURES
 from outrider.model import Forecast
+from outrider.text.i18n import Language
+from outrider.vocabulary.indicators import MEASURES
 from reports import words
 from reports.figures import ServiceFigures
 from reports.model import BarChart, Line, LineChart

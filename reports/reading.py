@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from outrider.clock import from_unix
 from outrider.errors import UsageError
-from outrider.i18n import Language
 from outrider.model import NoRecommendation, Plan, Recommendation
 from outrider.ports import MetricStore, StateReader
+from outrider.text.i18n import Language
 from reports import words
 from reports.figures import read_services
 from reports.fleet import read_fleet

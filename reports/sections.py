@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from outrider import measures
-from outrider.feedback import RulePrecision
-from outrider.i18n import Language
-from outrider.measures import MEASURES
+from outrider.documents.summaries import entity_name, fault_name, rule_name, word
 from outrider.model import Action, Forecast, Recommendation
-from outrider.summaries import entity_name, fault_name, rule_name, word
+from outrider.records.feedback import RulePrecision
+from outrider.text.i18n import Language
+from outrider.vocabulary import indicators
+from outrider.vocabulary.indicators import MEASURES
 from reports import words
 from reports.figures import QUANTILES, ServiceFigures
 from reports.history import IncidentFigures
@@ -43,7 +43,7 @@ def cost_cell(week: Week, language: Language) -> Cell:
     if week.price_per_gpu_hour is None:
         return Cell(words.text("none", language), note=words.text("no_price", language))
     tokens = sum(each.tokens for each in week.services)
-    cost = measures.cost_per_1k_tokens(week.price_per_gpu_hour, week.fleet.held_hours, tokens)
+    cost = indicators.cost_per_1k_tokens(week.price_per_gpu_hour, week.fleet.held_hours, tokens)
     return words.unknown(language) if cost is None else Cell(f"{cost:.4g} {week.currency}".strip(), cost)
 
 
@@ -93,8 +93,8 @@ def _latency_rows(services: Sequence[ServiceFigures], language: Language) -> lis
 
 def _budget_row(each: ServiceFigures, language: Language) -> tuple[Cell, ...]:
     target = MEASURES["availability"].target or 0.999
-    spent = measures.burn_rate(each.availability.ratio, target)
-    left = measures.error_budget_left(each.availability.ratio, target)
+    spent = indicators.burn_rate(each.availability.ratio, target)
+    left = indicators.error_budget_left(each.availability.ratio, target)
     kept = None if spent is None else spent <= 1.0
     return (_service(each), words.ratio(spent, language, digits=0, kept=kept), words.ratio(left, language, digits=0))
 
@@ -189,7 +189,7 @@ def _recommended(each: Recommendation, said: Forecast | None, week: Week, langua
 def _cost(week: Week, language: Language) -> Section:
     fleet = week.fleet
     tokens = sum(each.tokens for each in week.services)
-    per_watt_hour = measures.tokens_per_watt_hour(tokens, fleet.joules)
+    per_watt_hour = indicators.tokens_per_watt_hour(tokens, fleet.joules)
     used = words.ratio(fleet.utilisation, language, 0, MEASURES["gpu_utilisation"].kept(fleet.utilisation))
     prefix = words.ratio(fleet.prefix_hit, language, 0, MEASURES["prefix_hit"].kept(fleet.prefix_hit))
     rows = [
@@ -208,9 +208,9 @@ def _cost(week: Week, language: Language) -> Section:
 def _alerts(week: Week, language: Language) -> Section:
     history = week.history
     count = len(history.incidents)
-    folded = measures.folded_share(history.pages, history.alerts_fired)
-    noops = measures.noops_share(history.changes_automatic, history.changes)
-    precision = measures.page_precision(history.pages_useful, history.pages_judged)
+    folded = indicators.folded_share(history.pages, history.alerts_fired)
+    noops = indicators.noops_share(history.changes_automatic, history.changes)
+    precision = indicators.page_precision(history.pages_useful, history.pages_judged)
     durations = ((name, history.mean(name)) for name in ("mttd", "mtta", "mttr"))
     rows = [
         _row("row_incidents", words.number(count, language), language),
@@ -222,7 +222,7 @@ def _alerts(week: Week, language: Language) -> Section:
         _row("row_pages", words.number(history.pages, language), language),
         _measured(
             "pages_per_incident",
-            words.number(measures.pages_per_incident(history.pages, count), language, digits=2),
+            words.number(indicators.pages_per_incident(history.pages, count), language, digits=2),
             language,
         ),
         _measured("folded", words.ratio(folded, language, 0), language),

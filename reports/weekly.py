@@ -7,9 +7,9 @@ from datetime import datetime
 
 import numpy as np
 
-from outrider import measures
-from outrider.i18n import Language
 from outrider.ports import MetricStore, StateReader
+from outrider.text.i18n import Language
+from outrider.vocabulary import indicators
 from reports import words
 from reports.figures import ServiceFigures
 from reports.history import HistoryFigures
@@ -52,7 +52,7 @@ def _headlines(week: Week, language: Language) -> tuple[Headline, ...]:
     up, down, unknown = (
         sum(getattr(s.availability, part) for s in week.services) for part in ("up", "down", "unknown")
     )
-    available = measures.Availability(up, down, unknown)
+    available = indicators.Availability(up, down, unknown)
     requests = sum(s.requests for s in week.services)
     failed = sum(s.requests * (1.0 - s.success) for s in week.services if s.success is not None)
     history, fleet = week.history, week.fleet
@@ -66,7 +66,9 @@ def _headlines(week: Week, language: Language) -> tuple[Headline, ...]:
     )
     return (
         words.headline("availability", _kept_ratio("availability", available.ratio, language), language),
-        words.headline("success", _kept_ratio("success", measures.success_ratio(requests, failed), language), language),
+        words.headline(
+            "success", _kept_ratio("success", indicators.success_ratio(requests, failed), language), language
+        ),
         words.headline("sla_attainment", words.attainment(_merged(week.services), language), language),
         Headline(
             "", words.text("head_incidents", language), Cell(str(len(opened)), float(len(opened)), note=note), note
@@ -78,23 +80,23 @@ def _headlines(week: Week, language: Language) -> tuple[Headline, ...]:
     )
 
 
-def _merged(services: Sequence[ServiceFigures]) -> measures.Attainment | None:
+def _merged(services: Sequence[ServiceFigures]) -> indicators.Attainment | None:
     """Attainment of all services, weighted by their requests."""
     known = [each.attainment for each in services if each.attainment is not None]
     total = sum(each.requests for each in known)
     if total <= 0:
         return None
     lower, upper = (np.sum([getattr(e, side) * e.requests for e in known]) / total for side in ("lower", "upper"))
-    return measures.Attainment(float(lower), float(upper), total)
+    return indicators.Attainment(float(lower), float(upper), total)
 
 
 def _noops(history: HistoryFigures) -> float | None:
-    return measures.noops_share(history.changes_automatic, history.changes)
+    return indicators.noops_share(history.changes_automatic, history.changes)
 
 
 def _kept_ratio(name: str, value: float | None, language: Language, digits: int = 2) -> Cell:
-    return words.ratio(value, language, digits, kept=measures.MEASURES[name].kept(value))
+    return words.ratio(value, language, digits, kept=indicators.MEASURES[name].kept(value))
 
 
 def _kept_seconds(name: str, value: float | None, language: Language) -> Cell:
-    return words.seconds(value, language, kept=measures.MEASURES[name].kept(value))
+    return words.seconds(value, language, kept=indicators.MEASURES[name].kept(value))

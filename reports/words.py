@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from outrider.clock import rfc3339
-from outrider.i18n import Language, translate
-from outrider.measures import MEASURES, Attainment, Latency
 from outrider.model import EntityRef
-from outrider.units import format_duration
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary.indicators import MEASURES, Attainment, Latency
+from outrider.vocabulary.units import format_duration
 from reports.model import Cell, Headline
 
 

@@ -10,7 +10,7 @@ from generated import write_or_check
 
 from collectors.mapping.model import Adapter, Aggregate, Match, Metrics, Operator, Rule, Section, Statistic, Term
 from collectors.mapping.registry import ADAPTERS, adapter
-from outrider import catalog
+from outrider.vocabulary import catalog
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "adapters.md"
@@ -19,7 +19,7 @@ HEAD = """\
 
 How the pages of engines, exporters, gateways and meshes become Outrider's signals. Name an adapter as `adapter:` of
 a target, or try it on a page: `outrider doctor --page sglang=http://10.0.0.7:30000/metrics`. What a signal means
-stands in `outrider/catalog.yaml`; how to write an adapter of your own in [add an engine](../howto/add-an-engine.md).
+stands in `outrider/vocabulary/catalog.yaml`; how to write an adapter of your own in [add an engine](../howto/add-an-engine.md).
 
 "Newest first" holds for names joined by *or*: the first one on a page is read. Alternatives stand in lines of their
 own: each entity takes the first one that serves it. *mean* and *quantiles* mark distributions of which a source

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
 from service.settings import ChannelSettings, Settings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "configuration.md"

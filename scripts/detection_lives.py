@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from collectors.pipeline.scrape_manager import Collector
 from collectors.recording import reader
 from detectors.registry import DETECTORS
-from outrider import catalog
 from outrider.model import SUM_BUCKET, EntityRef, Event, Finding
 from outrider.ports import Collected, Detector
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 from service import replay
 from service.detection import Detection
 from service.drills.source import FleetSource

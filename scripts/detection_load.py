@@ -9,9 +9,9 @@ from detection_panels import Panel, grid, struck
 from matplotlib.figure import Figure
 
 from detectors.rules.burn_rate import compile_slos
-from outrider import catalog
 from outrider.model import EntityKind, SignalKey
-from outrider.slo import Slo
+from outrider.vocabulary import catalog
+from outrider.vocabulary.slo import Slo
 
 
 def saturation(_: Path | None) -> Figure:

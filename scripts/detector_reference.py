@@ -15,7 +15,7 @@ from generated import write_or_check
 from detectors.load import expected_traffic, ingress_state
 from detectors.registry import DETECTORS
 from outrider.ports import Detector
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "detectors.md"
 

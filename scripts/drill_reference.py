@@ -7,8 +7,8 @@ from pathlib import Path
 
 from generated import write_or_check
 
-from outrider.i18n import translate
-from outrider.units import format_duration
+from outrider.text.i18n import translate
+from outrider.vocabulary.units import format_duration
 from simulator import scenarios
 from simulator.faults import FAULTS
 from simulator.faults.declared import Declared

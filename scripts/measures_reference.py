@@ -1,4 +1,4 @@
-"""Write docs/reference/measures.md from outrider/measures.py; with --check, say whether it is up to date."""
+"""Write docs/reference/measures.md from outrider/vocabulary/indicators.py; with --check, say whether it is up to date."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from pathlib import Path
 
 from generated import write_or_check
 
-from outrider import measures
-from outrider.units import format_duration
+from outrider.vocabulary import indicators
+from outrider.vocabulary.units import format_duration
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "measures.md"
 
 FUNCTIONS = {
-    "availability": measures.availability_time,
-    "success": measures.success_ratio,
-    "sla_attainment": measures.sla_attainment,
-    "ttft_p99": measures.latency_quantiles,
-    "tpot_p99": measures.latency_quantiles,
-    "e2e_p99": measures.latency_quantiles,
-    "output_validity": measures.output_validity,
-    "error_budget": measures.error_budget_left,
-    "burn_rate": measures.burn_rate,
-    "mttd": measures.mttd,
-    "mtta": measures.mtta,
-    "mttr": measures.mttr,
-    "noops": measures.noops_share,
-    "cost_per_1k_tokens": measures.cost_per_1k_tokens,
-    "tokens_per_watt_hour": measures.tokens_per_watt_hour,
-    "gpu_utilisation": measures.gpu_utilisation,
-    "gpu_hours_idle": measures.gpu_hours_idle,
-    "gpu_hours_lost": measures.gpu_hours_lost,
-    "prefix_hit": measures.prefix_hit_ratio,
-    "scale_out": measures.mean_duration,
-    "forecast_error": measures.wape,
-    "folded": measures.folded_share,
-    "grouping": measures.pairwise_f1,
-    "pages_per_incident": measures.pages_per_incident,
-    "page_precision": measures.page_precision,
+    "availability": indicators.availability_time,
+    "success": indicators.success_ratio,
+    "sla_attainment": indicators.sla_attainment,
+    "ttft_p99": indicators.latency_quantiles,
+    "tpot_p99": indicators.latency_quantiles,
+    "e2e_p99": indicators.latency_quantiles,
+    "output_validity": indicators.output_validity,
+    "error_budget": indicators.error_budget_left,
+    "burn_rate": indicators.burn_rate,
+    "mttd": indicators.mttd,
+    "mtta": indicators.mtta,
+    "mttr": indicators.mttr,
+    "noops": indicators.noops_share,
+    "cost_per_1k_tokens": indicators.cost_per_1k_tokens,
+    "tokens_per_watt_hour": indicators.tokens_per_watt_hour,
+    "gpu_utilisation": indicators.gpu_utilisation,
+    "gpu_hours_idle": indicators.gpu_hours_idle,
+    "gpu_hours_lost": indicators.gpu_hours_lost,
+    "prefix_hit": indicators.prefix_hit_ratio,
+    "scale_out": indicators.mean_duration,
+    "forecast_error": indicators.wape,
+    "folded": indicators.folded_share,
+    "grouping": indicators.pairwise_f1,
+    "pages_per_incident": indicators.pages_per_incident,
+    "page_precision": indicators.page_precision,
 }
 
 HEAD = """\
 # Measures
 
-Each measure has one formula and one function in `outrider/measures.py`; rules, dashboard, reports and
+Each measure has one formula and one function in `outrider/vocabulary/indicators.py`; rules, dashboard, reports and
 benchmarks call the same one. Ratios are 0-1, durations seconds. What cannot be measured has no value: it
 never counts as good. Targets are defaults for display and reports; a burn-rate alert exists only for an
 SLO that the configuration names.
@@ -60,14 +60,14 @@ def page() -> str:
     """The whole page."""
     rows = [
         f"| {row.title()} | {row.formula()} | {_target(row)} | `{FUNCTIONS[name].__name__}` |"
-        for name, row in measures.MEASURES.items()
+        for name, row in indicators.MEASURES.items()
     ]
-    told = {function.__name__: function for function in (*FUNCTIONS.values(), measures.memory_rule)}
+    told = {function.__name__: function for function in (*FUNCTIONS.values(), indicators.memory_rule)}
     texts = [f"## `{name}`\n\n{inspect.getdoc(function)}\n" for name, function in told.items()]
     return HEAD + "\n".join(rows) + "\n\n" + "\n".join(texts)
 
 
-def _target(row: measures.Measure) -> str:
+def _target(row: indicators.Measure) -> str:
     if row.target is None:
         return "none"
     sign = ">=" if row.good == "higher" else "<="

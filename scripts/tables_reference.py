@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from generated import write_or_check
 from sqlalchemy.dialects import postgresql
 
-from outrider import catalog
 from outrider.model import EntityKind, Layer, SignalKind
 from outrider.ports import DEFAULT_STATE_RETENTION
+from outrider.vocabulary import catalog
 from store.schema import metadata as schema_metadata
 from store.state import retention, state_rows
 from store.tsdb import hourly, latest

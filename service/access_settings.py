@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from outrider.access import Access, Tls
+from outrider.wire.http_auth import Access, Tls
 from service.settings_base import Section
 
 

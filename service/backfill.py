@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from collectors.prometheus.source import LOOK_BACK, PrometheusSource
-from outrider import catalog
 from outrider.clock import rfc3339
 from outrider.errors import CollectError, UnavailableError, UsageError
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, SignalKind
+from outrider.vocabulary import catalog
 from service import wiring
 from service.leader import leading
 from service.settings import Settings

@@ -38,8 +38,8 @@ from outrider.model import (
     Plan,
 )
 from outrider.ports import Collected, CycleCommit, MetricStore, StateStore
-from outrider.rules import Rule
 from outrider.topology import Topology
+from outrider.vocabulary.rules import Rule
 from remediation import guards, policy
 from service import audit_trail, facts, lessons, pools
 from service.detection import Detection

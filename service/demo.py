@@ -18,10 +18,10 @@ import yaml
 
 from collectors.mapping import target
 from collectors.pipeline.scrape_manager import Collector
-from outrider import jsonable
 from outrider.clock import ManualClock, SystemClock
-from outrider.i18n import Language
+from outrider.documents import serialization
 from outrider.model import AlertReason, AlertState
+from outrider.text.i18n import Language
 from service import looking_back, wiring
 from service.drills.gamedays import GameDays
 from service.event_source import pages_of
@@ -189,12 +189,14 @@ def seen(demo: Demo, language: Language) -> dict[str, Any]:
         "cycles": len(records),
         "targets": max((record.targets for record in records), default=0),
         "signals_written": sum(record.signals_written for record in records),
-        "alerts": [jsonable.alert(alert, language) for alert in reversed(alerts)],
-        "incidents": [jsonable.incident(incident, language) for incident in reversed(state.incidents(limit=10_000))],
+        "alerts": [serialization.alert(alert, language) for alert in reversed(alerts)],
+        "incidents": [
+            serialization.incident(incident, language) for incident in reversed(state.incidents(limit=10_000))
+        ],
         "forecasts": len(plan.forecasts),
-        "recommendations": [jsonable.recommendation(item) for item in plan.recommendations],
+        "recommendations": [serialization.recommendation(item) for item in plan.recommendations],
         "looking_back": _looked_back(demo),
-        "actions": [jsonable.action(action) for action in reversed(state.actions(limit=10_000))],
+        "actions": [serialization.action(action) for action in reversed(state.actions(limit=10_000))],
     }
 
 

@@ -22,8 +22,8 @@ from outrider.model import (
     Statistic,
     Window,
 )
-from outrider.placing import Placing
 from outrider.ports import Collected, Detector, MetricStore, StateStore
+from outrider.ports.localizing import Placing
 from outrider.topology import Topology
 from service import stages
 from service.window_cache import WindowCache

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from outrider.errors import UsageError
-from outrider.i18n import Language
+from outrider.text.i18n import Language
 from planner.capacity import disaggregated
 from planner.capacity.disaggregated import NoPools, Pools
 from planner.performance import prefill, roofline

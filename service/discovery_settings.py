@@ -12,8 +12,8 @@ from pydantic import Field, field_validator
 from collectors.discovery.relabeling import KEPT
 from collectors.discovery.target_groups import is_address
 from collectors.mapping.registry import ADAPTERS
-from outrider import yamlfile
 from outrider.errors import ConfigProblem
+from outrider.text import yaml_file
 from service.access_settings import AccessSettings
 from service.settings_base import Duration, NameServers
 
@@ -85,7 +85,7 @@ class DiscoverSettings(AccessSettings):
         for label in value:
             if label not in KEPT:
                 raise ValueError(
-                    f"{label!r} is none of our labels{yamlfile.near(label, KEPT)}; ours are {', '.join(KEPT)}"
+                    f"{label!r} is none of our labels{yaml_file.near(label, KEPT)}; ours are {', '.join(KEPT)}"
                 )
         return value
 
@@ -103,7 +103,7 @@ class DiscoverSettings(AccessSettings):
         return self.name or self.type
 
 
-def discover_usable(given: Sequence[DiscoverSettings], document: yamlfile.Document) -> Iterator[ConfigProblem]:
+def discover_usable(given: Sequence[DiscoverSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Each source has its own name, what its type needs, and no key of another type."""
     seen: set[str] = set()
     for index, one in enumerate(given):
@@ -119,7 +119,7 @@ def discover_usable(given: Sequence[DiscoverSettings], document: yamlfile.Docume
             yield document.problem((*place, key), f"is for sources of type {types}, not {one.type}")
         for key, names in (("adapter", [one.adapter] if one.adapter else []), ("adapters", one.adapters.values())):
             for name in (name for name in names if name not in ADAPTERS):
-                known = yamlfile.near(name, ADAPTERS) or f"; known are {', '.join(ADAPTERS)}"
+                known = yaml_file.near(name, ADAPTERS) or f"; known are {', '.join(ADAPTERS)}"
                 yield document.problem((*place, key), f"no adapter {name!r}{known}")
         if one.type == "dns" and one.record != "SRV" and one.scrape.port is None:
             yield document.problem(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from outrider.access import Access, Tls
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import ActuationError, UsageError
 from outrider.model import (
@@ -24,6 +23,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import StateStore
+from outrider.wire.http_auth import Access, Tls
 from planner.manifests import scaling_manifests
 from planner.manifests.scaling_manifests import Document
 from remediation.actions.autoscalers import AutoscalerActuator

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from collectors.pipeline.scrape_manager import Collector
 from collectors.prometheus.source import PrometheusSource
-from outrider import garbage, log
+from outrider import gc_tuning, log
 from outrider.clock import Clock, SystemClock
 from outrider.errors import StoreAwayError, UnavailableError
 from service import jobs, reporting, wiring
@@ -55,7 +55,7 @@ async def _run(settings: Settings, leader: Leader) -> None:
     schedule.every(LOOK_EVERY, "leader", lambda: asyncio.to_thread(look))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after SIGHUP the supervisor starts it anew
         loop.add_signal_handler(number, stopped.set)
-    garbage.settle()
+    gc_tuning.settle()
     schedule.start()
     _log.info("engine_started", targets=len(settings.collect.targets), interval=str(settings.collect.interval))
     await stopped.wait()

@@ -9,8 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from outrider import yamlfile
 from outrider.errors import ConfigProblem
+from outrider.text import yaml_file
 from service.access_settings import AccessSettings
 from service.settings_base import Duration
 
@@ -58,7 +58,7 @@ class EventSettings(AccessSettings):
     timeout: Duration = Field(timedelta(seconds=5), description="whole time an answer may take")
 
 
-def events_usable(events: Sequence[EventSettings], document: yamlfile.Document) -> Iterator[ConfigProblem]:
+def events_usable(events: Sequence[EventSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Each source has its own name, and the one address its type needs."""
     seen: set[str] = set()
     for index, one in enumerate(events):

@@ -20,7 +20,7 @@ from detectors.rca import explanation_text
 from detectors.rca.explanation import Explanation
 from outrider.audit import redact_text
 from outrider.errors import DeliveryError
-from outrider.i18n import Language
+from outrider.text.i18n import Language
 
 MOST_TEXT = 4000  # characters of an answer; more is no retelling
 MOST_ASKED = 12_000

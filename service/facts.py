@@ -10,7 +10,6 @@ import numpy as np
 from alerts.context import ServiceContext
 from alerts.context import service_context as context_of
 from outrider import windows
-from outrider.faults import faults
 from outrider.model import (
     Action,
     Alert,
@@ -28,6 +27,7 @@ from outrider.model import (
 )
 from outrider.ports import Collected, StateReader, StateStore
 from outrider.topology import Topology
+from outrider.vocabulary.faults import faults
 from remediation.policy import FleetFacts
 from service.detection import Detection
 

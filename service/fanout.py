@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
-from outrider import extras, log
+from outrider import log
 from outrider.errors import UsageError
+from outrider.text import extras
 
 _log = log.get("fanout")
 Given = TypeVar("Given")

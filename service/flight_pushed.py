@@ -10,8 +10,8 @@ from collectors.mapping.target import Target
 from collectors.pipeline.scrape_manager import Brought
 from collectors.receive.kpi import MAIN
 from collectors.scrape.result import Scrape
-from outrider import catalog
 from outrider.model import EntityKind, SampleBatch
+from outrider.vocabulary import catalog
 from service.settings import Settings
 
 _KPI_METRIC = "outrider_sdk_kpi"  # what adapter sdk reads as svc_kpi_value

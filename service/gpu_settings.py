@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from outrider import yamlfile
 from outrider.errors import ConfigProblem, UsageError
+from outrider.text import yaml_file
 from planner.cost.offers import DEFAULT_CURRENCY, Offer
 from planner.performance.gpu_catalog import gpu
 from service.settings_base import Duration, Section
@@ -22,7 +22,7 @@ def _known(name: str) -> str:
         raise ValueError(f"{error.message}; {error.hint}") from error
 
 
-def types_doubted(value: Mapping[str, Any], document: yamlfile.Document) -> list[ConfigProblem]:
+def types_doubted(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
     """GPU types of services that no data sheet is known of: the plan counts them, and no promise bounds it there."""
     found = []
     services = value.get("services")

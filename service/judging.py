@@ -13,10 +13,10 @@ from detectors.rules.tunable_threshold import dial_of
 from outrider import log
 from outrider.clock import rfc3339
 from outrider.errors import StoreError, UsageError
-from outrider.feedback import Feedback, Usefulness, judged
 from outrider.model import Alert, AlertReason, AlertState, EntityRef, Incident, SignalKey, Window
 from outrider.ports import MetricStore, StateReader
-from outrider.rules import Rule
+from outrider.records.feedback import Feedback, Usefulness, judged
+from outrider.vocabulary.rules import Rule
 
 LONGEST = timedelta(hours=6)
 _MOST_KEPT = 100  # of one storm

@@ -14,8 +14,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from outrider import extras
 from outrider.errors import UnavailableError
+from outrider.text import extras
 
 SERVICE = "externalscaler.ExternalScaler"
 METRIC = "outrider-plan-replicas"

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from outrider import catalog
 from outrider.clock import from_unix
-from outrider.jsonable import finite
-from outrider.measures import wape
+from outrider.documents.serialization import finite
 from outrider.model import EntityRef, Floats, ForecastPoint, SignalKey, SignalKind
 from outrider.ports import MetricStore, StateReader
+from outrider.vocabulary import catalog
+from outrider.vocabulary.indicators import wape
 
 STEP = timedelta(minutes=10)
 _MEDIAN, _P95 = 0.5, 0.95

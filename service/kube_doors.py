@@ -9,7 +9,7 @@ from typing import Protocol
 from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.watch import Doors
 from collectors.net.http import Client
-from outrider.access import Access
+from outrider.wire.http_auth import Access
 
 _TYPES = ("kubernetes", "engine_log")
 

@@ -21,9 +21,9 @@ from collectors.logs.matcher import LogLines
 from collectors.pipeline.scrape_manager import TargetHealth
 from outrider import log
 from outrider.errors import StoreError
-from outrider.ledger import Change, Ledger, change_of
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from outrider.ports import Collected
+from outrider.records.change_log import Change, Ledger, change_of
 from outrider.topology import Topology
 from service.cycle import Source
 from service.event_source import WithEvents

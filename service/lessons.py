@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from detectors.anomaly.feedback_suppression import KEPT_SECONDS, Lesson
 from detectors.anomaly.multivariate import IsolationDetector
 from outrider.ports import StateReader
-from outrider.rules import Rule
+from outrider.vocabulary.rules import Rule
 from service import facts, tuning
 
 EVERY = timedelta(minutes=5)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from collectors.normalise.cumulative import Since
-from outrider import catalog, jsonable
 from outrider.clock import rfc3339
+from outrider.documents import serialization
 from outrider.model import CellStatus, EntityRef, SampleBatch, SignalKey, SignalKind
 from outrider.ports import Collected
+from outrider.vocabulary import catalog
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
@@ -37,7 +38,7 @@ def without_value(entity: EntityRef, name: str, reason: str) -> dict[str, Any]:
     """A signal that has no value, and why."""
     known = catalog.signals().get(name)
     unit = known.unit if known else ""
-    return {"entity": jsonable.entity(entity), "signal": name, "value": None, "unit": unit, "reason": reason}
+    return {"entity": serialization.entity(entity), "signal": name, "value": None, "unit": unit, "reason": reason}
 
 
 def newest(collected: Collected) -> Collected:
@@ -54,7 +55,7 @@ def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]
     histograms = dict.fromkeys(key.name for key in batch.keys if key.bucket is not None)
     for row, entity in enumerate(batch.entities):
         head: dict[str, Any] = {"at": rfc3339(batch.scraped_at)} if with_instant else {}
-        head["entity"] = jsonable.entity(entity)
+        head["entity"] = serialization.entity(entity)
         for index, key in plain:
             if batch.status[row, index] in (CellStatus.PRESENT, CellStatus.BELOW_FIRST_BUCKET):
                 yield {**head, **_value(key.name, float(batch.values[row, index])), **_statistic(key)}
@@ -64,7 +65,11 @@ def _rows(batch: SampleBatch, *, with_instant: bool) -> Iterator[dict[str, Any]]
 
 def since_start(found: Since) -> dict[str, Any]:
     """A quantile of a single page."""
-    row = {"entity": jsonable.entity(found.entity), **_value(found.signal, found.value), "quantile": found.quantile}
+    row = {
+        "entity": serialization.entity(found.entity),
+        **_value(found.signal, found.value),
+        "quantile": found.quantile,
+    }
     return {**row, **_bound(below=found.below, above=found.above), "since": "start"}
 
 
@@ -80,7 +85,7 @@ def _statistic(key: SignalKey) -> dict[str, Any]:
 
 def _value(name: str, value: float) -> dict[str, Any]:
     known = catalog.signals().get(name)
-    return {"signal": name, "value": jsonable.finite(value), "unit": known.unit if known else ""}
+    return {"signal": name, "value": serialization.finite(value), "unit": known.unit if known else ""}
 
 
 def _quantiles(batch: SampleBatch, row: int, name: str) -> Iterable[dict[str, Any]]:

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from outrider import extras
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import Interval
+from outrider.text import extras
 from planner.performance.queueing import Slo
 from planner.performance.saturation_point import Knee, LoadPoint, NoKnee, bent, knee, resampled
 

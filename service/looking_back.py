@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from outrider.clock import rfc3339
-from outrider.i18n import Language, translate
-from outrider.ledger import Ledger
 from outrider.model import Calibration, EntityRef, Floats, Forecast, Plan, Recommendation, Window
+from outrider.records.change_log import Ledger
+from outrider.text.i18n import Language, translate
 from planner.capacity.prescale import ScaleLimits
 from planner.forecast.batch_forecast import FAST_MODELS, LOAD
 from planner.forecast.forecaster import forecast

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from detectors.rca import fault_catalogue
 from detectors.rca.fault_catalogue import Knowledge
-from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem
+from outrider.text import yaml_file
 
 KEY = ("knowledge", "folder")
 
@@ -18,7 +18,7 @@ def of(folder: Path | None) -> Knowledge:
     return fault_catalogue.load() if folder is None else fault_catalogue.load_with(_texts(folder))
 
 
-def folder_usable(folder: Path | None, document: yamlfile.Document) -> tuple[ConfigProblem, ...]:
+def folder_usable(folder: Path | None, document: yaml_file.Document) -> tuple[ConfigProblem, ...]:
     """What is wrong with the configured folder and its files."""
     try:
         of(folder)

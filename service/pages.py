@@ -19,12 +19,12 @@ from collectors.pipeline.scrape_manager import Collector, TargetHealth
 from collectors.prometheus.source import PrometheusSource
 from collectors.scrape.result import Scrape
 from collectors.scrape.series_limit import within_limit
-from outrider import jsonable
 from outrider.clock import Clock, rfc3339
+from outrider.documents import serialization
 from outrider.errors import CollectError, CollectReason, UnavailableError
-from outrider.i18n import Language
 from outrider.model import EntityKind
 from outrider.ports import Collected
+from outrider.text.i18n import Language
 from service import facts, listing, targets
 from service.looks import Fate, Look, looks_of, none_answered
 from service.settings import Settings
@@ -54,7 +54,7 @@ async def once(settings: Settings, pages: Sequence[tuple[str, str]], clock: Cloc
             listing.without_value(entity, name, "needs_two_scrapes")
             for entity, name in _needs_two(collector, look.target)
         ]
-    health = [{**jsonable.target(one), "warning": odd.get(one.target)} for one in (*collector.health, *sources)]
+    health = [{**serialization.target(one), "warning": odd.get(one.target)} for one in (*collector.health, *sources)]
     whole = {look.target.name: look.scrape.samples for look in looks if look.scrape.exploded}
     for row in health:
         row["samples"] = whole.get(row["target"], row["samples"])
@@ -88,7 +88,7 @@ async def _from_prometheus(settings: Settings, clock: Clock) -> dict[str, Any]:
         raise UnavailableError(server.error or "Prometheus cannot be reached", hint="check collect.prometheus.url")
     none_answered(rest)
     found = _rows(listing.newest(collected))
-    return {"at": rfc3339(at), "targets": [jsonable.target(one) for one in rest], "signals": found}
+    return {"at": rfc3339(at), "targets": [serialization.target(one) for one in rest], "signals": found}
 
 
 async def doctor(

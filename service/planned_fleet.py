@@ -11,7 +11,6 @@ import numpy as np
 from outrider import log
 from outrider.clock import rfc3339
 from outrider.errors import OutriderError, StoreAwayError, StoreError
-from outrider.ledger import Ledger, Startup
 from outrider.model import (
     Calibration,
     EngineLoad,
@@ -24,6 +23,7 @@ from outrider.model import (
     Window,
 )
 from outrider.ports import MetricStore
+from outrider.records.change_log import Ledger, Startup
 from outrider.topology import Topology
 from outrider.windows import believed
 from planner.capacity import prescale

@@ -11,9 +11,9 @@ from math import isfinite
 
 from outrider import log
 from outrider.errors import OutriderError, StoreAwayError
-from outrider.ledger import Ledger
 from outrider.model import Calibration, EntityKind, EntityRef, FleetService, Plan, Window
 from outrider.ports import MetricStore
+from outrider.records.change_log import Ledger
 from outrider.topology import Topology
 from planner.capacity.plan import KEYS as HISTORY_KEYS
 from planner.capacity.plan import LOAD, PlanSettings

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 import pydantic
 
 from collectors.probes.result import Probe, Result
-from outrider import jsonable, yaml_words, yamlfile
 from outrider.clock import Clock, rfc3339
+from outrider.documents import serialization
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
+from outrider.text import yaml_file, yaml_words
+from outrider.text.i18n import Language, translate
 from service.probe_settings import ProbeSettings, probes_usable
 from service.probe_source import probe_of
 from service.settings import Settings
@@ -39,18 +40,18 @@ def _row(given: ProbeSettings, probe: Probe, result: Result, language: Language)
     return {
         "probe": probe.name,
         "type": given.type,
-        "service": jsonable.entity(probe.service),
+        "service": serialization.entity(probe.service),
         "address": probe.address,
         "success": result.outcome.success,
         "outcome": result.outcome.value,
         "means": translate(f"collect.probe.{result.outcome.value}", language),
         "said": result.said,
         "status": result.status,
-        "e2e_seconds": jsonable.finite(result.e2e_seconds),
-        "ttft_seconds": jsonable.finite(result.ttft_seconds),
-        "itl_seconds": jsonable.finite(result.itl_seconds),
+        "e2e_seconds": serialization.finite(result.e2e_seconds),
+        "ttft_seconds": serialization.finite(result.ttft_seconds),
+        "itl_seconds": serialization.finite(result.itl_seconds),
         "tokens": result.tokens,
-        "cert_expiry_seconds": jsonable.finite(result.cert_expiry_seconds),
+        "cert_expiry_seconds": serialization.finite(result.cert_expiry_seconds),
     }
 
 
@@ -63,7 +64,7 @@ def chosen(settings: Settings, names: Sequence[str]) -> list[ProbeSettings]:
         )
     for name in names:
         if name not in known:
-            near = yamlfile.near(name, known) or f"; known are {', '.join(known)}"
+            near = yaml_file.near(name, known) or f"; known are {', '.join(known)}"
             raise UsageError(f"no probe is named {name!r}{near}")
     return [known[name] for name in names] if names else list(known.values())
 
@@ -107,7 +108,7 @@ def _valid(document: Mapping[str, Any]) -> ProbeSettings:
         said = error.errors()[0]
         option = "-".join(str(part).replace("_", "-") for part in said["loc"][:1])
         raise UsageError(f"--{option}: {yaml_words.said(said)}") from error
-    for problem in probes_usable([probe], yamlfile.Document("", {}, {})):
+    for problem in probes_usable([probe], yaml_file.Document("", {}, {})):
         raise UsageError(f"--{problem.key.split('.')[-1].replace('_', '-')} {problem.message}")
     return probe
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from collectors.probes.validity import PROMPT
-from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from outrider.model import EntityKind, EntityRef
+from outrider.text import yaml_file
 from service.access_settings import AccessSettings
 from service.settings_base import Duration, NameServers, Port
 
@@ -101,7 +101,7 @@ class ProbeSettings(AccessSettings):
         return EntityRef(self.cluster or cluster, EntityKind.SERVICE, self.namespace, self.service)
 
 
-def probes_usable(probes: Sequence[ProbeSettings], document: yamlfile.Document) -> Iterator[ConfigProblem]:
+def probes_usable(probes: Sequence[ProbeSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Each probe has its own name, the address its type needs, and no key of another type."""
     seen: set[str] = set()
     for index, one in enumerate(probes):
@@ -120,7 +120,7 @@ def probes_usable(probes: Sequence[ProbeSettings], document: yamlfile.Document) 
         yield from _address(one, place, document)
 
 
-def _address(one: ProbeSettings, place: tuple[str | int, ...], document: yamlfile.Document) -> Iterator[ConfigProblem]:
+def _address(one: ProbeSettings, place: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     if one.url is not None:
         schemes = ("grpc", "grpcs") if one.type == "grpc" else ("http", "https")
         try:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from outrider import catalog
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef, Floats
 from outrider.ports import MetricStore
+from outrider.vocabulary import catalog
 from service import reading
 
 STEP = timedelta(minutes=10)

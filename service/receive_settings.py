@@ -11,9 +11,9 @@ from typing import Annotated
 from pydantic import Field
 
 from collectors.mapping.registry import ADAPTERS
-from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from outrider.model import EntityKind
+from outrider.text import yaml_file
 from service.settings_base import Duration, Section
 
 _Count = Annotated[int, Field(gt=0)]
@@ -88,12 +88,12 @@ class ReceiveSettings(Section):
     )
 
 
-def receive_usable(given: ReceiveSettings, document: yamlfile.Document) -> Iterator[ConfigProblem]:
+def receive_usable(given: ReceiveSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Adapters are known, expressions can be read, and targets are not forgotten before they are down."""
     for index, rule in enumerate(given.rules):
         place = ("receive", "rules", index)
         if rule.adapter is not None and rule.adapter not in ADAPTERS:
-            near = yamlfile.near(rule.adapter, ADAPTERS) or f"; known are {', '.join(ADAPTERS)}"
+            near = yaml_file.near(rule.adapter, ADAPTERS) or f"; known are {', '.join(ADAPTERS)}"
             yield document.problem((*place, "adapter"), f"there is no adapter {rule.adapter!r}{near}")
         for label, text in rule.match.items():
             try:

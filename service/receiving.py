@@ -10,7 +10,7 @@ from collectors.receive.consumer import Received, ReceiveLimits
 from collectors.receive.kpi import KpiLimits, KpiValues
 from collectors.receive.routing import EntityTemplate, ReceiveRule
 from outrider.clock import Clock, SystemClock
-from outrider.spool import PushedBlock, Spool, Waiting
+from outrider.records.ingest_buffer import PushedBlock, Spool, Waiting
 from service.api.settings import DoorSettings
 from service.receive_settings import ReceiveRuleSettings
 from service.settings import Settings, read_secret

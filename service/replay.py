@@ -16,11 +16,11 @@ from collectors.pipeline.scrape_manager import Collector
 from collectors.recording import reader
 from collectors.recording.reader import Track
 from collectors.scrape.result import Scrape
-from outrider import jsonable
 from outrider.clock import ManualClock, from_unix, rfc3339
+from outrider.documents import serialization
 from outrider.errors import CollectReason, UsageError
-from outrider.i18n import Language
 from outrider.model import AlertReason, AlertState, Event
+from outrider.text.i18n import Language
 from service import listing, wiring
 from service.settings import Settings
 
@@ -144,10 +144,10 @@ def _run(
             for alert in alerts
             if alert.state is not AlertState.PENDING and alert.reason is not AlertReason.NEVER_FIRED
         ]
-        result["alerts"] += [jsonable.alert(alert, language) for alert in reversed(fired)]
+        result["alerts"] += [serialization.alert(alert, language) for alert in reversed(fired)]
     if "incidents" in emit:
         result["incidents"] += [
-            jsonable.incident(incident, language) for incident in reversed(state.incidents(limit=100_000))
+            serialization.incident(incident, language) for incident in reversed(state.incidents(limit=100_000))
         ]
     return clock.now()
 

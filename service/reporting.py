@@ -9,9 +9,9 @@ from pathlib import Path
 
 from alerts import pipeline
 from outrider.errors import DeliveryError, UnavailableError, UsageError
-from outrider.i18n import Language, translate
 from outrider.model import Message, NotifyReason
 from outrider.ports import MetricStore, StateReader
+from outrider.text.i18n import Language, translate
 from reports import render
 from reports.definitions import REPORTS
 from service import wiring

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from outrider.ports import StateRetention
-from outrider.units import format_duration
+from outrider.text import yaml_file
+from outrider.vocabulary.units import format_duration
 from service.settings_base import Duration, Section
 from store.tsdb.retention import Retention
 
@@ -52,7 +52,7 @@ class RetentionSettings(Section):
         return StateRetention(decisions=self.decisions, forecasts=self.forecasts)
 
 
-def retention_usable(settings: RetentionSettings, document: yamlfile.Document) -> Iterator[ConfigProblem]:
+def retention_usable(settings: RetentionSettings, document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Each tier is kept at least as long as the finer one, and long enough to become the next one."""
     where = ("store", "retention")
     for name, least in _SHORTEST.items():

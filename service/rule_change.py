@@ -15,13 +15,13 @@ from alerts import rules_edit, rules_file
 from detectors.rules import threshold
 from detectors.rules.tunable_threshold import dial_of, spelt
 from detectors.rules.tuning import Setting
-from outrider import yamlfile
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import UsageError
-from outrider.places import Place, place_of
 from outrider.ports import StateReader, StateStore
-from outrider.rules import Rule
-from outrider.units import format_duration
+from outrider.text import yaml_file
+from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.units import format_duration
+from outrider.wire.cursors import Place, place_of
 
 _PAGE = 1000
 
@@ -152,7 +152,7 @@ def _file_of(rule: str, files: Sequence[Path]) -> Path:
             hint="write a file with `version: 1` and `rules: []`, and name it under rules.files",
         )
     for file in reversed(files):
-        listed = yamlfile.read(file).value
+        listed = yaml_file.read(file).value
         rules = listed.get("rules") if isinstance(listed, dict) else None
         if any(isinstance(one, dict) and one.get("name") == rule for one in rules or ()):
             return file

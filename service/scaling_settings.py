@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from outrider import yamlfile
 from outrider.errors import ConfigProblem
+from outrider.text import yaml_file
 from planner.capacity.lead_time import MARGIN_RATIO, NODE_PROVISION_PRIOR, LeadSettings
 from planner.capacity.prescale import ScaleLimits
 from planner.manifests.scaling_manifests import Aim
@@ -109,14 +109,14 @@ class ScalingSettings(Section):
 
 
 def emit_usable(
-    scaling: ScalingSettings, services: Sequence[str], actuator: str, document: yamlfile.Document
+    scaling: ScalingSettings, services: Sequence[str], actuator: str, document: yaml_file.Document
 ) -> Iterator[ConfigProblem]:
     """Every aim is complete, and a service has one aim that acts at most: two would fight over its replicas."""
     acting: set[str] = set()
     for index, one in enumerate(scaling.emit):
         where = ("planner", "scaling", "emit", index)
         if services and one.service not in services:
-            known = yamlfile.near(one.service, services) or "; name it under services"
+            known = yaml_file.near(one.service, services) or "; name it under services"
             yield document.problem((*where, "service"), f"no service is named {one.service!r}{known}")
         if one.type == "webhook" and not one.url:
             yield document.problem((*where, "url"), "is needed by a webhook")

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from outrider import yamlfile
 from outrider.errors import ConfigProblem, UsageError
 from outrider.model import EntityKind, EntityRef
+from outrider.text import yaml_file
 from service import model_files
 from service.settings_base import Duration, Section, amount_in
 
@@ -79,7 +79,7 @@ def setting_of(services: Iterable[ServiceSettings], service: EntityRef) -> Servi
     return ServiceSettings(name=service.name, namespace=service.namespace)
 
 
-def services_usable(services: Sequence[ServiceSettings], document: yamlfile.Document) -> Iterator[ConfigProblem]:
+def services_usable(services: Sequence[ServiceSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Limits that do not contradict each other, names that are named once, and models that can be read."""
     for index, service in enumerate(services):
         if service.floor > service.ceiling:

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem
-from outrider.faults import faults as vocabulary
 from outrider.model import ActionKind
-from outrider.slo import Slo
+from outrider.text import yaml_file
+from outrider.vocabulary.faults import faults as vocabulary
+from outrider.vocabulary.slo import Slo
 from service import own_knowledge
 from service.collect_settings import CollectSettings
 from service.detect_settings import DetectSettings
@@ -144,7 +144,7 @@ class GameDaySettings(Section):
     def _known_faults(cls, value: list[str]) -> list[str]:
         for fault in value:
             if fault not in vocabulary():
-                raise ValueError(f"unknown fault {fault!r}{yamlfile.near(fault, vocabulary())}")
+                raise ValueError(f"unknown fault {fault!r}{yaml_file.near(fault, vocabulary())}")
         return value
 
 
@@ -241,7 +241,7 @@ def load(path: Path | None, *, fleet: str | None = None) -> Settings:
         return Settings()
     found, problems, _ = review(path, fleet=fleet)
     if problems or found is None:
-        raise yamlfile.refuse(problems)
+        raise yaml_file.refuse(problems)
     return found
 
 
@@ -250,16 +250,16 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
 
     Raises ConfigError for a file that is no YAML mapping.
     """
-    document = yamlfile.read(path)
+    document = yaml_file.read(path)
     problems: list[ConfigProblem] = []
     value = _substitute(document.value if document.value is not None else {}, (), document, problems)
     if not isinstance(value, dict):
-        raise yamlfile.refuse([document.problem((), "expected a mapping of sections such as collect: and notify:")])
+        raise yaml_file.refuse([document.problem((), "expected a mapping of sections such as collect: and notify:")])
     settings = None
     try:
         settings = Settings.model_validate(value)
     except pydantic.ValidationError as error:
-        problems += yamlfile.problems_of(error, document, Settings)
+        problems += yaml_file.problems_of(error, document, Settings)
         wrong = {str(detail["loc"][0]) for detail in error.errors()}
         # what hangs together is looked at in the sections that can be read
         problems += _consistency(Settings.model_validate({k: v for k, v in value.items() if k not in wrong}), document)
@@ -271,7 +271,7 @@ def review(path: Path, *, fleet: str | None = None) -> tuple[Settings | None, li
     return settings, problems, [*doubts(value, document), *types_doubted(value, document)]
 
 
-def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, problems: list[ConfigProblem]) -> Any:
+def _substitute(value: Any, path: yaml_file.Path_, document: yaml_file.Document, problems: list[ConfigProblem]) -> Any:
     if isinstance(value, dict):
         return {key: _substitute(child, (*path, str(key)), document, problems) for key, child in value.items()}
     if isinstance(value, list):
@@ -288,7 +288,7 @@ def _substitute(value: Any, path: yamlfile.Path_, document: yamlfile.Document, p
     return _VARIABLE.sub(replace, value)
 
 
-def _consistency(settings: Settings, document: yamlfile.Document) -> list[ConfigProblem]:
+def _consistency(settings: Settings, document: yaml_file.Document) -> list[ConfigProblem]:
     problems = list(retention_usable(settings.store.retention, document))
     problems += events_usable(settings.events, document)
     problems += receive_usable(settings.receive, document)
@@ -302,7 +302,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
     for group, names in settings.notify.groups.items():
         for index, name in enumerate(names):
             if name not in settings.notify.channels:
-                known = yamlfile.near(name, settings.notify.channels) or "; name it under notify.channels"
+                known = yaml_file.near(name, settings.notify.channels) or "; name it under notify.channels"
                 problems.append(
                     document.problem(("notify", "groups", group, index), f"no channel is named {name!r}{known}")
                 )
@@ -316,7 +316,7 @@ def _consistency(settings: Settings, document: yamlfile.Document) -> list[Config
     return problems
 
 
-def _game_days_usable(settings: Settings, document: yamlfile.Document, fleet: str | None) -> list[ConfigProblem]:
+def _game_days_usable(settings: Settings, document: yaml_file.Document, fleet: str | None) -> list[ConfigProblem]:
     """Game days need a simulated fleet, a cluster of it, and a window that fits into the week."""
     found = []
     watched = {settings.cluster, *(target.entity.cluster or settings.cluster for target in settings.collect.targets)}
@@ -327,7 +327,7 @@ def _game_days_usable(settings: Settings, document: yamlfile.Document, fleet: st
             message = "needs a simulated fleet; set remediation.actuator: simulated and its control_url"
             found.append(document.problem(where, message))
         if day.cluster is not None and day.cluster not in clusters:
-            known = yamlfile.near(day.cluster, clusters) or f"; known: {', '.join(sorted(clusters))}"
+            known = yaml_file.near(day.cluster, clusters) or f"; known: {', '.join(sorted(clusters))}"
             found.append(document.problem((*where, "cluster"), f"no cluster is named {day.cluster!r}{known}"))
         if not timedelta(minutes=2) < day.window < timedelta(days=7):
             message = "does not fit; expected more than 2m and less than 7d"

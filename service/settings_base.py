@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from collectors.net.dns_client import NameServer
 from outrider.errors import UsageError
-from outrider.units import parse_duration, read_quantity
+from outrider.vocabulary.units import parse_duration, read_quantity
 
 
 def _duration(value: Any) -> timedelta:

@@ -8,13 +8,13 @@ from typing import Any
 
 from collectors.discovery.relabeling import KEPT
 from collectors.mapping import registry, signatures
-from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.text import yaml_file
 
 _SURELY = 0.8  # labels of one's own are welcome: only what is surely a slip of the pen is told
 
 
-def adapters_usable(value: Mapping[str, Any], document: yamlfile.Document, folder: Path) -> list[ConfigProblem]:
+def adapters_usable(value: Mapping[str, Any], document: yaml_file.Document, folder: Path) -> list[ConfigProblem]:
     """Make the user's own adapters known; every fault in them, and every name that is no adapter's."""
     problems: list[ConfigProblem] = []
     collect = _mapping(value.get("collect"))
@@ -30,12 +30,12 @@ def adapters_usable(value: Mapping[str, Any], document: yamlfile.Document, folde
         return problems  # names of adapters that could not be read would be told as unknown
     for path, name in _adapters_named(collect):
         if name not in registry.ADAPTERS:
-            hint = yamlfile.near(name, registry.ADAPTERS) or f"; known are {', '.join(registry.ADAPTERS)}"
+            hint = yaml_file.near(name, registry.ADAPTERS) or f"; known are {', '.join(registry.ADAPTERS)}"
             problems.append(document.problem(path, f"there is no adapter {name!r}{hint}"))
     return problems
 
 
-def _adapters_named(collect: Mapping[str, Any]) -> Iterator[tuple[yamlfile.Path_, str]]:
+def _adapters_named(collect: Mapping[str, Any]) -> Iterator[tuple[yaml_file.Path_, str]]:
     for index, target in _listed(collect.get("targets"), dict):
         if isinstance(target.get("adapter"), str):
             yield ("collect", "targets", index, "adapter"), target["adapter"]
@@ -44,7 +44,7 @@ def _adapters_named(collect: Mapping[str, Any]) -> Iterator[tuple[yamlfile.Path_
             yield ("collect", "prometheus", "jobs", str(job)), name
 
 
-def targets_apart(value: Mapping[str, Any], document: yamlfile.Document) -> list[ConfigProblem]:
+def targets_apart(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
     """Targets that bear the name of another one."""
     problems, seen = [], set[str]()
     for index, target in _listed(_mapping(value.get("collect")).get("targets"), dict):
@@ -56,13 +56,13 @@ def targets_apart(value: Mapping[str, Any], document: yamlfile.Document) -> list
     return problems
 
 
-def doubts(value: Mapping[str, Any], document: yamlfile.Document) -> list[ConfigProblem]:
+def doubts(value: Mapping[str, Any], document: yaml_file.Document) -> list[ConfigProblem]:
     """What can be used and is hardly meant: a label that is nearly one of ours, one page read twice for one entity."""
     found, pages = [], dict[str, int]()
     for index, target in _listed(_mapping(value.get("collect")).get("targets"), dict):
-        where: yamlfile.Path_ = ("collect", "targets", index)
+        where: yaml_file.Path_ = ("collect", "targets", index)
         for label in map(str, _mapping(target.get("labels"))):
-            near = yamlfile.near(label, KEPT, cutoff=_SURELY) if label not in KEPT else ""
+            near = yaml_file.near(label, KEPT, cutoff=_SURELY) if label not in KEPT else ""
             if near:
                 found.append(document.problem((*where, "labels", label), f"{label!r} is none of our labels{near}"))
         page = f"{target.get('url')} {sorted(map(str, _mapping(target.get('entity')).items()))}"

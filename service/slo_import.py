@@ -18,10 +18,11 @@ from typing import Any
 
 import yaml
 
-from outrider import catalog, yamlfile
 from outrider.errors import ConfigError
-from outrider.yaml_shapes import Shapes
-from outrider.yamlfile import Document, Path_
+from outrider.text import yaml_file
+from outrider.text.yaml_file import Document, Path_
+from outrider.text.yaml_shapes import Shapes
+from outrider.vocabulary import catalog
 from service.slo_settings import LATENCIES, SUCCESS
 
 SLOTH, OPENSLO = "prometheus/v1", "openslo/v1"
@@ -52,7 +53,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     reader = _Reader()
     found = [one for document in _documents(text, str(path)) for one in reader.read(document)]
     if reader.problems:
-        raise yamlfile.refuse(reader.problems)
+        raise yaml_file.refuse(reader.problems)
     if not found:
         raise ConfigError(f"{path} holds no SLO", hint=f"give it documents of {OPENSLO} (kind: SLO) or of {SLOTH}")
     return found
@@ -73,7 +74,7 @@ def _documents(text: str, file: str) -> Iterator[Document]:
             part = "\n" * begun + "\n".join(lines[begun:number]) + "\n"
             begun = number + 1
             if part.strip():
-                yield yamlfile.parse(part, file)
+                yield yaml_file.parse(part, file)
 
 
 class _Reader(Shapes):

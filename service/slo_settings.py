@@ -9,11 +9,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from outrider import catalog, yamlfile
 from outrider.errors import ConfigProblem
 from outrider.model import EntityKind, EntityRef, Priority, SignalKey
-from outrider.slo import BURNS, Slo
-from outrider.units import format_duration
+from outrider.text import yaml_file
+from outrider.vocabulary import catalog
+from outrider.vocabulary.slo import BURNS, Slo
+from outrider.vocabulary.units import format_duration
 from service.settings_base import Duration, Section
 
 LATENCIES = {"ttft": "svc_ttft_seconds", "tpot": "svc_tpot_seconds", "latency": "svc_latency_seconds"}
@@ -96,7 +97,7 @@ def _events(
     return buckets[within:], buckets
 
 
-def slos_usable(slos: Sequence[SloSettings], document: yamlfile.Document) -> Iterator[ConfigProblem]:
+def slos_usable(slos: Sequence[SloSettings], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     """Each has its own name, a limit where its SLI needs one, and a window that the burn windows fit into."""
     seen: set[str] = set()
     for index, one in enumerate(slos):
@@ -113,7 +114,7 @@ def slos_usable(slos: Sequence[SloSettings], document: yamlfile.Document) -> Ite
                 yield document.problem((*place, key), "is of a service, and none is named; name it under service")
 
 
-def _limit(one: SloSettings, place: tuple[str | int, ...], document: yamlfile.Document) -> Iterator[ConfigProblem]:
+def _limit(one: SloSettings, place: tuple[str | int, ...], document: yaml_file.Document) -> Iterator[ConfigProblem]:
     if one.sli == SUCCESS:
         if one.limit is not None:
             yield document.problem((*place, "limit"), "is for ttft, tpot and latency; a success has none")

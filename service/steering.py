@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from outrider import jsonable
+from outrider.documents import serialization
 from outrider.errors import UsageError
 from outrider.model import (
     Action,
@@ -135,5 +135,5 @@ def actions(proposal: Proposal, now: datetime) -> list[dict[str, Any]]:
             status=ActionStatus.PROPOSED,
             decided_at=now,
         )
-        made.append(jsonable.action(action))
+        made.append(serialization.action(action))
     return made

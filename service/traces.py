@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider.ledger import Startup
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import MetricStore
+from outrider.records.change_log import Startup
 from outrider.topology import Topology
 from planner.capacity.lead_time import lead_time
 from planner.capacity.plan import LOAD

@@ -13,11 +13,11 @@ from detectors.rules.tunable_threshold import dial_of
 from detectors.rules.tuning import LEAST_USELESS, LEAST_VERDICTS, Proposal, ProposalReason, Setting, occasions, propose
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
-from outrider.feedback import Feedback
 from outrider.model import CellStatus, EntityKind, TimeRange
 from outrider.ports import MetricStore, StateReader
-from outrider.rules import Rule
-from outrider.yamlfile import near
+from outrider.records.feedback import Feedback
+from outrider.text.yaml_file import near
+from outrider.vocabulary.rules import Rule
 from service import facts, judging
 from service.settings import Settings
 

@@ -22,12 +22,12 @@ from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import Clock
 from outrider.errors import StoreAwayError
-from outrider.i18n import Language
-from outrider.ledger import Ledger, Startup
 from outrider.model import CycleRecord, EntityKind, EntityRef, Incident, Plan
 from outrider.ports import Actuator, MetricStore, Notifier, StateReader, StateStore
-from outrider.rules import Rule
+from outrider.records.change_log import Ledger, Startup
+from outrider.text.i18n import Language
 from outrider.topology import Topology
+from outrider.vocabulary.rules import Rule
 from remediation.actions.registry import ACTUATORS
 from remediation.policy import Policy
 from service import emitting, facts, own_knowledge, receiving, revisions, targets

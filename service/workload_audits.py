@@ -9,7 +9,7 @@ from collectors.kubernetes.audit import WorkloadFinding, audit
 from collectors.kubernetes.event_source import Kubernetes
 from outrider.clock import rfc3339
 from outrider.errors import UnavailableError, UsageError
-from outrider.i18n import Language
+from outrider.text.i18n import Language
 from service.event_source import event_source
 from service.kube_doors import KubeDoors
 from service.settings import Settings

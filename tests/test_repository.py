@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from benchmarks import run
-from outrider import catalog, faults, model
+from outrider import model
 from outrider.model import SignalKind
+from outrider.vocabulary import catalog, faults
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ConfigError, UsageError
-from outrider.units import parse_duration
-from outrider.yamlfile import near
+from outrider.text.yaml_file import near
+from outrider.vocabulary.units import parse_duration
 
 TIMEOUT = timedelta(seconds=10)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outrider.i18n import Language, translate
 from outrider.model import Message
+from outrider.text.i18n import Language, translate
 
 
 def language_of(message: Message) -> Language:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from benchmarks.fleet.sheets import Grown, Sheet, ratio
-from outrider import catalog
 from outrider.model import EntityKind, Floats, Statuses
+from outrider.vocabulary import catalog
 from simulator.engine.counters import HISTOGRAMS, EngineCounters
 from simulator.fleet import Fleet
 

@@ -13,7 +13,6 @@ from datetime import datetime
 
 import numpy as np
 
-from outrider import catalog
 from outrider.model import (
     CellStatus,
     EntityKind,
@@ -24,6 +23,7 @@ from outrider.model import (
     Statuses,
     TrustVerdict,
 )
+from outrider.vocabulary import catalog
 
 FELL = -np.inf  # in place of an increase that is none
 REMEMBER_SECONDS = 15 * 60.0  # an entity that could not be read for longer is left out

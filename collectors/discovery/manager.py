@@ -14,10 +14,10 @@ from collectors.discovery.types import Found, Seen, TargetSource
 from collectors.mapping.target import Target
 from collectors.pipeline.scrape_manager import TargetHealth
 from outrider import log
-from outrider.bounded import bounded
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityRef
 from outrider.topology import Edge
+from outrider.wire.cardinality import bounded
 
 Guess = Callable[[str, Rules], Awaitable[str | None]]  # raises CollectError when the page cannot be read
 LOOK_AGAIN = timedelta(minutes=10)  # at a page that came and that no adapter reads

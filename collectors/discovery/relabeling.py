@@ -10,11 +10,11 @@ from datetime import timedelta
 from collectors.discovery.types import ADDRESS, PATH, SCHEME, Found
 from collectors.mapping.registry import ADAPTERS, adapter
 from collectors.mapping.target import DEFAULT_LIMIT_BYTES, DEFAULT_LIMIT_SERIES, DEFAULT_TIMEOUT, Target, target_of
-from outrider.access import Access
-from outrider.bounded import OTHER
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind
-from outrider.request_class import RequestClass
+from outrider.vocabulary.request_class import RequestClass
+from outrider.wire.cardinality import OTHER
+from outrider.wire.http_auth import Access
 
 # Labels that a target keeps: the topology is made of them. Whatever else a source says is for relabelling only.
 KEPT = (

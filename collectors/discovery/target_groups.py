@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from collectors.discovery.types import ADDRESS, Found
-from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem
+from outrider.text import yaml_file
 
 MOST_LABEL_BYTES = 1024
 _ADDRESS = re.compile(ADDRESS)
@@ -34,7 +34,7 @@ def read_groups(text: str, file: str) -> tuple[list[Found], list[ConfigProblem]]
     if not faults:
         return found, []
     lines = _lines(text, file)
-    return found, [ConfigProblem(file, lines.line(path), yamlfile.dotted(path), said) for path, said in faults]
+    return found, [ConfigProblem(file, lines.line(path), yaml_file.dotted(path), said) for path, said in faults]
 
 
 def _parse(text: str, file: str) -> Any:
@@ -54,7 +54,7 @@ def _parse(text: str, file: str) -> Any:
         raise ConfigError(str(problem), (problem,)) from error
 
 
-def _walk(value: Any) -> Iterator[tuple[yamlfile.Path_, Found | str]]:
+def _walk(value: Any) -> Iterator[tuple[yaml_file.Path_, Found | str]]:
     if value is None:
         return
     if not isinstance(value, list):
@@ -78,7 +78,7 @@ def _walk(value: Any) -> Iterator[tuple[yamlfile.Path_, Found | str]]:
                 yield (number, "targets", place), f"expected host:port, not {str(target)[:60]!r}"
 
 
-def _labels(number: int, given: Any) -> Generator[tuple[yamlfile.Path_, str], None, dict[str, str]]:
+def _labels(number: int, given: Any) -> Generator[tuple[yaml_file.Path_, str], None, dict[str, str]]:
     """Yields what cannot be used and returns the labels that can."""
     labels: dict[str, str] = {}
     if given is None:
@@ -104,9 +104,9 @@ def is_address(text: str) -> bool:
     return match is not None and 0 < int(match["port"] or 1) < 65536
 
 
-def _lines(text: str, file: str) -> yamlfile.Document:
+def _lines(text: str, file: str) -> yaml_file.Document:
     """Where things stand; only looked up when something is wrong, because it costs more than the reading."""
     try:
-        return yamlfile.parse(text, file)
+        return yaml_file.parse(text, file)
     except ConfigError:  # a key that stands twice, or JSON that is no YAML
-        return yamlfile.Document(file, None, {})
+        return yaml_file.Document(file, None, {})

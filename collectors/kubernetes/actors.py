@@ -15,7 +15,7 @@ from importlib import resources
 import yaml
 
 from collectors.kubernetes.api import Json, items, mapping, text, texts
-from outrider.ledger import ActorKind
+from outrider.records.change_log import ActorKind
 
 ACTOR, CAUSE = "outrider.dev/actor", "kubernetes.io/change-cause"
 _MOST_TEXT = 400

@@ -34,8 +34,8 @@ from collectors.kubernetes.objects import (
 from collectors.kubernetes.pod_templates import service_of, templated
 from collectors.kubernetes.replicas import Replica, Replicas, of_workload
 from collectors.kubernetes.state_metrics import number
-from outrider.i18n import Language, translate
 from outrider.model import EntityKind, EntityRef
+from outrider.text.i18n import Language, translate
 
 LOAD_SECONDS = 300  # what weights, compilation and capture of a large model take; probes must wait so long
 DRAIN_SECONDS = 60  # a long answer takes about a minute

@@ -39,8 +39,8 @@ from collectors.kubernetes.state_metrics import KubeSignals
 from collectors.kubernetes.topology import Graph
 from collectors.kubernetes.watch import Doors
 from outrider.errors import CollectError
-from outrider.ledger import ChangeEnd
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch
+from outrider.records.change_log import ChangeEnd
 
 CHANGE = "outrider.dev/change"
 FROM, TO = "outrider.dev/from", "outrider.dev/to"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from collectors.kubernetes.api import Json, items, mapping, text
-from outrider.ledger import ChangeEnd, Ended
+from outrider.records.change_log import ChangeEnd, Ended
 
 _MOST_TEXT = 300
 

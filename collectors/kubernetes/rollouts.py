@@ -18,8 +18,8 @@ from collectors.kubernetes.objects import DEPLOYMENTS, WORKLOADS, Changed, Objec
 from collectors.kubernetes.pod_templates import config_maps, service_of, templated
 from collectors.kubernetes.rollout_status import Endings
 from outrider.errors import CollectError
-from outrider.ledger import ChangeEnd
 from outrider.model import EntityKind, EntityRef, EventKind
+from outrider.records.change_log import ChangeEnd
 
 SOURCE = "kubernetes"
 _TEMPLATE, _SCALE, _SPEC = "f:spec/f:template", "f:spec/f:replicas", "f:spec"

@@ -16,8 +16,8 @@ from collectors.kubernetes.api import Json, instant, items, mapping, text
 from collectors.kubernetes.engine_args import serving_container
 from collectors.kubernetes.pods import PodFacts
 from collectors.kubernetes.startup_log import INIT_ENGINE, Mark
-from outrider.ledger import PhaseTime, StartPhase, Startup
 from outrider.model import EntityKind, EntityRef
+from outrider.records.change_log import PhaseTime, StartPhase, Startup
 
 FOLLOWED = timedelta(hours=6)  # what has not answered a request by then is no longer waited for
 MOST_FOLLOWED = 20_000

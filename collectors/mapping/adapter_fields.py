@@ -10,9 +10,9 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from collectors.mapping.model import Aggregate, Match, Metrics
-from outrider import yamlfile
 from outrider.errors import ConfigProblem
 from outrider.model import EntityKind
+from outrider.text import yaml_file
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 _SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
@@ -21,22 +21,22 @@ _SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
 class Fields:
     """Readers of single values. What they could not read stands in ``problems``."""
 
-    def __init__(self, document: yamlfile.Document) -> None:
+    def __init__(self, document: yaml_file.Document) -> None:
         """Nothing is read yet."""
         self._document = document
         self.problems: list[ConfigProblem] = []
         self._prefix = ""  # that the names of the adapter's metrics may bear
 
-    def _problem(self, path: yamlfile.Path_, message: str) -> None:
+    def _problem(self, path: yaml_file.Path_, message: str) -> None:
         self.problems.append(self._document.problem(path, message))
 
-    def _mapping(self, value: Any, path: yamlfile.Path_, allowed: set[str] | None = None) -> dict[str, Any]:
+    def _mapping(self, value: Any, path: yaml_file.Path_, allowed: set[str] | None = None) -> dict[str, Any]:
         if not isinstance(value, dict):
             self._problem(path, "expected a mapping")
             return {}
         for key in value:
             if allowed is not None and key not in allowed:
-                self._problem((*path, str(key)), f"unknown key{yamlfile.near(str(key), allowed)}")
+                self._problem((*path, str(key)), f"unknown key{yaml_file.near(str(key), allowed)}")
         return {str(key): one for key, one in value.items()}
 
     def _list(self, document: dict[str, Any], key: str) -> list[Any]:
@@ -46,14 +46,14 @@ class Fields:
             return []
         return found
 
-    def _names(self, value: Any, path: yamlfile.Path_) -> tuple[str, ...]:
+    def _names(self, value: Any, path: yaml_file.Path_) -> tuple[str, ...]:
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             self._problem(path, "expected a name or a list of names")
             return ()
         return tuple(found)
 
-    def _number(self, value: Any, path: yamlfile.Path_) -> float:
+    def _number(self, value: Any, path: yaml_file.Path_) -> float:
         if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
             return float(value)  # YAML 1.1 reads 1e-6 as text, 1.0e-6 as a number
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -61,29 +61,29 @@ class Fields:
             return 0.0
         return float(value)
 
-    def _member(self, of: type[_Choice], value: Any, path: yamlfile.Path_, instead: _Choice, what: str) -> _Choice:
+    def _member(self, of: type[_Choice], value: Any, path: yaml_file.Path_, instead: _Choice, what: str) -> _Choice:
         try:
             return of(value)
         except ValueError:
             self._problem(path, f"{value!r} is no {what}; known are {', '.join(of)}")
             return instead
 
-    def _kind(self, value: Any, path: yamlfile.Path_) -> EntityKind:
+    def _kind(self, value: Any, path: yaml_file.Path_) -> EntityKind:
         return self._member(EntityKind, value, path, EntityKind.NODE, "kind of entity")
 
-    def _aggregate(self, value: Any, path: yamlfile.Path_) -> Aggregate:
+    def _aggregate(self, value: Any, path: yaml_file.Path_) -> Aggregate:
         return self._member(Aggregate, value, path, Aggregate.SUM, "aggregate")
 
     # --- metrics and conditions -------------------------------------------------------------------
 
-    def _series(self, value: Any, path: yamlfile.Path_) -> tuple[str, ...]:
+    def _series(self, value: Any, path: yaml_file.Path_) -> tuple[str, ...]:
         """Names of metrics, which may bear the adapter's prefix or not."""
         names = self._names(value, path)
         if not self._prefix:
             return names
         return tuple(name if name.startswith("~") else f"~(?:{re.escape(self._prefix)})?{name}" for name in names)
 
-    def _metrics(self, value: Any, path: yamlfile.Path_) -> Metrics:
+    def _metrics(self, value: Any, path: yaml_file.Path_) -> Metrics:
         if isinstance(value, str | list):
             return Metrics(first=self._series(value, path))
         spec = self._mapping(value, path, {"all", "maybe", "any"})
@@ -92,11 +92,11 @@ class Fields:
         every, maybe, some = (self._series(spec.get(key, []), (*path, key)) for key in ("all", "maybe", "any"))
         return Metrics(every=every, maybe=maybe, some=some)
 
-    def _where(self, spec: dict[str, Any], path: yamlfile.Path_) -> tuple[Match, ...]:
+    def _where(self, spec: dict[str, Any], path: yaml_file.Path_) -> tuple[Match, ...]:
         conditions = self._mapping(spec.get("where", {}), (*path, "where"))
         return tuple(self._match(label, str(text), (*path, "where", label)) for label, text in conditions.items())
 
-    def _match(self, label: str, text: str, path: yamlfile.Path_) -> Match:
+    def _match(self, label: str, text: str, path: yaml_file.Path_) -> Match:
         wanted = not text.startswith("!")
         text = text.removeprefix("!")
         try:

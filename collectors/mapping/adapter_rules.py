@@ -6,8 +6,9 @@ from typing import Any
 
 from collectors.mapping.adapter_fields import Fields, spellings
 from collectors.mapping.model import Aggregate, Codes, EntitySpec, Metrics, Operator, Rule, Section, Statistic, Term
-from outrider import catalog, yamlfile
 from outrider.model import EntityKind, SignalKind
+from outrider.text import yaml_file
+from outrider.vocabulary import catalog
 
 _TERM = {"gauge", "delta", "rate", "where", "aggregate", "weigh_by", "codes", "otherwise"}
 _RULE = _TERM | {
@@ -20,13 +21,13 @@ _OPERATORS = ("gauge", "delta", "rate", "histogram", "summary", "ratio", "produc
 class Rules(Fields):
     """Readers of rules, their terms and their codes."""
 
-    def __init__(self, document: yamlfile.Document) -> None:
+    def __init__(self, document: yaml_file.Document) -> None:
         """``_default`` is how series are joined where a rule does not say."""
         super().__init__(document)
         self._default = Aggregate.SUM
 
     def _alternatives(self, name: str, value: Any, specs: dict[EntityKind, EntitySpec]) -> tuple[Rule, ...]:
-        path: yamlfile.Path_ = ("signals", name)
+        path: yaml_file.Path_ = ("signals", name)
         if name not in catalog.signals():
             self._problem(path, "no such signal in the catalogue")
             return ()
@@ -36,7 +37,7 @@ class Rules(Fields):
             return tuple(self._rule(name, one, (*path, i)) for i, one in enumerate(value))
         return (self._rule(name, value, path),)
 
-    def _rule(self, name: str, value: Any, path: yamlfile.Path_) -> Rule:
+    def _rule(self, name: str, value: Any, path: yaml_file.Path_) -> Rule:
         spec = self._mapping(value, path, _RULE)
         used = [key for key in _OPERATORS if key in spec]
         if len(used) != 1:
@@ -61,7 +62,7 @@ class Rules(Fields):
             old=bool(spec.get("old", False)),
         )
 
-    def _statistic(self, name: str, operator: Operator, spec: dict[str, Any], path: yamlfile.Path_) -> Statistic:
+    def _statistic(self, name: str, operator: Operator, spec: dict[str, Any], path: yaml_file.Path_) -> Statistic:
         """What the rule tells of a distribution. A mean must be said to be one: it is no quantile."""
         is_mean = spec.get("statistic") == "mean"
         if spec.get("statistic", "mean") != "mean":
@@ -76,7 +77,7 @@ class Rules(Fields):
     def _operator(key: str) -> Operator:
         return Operator.TERM if key in {"gauge", "delta", "rate"} else Operator(key)
 
-    def _terms(self, operator: Operator, key: str, spec: dict[str, Any], path: yamlfile.Path_) -> tuple[Term, ...]:
+    def _terms(self, operator: Operator, key: str, spec: dict[str, Any], path: yaml_file.Path_) -> tuple[Term, ...]:
         if operator in {Operator.RATIO, Operator.AT_LEAST}:
             pair = self._mapping(spec[key], (*path, key), {"of", "to"})
             if set(pair) != {"of", "to"}:
@@ -99,7 +100,7 @@ class Rules(Fields):
         section = Section.DELTA if operator is Operator.HISTOGRAM else Section.GAUGE
         return (Term(section, self._metrics(spec[key], (*path, key)), self._where(spec, path)),)
 
-    def _term(self, value: Any, path: yamlfile.Path_, aggregate: Aggregate | None = None) -> Term:
+    def _term(self, value: Any, path: yaml_file.Path_, aggregate: Aggregate | None = None) -> Term:
         spec = self._mapping(value, path, _TERM)
         used = [key for key in ("gauge", "delta", "rate") if key in spec]
         if len(used) != 1:
@@ -120,7 +121,7 @@ class Rules(Fields):
             beside_where=self._where(beside, (*path, "otherwise")),
         )
 
-    def _codes(self, value: Any, path: yamlfile.Path_) -> Codes:
+    def _codes(self, value: Any, path: yaml_file.Path_) -> Codes:
         spec = self._mapping(value, path, {"label", "values", "other"})
         values = self._mapping(spec.get("values", {}), (*path, "values"))
         codes = {str(name): self._number(code, (*path, "values", name)) for name, code in values.items()}

@@ -19,8 +19,8 @@ from collectors.exposition.parser import Layout
 from collectors.mapping.entity_binding import Place, Places, Watch
 from collectors.mapping.layout_plan import Draft, Out, labels_but
 from collectors.mapping.model import Adapter, Aggregate, Operator, Statistic
-from outrider import catalog
 from outrider.model import EntityKind, Floats
+from outrider.vocabulary import catalog
 
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]

@@ -9,9 +9,9 @@ from typing import Any
 from collectors.exposition.parser import Page
 from collectors.mapping.entity_binding import Places
 from collectors.mapping.model import HISTOGRAM_SUFFIXES, Adapter, Operator, Rule, Statistic, named
-from outrider import catalog
-from outrider.i18n import Language, translate
 from outrider.model import EntityKind, Layer
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary import catalog
 
 # What rests on a signal, as i18n keys of area ``collect``. Signals not named here are context.
 _FEATURES: dict[str, tuple[str, ...]] = {

@@ -10,8 +10,8 @@ from collectors.exposition.parser import Layout, Series
 from collectors.mapping.buckets import spread
 from collectors.mapping.entity_binding import Place, Places, first_label
 from collectors.mapping.model import QUANTILES, Adapter, Aggregate, Operator, Rule, Section, Statistic, Term
-from outrider import catalog
 from outrider.model import SUM_BUCKET, EntityKind, SignalKey
+from outrider.vocabulary import catalog
 
 
 @dataclass(slots=True)

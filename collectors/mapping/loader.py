@@ -9,10 +9,11 @@ from collectors.mapping.adapter_fields import spellings
 from collectors.mapping.adapter_rules import Rules
 from collectors.mapping.load_endpoint import faults_of
 from collectors.mapping.model import Adapter, EdgeSpec, EntitySpec, EventSpec, Fixes, Heartbeat, LabelSpec, Probing
-from outrider import catalog, yamlfile
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EventKind
-from outrider.units import parse_duration
+from outrider.text import yaml_file
+from outrider.vocabulary import catalog
+from outrider.vocabulary.units import parse_duration
 
 _TOP = {
     "adapter", "title", "prefix", "target", "probe", "up", "health", "load", "start_time", "heartbeat", "new_series",
@@ -23,10 +24,10 @@ _PROBE = {"health", "load", "load_as", "page", "port", "page_port"}
 
 def read_adapter(text: str, file: str) -> Adapter:
     """Parse an adapter. Raises ConfigError that lists every fault in line order."""
-    reader = _Reader(yamlfile.parse(text, file))
+    reader = _Reader(yaml_file.parse(text, file))
     adapter = reader.adapter()
     if reader.problems:
-        raise yamlfile.refuse(reader.problems)
+        raise yaml_file.refuse(reader.problems)
     return adapter
 
 
@@ -94,12 +95,12 @@ class _Reader(Rules):
             self._problem(("probe",), "load and load_as go together")
         return Probing(**paths, load_as=read_as, port=ports.get("port"), page_port=ports.get("page_port"))
 
-    def _path(self, value: Any, path: yamlfile.Path_) -> str:
+    def _path(self, value: Any, path: yaml_file.Path_) -> str:
         if value and not (isinstance(value, str) and value.startswith("/")):
             self._problem(path, f"expected a path such as /{path[-1]}, not {value!r}")
         return str(value or "")
 
-    def _port(self, value: Any, path: yamlfile.Path_) -> int:
+    def _port(self, value: Any, path: yaml_file.Path_) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 65536:
             self._problem(path, f"expected a port from 1 to 65535, not {value!r}")
             return 1
@@ -129,7 +130,7 @@ class _Reader(Rules):
     # --- entities, edges, labels, events ----------------------------------------------------------
 
     def _entity(self, kind: str, value: Any) -> EntitySpec:
-        path: yamlfile.Path_ = ("entities", kind)
+        path: yaml_file.Path_ = ("entities", kind)
         spec = self._mapping(value, path, {"target", "name", "else", "namespace", "split", "instance"})
         parts, otherwise = _parts(spec.get("name", [])), _parts(spec.get("else", []))
         if not parts and not spec.get("target"):
@@ -144,19 +145,19 @@ class _Reader(Rules):
             instance=spec.get("instance"),
         )
 
-    def _edge(self, value: Any, path: yamlfile.Path_) -> EdgeSpec:
+    def _edge(self, value: Any, path: yaml_file.Path_) -> EdgeSpec:
         spec = self._mapping(value, path, {"from", "to", "seen_on", "where"})
         lower, upper = (self._kind(spec.get(key, ""), (*path, key)) for key in ("from", "to"))
         seen_on = self._series(spec.get("seen_on", []), (*path, "seen_on"))
         return EdgeSpec(lower, upper, seen_on, self._where(spec, path))
 
     def _labels(self, kind: str, value: Any) -> LabelSpec:
-        path: yamlfile.Path_ = ("labels", kind)
+        path: yaml_file.Path_ = ("labels", kind)
         spec = self._mapping(value, path)
         facts = {name: spellings(labels) for name, labels in spec.items() if name != "seen_on"}
         return LabelSpec(self._kind(kind, path), self._series(spec.get("seen_on", []), (*path, "seen_on")), facts)
 
-    def _event(self, value: Any, path: yamlfile.Path_) -> EventSpec:
+    def _event(self, value: Any, path: yaml_file.Path_) -> EventSpec:
         spec = self._mapping(value, path, {"kind", "entity", "code", "count", "code_label", "attributes"})
         if ("code" in spec) is ("count" in spec) or ("count" in spec) is not ("code_label" in spec):
             self._problem(path, "expected code, or count with code_label")

@@ -13,8 +13,8 @@ from enum import StrEnum
 from functools import cached_property
 from urllib.parse import urlsplit, urlunsplit
 
-from outrider import catalog
 from outrider.model import EntityKind, EventKind, SignalKey
+from outrider.vocabulary import catalog
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # those of a summary that are kept

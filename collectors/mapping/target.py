@@ -10,11 +10,11 @@ from typing import Any
 
 from collectors.mapping.model import Probing
 from collectors.mapping.registry import ADAPTERS, adapter
-from outrider import yamlfile
-from outrider.access import Access
 from outrider.errors import ConfigError, ConfigProblem
 from outrider.model import EntityKind, EntityRef
+from outrider.text import yaml_file
 from outrider.topology import Edge
+from outrider.wire.http_auth import Access
 
 DEFAULT_TIMEOUT = timedelta(seconds=5)
 DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
@@ -113,7 +113,7 @@ def targets_of(
     cluster: str,
     documents: Iterable[Mapping[str, Any]],
     file: str = "targets",
-    parsed: yamlfile.Document | None = None,
+    parsed: yaml_file.Document | None = None,
 ) -> tuple[Target, ...]:
     """Read the ``targets:`` list of a configuration or of a recorded fleet.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from dnslib import QTYPE, RCODE, DNSError, DNSQuestion, DNSRecord
 
 from outrider.errors import CollectError, CollectReason
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
 
 KINDS = ("A", "AAAA", "CNAME", "MX", "NS", "PTR", "SRV", "TXT")
 RESOLV_CONF = Path("/etc/resolv.conf")

@@ -12,9 +12,9 @@ from datetime import timedelta
 
 import aiohttp
 
-from outrider.access import Access
 from outrider.errors import CollectError, CollectReason
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
+from outrider.wire.http_auth import Access
 
 MOST_BYTES = 256 * 1024 * 1024
 MOST_CONNECTIONS = 32

@@ -12,9 +12,9 @@ from collectors.mapping.model import TARGET_KEYS, Adapter
 from collectors.normalise.counter_deltas import Past
 from collectors.normalise.disappearance import REMEMBER_SECONDS
 from collectors.scrape.result import Scrape
-from outrider import catalog
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, Floats, SampleBatch, SignalKey, Statuses, TrustVerdict
+from outrider.vocabulary import catalog
 
 _UP, _SECONDS, _SAMPLES, _CODE = TARGET_KEYS
 _TRUST = SignalKey("target_trust_code")

@@ -14,8 +14,8 @@ from collectors.mapping.entity_binding import Place, Places, resolve
 from collectors.mapping.layout_plan import Draft
 from collectors.mapping.model import QUANTILES, Adapter, Operator
 from collectors.mapping.target import Target
-from outrider import catalog
 from outrider.model import EntityRef
+from outrider.vocabulary import catalog
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider import catalog
 from outrider.model import (
     CellStatus,
     EntityKind,
@@ -26,6 +25,7 @@ from outrider.model import (
     TrustVerdict,
 )
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 _SCALARS = (
     "engine_http_requests_total", "engine_requests_finished_total", "engine_http_failed_total",

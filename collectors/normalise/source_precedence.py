@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, Floats, SampleBatch, SignalKey, SignalKind
+from outrider.vocabulary import catalog
 
 # Nearest to the edge first; "" is what is derived from replicas.
 _RANKS = (

@@ -15,8 +15,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider import catalog
 from outrider.model import CellStatus, SampleBatch, SignalKey, SignalKind, TrustVerdict
+from outrider.vocabulary import catalog
 
 _FIRST = timedelta(seconds=60)  # how often a target sends is not known before its second page
 _PAGES = 2  # of its intervals: one page may come late

@@ -11,7 +11,7 @@ from collectors.mapping.model import Adapter
 from collectors.normalise.counter_deltas import seconds_off
 from collectors.normalise.cumulative import odd_histograms
 from collectors.scrape.result import Scrape
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
 
 _NAMED = 3  # of a kind; the rest is counted
 

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 import aiohttp
 
 from collectors.probes.result import Outcome, Result
-from outrider.access import Access
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityRef
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
+from outrider.wire.http_auth import Access
 
 _OF_REASON = {
     CollectReason.REFUSED: Outcome.REFUSED,

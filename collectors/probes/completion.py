@@ -24,7 +24,7 @@ from collectors.probes.result import Outcome, Result
 from collectors.probes.sse import Events
 from collectors.probes.tls import certificate_left, expiring
 from collectors.probes.validity import PROMPT, judge
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
 
 MOST_BYTES = 1024 * 1024
 _MOST_SAID = 200

@@ -13,9 +13,9 @@ from typing import Any
 
 from collectors.probes.base import Asked, ProbeError, result_of
 from collectors.probes.result import Outcome, Result
-from outrider import extras
 from outrider.errors import CollectError, CollectReason, UsageError
-from outrider.units import format_duration
+from outrider.text import extras
+from outrider.vocabulary.units import format_duration
 
 _MOST_SAID = 200
 

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from collectors.probes.base import FAULTS, Asked, ProbeError, failed
 from collectors.probes.result import Outcome, Result
-from outrider.access import Access
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
+from outrider.wire.http_auth import Access
 
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
 

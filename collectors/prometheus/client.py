@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 
 from outrider import log
-from outrider.access import Access
 from outrider.errors import CollectError, CollectReason
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
+from outrider.wire.http_auth import Access
 
 _MOST_TOLD = 100  # warnings remembered
 _MOST_SAID = 300  # characters of what an answer says

@@ -19,8 +19,9 @@ from collectors.mapping.model import Adapter, Aggregate, EntitySpec, Metrics, Op
 from collectors.prometheus.client import PrometheusApi, RawSeries
 from collectors.prometheus.pages import added_labels, own_labels
 from collectors.prometheus.query_builder import Dialect, Query, named_by, queries
-from outrider import catalog, log
+from outrider import log
 from outrider.model import SignalKey, SignalKind
+from outrider.vocabulary import catalog
 
 AT_ONCE = 8  # queries
 TARGET = ("job", "instance", "metrics_path")

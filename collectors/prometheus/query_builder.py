@@ -26,8 +26,8 @@ from collectors.mapping.model import (
     Section,
     Term,
 )
-from outrider import catalog
 from outrider.model import EntityKind, SignalKey
+from outrider.vocabulary import catalog
 
 TARGET_LABELS = ("job", "instance")
 _AGGREGATE = {Aggregate.SUM: "sum", Aggregate.MEAN: "avg", Aggregate.MAX: "max", Aggregate.MIN: "min"}

@@ -7,8 +7,8 @@ from typing import Any
 
 from collectors.mapping import registry
 from collectors.prometheus.query_builder import Dialect, literal, queries
-from outrider import catalog
 from outrider.model import SignalKey, SignalKind
+from outrider.vocabulary import catalog
 
 
 def rules(

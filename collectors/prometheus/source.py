@@ -27,12 +27,12 @@ from collectors.prometheus.query_builder import literal
 from collectors.prometheus.targets import guessed, names_of_targets, target_of_instance, why_failed
 from collectors.scrape.result import Scrape
 from outrider import log
-from outrider.access import Access
 from outrider.clock import Clock, SystemClock, from_unix
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, SampleBatch, TrustVerdict
 from outrider.ports import Collected
 from outrider.topology import Topology
+from outrider.wire.http_auth import Access
 
 LOOK_BACK = timedelta(minutes=5)
 _OWN_STAMPS = timedelta(seconds=60)  # lines with timestamps of their own lag behind their scrape

@@ -29,8 +29,8 @@ from outrider import log
 from outrider.clock import Clock, from_unix
 from outrider.errors import CollectError, CollectReason, StoreAwayError
 from outrider.model import EntityKind, EntityRef, SampleBatch, TrustVerdict
-from outrider.spool import PushedBlock, Spool
-from outrider.units import format_duration
+from outrider.records.ingest_buffer import PushedBlock, Spool
+from outrider.vocabulary.units import format_duration
 
 _log = log.get("receive")
 _Key = tuple[Source, str]

@@ -17,7 +17,7 @@ import numpy as np
 
 from collectors.mapping import registry
 from collectors.mapping.model import Operator
-from outrider import catalog
+from outrider.vocabulary import catalog
 
 MOST_BUCKETS = 8192
 

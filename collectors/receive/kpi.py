@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from outrider import catalog
 from outrider.clock import from_unix, parse_rfc3339
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
-from outrider.units import format_duration
+from outrider.vocabulary import catalog
+from outrider.vocabulary.units import format_duration
 
 MAIN = SignalKey("svc_kpi_value")
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,99}")

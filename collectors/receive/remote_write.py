@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from collectors.receive.histogram import Exponential, buckets, dense, ladders, le
 from collectors.receive.protocol import Decoded, Door, Dropped, ReceiveError, Refused, Source, Stream, malformed
-from outrider.remote_write import Request, WriteRequest
+from outrider.wire.remote_write import Request, WriteRequest
 
 Version = Literal[1, 2]
 MESSAGES: Mapping[str, Version] = {"prometheus.WriteRequest": 1, "io.prometheus.write.v2.Request": 2}

@@ -15,7 +15,7 @@ import yaml
 from collectors.events.redact import redacted
 from collectors.kubernetes.actors import kind_of
 from outrider.errors import UsageError
-from outrider.ledger import ActorKind, ChangeEnd, Ended
+from outrider.records.change_log import ActorKind, ChangeEnd, Ended
 
 _PATH = re.compile(r"\{([^{}]+)\}")
 _MOST_TEXT, _MOST_NAME = 400, 200

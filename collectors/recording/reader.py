@@ -27,10 +27,10 @@ from collectors.mapping.target import Target, target_of, targets_of
 from collectors.recording.lines import NOT_AS_EXPECTED, lines, what
 from collectors.recording.recorded_events import read_events
 from collectors.scrape.result import Scrape
-from outrider import yamlfile
 from outrider.clock import from_unix
 from outrider.errors import CollectError, CollectReason, ConfigError, UsageError
 from outrider.model import Event
+from outrider.text import yaml_file
 
 SUFFIX = ".metrics.jsonl.gz"
 MOST_BYTES = 512 * 1024 * 1024  # of a page from a gzipped file
@@ -139,10 +139,10 @@ def read_fleet(folder: Path) -> RecordedFleet:
 
 def _targets(file: Path) -> tuple[str, tuple[Target, ...]]:
     try:
-        parsed = yamlfile.read(file)
+        parsed = yaml_file.read(file)
         document = parsed.value if isinstance(parsed.value, dict) else {}
         if not isinstance(document.get("targets"), list) or not document.get("cluster"):
-            raise yamlfile.refuse([parsed.problem((), "expected the keys cluster and targets (a list)")])
+            raise yaml_file.refuse([parsed.problem((), "expected the keys cluster and targets (a list)")])
         cluster = str(document["cluster"])
         return cluster, targets_of(cluster, document["targets"], str(file), parsed)
     except ConfigError as error:  # of these files ``config check`` knows nothing

@@ -16,7 +16,7 @@ from collectors.mapping.target import Target
 from collectors.scrape.engine_health import Probe, probe
 from collectors.scrape.result import Scrape
 from outrider.errors import CollectError, CollectReason
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
 
 _CHUNK_BYTES = 64 * 1024
 # OpenMetrics is not asked for: the plain format costs less to read and says the same.

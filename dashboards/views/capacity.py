@@ -11,8 +11,8 @@ import streamlit as st
 from dashboards import charts, pieces, session
 from dashboards import format as fmt
 from dashboards.session import Viewer
+from outrider.documents.summaries import word
 from outrider.model import EntityKind, EntityRef
-from outrider.summaries import word
 
 _HISTORY_HOURS = 24
 _KEPT_HOURS = 24

@@ -11,7 +11,7 @@ import streamlit as st
 from dashboards import format as fmt
 from dashboards import pieces, session
 from dashboards.session import Viewer
-from outrider.summaries import signal_name, word
+from outrider.documents.summaries import signal_name, word
 
 _DAY = 86400.0
 _COLOUR = {"alerting": "ok", "shadow": "at_risk", "learning": "unknown"}

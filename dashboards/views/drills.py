@@ -13,9 +13,9 @@ from dashboards import format as fmt
 from dashboards import pieces, session
 from dashboards.client import ApiError
 from dashboards.session import Viewer
-from outrider.faults import faults
-from outrider.i18n import translate
-from outrider.summaries import fault_name
+from outrider.documents.summaries import fault_name
+from outrider.text.i18n import translate
+from outrider.vocabulary.faults import faults
 
 _MINUTES = (2, 5, 10, 12, 15, 20, 30, 60)
 

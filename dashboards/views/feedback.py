@@ -12,8 +12,8 @@ from dashboards import format as fmt
 from dashboards import pieces
 from dashboards.client import ApiAwayError, ApiError
 from dashboards.session import Viewer
-from outrider.faults import faults
-from outrider.summaries import fault_name, rule_name, word
+from outrider.documents.summaries import fault_name, rule_name, word
+from outrider.vocabulary.faults import faults
 
 VERDICTS = ("useful", "not_useful", "wrong_cause")
 _REFUSED = "feedback_refused"

@@ -13,9 +13,9 @@ from dashboards import format as fmt
 from dashboards.client import ApiAwayError, ApiError
 from dashboards.session import Viewer
 from dashboards.views import feedback
-from outrider import graph_text
-from outrider.i18n import translate
-from outrider.summaries import word
+from outrider.documents import graph_text
+from outrider.documents.summaries import word
+from outrider.text.i18n import translate
 
 _PAGE = 20
 _REFUSED = "refused"

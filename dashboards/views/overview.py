@@ -12,8 +12,8 @@ from dashboards import format as fmt
 from dashboards import pieces, session
 from dashboards.client import ApiError
 from dashboards.session import Viewer
-from outrider.i18n import translate
-from outrider.summaries import word
+from outrider.documents.summaries import word
+from outrider.text.i18n import translate
 
 _CARDS, _INCIDENTS, _ACTIONS, _FEW, _FINDINGS = 6, 4, 6, 2, 8
 

@@ -29,7 +29,6 @@ from detectors.learning.slow_signal_detector import Beat, Flags, Paced
 from detectors.platform.host_faults import DISK_FULL_RATIO
 from detectors.statistics.peer_groups import SIGMA_OF_MAD
 from detectors.statistics.theil_sen import Trend, all_pairs, means, medians, pairs_apart, theil_sen
-from outrider import catalog
 from outrider.model import (
     DetectorState,
     EntityKind,
@@ -41,6 +40,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 BEAT_SECONDS, BLOCK_BEATS = 600.0, 3
 POINTS, BLOCKS, DAY_BLOCKS = 36, 144, 48  # six hours of beats, three days of blocks

@@ -27,7 +27,6 @@ from detectors.learning.slow_signal_detector import Beat, Flags, Paced
 from detectors.rca.change_evidence import CHANGE_TEXT, sort_of
 from detectors.statistics.baseline import SIGMA_OF_MEAN_DEVIATION, Usual
 from detectors.statistics.theil_sen import counted_means, medians
-from outrider import catalog
 from outrider.model import (
     DetectorState,
     EntityKind,
@@ -40,6 +39,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 LIMIT = 6.0  # times what such differences usually are
 LATE_SECONDS, EARLY_SECONDS = 600.0, 1800.0

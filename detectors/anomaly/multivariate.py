@@ -34,7 +34,6 @@ from detectors.statistics.ensemble import FEWEST_ROWS, Ensemble
 from detectors.statistics.ensemble_members import SUREST
 from detectors.statistics.residuals import KINDS
 from detectors.statistics.theil_sen import means
-from outrider import catalog
 from outrider.model import (
     CellStatus,
     DetectorState,
@@ -51,6 +50,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 SLOT_SECONDS = 300.0
 BLAMED = 3

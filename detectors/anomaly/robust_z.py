@@ -26,9 +26,9 @@ from detectors.statistics.alarm_budget import AlarmCount
 from detectors.statistics.alarm_threshold import HEADROOM, Budget
 from detectors.statistics.baseline import RECENT
 from detectors.statistics.deviation import FREE_READINGS, Deviations
-from outrider import catalog
 from outrider.model import DetectorState, EntityKind, Finding, Floats, Interval, Statistic, Window
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 BEAT_SECONDS = 300.0  # the spacing that the scales were tuned on
 LEAST = 5.0  # scales: what one reading in a million shows is no alarm, however calm the past was

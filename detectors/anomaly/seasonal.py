@@ -20,7 +20,6 @@ from detectors.base.findings import oddity
 from detectors.base.state_arrays import Arrays
 from detectors.learning import learning_detector, state_fingerprint
 from detectors.statistics.baseline import Usual, follow
-from outrider import catalog
 from outrider.model import (
     DetectorState,
     EntityKind,
@@ -34,6 +33,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 FAR = 5.0  # robust scales
 FROZEN_AT_MOST = 86400.0

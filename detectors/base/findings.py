@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from outrider.faults import fault
 from outrider.model import EntityRef, Evidence, Finding, Interval, Priority, TimeRange
+from outrider.vocabulary.faults import fault
 
 
 def evidence(

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from outrider import catalog
 from outrider.model import SUM_BUCKET, CellStatus, Floats, SignalKey, SignalKind, Window
+from outrider.vocabulary import catalog
 
 TRAILING_SECONDS = 300.0
 MIN_EVENTS = 5.0  # a mean over fewer observations is one request's luck

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from detectors.base.state_arrays import Arrays
 from detectors.statistics.online_regression import Relation, trailing
-from outrider import catalog
 from outrider.model import SUM_BUCKET, CellStatus, Floats, SignalKey, Window
+from outrider.vocabulary import catalog
 
 TRAILING_SECONDS = 60.0
 MIN_TOKENS = 30.0  # a mean over fewer gaps between tokens is one prompt's luck

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from outrider.documents.summaries import LONG_NAME
 from outrider.errors import UsageError
 from outrider.model import EntityKind, EntityRef
-from outrider.summaries import LONG_NAME
 from outrider.topology import Topology
 
 HINT = (

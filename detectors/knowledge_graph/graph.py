@@ -18,11 +18,11 @@ from typing import Generic, Literal, TypeVar
 from detectors.knowledge_graph import entity_lookup
 from detectors.rca.fault_catalogue import Knowledge, Moves, Scope
 from detectors.rca.hypotheses import Reach, depth_of
-from outrider import catalog
 from outrider.errors import UsageError
 from outrider.model import ActionKind, EntityKind, EntityRef
+from outrider.text.yaml_file import near
 from outrider.topology import Topology
-from outrider.yamlfile import near
+from outrider.vocabulary import catalog
 
 MOST_NODES = 60  # that a drawing holds; nobody reads more
 MOST_ANSWERS = 50

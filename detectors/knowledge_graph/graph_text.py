@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from detectors.knowledge_graph.graph import Answers, Cause, Consequence, Edge, Link, Node, Part, Sort
-from outrider import jsonable
-from outrider.i18n import Language, translate
-from outrider.summaries import entity_name, fault_name, signal_name, word
+from outrider.documents import serialization
+from outrider.documents.summaries import entity_name, fault_name, signal_name, word
+from outrider.text.i18n import Language, translate
 
 Json = dict[str, Any]
 MOST_NAMED = 12  # components in one row; a node has about as many
@@ -88,7 +88,7 @@ def causes_json(answers: Answers[Cause], language: Language) -> Json:
     """What could be behind a symptom."""
     rows = [
         {
-            "entity": jsonable.entity(one.entity),
+            "entity": serialization.entity(one.entity),
             "fault": one.fault,
             "name": fault_name(one.fault, language),
             "scope": one.scope,
@@ -104,7 +104,7 @@ def consequences_json(answers: Answers[Consequence], language: Language) -> Json
     """What a fault would explain."""
     rows = [
         {
-            "entity": jsonable.entity(one.entity),
+            "entity": serialization.entity(one.entity),
             "fault": one.fault,
             "name": fault_name(one.fault, language) if one.fault else translate("knowledge.any_symptom", language),
             "scope": one.scope,
@@ -121,5 +121,5 @@ def _node(node: Node, role: str, language: Language) -> Json:
         "name": node.name,
         "label": label(node, language),
         "role": role,
-        "entity": jsonable.entity(node.entity) if node.entity is not None else None,
+        "entity": serialization.entity(node.entity) if node.entity is not None else None,
     }

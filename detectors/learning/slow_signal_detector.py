@@ -23,7 +23,6 @@ from detectors.learning.dormant_state import Absence, moved_on
 from detectors.statistics import peer_groups
 from detectors.statistics.baseline import held
 from detectors.statistics.theil_sen import means
-from outrider import catalog
 from outrider.model import (
     DetectorState,
     EntityKind,
@@ -36,6 +35,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 PEERS_RATIO, PEERS_LEAST = 0.34, 2  # of the other peers: then it is not one entity's own
 Flags = NDArray[np.bool_]

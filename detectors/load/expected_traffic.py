@@ -17,8 +17,8 @@ from detectors.base.condition_durations import Flags
 from detectors.base.findings import evidence
 from detectors.base.state_arrays import Arrays
 from detectors.statistics.baseline import MATURE_SLOT_SECONDS, SLOT_SECONDS, SLOTS, Usual
-from outrider import catalog
 from outrider.model import Evidence, Floats, Foreseen, Interval, Window
+from outrider.vocabulary import catalog
 
 RATE = "svc_requests_per_second"
 SPAN = timedelta(minutes=10)  # a slot of the forecast: of longer ones the quantiles lie closer together

@@ -22,7 +22,7 @@ from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import Remembering
 from detectors.load import arrivals
 from detectors.load.saturation import SERVICE_WAITS, Queue, read_queue, unnamed, why_queue
-from outrider import catalog, windows
+from outrider import windows
 from outrider.model import (
     EntityKind,
     EventKind,
@@ -36,6 +36,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 SURGE_RATIO = 1.3  # above the scatter of two minutes of Poisson arrivals at 1/s and more
 PROMPT_RATIO = 1.6  # a shifted mix inside its objectives has prompts up to half longer

@@ -19,7 +19,7 @@ from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import Remembering
 from detectors.load import arrivals
 from detectors.load.saturation import TTFT_EVENTS, TTFT_LIMIT_SECONDS, TTFT_QUANTILE
-from outrider import catalog, windows
+from outrider import windows
 from outrider.model import (
     EntityKind,
     Finding,
@@ -31,6 +31,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 SPAN = timedelta(minutes=1)
 FEWEST = 20.0  # answers in a minute; with fewer a share is one client's luck

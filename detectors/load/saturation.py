@@ -19,7 +19,7 @@ from detectors.base.findings import evidence, finding, fingerprint
 from detectors.base.state_arrays import Arrays
 from detectors.base.stateful import Remembering
 from detectors.load import arrivals
-from outrider import catalog, windows
+from outrider import windows
 from outrider.model import (
     EntityKind,
     Evidence,
@@ -32,6 +32,7 @@ from outrider.model import (
     Window,
 )
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 TTFT_LIMIT_SECONDS = 2.0  # MEASURES: P1 at TTFT P99 > 2 s
 TTFT_QUANTILE = 0.9  # over one minute P99 would hang on a single request

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from detectors.rca.changes import NOTHING_NEW
 from detectors.rca.hypotheses import WINDOW, Claim, Reach
-from outrider.faults import faults
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Evidence, Finding
+from outrider.vocabulary.faults import faults
 
 CHANGE_WINDOW = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load
 CHANGE_STRENGTH = 0.55  # "after it" is not "because of it"

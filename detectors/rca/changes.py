@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider.ledger import NOT_IN_SERVICE
 from outrider.model import EventKind, Floats, Window
+from outrider.records.change_log import NOT_IN_SERVICE
 from outrider.topology import Topology
 
 CHANGE_HOLD = timedelta(minutes=30)  # a new revision shows its fault once it has taken its share of the load

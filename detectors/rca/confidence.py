@@ -13,8 +13,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from outrider import yamlfile
-from outrider.yaml_shapes import Shapes
+from outrider.text import yaml_file
+from outrider.text.yaml_shapes import Shapes
 
 FILE = "confidence.yaml"
 _KEYS = ("temperature", "unknown_score", "fitted")
@@ -45,20 +45,20 @@ def packaged() -> Scale:
 
 def read(text: str, file: str) -> Scale:
     """The figures of a text. Raises ConfigError with line and key of every mistake."""
-    document, shapes = yamlfile.parse(text, file), Shapes()
+    document, shapes = yaml_file.parse(text, file), Shapes()
     top = shapes.mapping(document, (), {} if document.value is None else document.value)
     for key in top:
         if key not in _KEYS:
-            shapes.note(document, (key,), f"unknown key{yamlfile.near(key, _KEYS)}")
+            shapes.note(document, (key,), f"unknown key{yaml_file.near(key, _KEYS)}")
     temperature = _figure(document, shapes, top, "temperature", 0.01, 2.0)
     unknown = _figure(document, shapes, top, "unknown_score", 0.0, 1.0)
     if shapes.problems:
-        raise yamlfile.refuse(shapes.problems)
+        raise yaml_file.refuse(shapes.problems)
     return Scale(temperature, unknown)
 
 
 def _figure(
-    document: yamlfile.Document, shapes: Shapes, top: dict[str, Any], key: str, least: float, most: float
+    document: yaml_file.Document, shapes: Shapes, top: dict[str, Any], key: str, least: float, most: float
 ) -> float:
     if key not in top:
         if isinstance(document.value, dict | None):

@@ -33,9 +33,9 @@ from detectors.rca.hypotheses import (
     pairs,
 )
 from detectors.rca.incident_lifecycle import Case
-from outrider.faults import layer_of
 from outrider.model import Alert, EntityRef, Event, Finding, Incident, Layer
 from outrider.topology import Topology
+from outrider.vocabulary.faults import layer_of
 
 ROUNDS = 4
 BLIND_GRACE = timedelta(minutes=3)  # what fails with the view comes back within a few scrapes of it

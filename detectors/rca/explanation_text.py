@@ -9,12 +9,12 @@ from typing import Any
 
 from detectors.rca.explanation import Alternative, Explanation
 from detectors.rca.fault_catalogue import Sign
-from outrider import jsonable
-from outrider.catalog import signals
-from outrider.i18n import Language, texts, translate
+from outrider.documents import serialization
+from outrider.documents.summaries import entity_name, fault_name, signal_name, word, worded
 from outrider.model import Evidence
-from outrider.summaries import entity_name, fault_name, signal_name, word, worded
-from outrider.units import format_value
+from outrider.text.i18n import Language, texts, translate
+from outrider.vocabulary.catalog import signals
+from outrider.vocabulary.units import format_value
 
 Json = dict[str, Any]
 _MOST_PAGED = 2  # lines of one sort that a page bears
@@ -90,7 +90,7 @@ def page_lines(found: Explanation, language: Language) -> list[str]:
 
 def evidence_line(item: Evidence, language: Language) -> str:
     """One observation in words; the signal and its value when it brings no text."""
-    said: str = jsonable.evidence(item, language)["text"]
+    said: str = serialization.evidence(item, language)["text"]
     if said and said != item.text:
         return said
     known = signals().get(item.signal)
@@ -193,7 +193,7 @@ def _list(names: Iterable[str], language: Language) -> str:
 
 def _alternative_json(one: Alternative) -> Json:
     return {
-        "entity": jsonable.entity(one.entity),
+        "entity": serialization.entity(one.entity),
         "fault": one.fault,
         "confidence": one.confidence,
         "ruled_out": one.confidence is None,

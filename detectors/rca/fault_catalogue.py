@@ -14,13 +14,14 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from outrider import catalog, yamlfile
 from outrider.errors import ConfigError, ConfigProblem
-from outrider.faults import Fault, faults
-from outrider.i18n import texts
 from outrider.model import ActionKind, EntityKind
-from outrider.yaml_shapes import Shapes
-from outrider.yamlfile import Document, Path_
+from outrider.text import yaml_file
+from outrider.text.i18n import texts
+from outrider.text.yaml_file import Document, Path_
+from outrider.text.yaml_shapes import Shapes
+from outrider.vocabulary import catalog
+from outrider.vocabulary.faults import Fault, faults
 
 Moves = Literal["up", "down", "still", "changes"]
 Within = Literal["entity", "node", "service", "cluster"]
@@ -115,7 +116,7 @@ def _packaged() -> Mapping[str, str]:
 @cache
 def harmless_states() -> frozenset[str]:
     """States that look alarming and are none, such as ``engine-idle``."""
-    text = resources.files("outrider").joinpath("faults.yaml").read_text(encoding="utf-8")
+    text = resources.files("outrider.vocabulary").joinpath("faults.yaml").read_text(encoding="utf-8")
     return frozenset(yaml.safe_load(text)["never_a_fault"])
 
 
@@ -134,7 +135,7 @@ def read(files: Mapping[str, str], own: Mapping[str, str] | None = None) -> Know
         for document, top in tops:
             reader.read_faults(document, top)
     if reader.problems:
-        raise yamlfile.refuse(reader.problems)
+        raise yaml_file.refuse(reader.problems)
     return reader.entries
 
 
@@ -143,11 +144,11 @@ def _parsed(files: Mapping[str, str]) -> list[Document]:
     problems: list[ConfigProblem] = []
     for file, text in files.items():
         try:
-            documents.append(yamlfile.parse(text, file))
+            documents.append(yaml_file.parse(text, file))
         except ConfigError as error:
             problems += error.problems
     if problems:
-        raise yamlfile.refuse(problems)
+        raise yaml_file.refuse(problems)
     return documents
 
 
@@ -311,7 +312,7 @@ class _Reader(Shapes):
         """``name`` itself; notes a problem when it is not among ``known``."""
         known = tuple(known)
         if name not in known:
-            close = yamlfile.near(name, known).replace(_WHY, "")
+            close = yaml_file.near(name, known).replace(_WHY, "")
             self.note(document, path, f'unknown {what} "{name.removeprefix(_WHY)}"{close}')
         return name
 

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 
 from detectors.rca.fault_catalogue import FaultKnowledge, Knowledge
-from outrider.faults import faults
 from outrider.model import Alert, AlertReason, EntityKind, EntityRef, Layer
 from outrider.topology import Topology
+from outrider.vocabulary.faults import faults
 
 WINDOW = timedelta(minutes=15)  # what begins within it may be one thing
 PEER_LATENESS = timedelta(minutes=1)  # a lost replica is seen within two scrapes, and its peers queue after that

@@ -11,7 +11,6 @@ from detectors.rca import change_evidence, ranking
 from detectors.rca import evidence_index as scenes
 from detectors.rca.evidence_index import Scene
 from detectors.rca.hypotheses import WINDOW, Claim, begins_when_told, over
-from outrider.faults import layer_of
 from outrider.model import (
     Alert,
     EntityKind,
@@ -23,6 +22,7 @@ from outrider.model import (
     Rejected,
     TimelineEntry,
 )
+from outrider.vocabulary.faults import layer_of
 
 OPENED = "incidents.timeline.opened"
 JOINED = "incidents.timeline.joined"

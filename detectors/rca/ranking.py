@@ -19,7 +19,6 @@ from detectors.rca import evidence_index as scenes
 from detectors.rca.evidence_index import Scene
 from detectors.rca.fault_catalogue import Knowledge, LookAlike
 from detectors.rca.hypotheses import Claim, Pair, comes_first, gathered, pairs
-from outrider.faults import faults
 from outrider.model import (
     Alert,
     AlertState,
@@ -32,6 +31,7 @@ from outrider.model import (
     Rejected,
 )
 from outrider.topology import Topology
+from outrider.vocabulary.faults import faults
 
 KEPT = 5  # hypotheses that are told
 EXPLAINED_LOSS = 0.9

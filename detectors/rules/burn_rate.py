@@ -24,7 +24,6 @@ from detectors.base.state_arrays import Arrays
 from detectors.learning import state_fingerprint
 from detectors.statistics.baseline import follow
 from detectors.statistics.rolling_counts import Tally
-from outrider import measures
 from outrider.model import (
     CellStatus,
     DetectorState,
@@ -39,9 +38,10 @@ from outrider.model import (
     Window,
 )
 from outrider.ports import Detector
-from outrider.slo import BURNS, Burn, Slo
 from outrider.topology import Topology
-from outrider.units import format_duration
+from outrider.vocabulary import indicators
+from outrider.vocabulary.slo import BURNS, Burn, Slo
+from outrider.vocabulary.units import format_duration
 
 KEPT_SECONDS = 3 * 3600.0  # of an entity that is not seen
 MINUTES = Tally("minutes", timedelta(minutes=1), timedelta(hours=6))
@@ -75,7 +75,7 @@ class BurnRateDetector:
 
     def __init__(self, slo: Slo) -> None:
         """Raises ValueError for an objective outside (0, 1): it has no budget."""
-        measures.burn_rate(1.0, slo.objective)
+        indicators.burn_rate(1.0, slo.objective)
         self._slo = slo
         self.name = slo.detector
         self.kind = slo.kind

@@ -32,9 +32,10 @@ from detectors.rules.evaluation import (
     negated,
     with_reasons,
 )
-from outrider import catalog, windows
+from outrider import windows
 from outrider.errors import UsageError
 from outrider.model import Floats, SignalKey, SignalKind, Window
+from outrider.vocabulary import catalog
 
 FUNCTIONS = (
     'last(x), sum(x, "5m"), mean(x, "5m"), max(x, "5m"), min(x, "5m"), rate(x, "5m"), '

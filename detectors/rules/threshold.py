@@ -12,7 +12,6 @@ from detectors.base.findings import evidence, fingerprint
 from detectors.base.state_arrays import empty
 from detectors.rules.evaluation import Unknown
 from detectors.rules.expressions import Condition, compile_expression
-from outrider.faults import faults
 from outrider.model import (
     DetectorState,
     Finding,
@@ -25,8 +24,9 @@ from outrider.model import (
     Window,
 )
 from outrider.ports import Detector
-from outrider.rules import Rule
 from outrider.topology import Topology
+from outrider.vocabulary.faults import faults
+from outrider.vocabulary.rules import Rule
 
 PREFIX = "rule:"
 SHORTEST_WINDOW = timedelta(minutes=5)  # enough slots to know whether the newest value is fresh

@@ -20,9 +20,9 @@ import numpy as np
 
 from detectors.rules.rule_backtest import Judged, Rehearsal, parts, window_of
 from detectors.rules.tunable_threshold import Dial, dial_of
-from outrider.measures import wilson_interval
 from outrider.model import EntityRef, Floats, TimeRange, Window
-from outrider.rules import Rule
+from outrider.vocabulary.indicators import wilson_interval
+from outrider.vocabulary.rules import Rule
 
 Read = Callable[[datetime, datetime], Window]
 """Stored values of the rule's entities in [start, end), on the grid of cycles."""

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from detectors.base.state_arrays import Arrays
 from detectors.statistics.weekly_profile import Week
-from outrider import catalog
 from outrider.model import DetectorState, EntityRef, Floats
+from outrider.vocabulary import catalog
 
 SLOTS = 48
 SLOT_SECONDS = 86400.0 / SLOTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from outrider.fitting import MOST_NAME_BYTES, fitted, is_fit
+from outrider.wire.sanitize import MOST_NAME_BYTES, fitted, is_fit
 
 
 class EntityKind(StrEnum):
@@ -30,7 +30,7 @@ class EntityRef:
     """One component. A replica is one TP x PP group with one scheduler.
 
     Names come from outside: what no store could keep is replaced, and what is too long is cut
-    (``outrider.fitting``), so that one bad label harms nothing but its own entity.
+    (``outrider.wire.sanitize``), so that one bad label harms nothing but its own entity.
     """
 
     cluster: str

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider import catalog
 from outrider.model import (
     Alert,
     AlertReason,
@@ -41,6 +40,7 @@ from outrider.testing.names import (
     load,
     topology,
 )
+from outrider.vocabulary import catalog
 
 
 @dataclass(frozen=True, slots=True)

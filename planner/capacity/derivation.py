@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from outrider.clock import rfc3339
-from outrider.i18n import Language, texts, translate
+from outrider.documents.summaries import because, word
 from outrider.model import Forecast, LeadTime, Recommendation, Why
-from outrider.summaries import because, word
-from outrider.units import format_duration
+from outrider.text.i18n import Language, texts, translate
+from outrider.vocabulary.units import format_duration
 from planner.capacity import no_action_impact, node_rounding, prescale
 from planner.capacity.demand import KV_WATERMARK, Case, Counted, bound, sized
 from planner.capacity.formula import Buffer, buffer_for, derivation_lines

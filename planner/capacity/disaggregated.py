@@ -24,7 +24,7 @@ from math import inf, isfinite
 from typing import Any
 
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 from planner.capacity.formula import whole
 from planner.performance import queueing
 from planner.performance.prefill import CLOSE, Bind, Link, Side, decoding, first_token, largest, prompt_seconds

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
 from outrider.model import Floats
-from outrider.units import Quantity
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary.units import Quantity
 
 BatchPer = Literal["replica", "gpu"]
 BufferSource = Literal["configured", "measured"]

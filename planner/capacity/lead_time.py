@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from outrider.ledger import StartPhase, Startup, lead_time_quantile
 from outrider.model import LeadPart, LeadTime
+from outrider.records.change_log import StartPhase, Startup, lead_time_quantile
 
 LEAST_STARTS = 5
 """Fewer starts than these say little of a 95th percentile: the slowest of them counts if it is slower."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from outrider.clock import from_unix, rfc3339
-from outrider.i18n import Language, translate
-from outrider.summaries import word
+from outrider.documents.summaries import word
+from outrider.text.i18n import Language, translate
 from planner.capacity import prescale
 from planner.capacity.demand import Case, Counted, queued, short_now
 from planner.capacity.fluid_queue import beyond, waiting

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outrider.i18n import Language, translate
 from outrider.model import FleetService
+from outrider.text.i18n import Language, translate
 from planner.capacity import redundancy
 from planner.performance.gpu_catalog import known_gpu
 

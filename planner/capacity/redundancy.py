@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 
 
 @dataclass(frozen=True, slots=True)

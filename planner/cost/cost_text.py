@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 from planner.cost.milp import Mix
 from planner.cost.offers import Offer
 from planner.cost.optimizer import Answer, Refusal, Request, Way, cost_per_1k_tokens, group_text

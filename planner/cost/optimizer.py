@@ -14,8 +14,8 @@ from math import inf
 from typing import Any
 
 from outrider.errors import UsageError
-from outrider.i18n import Language
 from outrider.model import Calibration
+from outrider.text.i18n import Language
 from planner.cost.milp import Demand, Mix, NoMix, Option, Pool, cheapest, front
 from planner.cost.offers import DEFAULT_CURRENCY, Offer, cuts_of, default_offers, with_parts
 from planner.performance import measured, queueing, roofline

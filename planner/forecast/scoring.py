@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outrider.measures import wape
 from outrider.model import BacktestScore, Floats
+from outrider.vocabulary.indicators import wape
 from planner.capacity.formula import buffer_of
 from planner.forecast import conformal
 from planner.forecast.ensemble import QUANTILES, Folds, Outlook

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from outrider.ledger import StartPhase, Startup, lead_time_quantile
+from outrider.records.change_log import StartPhase, Startup, lead_time_quantile
 from planner.manifests import kube_gpus, prepull
 from planner.manifests.kube_names import LABEL, PART_OF, name_of, short
 

@@ -15,9 +15,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider import catalog
-from outrider.i18n import Language, translate
 from outrider.model import Calibration, EntityRef, Floats, Interval, SignalKey, Window
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary import catalog
 from outrider.windows import believed
 from planner.performance.block_bootstrap import Estimate, estimate, middle, middles, ratios
 from planner.performance.saturation_point import Knee

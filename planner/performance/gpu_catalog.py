@@ -12,7 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 
 Purchase = Literal["on_demand", "spot", "reserved", "owned"]
 Cut = Literal["mig", "mps"]

@@ -18,8 +18,8 @@ from dataclasses import replace
 from math import log
 
 from outrider.clock import rfc3339
-from outrider.i18n import Language, translate
 from outrider.model import Calibration
+from outrider.text.i18n import Language, translate
 from planner.performance import roofline
 from planner.performance.gpu_catalog import GpuSpec, gpu, known_gpu
 from planner.performance.memory_fit import LEAST_BITS, MOST_BITS, Setup

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 from planner.performance.gpu_catalog import GpuSpec, Slice
 from planner.performance.model_specs import ModelShape
 

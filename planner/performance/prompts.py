@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outrider import catalog
 from outrider.model import SignalKey, Window
+from outrider.vocabulary import catalog
 
 PROMPTS, FINISHED = "engine_prompt_tokens_total", "engine_requests_finished_total"
 HITS, KV_TOKENS = "engine_prefix_cache_hit_ratio", "engine_kv_cache_capacity_tokens"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 from planner.performance.gpu_catalog import GpuSpec
 from planner.performance.memory_fit import Fit, Setup
 from planner.performance.model_specs import ModelShape

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from outrider.errors import OutriderError
-from outrider.i18n import Language, translate
 from outrider.model import Calibration
+from outrider.text.i18n import Language, translate
 from planner.capacity.prescale import capacity_per_second
 from planner.performance import slo_models
 from planner.performance.gpu_catalog import known_gpu

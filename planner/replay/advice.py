@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 from planner.replay.backtest import Trace
 from planner.replay.score import WAITING_GOAL, Kept, known_of, replay_one
 from planner.replay.workload import World, world

@@ -16,8 +16,8 @@ import numpy as np
 
 from outrider.clock import from_unix
 from outrider.errors import UsageError
-from outrider.measures import wape
 from outrider.model import EntityKind, EntityRef, Floats, Forecast
+from outrider.vocabulary.indicators import wape
 from planner.forecast import naive
 from planner.forecast.ensemble import MEDIAN, QUANTILES
 from planner.forecast.forecaster import DEFAULT_MODELS, PROPHET, forecast

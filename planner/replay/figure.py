@@ -7,8 +7,8 @@ from html import escape
 
 import numpy as np
 
-from outrider.i18n import Language, translate
 from outrider.model import Floats
+from outrider.text.i18n import Language, translate
 from planner.replay.score import TraceReplay
 
 WIDE, HIGH, LEFT, TOP, BOTTOM = 1000, 260, 50, 34, 40

@@ -17,8 +17,8 @@ from math import inf
 import numpy as np
 
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
 from outrider.model import Floats
+from outrider.text.i18n import Language, translate
 
 WATERMARK = 0.9
 """KV use from which a replica admits nothing: what comes next would be preempted."""

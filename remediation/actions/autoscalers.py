@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import httpx
 
-from outrider.access import Access
 from outrider.clock import Clock, SystemClock
 from outrider.errors import ActuationError, CollectError
 from outrider.model import Action, ActionKind, Outcome, OutcomeStatus
+from outrider.wire.http_auth import Access
 
 FIELD_MANAGER = "outrider"
 _PEOPLE = "kubectl"  # field managers that begin so are people, and people may be overruled by the plan they asked for

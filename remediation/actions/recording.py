@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from outrider.clock import Clock, SystemClock
-from outrider.i18n import Language, translate
+from outrider.documents.summaries import entity_name
 from outrider.model import Action, Outcome, OutcomeStatus
-from outrider.summaries import entity_name
+from outrider.text.i18n import Language, translate
 
 
 class DryRunActuator:

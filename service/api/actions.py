@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
-from outrider import jsonable
+from outrider.documents import serialization
 from service.api import paging
 from service.api.context import Context, Ctx
 from service.api.errors import ConflictError, NotFoundError
@@ -31,7 +31,7 @@ def actions(
         cursor,
         limit,
     )
-    return {"actions": [jsonable.action(each) for each in found], "next_cursor": following}
+    return {"actions": [serialization.action(each) for each in found], "next_cursor": following}
 
 
 @router.post("/actions/{action_id:path}/approve")
@@ -61,9 +61,9 @@ def remediation(ctx: Ctx) -> dict[str, Any]:
             {
                 "id": found.id,
                 "incident": found.incident,
-                "opened_at": jsonable.instant(found.opened_at),
-                "closed_at": jsonable.instant(found.closed_at),
-                "cordoned": [jsonable.entity(each) for each in found.cordoned],
+                "opened_at": serialization.instant(found.opened_at),
+                "closed_at": serialization.instant(found.closed_at),
+                "cordoned": [serialization.entity(each) for each in found.cordoned],
             }
             for found in ctx.state.sessions()
         ],
@@ -86,7 +86,7 @@ def resume(ctx: Ctx, by: Writer) -> dict[str, Any]:
 def audit(ctx: Ctx, limit: paging.Limit = 100, cursor: paging.Cursor = "") -> dict[str, Any]:
     """Audit records, newest first."""
     found, following = paging.by_key(lambda after, count: ctx.state.audit(count, after), None, cursor, limit)
-    return {"audit": [jsonable.audit(each) for each in found], "next_cursor": following}
+    return {"audit": [serialization.audit(each) for each in found], "next_cursor": following}
 
 
 def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _decide(ctx: Context, action_id: str, approved: bool, by: str) -> dict[str, 
             raise NotFoundError(f"no action has the id {action_id!r}", hint="GET /api/v1/actions lists them")
         raise ConflictError("The action does not wait for approval.", hint="GET /api/v1/actions shows its status")
     found = ctx.state.action(action_id)
-    return jsonable.action(found) if found else {"id": action_id}
+    return serialization.action(found) if found else {"id": action_id}
 
 
 def _set_paused(ctx: Context, paused: bool, by: str) -> dict[str, Any]:

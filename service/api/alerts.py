@@ -9,8 +9,8 @@ from uuid import uuid4
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from outrider import jsonable
 from outrider.audit import AuditEvent, AuditRecord
+from outrider.documents import serialization
 from outrider.errors import UsageError
 from outrider.model import AlertState, EntityKind, EntityRef, Priority
 from outrider.ports import Silence
@@ -58,7 +58,7 @@ def alerts(
         cursor,
         limit,
     )
-    return {"alerts": [jsonable.alert(each, lang) for each in found], "next_cursor": following}
+    return {"alerts": [serialization.alert(each, lang) for each in found], "next_cursor": following}
 
 
 @router.get("/alerts/{fingerprint:path}")
@@ -67,7 +67,7 @@ def alert(fingerprint: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     found = ctx.state.alert(fingerprint)
     if found is None:
         raise NotFoundError(f"no alert has the fingerprint {fingerprint!r}", hint="GET /api/v1/alerts lists them")
-    return jsonable.alert(found, lang)
+    return serialization.alert(found, lang)
 
 
 @router.post("/alerts/{fingerprint:path}/resolve")
@@ -115,8 +115,8 @@ def _silence(found: Silence) -> dict[str, Any]:
     return {
         "id": found.id,
         "rule": found.rule,
-        "entity": jsonable.entity(found.entity) if found.entity else None,
-        "until": jsonable.instant(found.until),
+        "entity": serialization.entity(found.entity) if found.entity else None,
+        "until": serialization.instant(found.until),
         "by": found.by,
         "comment": found.comment,
     }

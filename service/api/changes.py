@@ -20,11 +20,12 @@ from collectors.events.unresolved_event import FIRST_LOOK
 from collectors.kubernetes.actors import kind_of
 from collectors.receive import webhooks
 from collectors.receive.webhooks import Delivery
-from outrider import jsonable, yaml_words, yamlfile
 from outrider.clock import rfc3339
+from outrider.documents import serialization
 from outrider.errors import UsageError
-from outrider.ledger import CHANGE_CODES, ActorKind, Change, ChangeEnd, Ended, Ledger, event_of
 from outrider.model import EntityKind, EntityRef
+from outrider.records.change_log import CHANGE_CODES, ActorKind, Change, ChangeEnd, Ended, Ledger, event_of
+from outrider.text import yaml_file, yaml_words
 from outrider.topology import Topology
 from service.api import paging, security
 from service.api.bodies import read_body
@@ -104,7 +105,7 @@ def change_row(one: Change) -> dict[str, Any]:
     return {
         "id": one.id,
         "code": one.code,
-        "entity": jsonable.entity(one.entity),
+        "entity": serialization.entity(one.entity),
         "at": rfc3339(one.at),
         "source": one.source,
         "actor": one.actor or None,
@@ -116,7 +117,7 @@ def change_row(one: Change) -> dict[str, Any]:
         "url": one.url or None,
         "text": one.text or None,
         "outcome": one.ended.value,
-        "outcome_at": jsonable.instant(one.ended_at),
+        "outcome_at": serialization.instant(one.ended_at),
         "outcome_because": one.ended_because or None,
     }
 
@@ -273,7 +274,7 @@ def _not_seen(made: Sequence[Change], topology: Topology) -> tuple[str, ...]:
 
 def _of_announcement(place: int, one: Announcement, ctx: Context, by: str, now: datetime) -> Change:
     if one.code not in CHANGE_CODES:
-        said = f"no change has the code {one.code!r}{yamlfile.near(one.code, CHANGE_CODES)}"
+        said = f"no change has the code {one.code!r}{yaml_file.near(one.code, CHANGE_CODES)}"
         raise UsageError(f"change {place}.code: {said}", hint=f"codes are {', '.join(CHANGE_CODES)}")
     about = [name for name in ("service", "workload", "node") if getattr(one, name)]
     if len(about) != 1:

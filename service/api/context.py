@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from outrider.clock import Clock
-from outrider.drill import DrillWindow
-from outrider.i18n import LANGUAGES, Language
 from outrider.model import CycleRecord, Incident
 from outrider.ports import MetricStore, StateStore
+from outrider.records.drill import DrillWindow
+from outrider.text.i18n import LANGUAGES, Language
 from outrider.topology import Topology
 from service import topology_then
 from service.api.settings import ApiExtras, ApiSettings

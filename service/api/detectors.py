@@ -7,10 +7,10 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from outrider import jsonable
-from outrider.i18n import Language
+from outrider.documents import serialization
+from outrider.documents.summaries import word
 from outrider.model import DetectorStanding, ShadowFinding, Stage
-from outrider.summaries import word
+from outrider.text.i18n import Language
 from service.api.context import Ctx, Lang
 
 router = APIRouter(tags=["detectors"])
@@ -22,7 +22,7 @@ def detectors(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     found = ctx.state.standings()
     counted = Counter(one.stage for one in found)
     return {
-        "as_of": jsonable.instant(ctx.as_of()),
+        "as_of": serialization.instant(ctx.as_of()),
         "by_stage": {stage.value: counted.get(stage, 0) for stage in Stage},
         "detectors": [_json(one, lang) for one in found],
     }
@@ -36,7 +36,7 @@ def _json(one: DetectorStanding, lang: Language) -> dict[str, Any]:
         "stage": one.stage.value,
         "reason": one.reason.value,
         "reason_text": word("stage_reason", one.reason, lang),
-        "since": jsonable.instant(one.since),
+        "since": serialization.instant(one.since),
         "entities": one.entities,
         "findings": one.findings,
         "silent": {reason.value: count for reason, count in sorted(one.silent.items())},
@@ -51,4 +51,8 @@ def _json(one: DetectorStanding, lang: Language) -> dict[str, Any]:
 
 
 def _held(one: ShadowFinding) -> dict[str, Any]:
-    return {"entity": jsonable.entity(one.entity), "signals": list(one.signals), "since": jsonable.instant(one.since)}
+    return {
+        "entity": serialization.entity(one.entity),
+        "signals": list(one.signals),
+        "since": serialization.instant(one.since),
+    }

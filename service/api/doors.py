@@ -18,7 +18,7 @@ from collectors.receive.protocol import Decoded, Door, Dropped, ReceiveError, Re
 from collectors.receive.routing import Assigned, Matcher
 from outrider import log
 from outrider.clock import Clock
-from outrider.spool import PushedBlock, Spool
+from outrider.records.ingest_buffer import PushedBlock, Spool
 from service.api.settings import DoorSettings
 
 _log = log.get("receive")

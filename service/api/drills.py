@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from outrider.drill import Drill
 from outrider.errors import UnavailableError, UsageError
+from outrider.records.drill import Drill
 from service.api.context import Context, Ctx
 from service.api.errors import ConflictError, NotFoundError
 from service.api.security import Writer

@@ -9,8 +9,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from outrider import log, yaml_words
+from outrider import log
 from outrider.errors import OutriderError, StoreError, UnavailableError, UsageError
+from outrider.text import yaml_words
 
 _log = log.get("api")
 

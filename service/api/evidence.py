@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from outrider import catalog, jsonable
 from outrider.clock import parse_rfc3339, rfc3339
+from outrider.documents import serialization
 from outrider.model import EntityKind, EntityRef, Floats, Incident, SignalKey, SignalKind
 from outrider.ports import MetricStore
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 BEFORE, LEAST_BEFORE, AFTER = timedelta(minutes=30), timedelta(minutes=5), timedelta(minutes=15)
 LONGEST = timedelta(hours=6)
@@ -68,7 +69,7 @@ def charts(
         "start": _first_value(drawn, rfc3339(incident.opened_at - LEAST_BEFORE)) or rfc3339(start),
         "end": rfc3339(end),
         "opened_at": rfc3339(incident.opened_at),
-        "resolved_at": jsonable.instant(incident.resolved_at),
+        "resolved_at": serialization.instant(incident.resolved_at),
         "step_seconds": step.total_seconds(),
         "charts": [found for found in drawn if found["series"]],
     }
@@ -160,7 +161,7 @@ def chart(wanted: Wanted, metrics: MetricStore, start: datetime, end: datetime, 
         "means": found.means,
         "layer": found.layer.value,
         "role": wanted.role,
-        "times": jsonable.instants(window.times),
+        "times": serialization.instants(window.times),
         "peers": len(rows),
         "series": [line for line in lines if any(value is not None for value in line["values"])],
     }
@@ -168,9 +169,9 @@ def chart(wanted: Wanted, metrics: MetricStore, start: datetime, end: datetime, 
 
 def _line(entity: EntityRef | None, role: str, values: Floats) -> dict[str, Any]:
     return {
-        "entity": jsonable.entity(entity) if entity else None,
+        "entity": serialization.entity(entity) if entity else None,
         "role": role,
-        "values": jsonable.numbers(values),
+        "values": serialization.numbers(values),
     }
 
 

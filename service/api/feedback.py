@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from outrider import jsonable
-from outrider.feedback import INCIDENT_ID, MOST_COMMENT, Feedback, Usefulness, by_rule
+from outrider.documents import serialization
+from outrider.records.feedback import INCIDENT_ID, MOST_COMMENT, Feedback, Usefulness, by_rule
 from service import facts, judging
 from service.api import incidents, paging
 from service.api.context import Context, Ctx
@@ -51,13 +51,13 @@ def feedback(
         cursor,
         limit,
     )
-    return {"feedback": [jsonable.feedback(each) for each in found], "next_cursor": following}
+    return {"feedback": [serialization.feedback(each) for each in found], "next_cursor": following}
 
 
 @router.get("/feedback/precision")
 def precision(ctx: Ctx, since: Since = None) -> list[dict[str, Any]]:
     """The precision of every judged rule with its 95 % interval, the most judged first."""
-    return [jsonable.precision(each) for each in by_rule(ctx.state.feedback(since=since, limit=facts.EVERY))]
+    return [serialization.precision(each) for each in by_rule(ctx.state.feedback(since=since, limit=facts.EVERY))]
 
 
 @router.post("/alerts/{fingerprint:path}/feedback")
@@ -90,4 +90,4 @@ def _more(body: Verdict, by: str) -> dict[str, Any]:
 def _saved(ctx: Context, said: list[Feedback]) -> dict[str, Any]:
     values = judging.values_of(said, ctx.settings.rules, ctx.state, ctx.metrics, ctx.settings.interval)
     changed = ctx.state.save_feedback(said, values)
-    return {"changed": changed, "feedback": [jsonable.feedback(each) for each in said]}
+    return {"changed": changed, "feedback": [serialization.feedback(each) for each in said]}

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from outrider.errors import StoreError
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
 from service.api.context import LATE_AFTER_CYCLES, Ctx
 
 router = APIRouter(tags=["health"])

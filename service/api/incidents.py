@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from detectors.rca import explanation, explanation_text
-from outrider import jsonable
 from outrider.clock import parse_rfc3339
-from outrider.ledger import Change
+from outrider.documents import serialization
 from outrider.model import EntityKind, Incident
+from outrider.records.change_log import Change
 from service.api import evidence, paging, places
 from service.api.changes import change_row
 from service.api.context import Context, Ctx, Lang
@@ -50,19 +50,19 @@ def incidents(
 def incident(incident_id: str, ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """One incident: hypotheses with evidence, the explanation, timeline, folded alerts, actions, messages."""
     found = known(ctx, incident_id)
-    story = places.with_place(jsonable.incident_story(found, lang), found, ctx.topology_of(found), lang)
+    story = places.with_place(serialization.incident_story(found, lang), found, ctx.topology_of(found), lang)
     first = _folded(ctx, found, "", _FIRST_ALERTS, lang)
     story["folded"], story["folded_next_cursor"] = first["alerts"], first["next_cursor"]
-    story["actions"] = [jsonable.action(each) for each in ctx.state.actions(incident=incident_id)]
-    story["messages"] = [jsonable.message(each) for each in ctx.state.messages(incident=incident_id, limit=100)]
+    story["actions"] = [serialization.action(each) for each in ctx.state.actions(incident=incident_id)]
+    story["messages"] = [serialization.message(each) for each in ctx.state.messages(incident=incident_id, limit=100)]
     said = ctx.state.feedback(incident=incident_id, limit=_MOST_VERDICTS)
-    story["feedback"] = [jsonable.feedback(each) for each in said]
+    story["feedback"] = [serialization.feedback(each) for each in said]
     story["drill"] = marking.name_of(found, ctx.drills_around([found]))
     recording = flights_of(ctx.settings.store_url) / found.id
     story["recording"] = str(recording) if recording.is_dir() else None
     story["explanation"] = explanation_text.as_json(explanation.explain(found, ctx.extras.knowledge), lang)
     story["may_be_retold"] = not isinstance(ctx.extras.explainer, NoExplainer)
-    story["as_of"] = jsonable.instant(ctx.as_of())
+    story["as_of"] = serialization.instant(ctx.as_of())
     return story
 
 
@@ -119,7 +119,7 @@ def acknowledge(incident_id: str, ctx: Ctx, lang: Lang, by: Writer) -> dict[str,
     found = known(ctx, incident_id)
     if not ctx.state.acknowledge(incident_id, by, ctx.as_of()):
         raise ConflictError("The incident is resolved already." if found.resolved_at else "It cannot be acknowledged.")
-    return jsonable.incident(known(ctx, incident_id), lang)
+    return serialization.incident(known(ctx, incident_id), lang)
 
 
 def known(ctx: Context, incident_id: str) -> Incident:
@@ -134,6 +134,6 @@ def _folded(ctx: Context, found: Incident, cursor: str, limit: int, lang: Lang) 
     wanted, following = paging.page(lambda count: found.alerts[:count], None, cursor, limit)
     alerts = [ctx.state.alert(fingerprint) for fingerprint in wanted]
     return {
-        "alerts": [jsonable.alert(each, lang) for each in alerts if each is not None],
+        "alerts": [serialization.alert(each, lang) for each in alerts if each is not None],
         "next_cursor": following,
     }

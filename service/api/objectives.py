@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter
 
-from outrider import jsonable, measures
+from outrider.documents import serialization
 from outrider.model import Alert, AlertState, EntityKind, EntityRef, Floats, SignalKey, Window
 from outrider.ports import MetricStore
-from outrider.slo import Slo
+from outrider.vocabulary import indicators
+from outrider.vocabulary.slo import Slo
 from service.api.context import Context, Ctx
 
 router = APIRouter(tags=["slos"])
@@ -28,7 +29,7 @@ def slos(ctx: Ctx) -> list[dict[str, Any]]:
     """Every SLO of the configuration for every service that keeps it; a service without values has null."""
     services = ctx.topology().of_kind(EntityKind.SERVICE) or ctx.metrics.entities(EntityKind.SERVICE)
     found = by_service(ctx, list(services), ctx.as_of())
-    return [{"service": jsonable.entity(each), **one} for each in services for one in found.get(each, [])]
+    return [{"service": serialization.entity(each), **one} for each in services for one in found.get(each, [])]
 
 
 def by_service(ctx: Context, services: Sequence[EntityRef], now: datetime) -> dict[EntityRef, list[dict[str, Any]]]:
@@ -52,7 +53,7 @@ def by_service(ctx: Context, services: Sequence[EntityRef], now: datetime) -> di
 
 
 def _json(slo: Slo, bad: float, total: float, alert: Alert | None) -> dict[str, Any]:
-    kept = measures.success_ratio(total, bad)
+    kept = indicators.success_ratio(total, bad)
     return {
         "name": slo.name,
         "objective": slo.objective,
@@ -61,7 +62,7 @@ def _json(slo: Slo, bad: float, total: float, alert: Alert | None) -> dict[str, 
         "events": total,
         "bad": bad,
         "kept": kept,
-        "budget_left": measures.error_budget_left(kept, slo.objective),
+        "budget_left": indicators.error_budget_left(kept, slo.objective),
         "burns": alert.priority.value if alert else None,
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from outrider import jsonable
+from outrider.documents import serialization
 from outrider.model import AlertState, CycleRecord, EntityKind, EntityRef, Incident
 from outrider.topology import Topology
 from service import facts
@@ -29,7 +29,7 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     recent = ctx.state.incidents(since=now - promise.DAY, limit=_INCIDENTS)
     plan, graph, drills = ctx.state.plan(), ctx.topology(), ctx.drills_around([*incidents, *recent])
     return {
-        "as_of": jsonable.instant(now),
+        "as_of": serialization.instant(now),
         "monitoring": monitoring(ctx, newest),
         "services": services_json(ctx, now, incidents),
         "incidents": [
@@ -40,8 +40,10 @@ def overview(ctx: Ctx, lang: Lang) -> dict[str, Any]:
             places.incident_json(found, graph, lang, drills) for found in recent if found.resolved_at
         ][:5],
         "alerts_firing": _counts(ctx),
-        "plan": [jsonable.recommendation(found) for found in plan.recommendations],
-        "actions": [jsonable.action(found) for found in ctx.state.actions(since=now - promise.DAY, limit=_ACTIONS)],
+        "plan": [serialization.recommendation(found) for found in plan.recommendations],
+        "actions": [
+            serialization.action(found) for found in ctx.state.actions(since=now - promise.DAY, limit=_ACTIONS)
+        ],
         "fleet": _fleet(graph),
     }
 
@@ -70,7 +72,7 @@ def services_json(ctx: Context, now: datetime, incidents: tuple[Incident, ...]) 
     minute = int(now.timestamp() // promise.SLOT.total_seconds())
     days = ctx.remembered.get(("day", minute), lambda: promise.measure_day(ctx.metrics, wanted, now, terms))
     recent = ctx.remembered.get(("now", now), lambda: promise.measure_now(ctx.metrics, wanted, now, terms))
-    plans = {known.service: jsonable.recommendation(known) for known in ctx.state.plan().recommendations}
+    plans = {known.service: serialization.recommendation(known) for known in ctx.state.plan().recommendations}
     kept = objectives.by_service(ctx, wanted, now)
     rows = []
     for each in wanted:
@@ -100,7 +102,7 @@ def monitoring(ctx: Context, newest: CycleRecord | None) -> dict[str, Any]:
         "fresh": fresh,
         "targets": newest.targets if newest else 0,
         "targets_up": newest.targets_up if newest else 0,
-        "cycle": jsonable.cycle(newest) if newest else None,
+        "cycle": serialization.cycle(newest) if newest else None,
         "interval_seconds": ctx.settings.interval.total_seconds(),
         "remediation_paused": ctx.state.paused(),
     }

@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 from fastapi import Query
 
 from outrider.errors import UsageError
-from outrider.places import Place, place_of
+from outrider.wire.cursors import Place, place_of
 
 Item = TypeVar("Item")
 Limit = Annotated[int, Query(ge=1, le=1000, description="entries on this page")]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outrider import jsonable
-from outrider.drill import DrillWindow
-from outrider.i18n import Language
+from outrider.documents import serialization
+from outrider.documents.summaries import word
 from outrider.model import EntityKind, EntityRef, Incident
-from outrider.summaries import word
+from outrider.records.drill import DrillWindow
+from outrider.text.i18n import Language
 from outrider.topology import Topology
 from service.drills import marking
 
@@ -50,8 +50,8 @@ def incident_json(
     incident: Incident, topology: Topology, language: Language, drills: Sequence[DrillWindow]
 ) -> dict[str, Any]:
     """An incident as lists show it, with places, what speaks for its cause, and the drill it may belong to."""
-    story = with_place(jsonable.incident(incident, language), incident, topology, language)
+    story = with_place(serialization.incident(incident, language), incident, topology, language)
     cause = incident.suspected_cause
-    story["evidence"] = [jsonable.evidence(found, language) for found in cause.evidence] if cause else []
+    story["evidence"] = [serialization.evidence(found, language) for found in cause.evidence] if cause else []
     story["drill"] = marking.name_of(incident, drills)
     return story

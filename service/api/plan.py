@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from outrider import catalog, jsonable
 from outrider.clock import rfc3339
+from outrider.documents import serialization
 from outrider.errors import StoreError, UnavailableError
-from outrider.i18n import Language
 from outrider.model import Forecast, NoRecommendation, Recommendation
 from outrider.ports import StateReader
+from outrider.text.i18n import Language
+from outrider.vocabulary import catalog
 from planner.capacity import derivation
 from service import kept_forecasts, looking_back
 from service.api.context import Context, Ctx, Lang
@@ -27,10 +28,10 @@ PLAN_LATE = timedelta(minutes=45)  # several plans have been missed
 def plan(ctx: Ctx, lang: Lang) -> dict[str, Any]:
     """The newest recommendation for every service, with its arithmetic line by line; one without a plan says why."""
     return {
-        "as_of": jsonable.instant(ctx.as_of()),
+        "as_of": serialization.instant(ctx.as_of()),
         "recommendations": [
             {
-                **jsonable.recommendation(found, lang),
+                **serialization.recommendation(found, lang),
                 "derivation_lines": _lines(found, lang),
                 "carries": _carries(found),
             }
@@ -70,7 +71,7 @@ def scaling(ctx: Ctx, namespace: str, service: str) -> dict[str, Any]:
         "value": replicas_wanted(found, ctx.as_of()),
         "target_replicas": found.target_replicas,
         "current_replicas": found.current_replicas,
-        "needed_by": jsonable.instant(found.needed_by),
+        "needed_by": serialization.instant(found.needed_by),
         "reason": found.reason.value,
         "made_at": rfc3339(found.made_at),
     }
@@ -110,9 +111,9 @@ def forecasts(
     found = ctx.state.plan().forecasts
     hours = timedelta(hours=history_hours)
     return {
-        "as_of": jsonable.instant(ctx.as_of()),
+        "as_of": serialization.instant(ctx.as_of()),
         "forecasts": [
-            {**jsonable.forecast(each, lang), "unit": _unit(each), "history": _history(ctx, each, hours)}
+            {**serialization.forecast(each, lang), "unit": _unit(each), "history": _history(ctx, each, hours)}
             for each in found
         ],
     }
@@ -136,8 +137,8 @@ def forecasts_kept(
         raise NotFoundError(f"No service is named {service} in {namespace}.", hint="GET /api/v1/plan lists them")
     rows = kept_forecasts.kept(ctx.state, ctx.metrics, found, ctx.as_of(), timedelta(hours=hours))
     return {
-        "as_of": jsonable.instant(ctx.as_of()),
-        "entity": jsonable.entity(found),
+        "as_of": serialization.instant(ctx.as_of()),
+        "entity": serialization.entity(found),
         "horizons": [row.as_dict() for row in rows],
     }
 
@@ -154,9 +155,9 @@ def _carries(found: Recommendation | NoRecommendation) -> dict[str, float | None
         return {"current": None, "target": None, "floor": None}
     per_replica = derived["capacity_now"] / known.current_replicas
     return {
-        "current": jsonable.finite(per_replica * known.current_replicas),
-        "target": jsonable.finite(per_replica * known.target_replicas),
-        "floor": jsonable.finite(per_replica * known.floor),
+        "current": serialization.finite(per_replica * known.current_replicas),
+        "target": serialization.finite(per_replica * known.target_replicas),
+        "floor": serialization.finite(per_replica * known.floor),
     }
 
 
@@ -175,6 +176,6 @@ def _history(ctx: Context, found: Forecast, hours: timedelta) -> dict[str, Any]:
     window = ctx.metrics.read_windows(found.entity.kind, [key], end - hours, end, _HISTORY_STEP, entities)
     values = window.column(key)
     return {
-        "times": jsonable.instants(window.times),
-        "values": jsonable.numbers(values[0]) if len(values) else [],
+        "times": serialization.instants(window.times),
+        "values": serialization.numbers(values[0]) if len(values) else [],
     }

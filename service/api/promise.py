@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from outrider import catalog, jsonable, measures
 from outrider.clock import from_unix, rfc3339
+from outrider.documents import serialization
 from outrider.model import EntityKind, EntityRef, Floats, Incident, SignalKey, Window
 from outrider.ports import MetricStore
+from outrider.vocabulary import catalog, indicators
 from service.api.settings import Promise
 
 DAY = timedelta(hours=24)
 RECENT = timedelta(minutes=5)
-SLOT = measures.AVAILABILITY_SLOT
+SLOT = indicators.AVAILABILITY_SLOT
 STRIP_SLOT = timedelta(minutes=30)
 
 REQUESTS = SignalKey("svc_requests_total")
@@ -109,12 +110,12 @@ def _read(
 
 def _recent(window: Window, row: int, promise: Promise) -> Recent:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
-    p99 = measures.latency_quantiles(_buckets(window, row), catalog.signal(TTFT).bounds, (0.99,))[0.99]
+    p99 = indicators.latency_quantiles(_buckets(window, row), catalog.signal(TTFT).bounds, (0.99,))[0.99]
     ratios = _ratios(requests, failed)
     return Recent(
         service=window.entities[row],
         success=_calls(requests, failed),
-        availability=measures.availability_time(ratios, limit_ratio=promise.broken_below_ratio).ratio,
+        availability=indicators.availability_time(ratios, limit_ratio=promise.broken_below_ratio).ratio,
         ttft_p99=p99.seconds if p99 else None,
         ttft_p99_below=bool(p99 and p99.below),
         requests_per_second=_last(window.column(RATE)[row]),
@@ -126,10 +127,10 @@ def _recent(window: Window, row: int, promise: Promise) -> Recent:
 def _day(window: Window, row: int, promise: Promise) -> Day:
     requests, failed = window.column(REQUESTS)[row], window.column(FAILED)[row]
     ratios = _ratios(requests, failed)
-    sla = measures.sla_attainment(_buckets(window, row), catalog.signal(TTFT).bounds, promise.ttft_seconds)
+    sla = indicators.sla_attainment(_buckets(window, row), catalog.signal(TTFT).bounds, promise.ttft_seconds)
     return Day(
         success=_calls(requests, failed),
-        availability=measures.availability_time(ratios, limit_ratio=promise.broken_below_ratio).ratio,
+        availability=indicators.availability_time(ratios, limit_ratio=promise.broken_below_ratio).ratio,
         sla_low=sla.lower if sla else None,
         sla_high=sla.upper if sla else None,
         strip=_strip(window.times, minutes_good(requests, failed, promise.broken_below_ratio)),
@@ -148,7 +149,7 @@ def _ratios(requests: Floats, failed: Floats) -> Floats:
 
 
 def _calls(requests: Floats, failed: Floats) -> float | None:
-    return measures.success_ratio(float(np.nansum(requests)), float(np.nansum(failed)))
+    return indicators.success_ratio(float(np.nansum(requests)), float(np.nansum(failed)))
 
 
 def standing(
@@ -180,7 +181,7 @@ def as_json(
     """One service of the overview, without its plan."""
     verdict, reason = standing(now, day, incidents, promise)
     return {
-        "service": jsonable.entity(service),
+        "service": serialization.entity(service),
         "status": verdict.value,
         "reason": reason.value,
         "availability": {

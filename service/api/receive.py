@@ -16,8 +16,8 @@ from collectors.receive import remote_write as receive_remote_write
 from collectors.receive.protocol import Door, ReceiveError, Refused, malformed, too_large, unpack
 from outrider.errors import StoreError
 from outrider.model import EntityKind, EntityRef
-from outrider.remote_write import Status
 from outrider.topology import Topology
+from outrider.wire.remote_write import Status
 from service.api import security
 from service.api.bodies import read_body
 from service.api.context import Context, Ctx

@@ -7,7 +7,7 @@ from functools import partial
 
 import uvicorn
 
-from outrider import garbage
+from outrider import gc_tuning
 from service.api import plan
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings
@@ -29,7 +29,7 @@ def run(settings: ApiSettings, extras: ApiExtras | None = None) -> None:
         parts = extras or ApiExtras()
         parts = replace(parts, spool=parts.spool or spool, ledger=parts.ledger or ledger)
         app = create_app(state, metrics, settings, parts)
-        garbage.settle()
+        gc_tuning.settle()
         uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", access_log=False)
     finally:
         if scaler is not None:

@@ -13,13 +13,14 @@ from collectors.receive.kpi import KpiLimits
 from collectors.receive.routing import ReceiveRule
 from detectors.rca.fault_catalogue import Knowledge
 from detectors.rca.fault_catalogue import load as load_knowledge
-from outrider import jsonable, measures
 from outrider.clock import Clock, SystemClock
-from outrider.i18n import Language
-from outrider.ledger import Ledger
-from outrider.rules import Rule
-from outrider.slo import Slo
-from outrider.spool import Spool
+from outrider.documents import serialization
+from outrider.records.change_log import Ledger
+from outrider.records.ingest_buffer import Spool
+from outrider.text.i18n import Language
+from outrider.vocabulary import indicators
+from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.slo import Slo
 from service.explain import Explainer, NoExplainer
 from store.remote.metric_store import Remote
 from store.write_buffer.segments import CycleFiles
@@ -28,14 +29,14 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 def _target(name: str) -> float:
-    target = measures.MEASURES[name].target
+    target = indicators.MEASURES[name].target
     assert target is not None
     return target
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a service promises its users; the defaults are those of ``outrider.measures``.
+    """What a service promises its users; the defaults are those of ``outrider.vocabulary.indicators``.
 
     ``broken_below_ratio`` is the success ratio under which the promise counts as broken, ``ttft_p99_seconds``
     the limit of the 99th percentile, ``ttft_seconds`` the limit that SLA attainment counts requests against.
@@ -43,9 +44,9 @@ class Promise:
 
     availability_ratio: float = _target("availability")
     success_ratio: float = _target("success")
-    broken_below_ratio: float = measures.SUCCESS_LIMIT_RATIO
+    broken_below_ratio: float = indicators.SUCCESS_LIMIT_RATIO
     sla_attainment_ratio: float = _target("sla_attainment")
-    ttft_seconds: float = measures.TTFT_LIMIT_SECONDS
+    ttft_seconds: float = indicators.TTFT_LIMIT_SECONDS
     ttft_p99_seconds: float = _target("ttft_p99")
 
 
@@ -127,7 +128,7 @@ class ApiExtras:
 
     clock: Clock = field(default_factory=SystemClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    targets: Callable[[], Sequence[jsonable.Target]] | None = None
+    targets: Callable[[], Sequence[serialization.Target]] | None = None
     database_revision: Callable[[], str] | None = None
     spool: Spool | None = None
     ledger: Ledger | None = None

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
-from outrider import catalog, jsonable
+from outrider.documents import serialization
 from outrider.errors import UsageError
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey, SignalKind
 from outrider.topology import Topology
-from outrider.units import parse_duration
+from outrider.vocabulary import catalog
+from outrider.vocabulary.units import parse_duration
 from service.api import evidence, paging
 from service.api.context import Context, Ctx
 from service.api.errors import NotFoundError
@@ -54,9 +55,9 @@ def series(
     rows, about = [], list[EntityRef]()
     for kind, entities in _by_kind(ctx, entity, found.entity).items():
         window = ctx.metrics.read_windows(kind, [key], since, until, pace, entities)
-        times, values = jsonable.instants(window.times), window.column(key)
+        times, values = serialization.instants(window.times), window.column(key)
         rows += [
-            {"entity": jsonable.entity(each), "times": times, "values": jsonable.numbers(values[row])}
+            {"entity": serialization.entity(each), "times": times, "values": serialization.numbers(values[row])}
             for row, each in enumerate(window.entities)
         ]
         about += window.entities
@@ -102,12 +103,12 @@ def topology(
     every = sorted((e for e in graph.entities if kind is None or e.kind is kind), key=lambda e: e.key)
     found, following = paging.page(lambda count: every[:count], None, cursor, limit)
     return {
-        "at": jsonable.instant(graph.at),
+        "at": serialization.instant(graph.at),
         "total": len(every),
         "entities": [
             {
-                **jsonable.entity(each),
-                "rests_on": [jsonable.entity(lower) for lower in graph.rests_on(each)],
+                **serialization.entity(each),
+                "rests_on": [serialization.entity(lower) for lower in graph.rests_on(each)],
                 "labels": dict(graph.labels.get(each, {})),
             }
             for each in found
@@ -124,7 +125,9 @@ def targets(
     cursor: paging.Cursor = "",
 ) -> dict[str, Any]:
     """Scrape targets, those that are down first."""
-    every = [jsonable.target(each) for each in ctx.extras.targets()] if ctx.extras.targets else _stored_targets(ctx)
+    every = (
+        [serialization.target(each) for each in ctx.extras.targets()] if ctx.extras.targets else _stored_targets(ctx)
+    )
     every.sort(key=lambda row: (row["up"], row["target"]))
     chosen = [row for row in every if not (down and row["up"])]
     found, following = paging.page(lambda count: chosen[:count], None, cursor, limit)
@@ -180,6 +183,6 @@ def _stored_target(entity: EntityRef, up: float, seconds: float, samples: float)
         "adapter": None,
         "up": up > 0,
         "samples": int(samples) if samples == samples else None,  # noqa: PLR0124 - NaN differs from itself
-        "duration_seconds": jsonable.finite(seconds),
+        "duration_seconds": serialization.finite(seconds),
         "error": None,
     }

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
-from outrider import jsonable
 from outrider.clock import rfc3339
-from outrider.ledger import Startup, lead_time_quantile
+from outrider.documents import serialization
+from outrider.records.change_log import Startup, lead_time_quantile
 from service.api import paging
 from service.api.changes import ledger_of
 from service.api.context import Ctx, Lang
@@ -70,8 +70,8 @@ def startup_row(one: Startup) -> dict[str, Any]:
         "id": one.id,
         **_placement(one),
         "image": one.image or None,
-        "ready_at": jsonable.instant(one.ready_at),
-        "first_request_at": jsonable.instant(one.served_at),
+        "ready_at": serialization.instant(one.ready_at),
+        "first_request_at": serialization.instant(one.served_at),
         "lead_time_seconds": None if one.lead_time is None else one.lead_time.total_seconds(),
         "phases": [
             {"phase": each.phase.value, "seconds": each.seconds, "read_from": each.read_from} for each in one.phases
@@ -81,7 +81,7 @@ def startup_row(one: Startup) -> dict[str, Any]:
 
 def _placement(one: Startup) -> dict[str, Any]:
     return {
-        "pod": jsonable.entity(one.pod),
+        "pod": serialization.entity(one.pod),
         "replica": one.replica or None,
         "workload": one.workload or None,
         "service": one.service or None,
@@ -89,5 +89,5 @@ def _placement(one: Startup) -> dict[str, Any]:
         "gpu_type": one.gpu_type or None,
         "gpus": one.gpus,
         "began_at": rfc3339(one.began_at),
-        "gone_at": jsonable.instant(one.gone_at),
+        "gone_at": serialization.instant(one.gone_at),
     }

@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 import typer
 
-from outrider import jsonable
+from outrider.documents import serialization
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
 from outrider.model import AlertState, EntityRef
 from outrider.ports import StateReader
+from outrider.text.i18n import Language, translate
 from service import wiring
 from service.cli import client, tables
 from service.cli.common import ON_A_TERMINAL, Context, duration_of, leaf
@@ -33,7 +33,7 @@ def list_alerts(
     with wiring.state_reader(context.settings()) as store:
         found = store.alerts(states=[state] if state else None, limit=limit)
     context.show(
-        [jsonable.alert(alert, context.language) for alert in found],
+        [serialization.alert(alert, context.language) for alert in found],
         lambda shown: tables.alerts(shown, context.language),
     )
 
@@ -45,7 +45,7 @@ def show_alert(context: Context, fingerprint: Fingerprint) -> None:
         found = store.alert(fingerprint)
     if found is None:
         raise UsageError(f"no alert has the fingerprint {fingerprint!r}", hint="outrider alerts list shows them")
-    context.show(jsonable.alert(found, context.language))
+    context.show(serialization.alert(found, context.language))
 
 
 @leaf(alerts_app, "ack", example="outrider alerts ack inc-20261121T0805-3f2a")
@@ -104,7 +104,7 @@ def list_incidents(
     with wiring.state_reader(context.settings()) as store:
         found = store.incidents(open_only=open_only, limit=limit)
     context.show(
-        [jsonable.incident(incident, context.language) for incident in found],
+        [serialization.incident(incident, context.language) for incident in found],
         lambda shown: tables.incidents(shown, context.language),
     )
 
@@ -127,7 +127,7 @@ def _story(context: Context, incident: str) -> dict[str, Any]:
         found = store.incident(incident)
     if found is None:
         raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
-    return jsonable.incident_story(found, context.language)
+    return serialization.incident_story(found, context.language)
 
 
 def _told(story: dict[str, Any], language: Language) -> str:
@@ -164,6 +164,6 @@ def _incident_of(store: StateReader, identifier: str) -> str:
 
 def _entity(text: str) -> dict[str, Any]:
     try:
-        return jsonable.entity(EntityRef.from_key(text))
+        return serialization.entity(EntityRef.from_key(text))
     except ValueError as error:
         raise UsageError(f"{text!r} is not an entity", hint="write it as cluster/kind/namespace/name") from error

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from outrider.errors import UnitMismatchError, UsageError
-from outrider.units import read_quantity
+from outrider.vocabulary.units import read_quantity
 
 
 def amount(option: str, unit: str, told: str, *, doubted_from: float | None = None) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 
 from outrider.clock import SystemClock, from_unix, rfc3339
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
 from outrider.ports import StateReader
-from outrider.units import format_duration
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary.units import format_duration
 from service import wiring
 from service.settings import Settings
 

@@ -9,7 +9,7 @@ import typer
 
 from collectors.kubernetes.audit import Severity
 from outrider.clock import SystemClock
-from outrider.i18n import translate
+from outrider.text.i18n import translate
 from service import workload_audits
 from service.cli import common, tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf

@@ -11,8 +11,8 @@ import typer
 
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
-from outrider.i18n import translate
 from outrider.model import Calibration, EntityRef
+from outrider.text.i18n import translate
 from service.cli.amounts import amount
 from service.cli.common import NO, Context, duration_of, leaf
 from service.cli.models import TpotOption, TtftOption, slo_of

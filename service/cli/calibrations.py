@@ -8,8 +8,8 @@ from typing import Any
 
 from outrider.clock import SystemClock, rfc3339
 from outrider.errors import UsageError
-from outrider.i18n import translate
 from outrider.model import Calibration, EntityKind, EntityRef
+from outrider.text.i18n import translate
 from planner.performance.gpu_catalog import known_gpu
 from planner.performance.loadtest_record import KeptTest
 from planner.performance.queueing import Slo

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider import jsonable
+from outrider.documents import serialization
+from outrider.documents.summaries import word
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
 from outrider.model import NoRecommendation, Plan, Recommendation
-from outrider.summaries import word
+from outrider.text.i18n import Language, translate
 from planner.capacity import derivation
 from planner.capacity import formula as capacity_formula
 from planner.performance import slo_capacity
@@ -196,7 +196,8 @@ def emit(
 
 def _as_json(made: Sequence[Recommendation | NoRecommendation], language: Language = "en") -> list[dict[str, Any]]:
     return [
-        {**jsonable.recommendation(item, language), "age_seconds": as_of.age_seconds(item.made_at)} for item in made
+        {**serialization.recommendation(item, language), "age_seconds": as_of.age_seconds(item.made_at)}
+        for item in made
     ]
 
 

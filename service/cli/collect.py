@@ -14,7 +14,7 @@ from collectors.prometheus import recording_rules
 from outrider import log
 from outrider.clock import SystemClock
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 from service import pages
 from service.cli import tables, values
 from service.cli.common import ON_A_TERMINAL, Context, duration_of, instant_of, leaf

@@ -20,8 +20,8 @@ import yaml
 from outrider import log
 from outrider.clock import parse_rfc3339
 from outrider.errors import OutriderError, UsageError
-from outrider.i18n import Language
-from outrider.units import parse_duration
+from outrider.text.i18n import Language
+from outrider.vocabulary.units import parse_duration
 
 if TYPE_CHECKING:
     from service.settings import Settings

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import ConfigError, ConfigProblem, UsageError
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 from service import config_template
 from service import settings as settings_file
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf

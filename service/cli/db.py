@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from outrider.clock import SystemClock
-from outrider.i18n import translate
-from outrider.units import format_value
+from outrider.text.i18n import translate
+from outrider.vocabulary.units import format_value
 from service import databases, wiring
 from service.cli import db_copy, tables
 from service.cli.common import NO, ON_A_TERMINAL, YES, Context, leaf

@@ -13,7 +13,7 @@ import typer
 
 from outrider import log
 from outrider.clock import SystemClock
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 from service import demo, looking_back, ports_free, supervise
 from service.cli import tables
 from service.cli.common import Context, leaf

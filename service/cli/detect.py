@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
-from outrider.i18n import Language
-from outrider.units import parse_duration
+from outrider.text.i18n import Language
+from outrider.vocabulary.units import parse_duration
 from service.backtests import detection
 from service.cli import measured, tables
 from service.cli.common import ON_A_TERMINAL, Context, leaf

@@ -9,7 +9,7 @@ import typer
 
 from outrider import log
 from outrider.errors import UsageError
-from outrider.i18n import Language
+from outrider.text.i18n import Language
 from service.cli import measured, tables
 from service.cli.common import NO, YES, Context, leaf
 from service.cli.progress import bars

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from outrider.clock import SystemClock
 from outrider.errors import ActuationError, UnavailableError, UsageError
-from outrider.i18n import translate
 from outrider.model import Recommendation
+from outrider.text.i18n import translate
 from planner.manifests import scaling_manifests as rendering
 from planner.manifests.scaling_manifests import Document
 from service import emitting, wiring

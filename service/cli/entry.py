@@ -37,7 +37,7 @@ def _in_words(error: Any) -> str:
     found = getattr(error.__cause__, "errors", None)
     if found is None:
         return message
-    from outrider import yaml_words  # noqa: PLC0415 - only where a call is wrong
+    from outrider.text import yaml_words  # noqa: PLC0415 - only where a call is wrong
 
     detail = found()[0]
     return message.replace(str(detail["msg"]), yaml_words.said(detail))

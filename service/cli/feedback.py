@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import typer
 
-from outrider import jsonable
+from outrider.documents import serialization
+from outrider.documents.summaries import word
 from outrider.errors import UsageError
-from outrider.feedback import INCIDENT_ID, Usefulness, by_rule
-from outrider.i18n import translate
-from outrider.summaries import word
+from outrider.records.feedback import INCIDENT_ID, Usefulness, by_rule
+from outrider.text.i18n import translate
 from service import facts, tuning, wiring
 from service.cli import client, feedback_rules, tables
 from service.cli.common import ON_A_TERMINAL, Context, instant_of, leaf
@@ -53,7 +53,7 @@ def give(
     if incident is not None and starts_at is not None:
         raise UsageError("--starts-at names a spell of an alert, and this is an incident", hint="leave it out")
     if starts_at is not None:
-        body["starts_at"] = jsonable.instant(instant_of("--starts-at", starts_at))
+        body["starts_at"] = serialization.instant(instant_of("--starts-at", starts_at))
     path = f"/{'alerts' if incident is None else 'incidents'}/{quote(identifier, safe='')}/feedback"
     grows = incident is not None and incident.resolved_at is None
     context.show(client.write(context, "POST", path, body), lambda shown: _given(shown, context, grows=grows))
@@ -78,7 +78,7 @@ def list_feedback(
         if gone and not store.feedback(incident=incident, limit=1):
             raise UsageError(f"no incident has the id {incident!r}", hint="outrider incidents list shows them")
     nobody = "no_feedback" if rule is incident is since is None else "no_such_feedback"
-    context.show([jsonable.feedback(one) for one in found], lambda shown: _verdicts(shown, context, nobody))
+    context.show([serialization.feedback(one) for one in found], lambda shown: _verdicts(shown, context, nobody))
 
 
 @leaf(app, "precision", example="outrider feedback precision --since 2026-11-01T00:00Z -o json")
@@ -88,7 +88,7 @@ def precision(context: Context, since: Since = None) -> None:
         found = by_rule(store.feedback(since=_instant(since), limit=facts.EVERY))
     headings = tables.heads(context.language, "rule", "judged", "useful", "wrong_cause", "not_useful", "precision")
     context.show(
-        [jsonable.precision(one) for one in found],
+        [serialization.precision(one) for one in found],
         lambda shown: tables.table(
             headings,
             [

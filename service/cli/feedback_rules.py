@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from detectors.rules.tuning import LEAST_USELESS, LEAST_VERDICTS, Effect, Proposal, Setting
-from outrider import jsonable
 from outrider.audit import AuditEvent
 from outrider.clock import SystemClock
+from outrider.documents import serialization
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
-from outrider.rules import Rule
-from outrider.units import format_duration
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.units import format_duration
 from service import rule_change, tuning, wiring
 from service.cli import tables
 from service.cli.common import NO, YES, Context, duration_of, instant_of, leaf
@@ -157,7 +157,7 @@ def _json(found: Proposal, rule: Rule, budgets: tuple[tuning.Budget, ...], langu
         "candidates": [_effect(one) for one in found.candidates],
         "expression": found.expression,
         "unchecked": [
-            {"fingerprint": one.fingerprint, "starts_at": jsonable.instant(one.starts_at), "useful": one.useful}
+            {"fingerprint": one.fingerprint, "starts_at": serialization.instant(one.starts_at), "useful": one.useful}
             for one in found.unchecked
         ],
         "budgets": [

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from outrider import extras
 from outrider.errors import UsageError
-from outrider.i18n import translate
-from outrider.units import format_duration
+from outrider.text import extras
+from outrider.text.i18n import translate
+from outrider.vocabulary.units import format_duration
 from planner.forecast.forecaster import DEFAULT_MODELS, FAST_MODELS, PROPHET
 from planner.forecast.registry import FORECASTERS
 from planner.replay import backtest

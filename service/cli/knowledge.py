@@ -10,10 +10,10 @@ import typer
 from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
 from detectors.knowledge_graph import incident_graph
 from detectors.knowledge_graph.graph import MOST_NODES, KnowledgeGraph, Part
-from outrider import graph_text
+from outrider.documents import graph_text
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
 from outrider.ports import StateReader
+from outrider.text.i18n import Language, translate
 from outrider.topology import Topology
 from service import own_knowledge, topology_then, wiring
 from service.cli import tables

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from outrider.i18n import Language, translate
-from outrider.units import format_duration
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary.units import format_duration
 
 _SECONDS = "_seconds"
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from outrider.i18n import translate
+from outrider.text.i18n import translate
 from service.cli.common import Context
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from outrider.clock import SystemClock
-from outrider.i18n import translate
+from outrider.text.i18n import translate
 from service import flight
 from service.cli.common import Context, leaf
 from service.cli.progress import bars

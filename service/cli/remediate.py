@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from outrider import jsonable
+from outrider.documents import serialization
 from outrider.model import ActionStatus
 from service import facts, wiring
 from service.cli import client, tables
@@ -25,7 +25,9 @@ def list_actions(context: Context, limit: Limit = 200) -> None:
     """List actions, newest first, refused ones with their reason."""
     with wiring.state_reader(context.settings()) as store:
         found = store.actions(limit=limit)
-    context.show([jsonable.action(action) for action in found], lambda shown: tables.actions(shown, context.language))
+    context.show(
+        [serialization.action(action) for action in found], lambda shown: tables.actions(shown, context.language)
+    )
 
 
 @leaf(app, "plan", example="outrider remediate plan -o json")
@@ -33,7 +35,9 @@ def plan(context: Context) -> None:
     """List what is still to be done: proposed, waiting for a person, about to be performed."""
     with wiring.state_reader(context.settings()) as store:
         found = store.actions(statuses=_AHEAD, limit=facts.EVERY)
-    context.show([jsonable.action(action) for action in found], lambda shown: tables.actions(shown, context.language))
+    context.show(
+        [serialization.action(action) for action in found], lambda shown: tables.actions(shown, context.language)
+    )
 
 
 @leaf(app, "approve", example="outrider remediate approve a-3f2a91c0")
@@ -65,4 +69,4 @@ def audit(context: Context, limit: Limit = 200) -> None:
     """Show the append-only record of decisions, newest first."""
     with wiring.state_reader(context.settings()) as store:
         found = store.audit(limit=limit)
-    context.show([jsonable.audit(record) for record in found], lambda shown: tables.audit(shown, context.language))
+    context.show([serialization.audit(record) for record in found], lambda shown: tables.audit(shown, context.language))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
-from outrider.i18n import Language, translate
+from outrider.text.i18n import Language, translate
 from service import replay as recorded
 from service.cli import tables
 from service.cli.common import Context, leaf

@@ -11,7 +11,7 @@ import typer
 
 from detectors.rca import explanation, explanation_text
 from outrider.errors import UsageError
-from outrider.i18n import Language
+from outrider.text.i18n import Language
 from service import own_knowledge, wiring
 from service.backtests import rootcause
 from service.backtests.rootcause import Ranked, RootCauseBacktest

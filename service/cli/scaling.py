@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
-from outrider.i18n import translate
-from outrider.units import format_duration
+from outrider.text.i18n import translate
+from outrider.vocabulary.units import format_duration
 from planner.replay import figure, score
 from planner.replay.backtest import Trace, parse_trace
 from service import reading

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
-from outrider.i18n import translate
 from outrider.model import EntityKind, EntityRef, Recommendation
+from outrider.text.i18n import translate
 from service.cli.amounts import amount
 from service.cli.common import NO, Context, duration_of, leaf
 

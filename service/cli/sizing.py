@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.i18n import translate
+from outrider.text.i18n import translate
 from service.cli.common import NO, Context, leaf
 from service.cli.models import (
     BitsOption,

@@ -9,9 +9,9 @@ import typer
 import yaml
 
 from outrider.errors import ConfigError
-from outrider.i18n import translate
-from outrider.slo import BURNS, Slo
-from outrider.units import format_duration
+from outrider.text.i18n import translate
+from outrider.vocabulary.slo import BURNS, Slo
+from outrider.vocabulary.units import format_duration
 from service import settings as settings_file
 from service import slo_import
 from service.cli import tables

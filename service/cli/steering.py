@@ -10,8 +10,8 @@ import yaml
 
 from outrider.clock import SystemClock
 from outrider.errors import UsageError
-from outrider.i18n import translate
 from outrider.model import EntityKind, EntityRef
+from outrider.text.i18n import translate
 from service.cli.amounts import amount
 from service.cli.buying import USUAL_LOAD, calibrated
 from service.cli.common import NO, Context, duration_of, leaf

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.errors import UsageError
-from outrider.i18n import translate
+from outrider.text.i18n import translate
 from planner.replay import advice
 from planner.replay.backtest import Trace
 from service.cli import tables

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from outrider.i18n import Language, translate
+from outrider.documents.summaries import entity_name, word
 from outrider.model import EntityKind, EntityRef
-from outrider.summaries import entity_name, word
+from outrider.text.i18n import Language, translate
 
 Rows = Sequence[Sequence[str]]
 _PIPED = 120  # cells, where nobody's window says how wide a line may be

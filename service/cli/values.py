@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any
 
 from collectors.mapping import registry
-from outrider import catalog
 from outrider.clock import from_unix, rfc3339
-from outrider.i18n import Language, translate
-from outrider.units import format_duration, format_value
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary import catalog
+from outrider.vocabulary.units import format_duration, format_value
 
 _INSTANTS = re.compile(r".*_(start|boot)_time_seconds")
 _LISTED = re.compile(r": (0 [a-z_]+(?:, \d+ [a-z_]+)+)$")  # ": 0 none, 1 refused" at the end of what a code means

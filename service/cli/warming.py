@@ -11,8 +11,8 @@ import typer
 import yaml
 
 from outrider.errors import UsageError
-from outrider.i18n import translate
-from outrider.ledger import StartPhase, Startup
+from outrider.records.change_log import StartPhase, Startup
+from outrider.text.i18n import translate
 from planner.manifests import kube_gpus, prepull
 from planner.manifests.startup_advice import WarmSettings, phases_of, warm
 from service import gpu_nodes, reading, wiring

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outrider import jsonable
+from outrider.documents import serialization
 from service.drills import choose, dataset, live
 from service.drills.run import Progress, Seen, job, quiet_run, run, run_all
 from simulator.scenarios import TUNING_SEEDS, Scenario
@@ -90,7 +90,7 @@ def _judged(verdict: Verdict) -> dict[str, Any]:
     entity, fault = incident.hypotheses[0] if incident and incident.hypotheses else (None, None)
     return {
         "fault": verdict.injected.fault,
-        "named": None if entity is None else {"fault": fault, "entity": jsonable.entity(entity)},
+        "named": None if entity is None else {"fault": fault, "entity": serialization.entity(entity)},
         "has_remedy": has_remedy(verdict.injected.fault),
         "remediated": repaired(verdict),
         "passed": passed(verdict),
@@ -100,9 +100,9 @@ def _judged(verdict: Verdict) -> dict[str, Any]:
 def _truth(injected: Injected) -> dict[str, Any]:
     return {
         "fault": injected.fault,
-        "entity": jsonable.entity(injected.entity),
-        "start": jsonable.instant(injected.start),
-        "end": jsonable.instant(injected.end),
+        "entity": serialization.entity(injected.entity),
+        "start": serialization.instant(injected.start),
+        "end": serialization.instant(injected.end),
     }
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from outrider import jsonable
+from outrider.documents import serialization
 from outrider.errors import UsageError
 from service.drills.record import Matrix, Recorded
 from simulator.scenarios import Scenario
@@ -73,7 +73,7 @@ def _write_signals(own: Path, recorded: Recorded) -> None:
     own.mkdir()
     for kind, matrix in recorded.matrices.items():
         pq.write_table(_table(matrix), own / f"{kind.value}.parquet", compression="zstd")
-    lines = [json.dumps(jsonable.event(event), ensure_ascii=False) for event in recorded.events]
+    lines = [json.dumps(serialization.event(event), ensure_ascii=False) for event in recorded.events]
     (own / "events.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
@@ -96,8 +96,8 @@ def _truth(run: Run) -> dict[str, Any]:
     return {
         "scenario": run.scenario,
         "negative": run.negative,
-        "start": jsonable.instant(run.start),
-        "end": jsonable.instant(run.end),
+        "start": serialization.instant(run.start),
+        "end": serialization.instant(run.end),
         "targets": run.targets,
         "faults": [_fault(one) for one in run.injected],
     }
@@ -106,10 +106,10 @@ def _truth(run: Run) -> dict[str, Any]:
 def _fault(one: Injected) -> dict[str, Any]:
     return {
         "fault": one.fault,
-        "entity": jsonable.entity(one.entity),
+        "entity": serialization.entity(one.entity),
         "key": one.entity.key,
-        "start": jsonable.instant(one.start),
-        "end": jsonable.instant(one.end),
+        "start": serialization.instant(one.start),
+        "end": serialization.instant(one.end),
         "path": sorted(entity.key for entity in one.path),
     }
 
@@ -121,8 +121,8 @@ def _entry(scenario: Scenario, run: Run) -> dict[str, Any]:
         "negative": scenario.negative,
         "storm": run.storm,
         "load": scenario.load,
-        "start": jsonable.instant(run.start),
-        "end": jsonable.instant(run.end),
+        "start": serialization.instant(run.start),
+        "end": serialization.instant(run.end),
     }
 
 

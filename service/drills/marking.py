@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from outrider.drill import DrillWindow
-from outrider.i18n import LANGUAGES, Language, translate
 from outrider.model import Alert, Incident, Message
+from outrider.records.drill import DrillWindow
+from outrider.text.i18n import LANGUAGES, Language, translate
 
 BY_HAND = "drill"  # the name of a window that is no game day's
 AFTER = timedelta(minutes=2)  # an incident that opens so soon after the end may still be the drill's

@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from outrider import jsonable
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import parse_rfc3339
-from outrider.drill import Drill
+from outrider.documents import serialization
 from outrider.errors import OutriderError, UsageError
 from outrider.model import EntityKind, EntityRef
 from outrider.ports import StateReader, StateStore
+from outrider.records.drill import Drill
 from service.drills import observe
 from service.drills.control import FaultControl
 from simulator.faults import Truth
@@ -115,10 +115,10 @@ def drill_json(drill: Drill, verdict: Verdict, recovered_at: str | None) -> dict
         "id": drill.id,
         "fault": drill.fault,
         "negative": drill.negative,
-        "entity": jsonable.entity(drill.entity),
+        "entity": serialization.entity(drill.entity),
         "seed": drill.seed,
-        "starts_at": jsonable.instant(drill.starts_at),
-        "ends_at": jsonable.instant(drill.over_at),
+        "starts_at": serialization.instant(drill.starts_at),
+        "ends_at": serialization.instant(drill.over_at),
         "stopped": drill.stopped_at is not None,
         "by": drill.by,
         "game_day": drill.game_day,
@@ -127,7 +127,7 @@ def drill_json(drill: Drill, verdict: Verdict, recovered_at: str | None) -> dict
         "detected": incident is not None,
         "detect_seconds": verdict.delay,
         "incident": incident.id if incident else None,
-        "suspected_cause": {"entity": jsonable.entity(cause[0]), "fault": cause[1]} if cause else None,
+        "suspected_cause": {"entity": serialization.entity(cause[0]), "fault": cause[1]} if cause else None,
         "named_entity_correct": verdict.entity_correct,
         "named_fault_correct": verdict.fault_correct,
         "rank": verdict.rank,

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from outrider import catalog
 from outrider.clock import from_unix
 from outrider.model import (
     SUM_BUCKET,
@@ -28,6 +27,7 @@ from outrider.model import (
     SignalKind,
     Statuses,
 )
+from outrider.vocabulary import catalog
 from simulator.backfill.replica_profile import SAMPLE_SECONDS, Profile, profile
 from simulator.cluster.pods import Pod, Pods
 from simulator.hardware.gpus import Gpus, ambient_celsius

@@ -11,8 +11,8 @@ from itertools import accumulate, repeat
 
 import numpy as np
 
-from outrider import catalog
 from outrider.model import Floats
+from outrider.vocabulary import catalog
 from simulator.engine.buckets import Buckets
 
 REQUEST_BOUNDS = catalog.signal("engine_e2e_seconds").bounds

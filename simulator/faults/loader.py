@@ -2,7 +2,7 @@
 
 ::
 
-    fault: gpu-power-throttle     # id of outrider/faults.yaml, or of its never_a_fault with negative: true
+    fault: gpu-power-throttle     # id of outrider/vocabulary/faults.yaml, or of its never_a_fault with negative: true
     negative: true                # a state that looks alarming and is no fault; needs entity:
     entity: service               # with negative only: the kind of entity it concerns
     lasts: 12m
@@ -43,12 +43,12 @@ from typing import Any
 
 import yaml
 
-from outrider.catalog import signals
 from outrider.errors import ConfigError, ConfigProblem, UsageError
-from outrider.faults import faults
 from outrider.model import EntityKind
-from outrider.units import parse_duration
-from outrider.yamlfile import Document, Path_, near, read
+from outrider.text.yaml_file import Document, Path_, near, read
+from outrider.vocabulary.catalog import signals
+from outrider.vocabulary.faults import faults
+from outrider.vocabulary.units import parse_duration
 from simulator.effects import ClusterLevers, GpuLevers, NodeLevers, ServiceLevers, SlotLevers
 from simulator.faults.actions import ABOUT, DEEDS, FIELDS
 from simulator.faults.declared import DOINGS, HOLDS, Declared, DeclaredDeed, Effect
@@ -76,7 +76,7 @@ MOST_LASTS = timedelta(days=2)
 @cache
 def never_a_fault() -> tuple[str, ...]:
     """The states that look alarming and are none."""
-    text = resources.files("outrider").joinpath("faults.yaml").read_text(encoding="utf-8")
+    text = resources.files("outrider.vocabulary").joinpath("faults.yaml").read_text(encoding="utf-8")
     return tuple(yaml.safe_load(text)["never_a_fault"])
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from outrider import yamlfile
 from outrider.errors import ConfigError, ConfigProblem, UsageError
+from outrider.text import yaml_file
 from simulator.faults import FAULTS, Truth, inject
 from simulator.faults.places import places
 from simulator.fleet import Fleet
@@ -61,7 +61,7 @@ def _inject(fleet: Fleet, planned: Planned, before: Sequence[Struck], seed: int)
     declared, words = FAULTS[planned.fault], planned.entity.split()
     for word in words:
         if word not in WORDS:
-            raise _refused(planned, f"unknown word {word!r}{yamlfile.near(word, WORDS)}")
+            raise _refused(planned, f"unknown word {word!r}{yaml_file.near(word, WORDS)}")
     reason = ""
     for entity, _ in candidates(fleet, declared.kind, words, declared.likely, before, seed):
         try:

@@ -26,10 +26,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
-from outrider import yamlfile
 from outrider.errors import ConfigProblem, UsageError
-from outrider.units import parse_duration
-from outrider.yamlfile import Document, Path_
+from outrider.text import yaml_file
+from outrider.text.yaml_file import Document, Path_
+from outrider.vocabulary.units import parse_duration
 from simulator.faults import FAULTS
 from simulator.scenarios.choosing import is_name
 from simulator.traffic.shapes import SHAPES
@@ -84,7 +84,7 @@ def load(paths: Sequence[Path] | None = None) -> tuple[Scenario, ...]:
 
     Raises ConfigError that lists every fault found with file, line and key.
     """
-    return read(_packaged() if paths is None else [yamlfile.read(path) for path in paths])
+    return read(_packaged() if paths is None else [yaml_file.read(path) for path in paths])
 
 
 def read(documents: Sequence[Document]) -> tuple[Scenario, ...]:
@@ -97,7 +97,7 @@ def read(documents: Sequence[Document]) -> tuple[Scenario, ...]:
             problems.append(document.problem((), "expected the key scenarios with a list of scenarios"))
             continue
         problems += [
-            document.problem((key,), f"unknown key{yamlfile.near(key, ('scenarios',))}")
+            document.problem((key,), f"unknown key{yaml_file.near(key, ('scenarios',))}")
             for key in map(str, document.value)
             if key != "scenarios"
         ]
@@ -110,14 +110,14 @@ def read(documents: Sequence[Document]) -> tuple[Scenario, ...]:
             elif scenario is not None:
                 found[scenario.id] = scenario
     if problems:
-        raise yamlfile.refuse(problems)
+        raise yaml_file.refuse(problems)
     return tuple(found.values())
 
 
 def _packaged() -> list[Document]:
     folder = resources.files("simulator.scenarios")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    return [yamlfile.parse(file.read_text(encoding="utf-8"), f"simulator/scenarios/{file.name}") for file in files]
+    return [yaml_file.parse(file.read_text(encoding="utf-8"), f"simulator/scenarios/{file.name}") for file in files]
 
 
 class _Reader:
@@ -155,7 +155,7 @@ class _Reader:
             return None
         name = entry.get("fault")
         if name not in FAULTS:
-            self._wrong((*path, "fault"), f"unknown fault {name!r}{yamlfile.near(str(name), FAULTS)}")
+            self._wrong((*path, "fault"), f"unknown fault {name!r}{yaml_file.near(str(name), FAULTS)}")
             return None
         cluster = self._one_of((*path, "cluster"), entry.get("cluster", "main"), _CLUSTERS)
         if cluster == "standby" and world != "standby":
@@ -194,7 +194,7 @@ class _Reader:
             return False
         for key in map(str, entry):
             if key not in keys:
-                self._wrong((*path, key), f"unknown key{yamlfile.near(key, keys) or '; expected ' + ', '.join(keys)}")
+                self._wrong((*path, key), f"unknown key{yaml_file.near(key, keys) or '; expected ' + ', '.join(keys)}")
         return True
 
     def _load(self, value: Any) -> str:
@@ -202,7 +202,7 @@ class _Reader:
         if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
             self._wrong(path, f"a load of zero asks nothing of anybody; expected one of {', '.join(_SHAPES)}")
         elif value not in _SHAPES:
-            near = yamlfile.near(str(value), _SHAPES) or f"; expected one of {', '.join(_SHAPES)}"
+            near = yaml_file.near(str(value), _SHAPES) or f"; expected one of {', '.join(_SHAPES)}"
             self._wrong(path, f"unknown load shape {value!r}{near}")
         return str(value)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from outrider.reliability import calibration_error, curve
+from outrider.vocabulary.reliability import calibration_error, curve
 
 if TYPE_CHECKING:
     from simulator.scoring.score import Opened, Run

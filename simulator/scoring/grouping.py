@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from outrider.measures import pairwise_f1, ratio
 from outrider.model import EntityKind, EntityRef
+from outrider.vocabulary.indicators import pairwise_f1, ratio
 
 if TYPE_CHECKING:
     from simulator.scoring.score import Injected, Run

@@ -17,8 +17,8 @@ from typing import Any
 
 from scipy.special import gammaincinv
 
-from outrider.faults import faults
 from outrider.model import EntityRef, Priority
+from outrider.vocabulary.faults import faults
 from simulator.scoring.calibration import answers_of, reliability
 from simulator.scoring.grouping import Fired, Pairs, pairs_of
 

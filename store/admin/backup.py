@@ -17,7 +17,7 @@ from typing import IO
 import sqlalchemy as sa
 
 from outrider.errors import StoreDamagedError, StoreError, UsageError
-from outrider.units import format_value
+from outrider.vocabulary.units import format_value
 from store import migrate
 from store.admin import archive, copying, introspection
 from store.schema import metadata

@@ -10,12 +10,12 @@ import sqlalchemy as sa
 import zstandard
 
 from outrider.audit import AuditRecord
-from outrider.drill import Drill
 from outrider.errors import StoreDamagedError, StoreError
-from outrider.feedback import Feedback
-from outrider.ledger import Change, ChangeEnd, Startup
 from outrider.model import Action, Alert, Calibration, CycleRecord, Event, Incident, Message, Plan, RemediationSession
 from outrider.ports import Silence
+from outrider.records.change_log import Change, ChangeEnd, Startup
+from outrider.records.drill import Drill
+from outrider.records.feedback import Feedback
 from store.admin import introspection
 from store.schema import json_codec, metadata
 from store.sql.database import Database

@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.drill import Drill
-from outrider.feedback import Feedback
 from outrider.model import (
     Action,
     ActionStatus,
@@ -21,6 +19,8 @@ from outrider.model import (
     Window,
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
+from outrider.records.drill import Drill
+from outrider.records.feedback import Feedback
 from outrider.topology import Topology
 from store.memory.state_reader import MemoryStateReader, Sending
 from store.state import plan_rows, state_rows

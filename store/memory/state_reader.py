@@ -8,8 +8,6 @@ from datetime import datetime
 from threading import RLock
 
 from outrider.audit import AuditRecord
-from outrider.drill import Drill, DrillWindow
-from outrider.feedback import Feedback
 from outrider.model import (
     Action,
     ActionStatus,
@@ -28,9 +26,11 @@ from outrider.model import (
     RemediationSession,
     Window,
 )
-from outrider.places import Place
 from outrider.ports import Silence
+from outrider.records.drill import Drill, DrillWindow
+from outrider.records.feedback import Feedback
 from outrider.topology import Topology
+from outrider.wire.cursors import Place
 from store.state import keyset_pagination, state_rows
 
 

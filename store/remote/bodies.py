@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from outrider.errors import StoreError
 from outrider.model import EntityRef, Floats
-from outrider.remote_write import WriteRequest
+from outrider.wire.remote_write import WriteRequest
 from store.remote.names import OWNER, SeriesName
 
 Stamps = NDArray[np.int64]

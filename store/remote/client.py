@@ -18,10 +18,10 @@ from threading import Event, Lock
 
 import httpx
 
-from outrider.access import Access
 from outrider.clock import SystemClock
 from outrider.errors import CollectError, StoreAwayError, StoreError
-from outrider.units import format_duration
+from outrider.vocabulary.units import format_duration
+from outrider.wire.http_auth import Access
 from store.remote.rejected_samples import Refusals
 
 FIRST_WAIT = timedelta(milliseconds=100)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from outrider import catalog
 from outrider.model import SUM_BUCKET, EntityKind, EntityRef, SignalKey, SignalKind
+from outrider.vocabulary import catalog
 
 PREFIX: Final = "outrider_"
 STATUS_METRIC: Final = "outrider_cell_status"

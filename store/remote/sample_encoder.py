@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider import catalog
 from outrider.model import CellStatus, Floats, SignalKey, Statuses
+from outrider.vocabulary import catalog
 from store.remote.names import STATUS_METRIC, WHOLE, SeriesName, bounds_of, name_of
 from store.tsdb.chunk_codec import Numeric
 

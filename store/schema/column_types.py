@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from outrider.fitting import MOST_KEY_BYTES, clean, fitted
+from outrider.wire.sanitize import MOST_KEY_BYTES, clean, fitted
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -10,8 +10,8 @@ import hashlib
 
 import sqlalchemy as sa
 
-from outrider import extras
 from outrider.errors import StoreAwayError, StoreDamagedError, StoreError
+from outrider.text import extras
 from store.sql.backend import BUSY_TIMEOUT, Opened
 
 _CONNECT_SECONDS = 5

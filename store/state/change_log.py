@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from outrider.ledger import Change, ChangeEnd, Startup
 from outrider.model import EntityKind, Event
-from outrider.places import Place
+from outrider.records.change_log import Change, ChangeEnd, Startup
+from outrider.wire.cursors import Place
 from store.migrate import opened
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant, micros
@@ -47,7 +47,7 @@ def _of_change(change: Change) -> dict[str, Any]:
 
 
 class SqlLedger:
-    """Implements ``outrider.ledger.Ledger``. Short transactions; several processes may use one file."""
+    """Implements ``outrider.records.change_log.Ledger``. Short transactions; several processes may use one file."""
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""
@@ -179,7 +179,7 @@ class SqlLedger:
 
 
 class MemoryLedger:
-    """Implements ``outrider.ledger.Ledger``. One process, any number of threads."""
+    """Implements ``outrider.records.change_log.Ledger``. One process, any number of threads."""
 
     def __init__(self) -> None:
         """Starts empty."""

@@ -12,7 +12,7 @@ from threading import Lock
 
 import sqlalchemy as sa
 
-from outrider.spool import PushedBlock, Waiting
+from outrider.records.ingest_buffer import PushedBlock, Waiting
 from store.migrate import opened
 from store.schema import metadata
 from store.schema.metadata import instant, micros
@@ -20,7 +20,7 @@ from store.sql.backend import insert
 
 
 class SqlSpool:
-    """Implements ``outrider.spool.Spool``. Several processes may use one file."""
+    """Implements ``outrider.records.ingest_buffer.Spool``. Several processes may use one file."""
 
     def __init__(self, url: str) -> None:
         """Opens and upgrades the state database; raises StoreError or SchemaTooNewError."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from outrider.places import Place, place_of
+from outrider.wire.cursors import Place, place_of
 from store.schema.metadata import micros
 
 Entry = TypeVar("Entry")

@@ -11,9 +11,7 @@ import sqlalchemy as sa
 
 from outrider import log
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.drill import Drill
 from outrider.errors import StoreError, TakenOverError
-from outrider.feedback import Feedback
 from outrider.model import (
     Action,
     ActionStatus,
@@ -28,6 +26,8 @@ from outrider.model import (
     Window,
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit, Silence, StateRetention
+from outrider.records.drill import Drill
+from outrider.records.feedback import Feedback
 from store.migrate import opened
 from store.schema import json_codec, metadata
 from store.schema.metadata import micros

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from outrider.audit import AuditRecord
-from outrider.drill import Drill, DrillWindow
-from outrider.feedback import Feedback
 from outrider.model import (
     Action,
     ActionStatus,
@@ -29,9 +27,11 @@ from outrider.model import (
     RemediationSession,
     Window,
 )
-from outrider.places import Place
 from outrider.ports import Silence
+from outrider.records.drill import Drill, DrillWindow
+from outrider.records.feedback import Feedback
 from outrider.topology import Topology
+from outrider.wire.cursors import Place
 from store.schema import json_codec, metadata
 from store.schema.metadata import instant, micros
 from store.sql.database import Database

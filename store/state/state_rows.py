@@ -20,7 +20,6 @@ import zstandard
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.clock import rfc3339
 from outrider.errors import StoreError
-from outrider.feedback import Feedback
 from outrider.model import (
     Action,
     ActionStatus,
@@ -41,6 +40,7 @@ from outrider.model import (
     Verdict,
     Window,
 )
+from outrider.records.feedback import Feedback
 from outrider.topology import Topology
 from store.schema import json_codec
 from store.schema.metadata import micros

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from outrider.fitting import clean
 from outrider.model import EntityRef
 from outrider.topology import Topology
+from outrider.wire.sanitize import clean
 from store.schema import metadata
 
 Fact = tuple[str, ...]

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider import catalog
 from outrider.model import (
     CellStatus,
     EntityKind,
@@ -30,6 +29,7 @@ from outrider.model import (
     Statuses,
     Window,
 )
+from outrider.vocabulary import catalog
 from store.schema.metadata import micros
 from store.tsdb.arrays import Index, compact, cross
 from store.tsdb.chunk_codec import Micros, Section

@@ -23,10 +23,10 @@ from typing import Any, Literal, cast
 import numpy as np
 import sqlalchemy as sa
 
-from outrider import catalog
-from outrider.catalog import Signal
 from outrider.clock import rfc3339
 from outrider.model import EntityKind, EntityRef, Floats, Layer, SignalKey, SignalKind
+from outrider.vocabulary import catalog
+from outrider.vocabulary.catalog import Signal
 from store.schema.metadata import instant
 from store.sql.database import Database
 from store.tsdb import rollup

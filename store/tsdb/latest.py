@@ -16,9 +16,9 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from outrider import catalog
 from outrider.clock import rfc3339
 from outrider.model import CellStatus, EntityKind, EntityRef, Floats, Layer, SignalKey, SignalKind
+from outrider.vocabulary import catalog
 from store.sql.backend import is_postgresql
 from store.sql.database import Database
 from store.tsdb.cycle_matrix import Ids, Merged

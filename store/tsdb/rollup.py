@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider import catalog
 from outrider.model import CellStatus, Floats, SignalKey, SignalKind, Statuses
+from outrider.vocabulary import catalog
 from store.tsdb.chunk_codec import Block, Micros, Section, decode, filled
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from outrider.errors import StoreError
-from outrider.fitting import fitted
 from outrider.model import EntityKind, EntityRef, SignalKey
+from outrider.wire.sanitize import fitted
 from store.schema import metadata
 from store.sql.backend import insert
 from store.tsdb import maintenance_queue

@@ -6,7 +6,7 @@ import pytest
 from alerts.pipeline import messages, sample_messages
 from alerts.routes import Messaging
 from alerts.silence import mute
-from outrider.i18n import LANGUAGES, texts
+from outrider.documents.summaries import entity_name, word
 from outrider.model import (
     Action,
     ActionKind,
@@ -20,7 +20,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import Silence
-from outrider.summaries import entity_name, word
+from outrider.text.i18n import LANGUAGES, texts
 
 ROUTES = {"phone": ("hook",), "sms": ("hook",), "im": ("ding", "slack"), "mail": ("mail",)}
 MESSAGING = Messaging(routes=ROUTES, base_url="https://outrider.example/", languages={"ding": "zh"})
@@ -240,7 +240,7 @@ def test_an_unknown_cause_is_said_to_be_unknown(world):
 def test_the_timeline_reads_as_a_sentence(world):
     alert = world.alert()
     entry = say(world, world.incident(alert), [alert]).incidents[0].timeline[-1]
-    from outrider.i18n import translate
+    from outrider.text.i18n import translate
 
     assert translate(entry.what, "en", **entry.arguments) == "Told ding, slack (P1)"
     assert translate(entry.what, "zh", **entry.arguments) == "已通知 ding, slack（P1）"

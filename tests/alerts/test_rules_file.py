@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from alerts.rules_file import load_rules
-from outrider import catalog
 from outrider.errors import ConfigError
-from outrider.faults import faults
-from outrider.i18n import LANGUAGES, texts
 from outrider.model import ActionKind, EntityKind, Priority
+from outrider.text.i18n import LANGUAGES, texts
+from outrider.vocabulary import catalog
+from outrider.vocabulary.faults import faults
 
 ROOT = Path(__file__).parents[2]
 

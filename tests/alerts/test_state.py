@@ -21,7 +21,7 @@ from outrider.model import (
     Priority,
     Recommendation,
 )
-from outrider.rules import Rule
+from outrider.vocabulary.rules import Rule
 
 DEAD = Rule("engine-dead", EntityKind.REPLICA, faults=("engine-dead",), clear=timedelta(seconds=30), runbook="r.md")
 SLOW = Rule(

@@ -21,8 +21,8 @@ from collectors.net.http import Client
 from collectors.prometheus.client import PrometheusApi
 from collectors.scrape.result import Scrape
 from collectors.scrape.scraper import Scraper
-from outrider.access import Access, Tls
 from outrider.errors import CollectError, CollectReason
+from outrider.wire.http_auth import Access, Tls
 from service.access_settings import AccessSettings
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)

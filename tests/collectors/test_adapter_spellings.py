@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from collectors.mapping.registry import ADAPTERS, adapter
-from outrider import i18n
 from outrider.model import CellStatus, EntityKind
+from outrider.text import i18n
 
 GPU, NODE, SERVICE = EntityKind.GPU, EntityKind.NODE, EntityKind.SERVICE
 REPLICA, WORKLOAD = EntityKind.REPLICA, EntityKind.WORKLOAD

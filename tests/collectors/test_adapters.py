@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from collectors.mapping.registry import ADAPTERS, adapter, adapter_from_file
-from outrider import catalog
 from outrider.errors import ConfigError, UsageError
 from outrider.model import EntityKind, SignalKey
+from outrider.vocabulary import catalog
 
 GOOD = """adapter: x
 target: node

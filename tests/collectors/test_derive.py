@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from collectors.normalise.service_rollup import device_batches, service_batches, service_keys
-from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, TrustVerdict
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 SERVICE = EntityRef("c", EntityKind.SERVICE, "default", "chat")

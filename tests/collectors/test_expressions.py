@@ -18,8 +18,8 @@ from two_pages import INTERVAL_SECONDS, pages, prometheus_with, stamped  # type:
 
 from collectors.mapping.model import QUANTILES, Statistic
 from collectors.mapping.registry import adapter
-from outrider import catalog
 from outrider.model import CellStatus, SignalKey, SignalKind
+from outrider.vocabulary import catalog
 
 HERE = Path(__file__).parent
 EXPRESSIONS = yaml.safe_load((HERE / "expressions.yaml").read_text(encoding="utf-8"))

@@ -15,8 +15,8 @@ from collectors.kubernetes.api import Feed, GoneError
 from collectors.kubernetes.audit import audit
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.logs.matcher import LogLines, Origin
-from outrider.ledger import ActorKind, ChangeEnd, Ended, StartPhase, Startup, change_of
 from outrider.model import EntityKind, EntityRef, EventKind, SampleBatch, SignalKey
+from outrider.records.change_log import ActorKind, ChangeEnd, Ended, StartPhase, Startup, change_of
 from outrider.topology import Topology
 from tests.support.kube import Cluster, wait_for
 from tests.support.kube_scene import H100, deployment, event, news, now, run, run_all, source, template

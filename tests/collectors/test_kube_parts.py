@@ -34,8 +34,8 @@ from collectors.kubernetes.startups import Startups, pull_seconds
 from collectors.kubernetes.topology import beside, graph, joined
 from collectors.kubernetes.workload_diff import scale_change, shape_of, template_change
 from outrider.clock import rfc3339
-from outrider.ledger import ActorKind, Ended, StartPhase
 from outrider.model import EntityKind, EntityRef
+from outrider.records.change_log import ActorKind, Ended, StartPhase
 from outrider.topology import Topology
 
 Json = dict[str, Any]

@@ -15,11 +15,11 @@ from collectors.events.unresolved_event import FIRST_LOOK, Sighting, Whereabouts
 from collectors.kubernetes.api import Feed, GoneError, KubeApi
 from collectors.kubernetes.event_source import Kubernetes, event_sighting
 from collectors.net.http import Answer, Client
-from outrider.access import Access, Tls
 from outrider.clock import rfc3339
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef, EventKind
 from outrider.topology import Topology
+from outrider.wire.http_auth import Access, Tls
 from tests.collectors.api_server import ApiServer, api_server
 
 AT = datetime(2026, 11, 18, 12, tzinfo=UTC)

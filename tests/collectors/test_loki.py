@@ -14,8 +14,8 @@ from collectors.events.unresolved_event import FIRST_LOOK
 from collectors.logs import loki
 from collectors.logs.loki import LokiLogs, origin_of
 from collectors.net.http import Client
-from outrider.access import Access
 from outrider.model import EntityKind, EntityRef
+from outrider.wire.http_auth import Access
 from tests.collectors.server import serving
 
 AT = datetime(2026, 11, 18, 12, tzinfo=UTC)

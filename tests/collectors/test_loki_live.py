@@ -15,8 +15,8 @@ import yaml
 
 from collectors.logs.loki import LokiLogs
 from collectors.net.http import Client
-from outrider.access import Access
 from outrider.clock import SystemClock
+from outrider.wire.http_auth import Access
 from tests.support.kube import free_port, wait_for
 
 PROGRAM = shutil.which("loki")

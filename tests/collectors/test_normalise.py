@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider import catalog
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey, TrustVerdict
+from outrider.vocabulary import catalog
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)  # of the first scrape of a bench
 ENGINE = """\

@@ -29,10 +29,10 @@ from collectors.prometheus.pages import Instance, PageBuilder, instances
 from collectors.prometheus.source import PrometheusSource
 from collectors.prometheus.targets import first_marked
 from collectors.scrape.result import Scrape
-from outrider.access import Access
 from outrider.clock import SystemClock
 from outrider.errors import CollectError, CollectReason, UsageError
 from outrider.model import CellStatus, EntityKind, SignalKey, TrustVerdict
+from outrider.wire.http_auth import Access
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 BINARY = shutil.which("prometheus")

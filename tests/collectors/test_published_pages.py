@@ -14,7 +14,7 @@ import pytest
 from collectors.exposition.parser import Parser
 from collectors.mapping.coverage import examine
 from collectors.mapping.registry import adapter
-from outrider import catalog
+from outrider.vocabulary import catalog
 from tests.simulator.engine_replicas import KINDS, Engines
 
 DATA = Path(os.environ.get("OUTRIDER_DATA", Path(__file__).parents[3] / "shared"))

@@ -18,9 +18,9 @@ from collectors.receive.otlp_names import label_name, labels, metric_name
 from collectors.receive.protocol import Decoded, Door, Dropped, ReceiveError, Refused, Source, Stream, unpack
 from collectors.receive.routing import Matcher, ReceiveRule
 from collectors.receive.targets import target_of
-from outrider import catalog
 from outrider.model import EntityKind
-from outrider.remote_write import WriteRequest
+from outrider.vocabulary import catalog
+from outrider.wire.remote_write import WriteRequest
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 SOURCE = Source("vllm", "a:1")

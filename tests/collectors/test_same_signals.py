@@ -15,9 +15,9 @@ from kept_pages import STEP, Kept
 from collectors.mapping import registry
 from collectors.pipeline.scrape_manager import Collector
 from collectors.prometheus.source import PrometheusSource
-from outrider import catalog
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, SignalKind
 from outrider.ports import Collected
+from outrider.vocabulary import catalog
 
 WINDOW = timedelta(minutes=4)
 Cells = dict[tuple[EntityRef, SignalKey], tuple[float, CellStatus]]

@@ -18,9 +18,9 @@ from collectors.mapping.target import target_of
 from collectors.pipeline.scrape_manager import Collector
 from collectors.scrape.engine_health import load_of
 from collectors.scrape.scraper import Scraper
-from outrider.access import Access
 from outrider.errors import CollectReason
 from outrider.model import CellStatus, SignalKey
+from outrider.wire.http_auth import Access
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collectors.receive import webhooks
 from collectors.receive.webhooks import delivery, instant
 from outrider.errors import UsageError
-from outrider.ledger import ActorKind, Ended
+from outrider.records.change_log import ActorKind, Ended
 
 AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
 REPOSITORY = {"name": "chat-70b", "full_name": "acme/chat-70b", "html_url": "https://github.com/acme/chat-70b"}

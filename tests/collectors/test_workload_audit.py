@@ -24,7 +24,7 @@ from collectors.kubernetes.objects import (
     Resource,
 )
 from collectors.kubernetes.replicas import replicas_of
-from outrider.i18n import texts
+from outrider.text.i18n import texts
 
 Json = dict[str, Any]
 SOUND: Json = {

@@ -15,7 +15,6 @@ import pytest
 
 from outrider.clock import ManualClock
 from outrider.errors import ActuationError, ConfigError
-from outrider.i18n import LANGUAGES
 from outrider.model import (
     Action,
     ActionKind,
@@ -26,6 +25,7 @@ from outrider.model import (
     OutcomeStatus,
     Verdict,
 )
+from outrider.text.i18n import LANGUAGES
 from remediation.actions.recording import DryRunActuator, would
 from remediation.actions.registry import ACTUATORS
 from remediation.actions.simulated import SimulatedActuator, request

@@ -20,8 +20,6 @@ from detectors.load.ingress_state import WayIn
 from detectors.registry import ABSOLUTE, DETECTORS, LEARNT_BYTES, STATE_BYTES, SYMPTOMS
 from detectors.rules.burn_rate import compile_slos
 from detectors.rules.threshold import compile_rules
-from outrider import catalog
-from outrider.faults import faults
 from outrider.model import (
     SUM_BUCKET,
     CellStatus,
@@ -37,9 +35,11 @@ from outrider.model import (
     Window,
 )
 from outrider.ports import Collected
-from outrider.rules import Rule
-from outrider.slo import Slo
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
+from outrider.vocabulary.faults import faults
+from outrider.vocabulary.rules import Rule
+from outrider.vocabulary.slo import Slo
 from service.detection import Detection
 from store.memory.state import MemoryStateStore
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.ledger import (
+from outrider.model import EntityKind, EntityRef, Event, EventKind
+from outrider.records.change_log import (
     ActorKind,
     Change,
     ChangeEnd,
@@ -22,7 +23,6 @@ from outrider.ledger import (
     event_of,
     lead_time_quantile,
 )
-from outrider.model import EntityKind, EntityRef, Event, EventKind
 from store.factory import open_ledger, open_state, urls_of
 from store.memory import MemoryLedger
 from store.state import change_log as ledgers

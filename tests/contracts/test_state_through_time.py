@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.drill import Drill
 from outrider.errors import StoreError
-from outrider.feedback import Feedback, Usefulness
-from outrider.ledger import Change, Ledger, Startup
 from outrider.model import (
     Action,
     ActionKind,
@@ -39,9 +36,12 @@ from outrider.model import (
     Priority,
     Verdict,
 )
-from outrider.places import Place, place_of
 from outrider.ports import CycleCommit, StateStore
+from outrider.records.change_log import Change, Ledger, Startup
+from outrider.records.drill import Drill
+from outrider.records.feedback import Feedback, Usefulness
 from outrider.topology import Topology
+from outrider.wire.cursors import Place, place_of
 from store.factory import open_ledger, open_state, urls_of
 from store.memory import MemoryLedger, MemoryStateStore
 

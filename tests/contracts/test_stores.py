@@ -10,11 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider import catalog
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.drill import Drill, DrillWindow
 from outrider.errors import StoreError
-from outrider.feedback import Feedback, Usefulness, judged
 from outrider.model import (
     Action,
     ActionKind,
@@ -63,7 +60,10 @@ from outrider.model import (
     Window,
 )
 from outrider.ports import CycleCommit, MetricStore, Silence, StateStore
+from outrider.records.drill import Drill, DrillWindow
+from outrider.records.feedback import Feedback, Usefulness, judged
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 from store.factory import SqlMetricStore, open_metrics, open_state, urls_of
 from store.memory import MemoryMetricStore, MemoryStateStore
 from tests.support.remote_store import Searchable, searchable

@@ -17,7 +17,6 @@ from streamlit.testing.v1 import AppTest
 import dashboards
 from dashboards import client, session
 from outrider.clock import ManualClock
-from outrider.drill import Drill
 from outrider.model import (
     AlarmRate,
     DetectorStanding,
@@ -29,6 +28,7 @@ from outrider.model import (
     StageReason,
 )
 from outrider.ports import CycleCommit
+from outrider.records.drill import Drill
 from outrider.testing.names import NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT

@@ -12,7 +12,7 @@ from dashboards import format as fmt
 from dashboards import pieces
 from dashboards.palette import palette, theme
 from dashboards.run import command
-from outrider.i18n import texts
+from outrider.text.i18n import texts
 
 STAGES = {"collectors", "store", "detectors", "planner", "remediation", "alerts", "reports", "simulator"}
 STAGES |= {"service", "outrider", "dashboards"}

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from detectors.rca import correlate, fault_catalogue
-from outrider.faults import fault as fault_of
 from outrider.model import (
     Alert,
     AlertReason,
@@ -24,6 +23,7 @@ from outrider.model import (
     TimeRange,
 )
 from outrider.topology import Edge, Topology
+from outrider.vocabulary.faults import fault as fault_of
 
 T0 = datetime(2026, 11, 21, 8, 5, tzinfo=UTC)
 K = EntityKind

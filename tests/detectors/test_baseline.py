@@ -14,8 +14,8 @@ from fleet_history import DAY, NOW, names, rhythm, window  # type: ignore[import
 
 from detectors.base import sampling
 from detectors.statistics.baseline import MATURE_UPDATES, Baseline, follow
-from outrider import catalog
 from outrider.model import CellStatus, EntityKind
+from outrider.vocabulary import catalog
 
 SIGNAL = "svc_requests_per_second"
 

@@ -19,8 +19,8 @@ from outrider.model import (
     SignalKey,
     Window,
 )
-from outrider.slo import Slo
 from outrider.topology import Topology
+from outrider.vocabulary.slo import Slo
 
 START = 1_800_000_000.0
 STEP = 60.0

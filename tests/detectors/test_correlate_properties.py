@@ -30,9 +30,9 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
 
 from detectors.rca import correlate, fault_catalogue
 from detectors.rca.evidence_index import opens_incident
-from outrider.faults import faults
 from outrider.model import AlertState, EntityKind, Priority
 from outrider.topology import Topology
+from outrider.vocabulary.faults import faults
 
 EVERYTHING = [
     CHAT,

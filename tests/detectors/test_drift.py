@@ -14,9 +14,9 @@ from fleet_history import NOW, found, names  # type: ignore[import-not-found]
 from detectors import registry
 from detectors.anomaly import drift
 from detectors.anomaly.drift import DriftDetector
-from outrider import catalog
 from outrider.model import CellStatus, EntityKind, NoVerdictReason, Priority, SignalKey, Window
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 STEP = 600.0
 DAY = 144

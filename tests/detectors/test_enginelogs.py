@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from detector_events import logged  # type: ignore[import-not-found]
 
 from detectors.engine.engine_logs import EngineLogDetector
-from outrider.i18n import LANGUAGES, translate
 from outrider.model import EntityKind, EntityRef
+from outrider.text.i18n import LANGUAGES, translate
 
 REPLICA = EntityRef("lab", EntityKind.REPLICA, "default", "r0")
 

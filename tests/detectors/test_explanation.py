@@ -12,9 +12,9 @@ from fleet_for_correlation import CHAT, Desk, alert, finding, gpu, replica  # ty
 
 from detectors.rca import explanation, explanation_text, fault_catalogue
 from detectors.rca.explanation import Team
-from outrider.faults import faults
-from outrider.i18n import LANGUAGES, texts
 from outrider.model import Hypothesis, Layer
+from outrider.text.i18n import LANGUAGES, texts
+from outrider.vocabulary.faults import faults
 
 
 def hot():

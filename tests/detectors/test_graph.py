@@ -25,10 +25,10 @@ from detectors.knowledge_graph import graph_text as knowledge_graph_graph_text
 from detectors.knowledge_graph import incident_graph
 from detectors.knowledge_graph.graph import KnowledgeGraph, Link, Node, Sort, entity_node, fault_node
 from detectors.rca import fault_catalogue
-from outrider import graph_text
+from outrider.documents import graph_text
 from outrider.errors import UsageError
-from outrider.i18n import LANGUAGES
 from outrider.model import EntityKind, Hypothesis
+from outrider.text.i18n import LANGUAGES
 from outrider.topology import Topology
 
 

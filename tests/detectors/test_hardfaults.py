@@ -7,9 +7,9 @@ import pytest
 from detectors.hardware.gpu_faults import GpuFaultDetector
 from detectors.hardware.xid import xids
 from detectors.platform.node_faults import NodeFaultDetector, PortFaultDetector
-from outrider.faults import faults
 from outrider.model import EntityKind, EntityRef, Event, EventKind, NoVerdictReason
 from outrider.topology import Topology
+from outrider.vocabulary.faults import faults
 
 GPU, NODE, POD, PORT = EntityKind.GPU, EntityKind.NODE, EntityKind.POD, EntityKind.PORT
 N0 = EntityRef("lab", NODE, None, "n0")

@@ -23,10 +23,10 @@ from fleet_for_correlation import (  # type: ignore[import-not-found]
 from detectors.rca import change_evidence, explanation_text, fault_catalogue
 from detectors.rca.change_evidence import ChangeSort
 from detectors.rca.hypotheses import Reach
-from outrider.faults import faults
-from outrider.i18n import LANGUAGES, texts
-from outrider.ledger import CHANGE_CODES
 from outrider.model import EntityKind, Event, EventKind, Interval
+from outrider.records.change_log import CHANGE_CODES
+from outrider.text.i18n import LANGUAGES, texts
+from outrider.vocabulary.faults import faults
 
 
 def changed(entity, code, seconds=-300.0, **attributes):

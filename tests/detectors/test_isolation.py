@@ -21,9 +21,9 @@ from detectors.statistics.baseline import Baseline
 from detectors.statistics.deviation import FREE_READINGS
 from detectors.statistics.ensemble import FEWEST_ROWS, REFIT_SECONDS, Ensemble
 from detectors.statistics.residuals import KINDS
-from outrider import catalog
 from outrider.model import DetectorState, EntityKind, EntityRef, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 SIGNALS = ("hw_accel_utilization_ratio", "hw_accel_temperature_celsius", "hw_accel_power_watts")
 LEVELS = (0.5, 60.0, 400.0)

@@ -8,9 +8,9 @@ import pytest
 
 from detectors.rca import fault_catalogue
 from outrider.errors import ConfigError
-from outrider.faults import faults
-from outrider.i18n import LANGUAGES, texts
 from outrider.model import ActionKind, EntityKind
+from outrider.text.i18n import LANGUAGES, texts
+from outrider.vocabulary.faults import faults
 
 ENTRY = """
 gpu-lost:

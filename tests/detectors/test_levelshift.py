@@ -13,9 +13,9 @@ from fleet_history import NOW, found, history, live, names, rhythm, window  # ty
 from detectors import registry
 from detectors.anomaly import level_shift
 from detectors.anomaly.level_shift import LevelShiftDetector
-from outrider import catalog
 from outrider.model import EntityKind, Event, EventKind, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 WATCHED, LOAD = ("hw_accel_memory_used_bytes", "hw_accel_core_clock_hertz"), "hw_accel_utilization_ratio"
 LEVELS = (6e10, 1.5e9, 0.5)

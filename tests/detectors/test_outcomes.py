@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from detectors.load.request_outcomes import OutcomeDetector
-from outrider.catalog import signal
 from outrider.model import EntityKind
+from outrider.vocabulary.catalog import signal
 
 S = EntityKind.SERVICE
 BOUNDS = signal("svc_ttft_seconds").bounds

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from detectors.engine.prefix_cache import PrefixCacheDetector
-from outrider.catalog import signal
 from outrider.model import EntityKind, EntityRef, NoVerdictReason
 from outrider.topology import Topology
+from outrider.vocabulary.catalog import signal
 
 START = 1_800_000_000.0
 LENGTH, FAULT = 90, 66

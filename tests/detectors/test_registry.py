@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from detectors import registry
-from outrider import catalog
-from outrider.faults import faults
-from outrider.i18n import LANGUAGES, texts
+from outrider.text.i18n import LANGUAGES, texts
+from outrider.vocabulary import catalog
+from outrider.vocabulary.faults import faults
 
 FOLDER = Path(registry.__file__).parent
 

@@ -7,8 +7,8 @@ import pytest
 
 from detectors.load.queueing import SurgeDetector
 from detectors.load.saturation import SaturationDetector
-from outrider.catalog import signal
 from outrider.model import EntityKind, Event, EventKind, Priority
+from outrider.vocabulary.catalog import signal
 
 R, S = EntityKind.REPLICA, EntityKind.SERVICE
 START = 1_800_000_000.0

@@ -13,9 +13,9 @@ from fleet_history import NOW, found, history, live, rhythm, window  # type: ign
 from detectors import registry
 from detectors.anomaly.seasonal import WATCHED, SeasonalDetector
 from detectors.base import hysteresis
-from outrider import catalog
 from outrider.model import CellStatus, EntityKind, NoVerdict, NoVerdictReason, Priority
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 SIGNALS = ("svc_requests_per_second", "svc_queue_requests")
 LEVELS = (100.0, 40.0)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from alerts.rules_file import load_rules
 from detectors.rules.expressions import compile_expression
 from detectors.rules.threshold import compile_rules
-from outrider.catalog import signal
 from outrider.errors import UsageError
 from outrider.model import CellStatus, EntityKind, EntityRef, Finding, NoVerdictReason, Priority, SignalKey, Window
-from outrider.rules import Rule
 from outrider.topology import Topology
+from outrider.vocabulary.catalog import signal
+from outrider.vocabulary.rules import Rule
 
 R, S = EntityKind.REPLICA, EntityKind.SERVICE
 

@@ -25,8 +25,8 @@ from outrider.model import (
     TimeRange,
     Window,
 )
-from outrider.rules import Rule
 from outrider.topology import Topology
+from outrider.vocabulary.rules import Rule
 
 T0 = datetime(2026, 5, 4, tzinfo=UTC)
 STEP = timedelta(seconds=15)

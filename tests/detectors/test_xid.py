@@ -10,10 +10,10 @@ import pytest
 
 from detectors.hardware.xid import codes, named, xid_findings, xids
 from detectors.hardware.xid_patterns import occurrences, repeats
-from outrider.faults import faults
-from outrider.i18n import translate
 from outrider.model import EntityKind, EntityRef, Event, EventKind, Priority
+from outrider.text.i18n import translate
 from outrider.topology import Topology
+from outrider.vocabulary.faults import faults
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HOLD = timedelta(minutes=10)

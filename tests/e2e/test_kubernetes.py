@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from outrider.clock import SystemClock
-from outrider.ledger import lead_time_quantile
 from outrider.model import EntityKind, EntityRef, EventKind
+from outrider.records.change_log import lead_time_quantile
 from service import settings as settings_file
 from service import wiring
 from service.api.app import create_app

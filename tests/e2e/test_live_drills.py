@@ -18,9 +18,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from outrider.clock import parse_rfc3339
-from outrider.drill import Drill
 from outrider.errors import UnavailableError
 from outrider.model import EntityKind, EntityRef
+from outrider.records.drill import Drill
 from service import demo
 from service.api.app import create_app
 from service.api.settings import ApiSettings

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider import catalog
-from outrider.bounded import OTHER, Bounded, bounded
-from outrider.request_class import LENGTH_BOUNDS, Mode, PromptLength, RequestClass, Tier, prompt_length
+from outrider.vocabulary import catalog
+from outrider.vocabulary.request_class import LENGTH_BOUNDS, Mode, PromptLength, RequestClass, Tier, prompt_length
+from outrider.wire.cardinality import OTHER, Bounded, bounded
 
 amounts = st.dictionaries(st.text(max_size=3), st.floats(0, 1e6), max_size=40)
 

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider import catalog, i18n
 from outrider.model import SUM_BUCKET, SignalKind
+from outrider.text import i18n
+from outrider.vocabulary import catalog
 
 
 def test_every_signal_is_complete():

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outrider import measures
 from outrider.errors import UsageError
-from outrider.feedback import Feedback, RulePrecision, Usefulness, by_rule, judged, page_counts
 from outrider.model import Alert, AlertReason, AlertState, EntityKind, EntityRef, Priority
+from outrider.records.feedback import Feedback, RulePrecision, Usefulness, by_rule, judged, page_counts
+from outrider.vocabulary import indicators
 
 T0 = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 GPU = EntityRef("c", EntityKind.GPU, None, "gpu-1")
@@ -56,19 +56,19 @@ def test_rules_come_the_most_judged_first_with_their_interval():
         [said(NOT_USEFUL, rule="b")] + [said(USEFUL, rule="a", incident=str(number)) for number in range(3)]
     )
     assert [(one.rule, one.judged, one.precision) for one in found] == [("a", 3, 1.0), ("b", 1, 0.0)]
-    assert found[0].interval == measures.wilson_interval(3, 3)
+    assert found[0].interval == indicators.wilson_interval(3, 3)
 
 
 def test_the_interval_is_that_of_wilson():
     # R: prop.test(8, 10, correct = FALSE)$conf.int
-    low, high = measures.wilson_interval(8, 10)
+    low, high = indicators.wilson_interval(8, 10)
     assert (low, high) == (pytest.approx(0.4901625, abs=1e-6), pytest.approx(0.9433178, abs=1e-6))
-    assert measures.wilson_interval(0, 0) == (0.0, 1.0)
-    assert measures.wilson_interval(0, 5)[0] == 0.0
-    assert measures.wilson_interval(5, 5)[1] == 1.0
+    assert indicators.wilson_interval(0, 0) == (0.0, 1.0)
+    assert indicators.wilson_interval(0, 5)[0] == 0.0
+    assert indicators.wilson_interval(5, 5)[1] == 1.0
     assert RulePrecision("r", 0, 0, 0).precision is None
     with pytest.raises(ValueError, match="6 hits in 5"):
-        measures.wilson_interval(6, 5)
+        indicators.wilson_interval(6, 5)
 
 
 def test_a_page_is_judged_by_any_alert_of_its_incident():
@@ -80,4 +80,4 @@ def test_a_page_is_judged_by_any_alert_of_its_incident():
         said(USEFUL, incident=None),
     ]
     assert page_counts(verdicts, ["i", "j", "never judged"]) == (1, 2)
-    assert measures.page_precision(1, 2) == 0.5
+    assert indicators.page_precision(1, 2) == 0.5

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outrider.fitting import MOST_KEY_BYTES, MOST_NAME_BYTES, clean, fitted, is_fit
 from outrider.model import EntityKind, EntityRef
+from outrider.wire.sanitize import MOST_KEY_BYTES, MOST_NAME_BYTES, clean, fitted, is_fit
 
 anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=2000)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outrider import garbage
+from outrider import gc_tuning
 
 
 class _Ring:
@@ -26,13 +26,13 @@ def _usual() -> Iterator[None]:
 
 def test_what_is_kept_is_not_looked_at_again() -> None:
     kept = [_Ring() for _ in range(10)]
-    garbage.settle()
+    gc_tuning.settle()
     assert gc.get_freeze_count() > len(kept)
     assert not any(one is kept[0] for one in gc.get_objects(generation=2))
 
 
 def test_circles_made_later_are_still_freed() -> None:
-    garbage.settle()
+    gc_tuning.settle()
     lost = weakref.ref(_Ring())
     rings = [_Ring() for _ in range(gc.get_threshold()[0] + 1_000)]
     assert rings

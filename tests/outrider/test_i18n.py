@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from outrider.i18n import LANGUAGES, texts, translate
+from outrider.text.i18n import LANGUAGES, texts, translate
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider import jsonable
-from outrider.i18n import LANGUAGES, texts
+from outrider.documents import serialization
+from outrider.documents.summaries import entity_name, incident_summary, word, worded
 from outrider.model import EntityKind, EntityRef, TimelineEntry
-from outrider.summaries import entity_name, incident_summary, word, worded
 from outrider.testing import trouble
 from outrider.testing.names import LOST_GPU, NOW, topology
 from outrider.testing.story import Story
+from outrider.text.i18n import LANGUAGES, texts
 
 COMMIT = Story(alerts=2).commit()
 AGREED = {
@@ -39,37 +39,37 @@ AGREED = {
 def test_agreed_keys_are_there_and_all_of_it_is_json(write, values):
     assert values
     for value in values:
-        found = getattr(jsonable, write)(value)
+        found = getattr(serialization, write)(value)
         assert set(AGREED[write].split()) <= set(found)
         json.dumps(found, allow_nan=False)
 
 
 def test_forecasts_messages_audit_and_cycles_are_json():
-    parts = [jsonable.forecast(each) for each in COMMIT.plan.forecasts]
-    parts += [jsonable.message(each) for each in COMMIT.messages]
-    parts += [jsonable.audit(each) for each in COMMIT.audit]
-    parts += [jsonable.cycle(COMMIT.cycle), jsonable.incident_story(COMMIT.incidents[0], "zh")]
+    parts = [serialization.forecast(each) for each in COMMIT.plan.forecasts]
+    parts += [serialization.message(each) for each in COMMIT.messages]
+    parts += [serialization.audit(each) for each in COMMIT.audit]
+    parts += [serialization.cycle(COMMIT.cycle), serialization.incident_story(COMMIT.incidents[0], "zh")]
     json.dumps(parts, allow_nan=False)
     assert parts[0]["times"][0] == "2026-05-04T13:17:30Z"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), None, np.float32("nan")])
 def test_a_number_that_is_not_there_is_null(value):
-    assert jsonable.finite(value) is None
+    assert serialization.finite(value) is None
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True)))
 def test_arrays_keep_their_length_and_lose_their_nan(values):
-    found = jsonable.numbers(np.array(values, dtype=np.float64))
+    found = serialization.numbers(np.array(values, dtype=np.float64))
     assert len(found) == len(values)
     json.dumps(found, allow_nan=False)
 
 
 def test_nested_values_become_plain_and_secrets_vanish():
-    found = jsonable.plain({"at": NOW, "who": LOST_GPU, "list": (np.float64(1.5), np.nan), "token": "s3cret"})
+    found = serialization.plain({"at": NOW, "who": LOST_GPU, "list": (np.float64(1.5), np.nan), "token": "s3cret"})
     assert found == {
         "at": "2026-05-04T13:07:30Z",
-        "who": jsonable.entity(LOST_GPU),
+        "who": serialization.entity(LOST_GPU),
         "list": [1.5, None],
         "token": "[redacted]",
     }
@@ -102,7 +102,7 @@ def test_the_timeline_is_told_in_words_oldest_first():
         TimelineEntry(NOW, "incidents.timeline.cause_named", {"entity": "gpu/GPU-1", "fault": "gpu-lost"}),
         TimelineEntry(NOW - timedelta(minutes=1), "words.entity_kind.gpu"),
     )
-    story = jsonable.incident_story(replace(trouble.incident(NOW, NOW, ()), timeline=entries), "en")
+    story = serialization.incident_story(replace(trouble.incident(NOW, NOW, ()), timeline=entries), "en")
     first, second = (row["text"] for row in story["timeline"])
     assert first == "GPU"
     assert "GPU lost" in second

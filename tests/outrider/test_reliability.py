@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.reliability import Bin, calibration_error, curve
+from outrider.vocabulary.reliability import Bin, calibration_error, curve
 
 
 def test_each_bin_tells_what_was_said_and_what_was_right():

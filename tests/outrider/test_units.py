@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from outrider.errors import UnitMismatchError, UsageError
-from outrider.units import Quantity, format_duration, parse_duration, read_quantity
+from outrider.vocabulary.units import Quantity, format_duration, parse_duration, read_quantity
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider import audit, clock, i18n, units, windows
+from outrider import audit, clock, windows
 from outrider.errors import UnitMismatchError, UsageError
-from outrider.faults import faults
 from outrider.model import CellStatus, EntityKind, EntityRef, SignalKey, Window
+from outrider.text import i18n
+from outrider.vocabulary import units
+from outrider.vocabulary.faults import faults
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 

@@ -1,11 +1,11 @@
 import pytest
 
-from outrider import yamlfile
 from outrider.errors import ConfigError
+from outrider.text import yaml_file
 
 
 def test_lines_are_known_for_keys_and_items():
-    document = yamlfile.parse("a:\n  b: 1\n  c:\n    - x\n    - y\n", "f.yaml")
+    document = yaml_file.parse("a:\n  b: 1\n  c:\n    - x\n    - y\n", "f.yaml")
     assert document.line(("a", "b")) == 2
     assert document.line(("a", "c", 1)) == 5
     assert document.line(("a", "missing")) == 1
@@ -13,16 +13,16 @@ def test_lines_are_known_for_keys_and_items():
 
 def test_a_syntax_fault_names_its_line():
     with pytest.raises(ConfigError) as caught:
-        yamlfile.parse("a: 1\nb: c: d\n", "f.yaml")
+        yaml_file.parse("a: 1\nb: c: d\n", "f.yaml")
     assert caught.value.problems[0].line == 2
 
 
 def test_a_key_that_stands_twice_is_refused():
     with pytest.raises(ConfigError, match=r"f\.yaml:2: a: stands twice, first in line 1"):
-        yamlfile.parse("a: 1\na: 2\n", "f.yaml")
+        yaml_file.parse("a: 1\na: 2\n", "f.yaml")
 
 
 def test_a_missing_file_says_how_to_get_one(tmp_path):
     with pytest.raises(ConfigError) as caught:
-        yamlfile.read(tmp_path / "none.yaml")
+        yaml_file.read(tmp_path / "none.yaml")
     assert "config init" in caught.value.hint

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from outrider.documents.summaries import because
 from outrider.model import EntityKind, NoPlanReason, Window
-from outrider.summaries import because
 from planner.forecast import batch_forecast, forecast, forecaster, model_selection, nightly_fit
 from planner.forecast.ensemble import forecast_many
 from planner.forecast.nightly_fit import Fits

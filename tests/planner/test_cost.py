@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.errors import UsageError
-from outrider.i18n import LANGUAGES
+from outrider.text.i18n import LANGUAGES
 from planner.cost import cost_text, optimizer
 from planner.cost.milp import NoMixReason
 from planner.cost.optimizer import Offer, Refusal, Request, compare, cost_per_1k_tokens

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from outrider.i18n import LANGUAGES
+from outrider.text.i18n import LANGUAGES
 from planner.capacity.redundancy import whole_nodes, with_spares
 from planner.performance.gpu_catalog import gpu, gpus, terms
 from planner.performance.memory_fit import GIBIBYTE, Fit, FitReason, NoFit, Setup, fit, processes, slices

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.documents.summaries import because
 from outrider.model import Forecast, NoPlanReason
-from outrider.summaries import because
 from planner.forecast import forecast, prophet
 from planner.forecast.forecaster import FAST_MODELS
 from planner.forecast.naive import last_value, seasonal_naive

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outrider import jsonable
-from outrider.i18n import LANGUAGES
+from outrider.documents import serialization
+from outrider.text.i18n import LANGUAGES
 from planner.capacity import derivation, node_rounding
 from planner.capacity.plan import plan
 
@@ -35,7 +35,7 @@ def test_nodes_are_counted_and_the_scaler_s_number_stays(build, fleet, wanted, i
     facts = found.derivation["nodes"]
     assert (facts["nodes"], facts["gpus"]) == wanted
     assert (facts["idle_gpus"], facts["stranded_gpus"], facts["source"]) == (idle, stranded, source)
-    shown = jsonable.recommendation(found)
+    shown = serialization.recommendation(found)
     assert shown["nodes"]["gpus"] == wanted[1]
     assert shown["gpus"] == 76
     for language in LANGUAGES:
@@ -47,7 +47,7 @@ def test_nodes_are_counted_and_the_scaler_s_number_stays(build, fleet, wanted, i
 def test_nodes_of_an_unknown_type_are_not_guessed(build):
     found = planned(build, gpu_type="potato")
     assert found.derivation["nodes"]["nodes"] is None
-    assert jsonable.recommendation(found)["nodes"] is None
+    assert serialization.recommendation(found)["nodes"] is None
     assert any("gpus_per_node" in line for line in derivation.lines(found))
 
 

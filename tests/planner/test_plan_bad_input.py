@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from outrider.ledger import PhaseTime, StartPhase, Startup
 from outrider.model import (
     EngineLoad,
     EntityKind,
@@ -19,6 +18,7 @@ from outrider.model import (
     PlanReason,
     Recommendation,
 )
+from outrider.records.change_log import PhaseTime, StartPhase, Startup
 from planner.capacity import derivation
 from planner.capacity.lead_time import LeadSettings, lead_time
 from planner.capacity.plan import PlanSettings, plan

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from outrider.i18n import LANGUAGES
 from outrider.model import PlanReason
+from outrider.text.i18n import LANGUAGES
 from planner.capacity import derivation
 from planner.capacity.plan import PlanSettings, plan
 from planner.performance import measured, queueing, roofline, slo_capacity, slo_models

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import UsageError
-from outrider.i18n import LANGUAGES
 from outrider.model import Calibration, EntityKind, EntityRef
+from outrider.text.i18n import LANGUAGES
 from planner.cost import cost_text, offers, optimizer
 from planner.cost.milp import Demand, Mix, NoMix, Option, Pool, cheapest
 from planner.cost.optimizer import Offer, Refusal, Request, compare

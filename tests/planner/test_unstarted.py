@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from outrider import jsonable
+from outrider.documents import serialization
 from outrider.model import EngineLoad, Recommendation
 from planner.capacity import derivation
 from planner.capacity.fluid_queue import waiting
@@ -54,7 +54,7 @@ def test_short_by_its_engines_is_short_from_now_and_the_start_is_past(build):
     assert found.need_at == build.now
     assert found.needed_by == build.now - found.lead_time
     assert any("short from now" in line and "past" in line for line in derivation.lines(found))
-    shown = table([jsonable.recommendation(found)], "en")
+    shown = table([serialization.recommendation(found)], "en")
     assert "(now)" in shown
     assert "(past)" in shown
 
@@ -81,7 +81,7 @@ def test_where_nothing_can_be_started_the_limit_is_the_reason(build, limits, why
     found = _plan(build, _constant(40.0), current_replicas=12, ready_replicas=12, **limits)
     assert found.needed_by is None
     assert any("nothing more can be started" in line and why in line for line in derivation.lines(found))
-    assert "- (the" in table([jsonable.recommendation(found)], "en"), "a column may break the words behind"
+    assert "- (the" in table([serialization.recommendation(found)], "en"), "a column may break the words behind"
 
 
 def test_a_service_that_is_never_short_has_no_line_of_it(build):

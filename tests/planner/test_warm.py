@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outrider.errors import UsageError
-from outrider.ledger import PhaseTime, StartPhase, Startup
 from outrider.model import EntityKind, EntityRef
+from outrider.records.change_log import PhaseTime, StartPhase, Startup
 from planner.manifests.kube_gpus import checked_resource, resource_of, selector_of
 from planner.manifests.startup_advice import WarmSettings, documents, phases_of, warm
 

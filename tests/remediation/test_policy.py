@@ -5,10 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outrider import yamlfile
-from outrider.faults import faults
 from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, HoldReason, Verdict
+from outrider.text import yaml_file
 from outrider.topology import Topology
+from outrider.vocabulary.faults import faults
 from remediation import approve
 from remediation.history import action_id
 from remediation.playbook import packaged, read
@@ -441,7 +441,7 @@ def test_the_traffic_of_a_whole_service_has_nowhere_to_go(fleet, words):
     fleet.break_("garbled-output", fleet.service)
     assert words(fleet.cycle()) == []
     text = "playbooks: {garbled-output: {steps: [{action: shift_traffic, target: self}]}}"
-    made = fleet.decide(playbooks=read([yamlfile.parse(text, "own.yaml")])).actions
+    made = fleet.decide(playbooks=read([yaml_file.parse(text, "own.yaml")])).actions
     assert words(made) == [("shift_traffic", "chat", "refused", "service_minimum")]
 
 

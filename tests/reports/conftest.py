@@ -10,9 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from outrider import catalog
 from outrider.audit import AuditRecord
-from outrider.feedback import Feedback, Usefulness, judged
 from outrider.model import (
     Action,
     ActionKind,
@@ -43,7 +41,9 @@ from outrider.model import (
     Verdict,
     Window,
 )
+from outrider.records.feedback import Feedback, Usefulness, judged
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 
 MONDAY = datetime(2026, 5, 4, tzinfo=UTC)
 NOW = datetime(2026, 5, 11, 6, 0, tzinfo=UTC)

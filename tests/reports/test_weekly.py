@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from outrider.errors import UsageError
-from outrider.i18n import texts
-from outrider.measures import MEASURES
+from outrider.text.i18n import texts
+from outrider.vocabulary.indicators import MEASURES
 from reports.definitions import REPORTS
 from reports.render import FORMATS, as_dict, render
 from reports.week import week_of, week_range

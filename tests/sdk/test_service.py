@@ -16,7 +16,7 @@ from outrider_sdk.names import BusiestNames
 from prometheus_client import CollectorRegistry
 
 from collectors.mapping import registry as adapters
-from outrider import catalog
+from outrider.vocabulary import catalog
 
 SDK = Path(__file__).parents[2] / "sdk"
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from outrider.errors import UsageError
-from outrider.faults import faults
 from outrider.model import EntityKind, EntityRef, SignalKey
+from outrider.vocabulary.faults import faults
 from service.drills import choose, commands, dataset, run, yardsticks
 from service.drills.platform import PrivatePlatform, open_platform
 from service.drills.record import Matrix, Recorded, Recorder

@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from dashboards.format import observation
-from outrider import jsonable
 from outrider.audit import AuditEvent
+from outrider.documents import serialization
 from outrider.errors import UsageError
-from outrider.feedback import Feedback, Usefulness
 from outrider.model import AlertReason, AlertState, EntityKind, EntityRef, Priority
 from outrider.ports import CycleCommit
+from outrider.records.feedback import Feedback, Usefulness
 from outrider.testing.names import LOST_GPU
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
@@ -88,12 +88,12 @@ def test_an_earlier_spell_is_judged_by_its_start(fresh):
     waits = replace(alert, starts_at=NOW, state=AlertState.PENDING, reason=AlertReason.CONDITION_SEEN)
     fresh.state.commit(CycleCommit(fresh.state.cycles(1)[0], alerts=(old, waits)))
     path = {"fingerprint": alert.fingerprint}
-    assert give(fresh, path, {"verdict": "useful"}).json()["feedback"][0]["starts_at"] == jsonable.instant(
+    assert give(fresh, path, {"verdict": "useful"}).json()["feedback"][0]["starts_at"] == serialization.instant(
         alert.starts_at
     ), "the newest that fired"
-    then = jsonable.instant(old.starts_at)
+    then = serialization.instant(old.starts_at)
     assert give(fresh, path, {"verdict": "useful", "starts_at": then}).json()["feedback"][0]["starts_at"] == then
-    pending = give(fresh, path, {"verdict": "useful", "starts_at": jsonable.instant(NOW)})
+    pending = give(fresh, path, {"verdict": "useful", "starts_at": serialization.instant(NOW)})
     assert (pending.status_code, "has not fired" in pending.text) == (400, True)
     never = give(fresh, path, {"verdict": "useful", "starts_at": "2020-01-01T00:00:00Z"})
     assert never.status_code == 404
@@ -185,7 +185,7 @@ def test_a_rule_or_an_incident_that_nobody_knows_is_refused_and_one_without_verd
 
 def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, capsys):
     (found,) = answer("feedback", "list", "-o", "json", cwd=store)
-    card = {**found, "entity": jsonable.entity(LOST_GPU)}
+    card = {**found, "entity": serialization.entity(LOST_GPU)}
     monkeypatch.setattr("service.cli.client.write", lambda *_: {"changed": 1, "feedback": [card]})
     monkeypatch.chdir(store)
     context = Context(config=None, output=Output.TABLE, language="en", progress=False)
@@ -206,7 +206,7 @@ def test_a_card_is_named_short_in_the_table_of_verdicts(store, monkeypatch, caps
 )
 def test_what_a_verdict_changed_is_told(store, monkeypatch, capsys, changed, language, told):
     with wiring.state_reader(Settings(store=StoreSettings(url=f"sqlite:///{store}/.outrider/outrider.db"))) as state:
-        said = [jsonable.feedback(one) for one in state.feedback()] * 2
+        said = [serialization.feedback(one) for one in state.feedback()] * 2
     monkeypatch.setattr("service.cli.client.write", lambda *_: {"changed": changed, "feedback": said})
     monkeypatch.chdir(store)
     context = Context(config=None, output=Output.TABLE, language=language, progress=False)

@@ -19,9 +19,9 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from collectors.pipeline.scrape_manager import TargetHealth
 from outrider.clock import ManualClock, rfc3339
-from outrider.ledger import ActorKind, ChangeEnd, Ended, Startup
 from outrider.model import EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
 from outrider.ports import Collected
+from outrider.records.change_log import ActorKind, ChangeEnd, Ended, Startup
 from outrider.testing.names import NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT

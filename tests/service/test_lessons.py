@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from alerts.rules_file import load_rules
-from outrider.feedback import Usefulness, judged
 from outrider.model import Alert, AlertReason, AlertState, CycleRecord, EntityKind, EntityRef, Priority
 from outrider.ports import CycleCommit
+from outrider.records.feedback import Usefulness, judged
 from service import lessons
 from store.memory import MemoryStateStore
 from tests.service.test_stages import NOW

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from outrider.i18n import LANGUAGES, texts
+from outrider.text.i18n import LANGUAGES, texts
 from service.cli import detect, drill, measured
 from service.drills import commands
 from simulator.scoring.score import DrillResult, score

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from collectors.pipeline.scrape_manager import TargetHealth
 from outrider.errors import StoreAwayError
-from outrider.ledger import Change
 from outrider.model import EntityKind, EntityRef, Event, EventKind
 from outrider.ports import Collected
+from outrider.records.change_log import Change
 from outrider.topology import Topology
 from service.ledger_source import Recorded
 from store.memory import MemoryLedger

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from outrider.documents.summaries import because
 from outrider.model import CellStatus, EntityKind, EntityRef, FleetService, SignalKey, Window
-from outrider.summaries import because
 from planner.capacity.plan import LOAD, PlanSettings, plan
 from planner.forecast import batch_forecast, by_night, forecast, model_selection
 from planner.forecast import forecaster as forecast_forecaster

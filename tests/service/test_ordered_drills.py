@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from outrider.audit import AuditEvent
-from outrider.drill import Drill, DrillWindow
 from outrider.errors import UnavailableError, UsageError
 from outrider.model import (
     Alert,
@@ -26,6 +25,7 @@ from outrider.model import (
     Priority,
 )
 from outrider.ports import CycleCommit
+from outrider.records.drill import Drill, DrillWindow
 from service.drills import choose, gamedays, live, marking, ordered
 from service.drills.control import FaultControl
 from service.settings import GameDaySettings, Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from detectors.rca import fault_catalogue
+from outrider.documents.summaries import signal_name
 from outrider.errors import ConfigError
-from outrider.summaries import signal_name
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from service import own_knowledge, wiring

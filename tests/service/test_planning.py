@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from outrider.ledger import PhaseTime, StartPhase, Startup
 from outrider.model import (
     Calibration,
     CellStatus,
@@ -20,6 +19,7 @@ from outrider.model import (
     SampleBatch,
     SignalKey,
 )
+from outrider.records.change_log import PhaseTime, StartPhase, Startup
 from outrider.topology import Topology
 from planner.capacity import derivation
 from service import looking_back, planning

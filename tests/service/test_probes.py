@@ -19,10 +19,10 @@ from alerts import rules_file
 from collectors.pipeline.scrape_manager import Collector
 from collectors.probes.result import Outcome
 from detectors.rules import threshold
-from outrider import i18n
 from outrider.clock import ManualClock
 from outrider.errors import ConfigError
 from outrider.model import EntityKind, EntityRef, Finding, SampleBatch, SignalKey
+from outrider.text import i18n
 from outrider.topology import Topology
 from service import event_source, settings, targets, wiring
 from service.cli.tree import app

@@ -24,8 +24,8 @@ from detectors.rules.threshold import compile_rules
 from outrider.errors import StoreError
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SignalKey, TrustVerdict
 from outrider.ports import CycleCommit
-from outrider.remote_write import Status
 from outrider.topology import Topology
+from outrider.wire.remote_write import Status
 from service.api import signals
 
 PROTO = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
@@ -261,7 +261,7 @@ def test_a_request_that_cannot_be_used_is_refused_with_a_sentence(body, headers,
 
 
 def test_labels_that_point_nowhere_are_refused():
-    from outrider.remote_write import Request
+    from outrider.wire.remote_write import Request
 
     request = Request(symbols=["", "a"])
     request.timeseries.add(labels_refs=[1, 9]).samples.add(value=1.0, timestamp=1)

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider import catalog
 from outrider.model import (
     BacktestScore,
     CellStatus,
@@ -27,6 +26,7 @@ from outrider.model import (
 )
 from outrider.ports import CycleCommit
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 from planner.capacity.redundancy import with_spares
 from service import wiring
 from service.settings import Settings, StoreSettings

@@ -14,10 +14,10 @@ import pytest
 
 from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import ManualClock
+from outrider.documents.summaries import alert_summary
 from outrider.errors import ConfigError
 from outrider.model import AlertState, CellStatus, EntityKind, EntityRef, Priority, SampleBatch
 from outrider.ports import Collected
-from outrider.summaries import alert_summary
 from outrider.testing.names import NOW, SERVICE
 from outrider.testing.story import Story
 from service import settings, wiring

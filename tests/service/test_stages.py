@@ -29,8 +29,8 @@ from outrider.model import (
     TimeRange,
 )
 from outrider.ports import Collected
-from outrider.rules import Rule
 from outrider.topology import Topology
+from outrider.vocabulary.rules import Rule
 from service import wiring
 from service.detection import Detection
 from service.settings import Settings, StoreSettings

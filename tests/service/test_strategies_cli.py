@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider.ledger import PhaseTime, StartPhase, Startup
 from outrider.model import CellStatus, CycleRecord, EntityKind, EntityRef, SampleBatch, SignalKey
 from outrider.ports import CycleCommit
+from outrider.records.change_log import PhaseTime, StartPhase, Startup
 from outrider.topology import Topology
 from service import traces, wiring
 from service.service_settings import ServiceSettings

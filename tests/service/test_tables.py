@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from outrider.i18n import LANGUAGES, texts
+from outrider.text.i18n import LANGUAGES, texts
 from service.cli import tables, values
 
 UUID = "GPU-4fa1b2c3-1111-2222-3333-444455556666"

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from outrider.catalog import signals
 from outrider.errors import UsageError
-from outrider.faults import faults
 from outrider.model import EntityKind
+from outrider.vocabulary.catalog import signals
+from outrider.vocabulary.faults import faults
 from simulator import story
 from simulator.cluster.pods import Phase
 from simulator.exporters.targets import Pages, targets

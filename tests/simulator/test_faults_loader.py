@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from outrider.errors import ConfigError
-from outrider.faults import faults
 from outrider.model import EntityKind, Layer
+from outrider.vocabulary.faults import faults
 from simulator.faults import FAULTS
 from simulator.faults.actions import DEEDS
 from simulator.faults.declared import Declared

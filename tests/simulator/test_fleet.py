@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from outrider.catalog import quantile_of_buckets
 from outrider.errors import UsageError
+from outrider.vocabulary.catalog import quantile_of_buckets
 from simulator.cluster.pods import Phase
 from simulator.engine.counters import TTFT_BOUNDS
 from simulator.fleet import Fleet

@@ -9,8 +9,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from outrider.measures import pairwise_f1
 from outrider.model import EntityKind, EntityRef
+from outrider.vocabulary.indicators import pairwise_f1
 from simulator.scoring.grouping import Fired, Pairs, pairs_of
 from simulator.scoring.score import GRACE, Injected, Run, score
 

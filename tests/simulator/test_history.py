@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from outrider.catalog import quantile_of_buckets, signal, signals
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, Floats, SignalKey
+from outrider.vocabulary.catalog import quantile_of_buckets, signal, signals
 from simulator.backfill.fleet_history import HistoryBlock, backfill, events
 from simulator.exporters.targets import targets
 from simulator.fleet import Fleet

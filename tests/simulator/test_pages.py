@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from outrider.catalog import signal
+from outrider.vocabulary.catalog import signal
 from simulator.exporters.targets import Pages, pages, targets
 from simulator.exporters.text import Template, go_number, python_number
 from simulator.fleet import Fleet

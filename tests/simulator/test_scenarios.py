@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigError
-from outrider.faults import faults
 from outrider.model import EntityKind
+from outrider.vocabulary.faults import faults
 from simulator import scenarios
 from simulator.faults import FAULTS, Truth
 from simulator.faults.loader import never_a_fault

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outrider.faults import faults
 from outrider.model import EntityKind, EntityRef, Priority
+from outrider.vocabulary.faults import faults
 from simulator.scoring.calibration import answers_of
 from simulator.scoring.score import (
     GRACE,

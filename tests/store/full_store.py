@@ -8,11 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider import catalog
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.drill import Drill
-from outrider.feedback import Usefulness, judged
-from outrider.ledger import ActorKind, Change, ChangeEnd, Ended, PhaseTime, StartPhase, Startup
 from outrider.model import (
     Action,
     ActionKind,
@@ -47,8 +43,12 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit, Silence
-from outrider.spool import PushedBlock
+from outrider.records.change_log import ActorKind, Change, ChangeEnd, Ended, PhaseTime, StartPhase, Startup
+from outrider.records.drill import Drill
+from outrider.records.feedback import Usefulness, judged
+from outrider.records.ingest_buffer import PushedBlock
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 from store import migrate
 from store.admin import backup as backups
 from store.admin import introspection

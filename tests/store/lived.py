@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, Statistic, Window
 from outrider.ports import MetricStore
+from outrider.vocabulary import catalog
 
 START = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)  # over midnight
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)

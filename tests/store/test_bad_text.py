@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 from outrider.audit import AuditEvent, AuditRecord
-from outrider.drill import Drill
-from outrider.feedback import Feedback, Usefulness
-from outrider.ledger import Change, ChangeEnd, Ended, Startup
 from outrider.model import (
     Action,
     ActionKind,
@@ -41,7 +38,10 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit, Silence
-from outrider.spool import PushedBlock
+from outrider.records.change_log import Change, ChangeEnd, Ended, Startup
+from outrider.records.drill import Drill
+from outrider.records.feedback import Feedback, Usefulness
+from outrider.records.ingest_buffer import PushedBlock
 from outrider.topology import Topology
 from store.factory import SqlMetricStore, SqlStateStore, open_ledger, open_spool, urls_of
 

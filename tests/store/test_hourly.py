@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from outrider import catalog
 from outrider.clock import rfc3339
 from outrider.model import EntityKind, SampleBatch, SignalKey, Statistic
+from outrider.vocabulary import catalog
 from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.memory import MemoryMetricStore
 from store.sql.database import Database

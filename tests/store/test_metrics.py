@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import sqlalchemy as sa
 
-from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey
+from outrider.vocabulary import catalog
 from store.factory import SqlMetricStore, open_metrics, urls_of
 from store.sql.database import Database
 

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from outrider import catalog
-from outrider.ledger import ActorKind, Change
 from outrider.model import (
     Action,
     ActionKind,
@@ -39,7 +37,9 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit
+from outrider.records.change_log import ActorKind, Change
 from outrider.topology import Topology
+from outrider.vocabulary import catalog
 from store.factory import open_ledger, open_metrics, open_state, urls_of
 from store.schema.column_types import micros
 from tests.support import postgres

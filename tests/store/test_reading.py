@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outrider import catalog
 from outrider.model import CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, Window
+from outrider.vocabulary import catalog
 from store.factory import open_metrics, urls_of
 from store.memory import MemoryMetricStore
 

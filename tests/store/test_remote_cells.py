@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from outrider import catalog
 from outrider.model import SUM_BUCKET, CellStatus, EntityKind, EntityRef, SampleBatch, SignalKey, Statistic, Window
+from outrider.vocabulary import catalog
 from store.memory import MemoryMetricStore
 from store.remote import query_ranges
 from tests.support.metric_servers import MetricServer

@@ -18,11 +18,11 @@ import pytest
 import structlog
 import trustme
 
-from outrider import catalog
-from outrider.access import Access, Tls
 from outrider.errors import StoreAwayError, StoreError
 from outrider.model import CellStatus, EntityKind, EntityRef, Event, EventKind, SampleBatch, SignalKey
-from outrider.remote_write import WriteRequest
+from outrider.vocabulary import catalog
+from outrider.wire.http_auth import Access, Tls
+from outrider.wire.remote_write import WriteRequest
 from store.remote import unflushed_cycles
 from store.remote.api_responses import matrix
 from store.remote.client import Server

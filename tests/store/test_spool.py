@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outrider.spool import PushedBlock, Waiting
+from outrider.records.ingest_buffer import PushedBlock, Waiting
 from store.factory import open_spool
 from store.memory import MemorySpool
 

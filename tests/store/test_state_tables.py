@@ -10,8 +10,6 @@ import sqlalchemy as sa
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.errors import StoreError
-from outrider.feedback import Feedback, Usefulness
-from outrider.ledger import Change, ChangeEnd, Ended
 from outrider.model import (
     Action,
     ActionKind,
@@ -35,6 +33,8 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import DEFAULT_STATE_RETENTION, CycleCommit
+from outrider.records.change_log import Change, ChangeEnd, Ended
+from outrider.records.feedback import Feedback, Usefulness
 from outrider.topology import Topology
 from store import migrate
 from store.factory import SqlStateStore, open_ledger, open_state, urls_of

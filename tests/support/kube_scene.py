@@ -9,8 +9,8 @@ from collectors.events.unresolved_event import Sighting
 from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.net.http import Client
-from outrider.access import Access, Tls
 from outrider.clock import SystemClock, rfc3339
+from outrider.wire.http_auth import Access, Tls
 from tests.support.kube import Cluster
 
 H100 = {

@@ -13,7 +13,7 @@ from collectors.pipeline.scrape_manager import Collector
 from collectors.receive.consumer import Received, ReceiveLimits
 from collectors.receive.kpi import KpiValues
 from outrider.clock import ManualClock
-from outrider.remote_write import Request, WriteRequest
+from outrider.wire.remote_write import Request, WriteRequest
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings, DoorSettings
 from store.memory import MemoryMetricStore, MemorySpool, MemoryStateStore

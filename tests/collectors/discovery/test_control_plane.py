@@ -17,11 +17,11 @@ from collectors.kubernetes.api import KubeApi
 from collectors.kubernetes.event_source import Kubernetes
 from collectors.kubernetes.watch import Doors
 from collectors.net.http import Client
-from outrider.access import Access, Tls
 from outrider.clock import SystemClock
 from outrider.errors import CollectError
 from outrider.model import EntityKind, EntityRef
 from outrider.topology import Topology
+from outrider.wire.http_auth import Access, Tls
 from tests.support.kube import Cluster, wait_for
 
 pytestmark = pytest.mark.control_plane

@@ -23,9 +23,9 @@ from collectors.probes.grpc_health import GrpcHealthProbe
 from collectors.probes.http import Expected, HttpProbe
 from collectors.probes.result import Outcome
 from collectors.probes.tls import TlsProbe
-from outrider.access import Access, Tls
 from outrider.errors import CollectError, CollectReason
 from outrider.model import EntityKind, EntityRef
+from outrider.wire.http_auth import Access, Tls
 
 SERVICE = EntityRef("test", EntityKind.SERVICE, None, "chat")
 DAY = timedelta(days=1)

@@ -15,8 +15,8 @@ from aiohttp import web
 from collectors.probes.base import Asked
 from collectors.probes.completion import GenerationProbe, Question
 from collectors.probes.result import Outcome, Result
-from outrider.access import Access
 from outrider.model import EntityKind, EntityRef
+from outrider.wire.http_auth import Access
 
 AT = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
 SERVICE = EntityRef("test", EntityKind.SERVICE, "serving", "chat")

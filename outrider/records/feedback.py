@@ -9,13 +9,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from outrider import measures
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
-from outrider.faults import faults
 from outrider.model import Alert, EntityRef, Priority, Window
-from outrider.places import Place
-from outrider.yamlfile import near
+from outrider.text.yaml_file import near
+from outrider.vocabulary import indicators
+from outrider.vocabulary.faults import faults
+from outrider.wire.cursors import Place
 
 MOST_COMMENT = 1000  # characters
 INCIDENT_ID = "inc-"  # what ids of incidents begin with; fingerprints are hexadecimal
@@ -123,12 +123,12 @@ class RulePrecision:
     @property
     def precision(self) -> float | None:
         """The share that had a reason, 0-1."""
-        return measures.ratio(self.useful + self.wrong_cause, self.judged)
+        return indicators.ratio(self.useful + self.wrong_cause, self.judged)
 
     @property
     def interval(self) -> tuple[float, float]:
         """Where the share lies with 95 %: (0, 1) without a verdict."""
-        return measures.wilson_interval(self.useful + self.wrong_cause, self.judged)
+        return indicators.wilson_interval(self.useful + self.wrong_cause, self.judged)
 
 
 _BETTER = {Usefulness.NOT_USEFUL: 0, Usefulness.WRONG_CAUSE: 1, Usefulness.USEFUL: 2}

@@ -24,7 +24,7 @@ _COUNTED = re.compile(r"\{(\w+)\} \[([^|\[\]]+)\|([^|\[\]]+)\]")
 def texts(language: Language) -> Mapping[str, str]:
     """Every text of a language by key."""
     found: dict[str, str] = {}
-    folder = resources.files("outrider.i18n").joinpath(language)
+    folder = resources.files("outrider.text.i18n").joinpath(language)
     for entry in sorted(folder.iterdir(), key=lambda file: file.name):
         if entry.name.endswith(".yaml"):
             area = entry.name.removesuffix(".yaml")

@@ -28,7 +28,7 @@ class Fault:
 @cache
 def faults() -> dict[str, Fault]:
     """Every fault by id."""
-    text = resources.files("outrider").joinpath("faults.yaml").read_text(encoding="utf-8")
+    text = resources.files("outrider.vocabulary").joinpath("faults.yaml").read_text(encoding="utf-8")
     return {
         fault_id: Fault(
             id=fault_id,

@@ -15,8 +15,7 @@ import numpy as np
 
 from outrider.audit import AuditRecord, redact
 from outrider.clock import from_unix, rfc3339
-from outrider.feedback import Feedback, RulePrecision
-from outrider.i18n import Language, translate
+from outrider.documents.summaries import alert_summary, because, fault_name, incident_summary, worded
 from outrider.model import (
     Action,
     Alert,
@@ -33,7 +32,8 @@ from outrider.model import (
     NoRecommendation,
     Recommendation,
 )
-from outrider.summaries import alert_summary, because, fault_name, incident_summary, worded
+from outrider.records.feedback import Feedback, RulePrecision
+from outrider.text.i18n import Language, translate
 
 Json = dict[str, Any]
 

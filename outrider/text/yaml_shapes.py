@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outrider.errors import ConfigProblem
-from outrider.yaml_words import shown
-from outrider.yamlfile import Document, Path_
+from outrider.text.yaml_file import Document, Path_
+from outrider.text.yaml_words import shown
 
 
 @dataclass

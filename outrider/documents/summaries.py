@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import Enum
 
-from outrider.catalog import signals
 from outrider.clock import rfc3339
-from outrider.faults import faults
-from outrider.i18n import Language, texts, translate
 from outrider.model import Alert, EntityKind, EntityRef, Incident, Why
-from outrider.slo import RULE_PREFIX
+from outrider.text.i18n import Language, texts, translate
+from outrider.vocabulary.catalog import signals
+from outrider.vocabulary.faults import faults
+from outrider.vocabulary.slo import RULE_PREFIX
 
 LONG_NAME = 24  # characters; a longer name is shown cut
 _KINDS = frozenset(kind.value for kind in EntityKind)

@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.catalog import quantile_of_buckets
-from outrider.i18n import Language, translate
 from outrider.model import Floats, Priority
+from outrider.text.i18n import Language, translate
+from outrider.vocabulary.catalog import quantile_of_buckets
 
 Mask = NDArray[np.bool_]
 

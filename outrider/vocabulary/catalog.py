@@ -69,7 +69,7 @@ class Signal:
 @cache
 def signals() -> dict[str, Signal]:
     """Every signal by name, in catalogue order."""
-    text = resources.files("outrider").joinpath("catalog.yaml").read_text(encoding="utf-8")
+    text = resources.files("outrider.vocabulary").joinpath("catalog.yaml").read_text(encoding="utf-8")
     document = yaml.safe_load(text)
     ladders = {name: tuple(map(float, bounds)) for name, bounds in document["ladders"].items()}
     return {

@@ -14,8 +14,8 @@ from typing import Any
 import pydantic
 import yaml
 
-from outrider import yaml_words
 from outrider.errors import ConfigError, ConfigProblem
+from outrider.text import yaml_words
 
 Path_ = tuple[str | int, ...]
 

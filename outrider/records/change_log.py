@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from outrider.model import EntityKind, EntityRef, Event, EventKind
-from outrider.places import Place
+from outrider.wire.cursors import Place
 
 # Changes that put nothing into service by themselves: code that is written, a version that is published.
 NOT_IN_SERVICE = frozenset({"push", "release"})

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from outrider.audit import AuditRecord
-from outrider.drill import Drill, DrillWindow
-from outrider.feedback import FeedbackReader, FeedbackStore
 from outrider.model import (
     Action,
     ActionStatus,
@@ -36,8 +34,10 @@ from outrider.model import (
     Statistic,
     Window,
 )
-from outrider.places import Place
+from outrider.records.drill import Drill, DrillWindow
+from outrider.records.feedback import FeedbackReader, FeedbackStore
 from outrider.topology import Edge, Topology
+from outrider.wire.cursors import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class StateReader(FeedbackReader, Protocol):
     """Decisions, read side: what the API, dashboard, reports and CLI use.
 
     Long lists are read page by page: ``after`` is the place of the last entry of the page before
-    (``outrider.places.place_of``), and what comes in meanwhile shifts no page.
+    (``outrider.wire.cursors.place_of``), and what comes in meanwhile shifts no page.
     """
 
     def alerts(

@@ -1,0 +1,1 @@
+"""What leaves as JSON, sentences or drawings: serialization, summaries, graph text."""

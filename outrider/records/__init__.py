@@ -1,0 +1,1 @@
+"""Records beside the decisions: change log, feedback, drills, ingest buffer."""

@@ -1,0 +1,1 @@
+"""Texts and hand-written YAML: translations, file errors with line and key."""

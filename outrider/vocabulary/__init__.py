@@ -1,0 +1,1 @@
+"""The field's vocabulary as data: signals, faults, rules, SLOs, units, indicators."""
