@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from alerts import pipeline
-from alerts import state as alert_state
+from alerts.routing import pipeline
+from alerts.state import machine as alert_state
 from collectors.events.deduplication import Doubles
 from collectors.pipeline.scrape_manager import TargetHealth
 from detectors.rca import correlate, fault_catalogue

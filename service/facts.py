@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from alerts.context import ServiceContext
-from alerts.context import service_context as context_of
+from alerts.rules.context import ServiceContext
+from alerts.rules.context import service_context as context_of
 from outrider import windows
 from outrider.model import (
     Action,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from alerts import pipeline
+from alerts.routing import pipeline
 from outrider.errors import DeliveryError, UnavailableError, UsageError
 from outrider.model import Message, NotifyReason
 from outrider.ports import MetricStore, StateReader

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from alerts import rules_edit, rules_file
+from alerts.rules import editor, loader
 from detectors.rules import threshold
 from detectors.rules.tunable_threshold import dial_of, spelt
 from detectors.rules.tuning import Setting
@@ -54,12 +54,12 @@ def change_of(rule: Rule, setting: Setting, files: Sequence[Path]) -> RuleChange
     dial = dial_of(rule.name, rule.expr or "")
     if setting.threshold is not None and setting.threshold != dial.threshold:
         key, was, value = "expr", dial.text, dial.turned(setting.threshold)
-        changed = rules_edit.with_key(
+        changed = editor.with_key(
             text, str(file), rule.name, key, value, part=(dial.start, dial.end, spelt(setting.threshold))
         )
     else:
         key, was, value = "wait", _spelt(rule.wait.total_seconds()), _spelt(setting.wait.total_seconds())
-        changed = rules_edit.with_key(text, str(file), rule.name, key, value)
+        changed = editor.with_key(text, str(file), rule.name, key, value)
     detail = {"file": str(file), "key": key, "before": was, "after": value}
     return RuleChange(rule.name, file, before, changed.encode(), detail)
 
@@ -87,7 +87,7 @@ def apply(
     try:
         part.write_bytes(change.after)
         shutil.copymode(target, part)
-        threshold.compile_rules(rules_file.load_rules([part if one.resolve() == target else one for one in files]))
+        threshold.compile_rules(loader.load_rules([part if one.resolve() == target else one for one in files]))
         if _read(change.file) != change.before:
             raise UsageError(f"{change.file} was changed just now", hint="look at it, then run the command again")
         backup.write_bytes(change.before)

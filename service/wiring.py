@@ -9,10 +9,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from alerts import rules_file
-from alerts import slo as slo_rules
 from alerts.notify.registry import NOTIFIERS
-from alerts.routes import Messaging
+from alerts.routing.routes import Messaging
+from alerts.rules import loader, slo_rules
 from collectors.recording.ring_buffer import FlightRing
 from detectors import registry as detector_registry
 from detectors.rca import explanation, explanation_text
@@ -233,7 +232,7 @@ def _counter(detection: Detection, state: StateStore) -> facts.ReplicaCounter:
 
 def rules(settings: Settings) -> tuple[Rule, ...]:
     """The packaged rules with those of the configuration, and one for each SLO."""
-    return (*rules_file.load_rules(settings.rules.files or None), *slo_rules.rules_of(settings.promises))
+    return (*loader.load_rules(settings.rules.files or None), *slo_rules.rules_of(settings.promises))
 
 
 def policy(settings: Settings) -> Policy:

@@ -100,7 +100,7 @@ class Rehearsal:
                 self._last = at
 
     def _step(self, holds: Flags, silent: Flags, at: float) -> None:
-        """One cycle, as ``alerts.state`` has it."""
+        """One cycle, as ``alerts.state.machine`` has it."""
         waiting = ~np.isnan(self._pending) & ~self._firing
         lost = waiting & self._kept & (at - self._seen > self._waits)
         begins = holds & ~self._firing & (~waiting | lost)

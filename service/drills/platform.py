@@ -11,7 +11,7 @@ from functools import cache
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from alerts.routes import Messaging
+from alerts.routing.routes import Messaging
 from collectors.pipeline.scrape_manager import Collector
 from outrider.clock import Clock, ManualClock
 from outrider.errors import ActuationError, UsageError

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from alerts.context import ServiceContext
+from alerts.rules.context import ServiceContext
 from outrider.model import (
     Alert,
     AlertReason,
@@ -56,7 +56,7 @@ class World:
         )
 
     def alert(self, rule="engine-dead", entity=REPLICA, *, priority=Priority.P1, fault="engine-dead", **fields):
-        from alerts.state import fingerprint
+        from alerts.state.machine import fingerprint
 
         made = {
             "fingerprint": fingerprint(rule, entity),

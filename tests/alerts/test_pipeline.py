@@ -3,9 +3,9 @@ from datetime import timedelta
 
 import pytest
 
-from alerts.pipeline import messages, sample_messages
-from alerts.routes import Messaging
-from alerts.silence import mute
+from alerts.routing.pipeline import messages, sample_messages
+from alerts.routing.routes import Messaging
+from alerts.state.silence import mute
 from outrider.documents.summaries import entity_name, word
 from outrider.model import (
     Action,

@@ -5,7 +5,7 @@ import difflib
 import pytest
 import yaml
 
-from alerts.rules_edit import with_key
+from alerts.rules.editor import with_key
 from outrider.errors import UsageError
 
 EXPR = 'mean(engine_kv_cache_usage_ratio, "5m") > 0.9 and last(engine_requests_waiting) > 0.9'

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from alerts.pipeline import messages
-from alerts.routes import Messaging
-from alerts.rules_file import load_rules
-from alerts.silence import mute
-from alerts.state import advance
+from alerts.routing.pipeline import messages
+from alerts.routing.routes import Messaging
+from alerts.rules.loader import load_rules
+from alerts.state.machine import advance
+from alerts.state.silence import mute
 from outrider.model import (
     AlertReason,
     AlertState,

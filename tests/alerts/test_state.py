@@ -5,8 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alerts.context import service_context
-from alerts.state import advance, evidence_of, fingerprint
+from alerts.rules.context import service_context
+from alerts.state.machine import advance, evidence_of, fingerprint
 from outrider.model import (
     AlertReason,
     AlertState,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from alerts import state as alert_state
+from alerts.state import machine as alert_state
 from detectors.rules.rule_backtest import Judged, Rehearsal, window_of
 from detectors.rules.threshold import RuleDetector
 from detectors.rules.tunable_threshold import dial_of

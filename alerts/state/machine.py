@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import isfinite
 
-from alerts.context import SERVICE_LEVEL, ServiceContext, service_context
-from alerts.matching import Matcher, Unheard, plan_findings, priority_of
-from alerts.rules_file import PLAN
-from alerts.silence import mute
+from alerts.rules.context import SERVICE_LEVEL, ServiceContext, service_context
+from alerts.rules.loader import PLAN
+from alerts.rules.matching import Matcher, Unheard, plan_findings, priority_of
+from alerts.state.silence import mute
 from outrider.clock import parse_rfc3339, rfc3339
 from outrider.model import Alert, AlertReason, AlertState, EntityRef, Evidence, Finding, NoVerdict, Plan, Priority
 from outrider.vocabulary.faults import faults

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from alerts import together, wording
-from alerts.routes import Messaging
-from alerts.silence import speaker
+from alerts.routing import simultaneous, wording
+from alerts.routing.routes import Messaging
+from alerts.state.silence import speaker
 from outrider.model import (
     Action,
     ActionStatus,
@@ -102,7 +102,7 @@ def messages(
         reasons[incident.id] = told.run()
         planned += told.messages
         incidents.append(told.incident)
-    sent = together.joined(planned, {incident.id: incident for incident in incidents})
+    sent = simultaneous.joined(planned, {incident.id: incident for incident in incidents})
     approvals = _plan_approvals(of_incident.get("plan", []), messaging, now)
     return MessagePlan((*sent, *approvals), _counted(incidents, planned, sent), reasons)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 from urllib.parse import quote
 
-from alerts.routes import ANSWER_WITHIN
-from alerts.state import evidence_of
+from alerts.routing.routes import ANSWER_WITHIN
+from alerts.state.machine import evidence_of
 from outrider.documents.summaries import entity_name, fault_name, incident_summary, moment, word
 from outrider.model import Action, Alert, Evidence, Incident, NotifyReason, Priority
 from outrider.text.i18n import Language, translate

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
 
-from alerts.context import ServiceContext
-from alerts.rules_file import PLAN
+from alerts.rules.context import ServiceContext
+from alerts.rules.loader import PLAN
 from outrider.model import (
     EntityRef,
     Evidence,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from alerts.wording import say
+from alerts.routing.wording import say
 from outrider.documents.summaries import entity_name, fault_name
 from outrider.model import EntityKind, Incident, Message, NotifyReason, Priority
 from outrider.text.i18n import LANGUAGES, Language

@@ -1,0 +1,1 @@
+"""From alerts to messages: routes, grouping, wording, the notification pipeline. Sends nothing."""

@@ -1,0 +1,1 @@
+"""The alert state machine (pending, firing, resolved) and silences. Pure."""
