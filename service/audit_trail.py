@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.model import Action, Alert, CycleRecord, Incident, NoRecommendation, NotifyReason, Plan
-from remediation.limits import Decisions
+from remediation.decide.limits import Decisions
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from outrider.model import (
 from outrider.ports import Collected, CycleCommit, MetricStore, StateStore
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
-from remediation import guards, policy
+from remediation.decide import guards, policy
 from service import audit_trail, facts, lessons, pools
 from service.detection import Detection
 from service.drills import marking

@@ -26,8 +26,8 @@ from outrider.ports import StateStore
 from outrider.wire.http_auth import Access, Tls
 from planner.manifests import scaling_manifests
 from planner.manifests.scaling_manifests import Document
-from remediation.actions.autoscalers import AutoscalerActuator
-from remediation.limits import Policy
+from remediation.actuators.autoscalers import AutoscalerActuator
+from remediation.decide.limits import Policy
 from service import send_guard
 from service.scaling_settings import EmitSettings, ScalingSettings
 from service.settings import Settings, read_secret

@@ -28,7 +28,7 @@ from outrider.model import (
 from outrider.ports import Collected, StateReader, StateStore
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
-from remediation.policy import FleetFacts
+from remediation.decide.policy import FleetFacts
 from service.detection import Detection
 
 TARGETS_NAMESPACE = "targets"

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from outrider.audit import AuditEvent
 from outrider.model import ActionKind, AlertState, EntityKind, HoldReason, Plan, Recommendation, Verdict
 from outrider.ports import StateStore
-from remediation.guards import Ledger, Proposal, judge
-from remediation.history import History
-from remediation.limits import FleetFacts, Policy
-from remediation.world import away, unseen
+from remediation.decide.context import away, unseen
+from remediation.decide.guards import Ledger, Proposal, judge
+from remediation.decide.history import History
+from remediation.decide.limits import FleetFacts, Policy
 from service import facts, pools
 
 EMITTED = "emit:"

@@ -27,8 +27,8 @@ from outrider.records.change_log import Ledger, Startup
 from outrider.text.i18n import Language
 from outrider.topology import Topology
 from outrider.vocabulary.rules import Rule
-from remediation.actions.registry import ACTUATORS
-from remediation.policy import Policy
+from remediation.actuators.registry import ACTUATORS
+from remediation.decide.policy import Policy
 from service import emitting, facts, own_knowledge, receiving, revisions, targets
 from service import settings as settings_file
 from service.api.settings import LOOPBACK_NAMES, ApiSettings, Webhooks

@@ -26,9 +26,9 @@ from outrider.model import (
     Verdict,
 )
 from outrider.text.i18n import LANGUAGES
-from remediation.actions.recording import DryRunActuator, would
-from remediation.actions.registry import ACTUATORS
-from remediation.actions.simulated import SimulatedActuator, request
+from remediation.actuators.recording import DryRunActuator, would
+from remediation.actuators.registry import ACTUATORS
+from remediation.actuators.simulated import SimulatedActuator, request
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 

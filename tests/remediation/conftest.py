@@ -24,8 +24,8 @@ from outrider.model import (
     Recommendation,
 )
 from outrider.topology import Topology
-from remediation.limits import FleetFacts, Policy
-from remediation.policy import decide
+from remediation.decide.limits import FleetFacts, Policy
+from remediation.decide.policy import decide
 
 T0 = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 CYCLE = timedelta(seconds=15)

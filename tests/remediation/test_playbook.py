@@ -2,7 +2,7 @@ import pytest
 
 from outrider.errors import ConfigError
 from outrider.model import ActionKind
-from remediation.playbook import LOAD_FAULTS, load_playbooks, packaged
+from remediation.playbooks.model import LOAD_FAULTS, load_playbooks, packaged
 
 
 def problems_of(tmp_path, text):

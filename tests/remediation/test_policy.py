@@ -9,9 +9,9 @@ from outrider.model import ActionKind, ActionStatus, DecisionReason, EntityKind,
 from outrider.text import yaml_file
 from outrider.topology import Topology
 from outrider.vocabulary.faults import faults
-from remediation import approve
-from remediation.history import action_id
-from remediation.playbook import packaged, read
+from remediation.decide import approval
+from remediation.decide.history import action_id
+from remediation.playbooks.model import packaged, read
 
 
 def test_gpu_lost_step_by_step(fleet, words):
@@ -158,7 +158,7 @@ def test_an_approved_action_is_followed_by_the_next_step(make_fleet, words):
     fleet = make_fleet(autonomy="suggest")
     fleet.break_("engine-hung", fleet.replicas[0])
     (asked,) = fleet.cycle()
-    fleet.actions[asked.id] = approve.approved(asked, "li", fleet.now)
+    fleet.actions[asked.id] = approval.approved(asked, "li", fleet.now)
     fleet.perform()
     assert words(fleet.cycle()) == [("restart_pod", "chat-0", "ask", "autonomy_suggest")]
 
@@ -167,7 +167,7 @@ def test_a_rejected_action_is_not_proposed_again(make_fleet, words):
     fleet = make_fleet(autonomy="suggest")
     fleet.break_("pcie-degraded", fleet.gpus[0])
     (asked,) = fleet.cycle()
-    fleet.actions[asked.id] = approve.rejected(asked, "li", fleet.now)
+    fleet.actions[asked.id] = approval.rejected(asked, "li", fleet.now)
     assert fleet.run(10) == []
 
 

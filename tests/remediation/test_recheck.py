@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, EntityKind, EntityRef, Verdict
-from remediation.guards import INTENT_EXPIRES, recheck
-from remediation.limits import FleetFacts, Policy
+from remediation.decide.guards import INTENT_EXPIRES, recheck
+from remediation.decide.limits import FleetFacts, Policy
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 NODES = [EntityRef("c", EntityKind.NODE, None, f"node-{n}") for n in range(10)]

@@ -22,7 +22,7 @@ from outrider.model import (
     OutcomeStatus,
     Verdict,
 )
-from remediation.actions import autoscalers
+from remediation.actuators import autoscalers
 from service import emitting
 from service.scaling_settings import ScalingSettings
 from tests.support.kube import Cluster

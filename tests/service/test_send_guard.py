@@ -22,7 +22,7 @@ from outrider.model import (
     Verdict,
 )
 from outrider.ports import CycleCommit
-from remediation.limits import Policy
+from remediation.decide.limits import Policy
 from service import emitting, send_guard
 from service.settings import Settings
 from store.memory import MemoryStateStore

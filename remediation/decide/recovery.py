@@ -17,11 +17,11 @@ from outrider.model import (
     RemediationSession,
     Verdict,
 )
-from remediation import approve, sessions
-from remediation.guards import Proposal, judge_undo
-from remediation.history import CANCELLABLE, PERFORMED, is_over
-from remediation.record import record
-from remediation.world import World
+from remediation.decide import approval, sessions
+from remediation.decide.context import World
+from remediation.decide.guards import Proposal, judge_undo
+from remediation.decide.history import CANCELLABLE, PERFORMED, is_over
+from remediation.decide.record import record
 
 _SETTLING = timedelta(seconds=60)  # a restarted engine is not judged by the page it gave before it went down
 _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
@@ -30,7 +30,7 @@ _MOVES = frozenset({ActionKind.RESTART_POD, ActionKind.DRAIN})
 def wind_up(world: World, session: RemediationSession, incident: Incident | None) -> list[Action]:
     """Everything to cancel and to undo of a session whose cause has recovered."""
     made = [
-        approve.cancelled(action, world.now, DecisionReason.RECOVERED)
+        approval.cancelled(action, world.now, DecisionReason.RECOVERED)
         for action in world.history.of_session(session.id)
         if action.status in CANCELLABLE and action.reason is not DecisionReason.RECOVERED
     ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from outrider.model import Action, ActionStatus, DecisionReason, Verdict
-from remediation import approve
-from remediation.guards import Judgement, Proposal
-from remediation.history import IN_FLIGHT, UNDO, WAITING
-from remediation.world import World
+from remediation.decide import approval
+from remediation.decide.context import World
+from remediation.decide.guards import Judgement, Proposal
+from remediation.decide.history import IN_FLIGHT, UNDO, WAITING
 
 # Asked about, and then the doubt was gone: the question is withdrawn and the action taken.
 _DOUBTS = frozenset({DecisionReason.LOW_CONFIDENCE, DecisionReason.NO_HEADROOM})
@@ -29,12 +29,12 @@ def record(world: World, proposal: Proposal, judgement: Judgement, *, ordinal: i
         answered = verdict is Verdict.ALLOWED and newest.reason in _DOUBTS
         if same and not answered and verdict is not Verdict.REFUSED:
             return []
-        replaced = [approve.cancelled(newest, world.now, newest.reason, "replaced by a newer decision")]
+        replaced = [approval.cancelled(newest, world.now, newest.reason, "replaced by a newer decision")]
     elif newest is not None and newest.status is ActionStatus.REFUSED and (newest.decision, newest.reason) == judgement:
         return []
     if ordinal is None:
         ordinal = len(history.of(proposal.session, proposal.kind, proposal.target))
-    made = approve.action(proposal, judgement, ordinal, dry_run=world.policy.dry_run, now=world.now)
+    made = approval.action(proposal, judgement, ordinal, dry_run=world.policy.dry_run, now=world.now)
     if verdict is Verdict.ALLOWED and proposal.kind not in UNDO:
         world.ledger.enter(proposal)
     return [*replaced, made]

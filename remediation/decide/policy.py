@@ -12,15 +12,15 @@ from datetime import datetime
 
 from outrider.model import Action, Alert, EntityRef, Incident, Plan, RemediationSession
 from outrider.topology import Topology
-from remediation import recovery, scaling
-from remediation.guards import Ledger
-from remediation.history import History
-from remediation.holds import holds
-from remediation.limits import Autonomy, Decisions, FleetFacts, Policy
-from remediation.playbook import Playbook, packaged
-from remediation.sessions import acting, finished, open_session, refreshed
-from remediation.steps import Run
-from remediation.world import World, away, cause_of, is_blind, suspects, unseen
+from remediation.decide import recovery, scaling
+from remediation.decide.context import World, away, cause_of, is_blind, suspects, unseen
+from remediation.decide.guards import Ledger
+from remediation.decide.history import History
+from remediation.decide.holds import holds
+from remediation.decide.limits import Autonomy, Decisions, FleetFacts, Policy
+from remediation.decide.sessions import acting, finished, open_session, refreshed
+from remediation.decide.steps import Run
+from remediation.playbooks.model import Playbook, packaged
 
 __all__ = ["Autonomy", "Decisions", "FleetFacts", "Policy", "decide"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from outrider.model import Action, ActionKind, ActionStatus, EntityKind, EntityRef, Recommendation
-from remediation import approve, sessions
-from remediation.guards import Proposal, judge
-from remediation.history import IN_FLIGHT, WAITING
-from remediation.record import record
-from remediation.world import World
+from remediation.decide import approval, sessions
+from remediation.decide.context import World
+from remediation.decide.guards import Proposal, judge
+from remediation.decide.history import IN_FLIGHT, WAITING
+from remediation.decide.record import record
 
 _BECAUSE = "plan"
 
@@ -33,7 +33,7 @@ def _service(world: World, entry: Recommendation, troubled: bool) -> list[Action
     due = not grows or entry.needed_by is None or entry.needed_by <= world.now
     if entry.target_replicas == entry.current_replicas or not due or (troubled and not grows):
         if newest is not None and newest.status in WAITING:
-            return [approve.cancelled(newest, world.now, newest.reason, "the plan no longer wants it")]
+            return [approval.cancelled(newest, world.now, newest.reason, "the plan no longer wants it")]
         return []
     current, target = entry.current_replicas, entry.target_replicas
     replicas = target if grows else world.policy.scale_in_to(current, target)

@@ -11,7 +11,7 @@ import httpx
 from outrider.clock import Clock, SystemClock
 from outrider.errors import ActuationError, ConfigError
 from outrider.model import Action, Outcome, OutcomeStatus
-from remediation.actions.recording import would
+from remediation.actuators.recording import would
 
 _PATH = "/control/actions"
 _TIMEOUT = timedelta(seconds=10)

@@ -17,12 +17,12 @@ from outrider.model import (
     RemediationSession,
     Verdict,
 )
-from remediation import sessions
-from remediation.guards import Judgement, Proposal, judge
-from remediation.history import IN_FLIGHT, WAITING, rejected, settled
-from remediation.playbook import Playbook, Step
-from remediation.record import record
-from remediation.world import STARTS_WITHIN, World
+from remediation.decide import sessions
+from remediation.decide.context import STARTS_WITHIN, World
+from remediation.decide.guards import Judgement, Proposal, judge
+from remediation.decide.history import IN_FLIGHT, WAITING, rejected, settled
+from remediation.decide.record import record
+from remediation.playbooks.model import Playbook, Step
 
 _PATIENCE = timedelta(minutes=5)  # a step that hangs longer no longer holds the next one
 _GROWTH_RATIO = 0.25  # of the replicas, when a surge is there and no plan says how many

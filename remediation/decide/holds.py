@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from outrider.model import Action, EntityRef, HoldReason, Incident, Recommendation
-from remediation.limits import Hold
-from remediation.world import World, cause_of
+from remediation.decide.context import World, cause_of
+from remediation.decide.limits import Hold
 
 
 def holds(

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from outrider.model import Action, ActionStatus, DecisionReason, Verdict
-from remediation.guards import Judgement, Proposal
-from remediation.history import action_id
+from remediation.decide.guards import Judgement, Proposal
+from remediation.decide.history import action_id
 
 _STATUS = {
     Verdict.ALLOWED: ActionStatus.INTENDED,

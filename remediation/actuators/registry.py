@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from outrider.ports import Actuator
-from remediation.actions import recording, simulated
+from remediation.actuators import recording, simulated
 
 ACTUATORS: dict[str, Callable[[Mapping[str, Any]], Actuator]] = {
     "dry_run": recording.from_settings,

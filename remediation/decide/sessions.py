@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from outrider.model import EntityRef, Incident, RemediationSession
-from remediation.history import IN_FLIGHT, WAITING, History, is_over
+from remediation.decide.history import IN_FLIGHT, WAITING, History, is_over
 
 OWNER = "outrider"
 PLAN_SESSION = "plan"

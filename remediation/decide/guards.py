@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from outrider.model import Action, ActionKind, DecisionReason, EntityRef, Verdict
-from remediation.history import CORDONING, UNDO, History
-from remediation.limits import FleetFacts, Policy
+from remediation.decide.history import CORDONING, UNDO, History
+from remediation.decide.limits import FleetFacts, Policy
 
 _HOUR = timedelta(hours=1)
 INTENT_EXPIRES = timedelta(minutes=15)  # one outage of the engine; the next cycle decides anew

@@ -18,10 +18,10 @@ from outrider.model import (
     Recommendation,
 )
 from outrider.topology import Topology
-from remediation.guards import Ledger
-from remediation.history import History
-from remediation.limits import FleetFacts, Policy
-from remediation.playbook import Playbook, Selector
+from remediation.decide.guards import Ledger
+from remediation.decide.history import History
+from remediation.decide.limits import FleetFacts, Policy
+from remediation.playbooks.model import Playbook, Selector
 
 STARTS_WITHIN = timedelta(minutes=15)  # new replicas that are not there by then will not come
 _BLINDING = frozenset({"exporter-down", "stale-metrics"})  # what they name must not be acted on

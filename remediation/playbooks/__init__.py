@@ -1,0 +1,1 @@
+"""Playbooks: for each fault the steps that repair it, as data."""
