@@ -16,12 +16,12 @@ from outrider.model import Action, ActionKind, ActionStatus, Recommendation
 from outrider.ports import MetricStore, StateReader
 from outrider.text.i18n import Language
 from outrider.wire.cursors import place_of
-from reports import words
-from reports.model import Cell, ReportModel, Section
+from reports.document import words
+from reports.document.model import Cell, ReportModel, Section
+from reports.inputs.week import Week
+from reports.inputs.week_reader import framed, read_week
 from reports.plots import traffic_chart
-from reports.reading import framed, read_week
 from reports.sections import section, table
-from reports.week import Week
 
 _PAGE = 5000
 _MOST_CHARTS = 6

@@ -9,7 +9,7 @@ from typing import Protocol
 from outrider.ports import MetricStore, StateReader
 from outrider.text.i18n import Language, translate
 from reports.capacity import capacity
-from reports.model import ReportModel
+from reports.document.model import ReportModel
 from reports.weekly import weekly
 
 

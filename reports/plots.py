@@ -9,10 +9,10 @@ import numpy as np
 from outrider.model import Forecast
 from outrider.text.i18n import Language
 from outrider.vocabulary.indicators import MEASURES
-from reports import words
-from reports.figures import ServiceFigures
-from reports.model import BarChart, Line, LineChart
-from reports.week import Week
+from reports.document import words
+from reports.document.model import BarChart, Line, LineChart
+from reports.inputs.figures import ServiceFigures
+from reports.inputs.week import Week
 
 
 def availability_chart(each: ServiceFigures, week: Week, language: Language) -> BarChart:

@@ -12,12 +12,12 @@ from outrider.records.feedback import RulePrecision
 from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
 from outrider.vocabulary.indicators import MEASURES
-from reports import words
-from reports.figures import QUANTILES, ServiceFigures
-from reports.history import IncidentFigures
-from reports.model import BarChart, Cell, Column, LineChart, Section, Table
+from reports.document import words
+from reports.document.model import BarChart, Cell, Column, LineChart, Section, Table
+from reports.inputs.figures import QUANTILES, ServiceFigures
+from reports.inputs.history import IncidentFigures
+from reports.inputs.week import Week
 from reports.plots import availability_chart, traffic_chart
-from reports.week import Week
 
 _MOST_ROWS = 30
 _CUT = ("incidents", "actions", "shadow")

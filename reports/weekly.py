@@ -10,13 +10,13 @@ import numpy as np
 from outrider.ports import MetricStore, StateReader
 from outrider.text.i18n import Language
 from outrider.vocabulary import indicators
-from reports import words
-from reports.figures import ServiceFigures
-from reports.history import HistoryFigures
-from reports.model import Cell, Headline, ReportModel
-from reports.reading import framed, read_week
+from reports.document import words
+from reports.document.model import Cell, Headline, ReportModel
+from reports.inputs.figures import ServiceFigures
+from reports.inputs.history import HistoryFigures
+from reports.inputs.week import Week
+from reports.inputs.week_reader import framed, read_week
 from reports.sections import cost_cell, sections
-from reports.week import Week
 
 
 def weekly(

@@ -12,8 +12,8 @@ from outrider.errors import DeliveryError, UnavailableError, UsageError
 from outrider.model import Message, NotifyReason
 from outrider.ports import MetricStore, StateReader
 from outrider.text.i18n import Language, translate
-from reports import render
 from reports.definitions import REPORTS
+from reports.document import render
 from service import wiring
 from service.settings import Settings
 

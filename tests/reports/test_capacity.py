@@ -11,7 +11,7 @@ import pytest
 from outrider.audit import AuditEvent, AuditRecord
 from outrider.model import Action, ActionKind, ActionStatus, DecisionReason, Verdict
 from reports import capacity as report
-from reports.render import as_dict, render
+from reports.document.render import as_dict, render
 
 MONDAY = datetime(2026, 5, 4, tzinfo=UTC)
 

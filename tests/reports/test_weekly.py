@@ -10,8 +10,8 @@ from outrider.errors import UsageError
 from outrider.text.i18n import texts
 from outrider.vocabulary.indicators import MEASURES
 from reports.definitions import REPORTS
-from reports.render import FORMATS, as_dict, render
-from reports.week import week_of, week_range
+from reports.document.render import FORMATS, as_dict, render
+from reports.inputs.week import week_of, week_range
 from reports.weekly import weekly
 
 
@@ -142,7 +142,7 @@ def test_every_chart_is_a_picture_with_a_title_and_a_text(fleet):
 
 
 def test_no_figure_is_printed_as_a_percentage_it_is_not():
-    from reports.words import percent
+    from reports.document.words import percent
 
     assert percent(0.99999) == "99.99 %"
     assert percent(1.0) == "100.00 %"

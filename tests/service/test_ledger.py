@@ -26,7 +26,7 @@ from outrider.testing.names import NOW
 from outrider.testing.story import Story
 from outrider.testing.trouble import INCIDENT
 from outrider.topology import Topology
-from reports.history import read_history
+from reports.inputs.history import read_history
 from service.api.app import create_app
 from service.api.settings import ApiExtras, ApiSettings, Webhooks
 from service.event_source import event_sources, pages_of

@@ -9,7 +9,7 @@ from outrider.model import EntityRef
 from outrider.text.i18n import Language, translate
 from outrider.vocabulary.indicators import MEASURES, Attainment, Latency
 from outrider.vocabulary.units import format_duration
-from reports.model import Cell, Headline
+from reports.document.model import Cell, Headline
 
 
 def text(key: str, language: Language, **arguments: object) -> str:

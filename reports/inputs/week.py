@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from outrider.errors import UsageError
 from outrider.model import Plan
-from reports.figures import ServiceFigures
-from reports.fleet import FleetFigures
-from reports.history import HistoryFigures
+from reports.inputs.figures import ServiceFigures
+from reports.inputs.fleet import FleetFigures
+from reports.inputs.history import HistoryFigures
 
 _WEEK = re.compile(r"(\d{4})-W(\d{2})")
 _WEEK_LENGTH = timedelta(days=7)

@@ -7,7 +7,7 @@ from html import escape
 from itertools import pairwise
 from math import floor, log10
 
-from reports.model import BarChart, Line, LineChart
+from reports.document.model import BarChart, Line, LineChart
 
 _WIDTH, _HEIGHT = 480.0, 190.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 10.0, 12.0, 26.0

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from outrider.clock import rfc3339
 from outrider.errors import UsageError
-from reports import charts, words
-from reports.model import BarChart, Cell, LineChart, ReportModel, Table
+from reports.document import charts, words
+from reports.document.model import BarChart, Cell, LineChart, ReportModel, Table
 
 FORMATS = ("html", "md", "json")
 

@@ -9,12 +9,12 @@ from outrider.errors import UsageError
 from outrider.model import NoRecommendation, Plan, Recommendation
 from outrider.ports import MetricStore, StateReader
 from outrider.text.i18n import Language
-from reports import words
-from reports.figures import read_services
-from reports.fleet import read_fleet
-from reports.history import read_history
-from reports.model import Headline, ReportModel, Section
-from reports.week import Week, week_of, week_range
+from reports.document import words
+from reports.document.model import Headline, ReportModel, Section
+from reports.inputs.figures import read_services
+from reports.inputs.fleet import read_fleet
+from reports.inputs.history import read_history
+from reports.inputs.week import Week, week_of, week_range
 
 
 def read_week(

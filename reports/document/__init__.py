@@ -1,0 +1,1 @@
+"""The shape of a report and its renderers: HTML, Markdown, JSON, charts."""
